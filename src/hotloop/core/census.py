@@ -1,0 +1,38 @@
+"""What a process was seen to use. Standard library only: foreign processes import this."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """What was observed, as opposed to asked for. `None` means not observed."""
+
+    device: str | None = None
+    """`cpu`, `cuda:0`, ..."""
+    num_threads: int | None = None
+    matmul_dtypes: tuple[str, ...] = ()
+    """Dtypes in which matrix products were computed, e.g. `("bfloat16",)`."""
+    parameter_dtypes: tuple[str, ...] = ()
+    attention: tuple[str, ...] = ()
+    """Attention implementations that really ran: `plain`, `sdpa:flash`, `sdpa:math`, ..."""
+    optimizer: str | None = None
+    """Class and implementation, e.g. `AdamW(fused)`."""
+    compiled: bool | None = None
+    num_graphs: int | None = None
+    num_graph_breaks: int | None = None
+    num_recompiles: int | None = None
+    compile_s: float | None = None
+    """Seconds spent compiling, none of it inside a measured step."""
+    loader: dict[str, object] = field(default_factory=dict)
+    """Loader settings and, for foreign scripts, the call site."""
+    host_peak_bytes: int | None = None
+    """Highest resident set of the training process."""
+    clock_read_s: float | None = None
+    """Measured cost of one clock read of the probe."""
+    notes: tuple[str, ...] = ()
+    """Fallbacks and other things a reader should know."""
+
+    def to_mapping(self) -> dict[str, object]:
+        return asdict(self)

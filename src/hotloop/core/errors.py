@@ -1,0 +1,71 @@
+"""Errors a user can act on, and the exit codes every command shares. Standard library only."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every `hotloop` command."""
+
+    FINE = 0
+    FOUND = 1
+    """A regression, or a finding at the level asked for."""
+    USAGE = 2
+    """Usage or bad input."""
+    INCONCLUSIVE = 3
+    """Inconclusive or incomparable."""
+    ENVIRONMENT = 4
+    """The environment failed: disk, device, memory."""
+    COMMAND_FAILED = 5
+    """The command under measurement failed; its own code is in the JSON."""
+    RESUMABLE = 75
+    """Interrupted; running the same command again continues."""
+
+
+class HotloopError(Exception):
+    """One clear error: what is wrong, where it is, what to do. Never shown as a traceback."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, what: str, *, where: str | None = None, do: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.do = do
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.where:
+            lines.append(f"  at {self.where}")
+        if self.do:
+            lines.append(f"  {self.do}")
+        return "\n".join(lines)
+
+
+class UsageError(HotloopError, ValueError):
+    """The user's input is wrong: a setting, a file, an argument."""
+
+
+class EnvironmentFailed(HotloopError, RuntimeError):
+    """The machine refused: full disk, no permission, no memory, no device."""
+
+    exit_code = ExitCode.ENVIRONMENT
+
+
+class CommandFailed(HotloopError, RuntimeError):
+    """A measured command ended with an error of its own."""
+
+    exit_code = ExitCode.COMMAND_FAILED
+
+    def __init__(
+        self, what: str, *, where: str | None = None, do: str | None = None, returncode: int
+    ) -> None:
+        super().__init__(what, where=where, do=do)
+        self.returncode = returncode
+
+
+class Interrupted(HotloopError):
+    """Stopped by the user; what is needed to continue is on disk."""
+
+    exit_code = ExitCode.RESUMABLE

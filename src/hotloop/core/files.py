@@ -1,0 +1,105 @@
+"""Reading and writing the stored stages: versioned JSON, written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from hotloop.core.errors import EnvironmentFailed, UsageError
+
+T = TypeVar("T")
+
+
+def storage_error(error: OSError, path: Path | str, doing: str) -> EnvironmentFailed:
+    """The clear form of an `OSError` from writing `path`."""
+    reason = {
+        errno.ENOSPC: "no space left on the disk",
+        errno.EDQUOT: "the disk quota is used up",
+        errno.EACCES: "permission denied",
+        errno.EPERM: "permission denied",
+        errno.EROFS: "the file system is read-only",
+        errno.ENOTDIR: "a part of the path is a file, not a directory",
+    }.get(error.errno or 0, error.strerror or str(error))
+    remedy = {
+        errno.ENOSPC: "free some space or choose another directory, then run the same command again",
+        errno.EDQUOT: "free some space or choose another directory, then run the same command again",
+    }.get(error.errno or 0, "choose a directory that can be written")
+    return EnvironmentFailed(f"cannot {doing}: {reason}", where=str(path), do=remedy)
+
+
+def fsync_directory(path: Path) -> None:
+    """Make renames and creations inside `path` durable (a no-op where directories cannot be opened)."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:  # Windows
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a whole file or leave the old one: temporary file beside it, fsync, rename, fsync.
+
+    Raises `EnvironmentFailed` when the disk is full or the directory cannot be written.
+    """
+    temporary: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+        fsync_directory(path.parent)
+    except OSError as error:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+        raise storage_error(error, path, "write") from error
+
+
+def to_plain(value: Any) -> Any:
+    """The JSON-ready form of a core dataclass."""
+    return TypeAdapter(type(value)).dump_python(value, mode="json")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a core dataclass (or plain mapping) as indented JSON, atomically."""
+    plain = value if isinstance(value, (dict, list)) else to_plain(value)
+    write_atomically(path, (json.dumps(plain, indent=1, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path, kind: type[T]) -> T:
+    """Read a core dataclass back. Raises `UsageError` when missing, damaged or of another version."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise UsageError("no such file", where=str(path)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read: {error}", where=str(path)) from error
+    try:
+        plain = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"not valid JSON: {error}", where=str(path)) from error
+    wanted = getattr(kind, "__dataclass_fields__", {}).get("schema")
+    if wanted is not None and isinstance(plain, dict) and plain.get("schema") != wanted.default:
+        raise UsageError(
+            f"schema {plain.get('schema')!r} is not {wanted.default!r}",
+            where=str(path),
+            do="write it again with this version of hotloop",
+        )
+    try:
+        return TypeAdapter(kind).validate_python(plain)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"damaged: {field}: {first['msg']}", where=str(path)) from error

@@ -1,0 +1,178 @@
+"""What the judge says: breakdowns, findings, verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+DIAGNOSIS_SCHEMA = "hotloop.diagnosis/1"
+VERDICT_SCHEMA = "hotloop.verdict/1"
+
+Bound = Literal[
+    "input",
+    "copy",
+    "host",
+    "launch",
+    "sync",
+    "compute",
+    "memory_bandwidth",
+    "communication",
+    "memory_capacity",
+    "checkpoint",
+    "evaluation",
+    "logging",
+    "optimizer",
+    "gc",
+    "recompile",
+    "balanced",
+]
+ParityClass = Literal["bitwise", "reduction_order", "reduced_precision", "changes_training"]
+ParityName = Literal["same", "within_noise", "different", "not_checked"]
+Outcome = Literal["improved", "regressed", "unchanged", "inconclusive", "incomparable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """Whether two arms learned the same, and how that was decided."""
+
+    result: ParityName
+    parity_class: ParityClass | None
+    """The class the change claims; the band follows from it."""
+    num_steps: int = 0
+    """Steps whose losses were compared."""
+    max_difference: float | None = None
+    """Largest relative loss difference over those steps."""
+    band: float | None = None
+    """`max_difference` may not exceed this."""
+    tail_mean: float | None = None
+    """Signed mean relative difference over the last third: a drift shows here first."""
+    tail_band: float | None = None
+    baseline_envelope: float | None = None
+    """Largest relative loss difference between baseline runs of each other."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Baseline seconds per unit of work over the candidate's: 1.45 is 45 % more work per second."""
+
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Two arms compared over interleaved pairs of fresh processes."""
+
+    outcome: Outcome
+    ratio: float | None
+    """Steady state: median seconds per unit of work after the warm-up, mean over pairs."""
+    ratio_low: float | None
+    ratio_high: float | None
+    confidence: float | None
+    """Simultaneous over all looks taken."""
+    parity: Parity
+    baseline: str
+    candidate: str
+    all_in: Interval | None = None
+    """All counted steps, slow ones included: total seconds over total work."""
+    num_pairs: int = 0
+    num_looks: int = 0
+    noise_floor: float | None = None
+    """Relative; what the mean over as many A/A pairs scatters by."""
+    minimum_detectable_effect: float | None = None
+    """Relative; the smallest true gain these pairs would call `improved` in 80 of 100 cases."""
+    pair_ratios: tuple[float, ...] = ()
+    """One per pair, in order; none is ever left out."""
+    baseline_s_per_work: float | None = None
+    candidate_s_per_work: float | None = None
+    unit: str = "token"
+    """What one unit of work is."""
+    reasons: tuple[str, ...] = ()
+    schema: str = VERDICT_SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One cause of lost time."""
+
+    code: str
+    """Permanent, e.g. `HL101`."""
+    title: str
+    gain_at_most: float
+    """Ratio, as in `Interval`; what removing the cause entirely would give."""
+    site: str | None = None
+    """`file:line` where the cause is, where known."""
+    evidence: dict[str, float | int | str | None] = field(default_factory=dict)
+    optimization: str | None = None
+    """Name in the catalogue; `None` when only a person can change it."""
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Fractions of host wall time over the steady steps; they sum to 1 with `unattributed`."""
+
+    fractions: dict[str, float]
+    median_s: float
+    num_steps: int
+    num_warmup: int
+    closure_error_fraction: float
+    """|sum of phases - wall time| / wall time, both measured; a check, not a phase."""
+    probe_overhead_fraction: float | None
+    """Clock reads times the measured cost of one, over wall time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What the measured steps did."""
+
+    measured: int
+    warmup: int
+    median_s: float | None
+    tokens_per_s: float | None = None
+    samples_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialOutcome:
+    """One line of the ledger: an optimization tried, and what came of it."""
+
+    optimization: str
+    setting: dict[str, str | int | float | bool | None]
+    outcome: Outcome
+    ratio: float | None
+    ratio_low: float | None
+    ratio_high: float | None
+    parity: ParityName
+    kept: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """All that was kept, together, against the run without any of it, on fresh pairs."""
+
+    ratio: float | None
+    ratio_low: float | None
+    ratio_high: float | None
+    kept: tuple[str, ...]
+    parity: ParityName
+    outcome: Outcome | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Where the time goes, why, and what was tried."""
+
+    bound: Bound | None
+    steps: Steps
+    breakdown: dict[str, float] = field(default_factory=dict)
+    device: dict[str, float] | None = None
+    findings: tuple[Finding, ...] = ()
+    trials: tuple[TrialOutcome, ...] = ()
+    final: Final | None = None
+    probe_overhead_fraction: float | None = None
+    not_examined: tuple[str, ...] = ()
+    schema: str = DIAGNOSIS_SCHEMA

@@ -14,6 +14,8 @@ class Census:
     num_threads: int | None = None
     matmul_dtypes: tuple[str, ...] = ()
     """Dtypes in which matrix products were computed, e.g. `("bfloat16",)`."""
+    fast_dtypes: tuple[str, ...] = ()
+    """Dtypes in which this device multiplies matrices faster than in float32, as `hardware` knows."""
     parameter_dtypes: tuple[str, ...] = ()
     attention: tuple[str, ...] = ()
     """Attention implementations that really ran: `plain`, `sdpa:flash`, `sdpa:math`, ..."""

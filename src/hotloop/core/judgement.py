@@ -102,6 +102,8 @@ class Finding:
     title: str
     gain_at_most: float
     """Ratio, as in `Interval`; what removing the cause entirely would give."""
+    gain_is_loose: bool = False
+    """True where `gain_at_most` only says what can not be exceeded, not what is likely."""
     site: str | None = None
     """`file:line` where the cause is, where known."""
     evidence: dict[str, float | int | str | None] = field(default_factory=dict)

@@ -1,0 +1,69 @@
+# Every target sets up what it needs: on a fresh machine, `make quickstart` or `make test` is all.
+# Needs Python 3.11 or newer, make and a C++ compiler (without one, hotloop trains uncompiled).
+#
+#   make setup PYTHON=python3.12            another interpreter
+#   make setup PIP_FLAGS='--index-url ...'  another package index, e.g. PyTorch's CPU-only one
+
+PYTHON ?= python3
+PIP_FLAGS ?=
+WORKERS ?= 2
+# Tests that need a GPU are chosen only where there is one.
+MARKS := not slow$(shell nvidia-smi -L >/dev/null 2>&1 || echo " and not gpu")
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup quickstart test check proof surface format clean
+
+help:
+	@echo "make quickstart   train a small language model, plain and with hotloop's settings, and compare"
+	@echo "make test         run the tests"
+	@echo "make check        formatter, linter, types, import rule, public surface"
+	@echo "make proof        the slow tests: measurements, kill and resume, whole runs"
+	@echo "make surface      write the public surface to tests/golden/surface"
+	@echo "make format       format and sort imports"
+	@echo "make clean        remove what the others made, except runs/"
+
+setup: $(READY)
+
+# The stamp is written last, so a set-up that was interrupted is taken up again.
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || \
+	  { echo "error: $(PYTHON) is not installed; hotloop needs Python 3.11 or newer" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: hotloop needs Python 3.11 or newer, and $(PYTHON) is `$(PYTHON) -V 2>&1`" >&2; \
+	    echo "  choose another one: make setup PYTHON=python3.12" >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { echo "error: $(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+quickstart: setup
+	$(BIN)/hotloop quickstart --out runs/quickstart
+
+test: setup
+	$(BIN)/python -m pytest -n $(WORKERS) -m "$(MARKS)"
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/surface.py --check
+
+# One at a time: these measure.
+proof: setup
+	$(BIN)/python -m pytest -m slow
+
+surface: setup
+	$(BIN)/python tools/surface.py
+
+format: setup
+	$(BIN)/ruff check --fix --select I .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

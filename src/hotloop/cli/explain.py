@@ -1,0 +1,30 @@
+"""`hotloop explain NAME`: the page of a finding or an optimization."""
+
+from __future__ import annotations
+
+import difflib
+
+import click
+
+from hotloop.core.errors import UsageError
+
+
+@click.command()
+@click.argument("name", required=False)
+def explain(name: str | None) -> None:
+    """Explain a finding (HL101) or an optimization (precision); without NAME, list them all."""
+    from hotloop.judge.findings import FINDINGS
+    from hotloop.optimizations.catalogue import CATALOGUE
+    from hotloop.report.explain import explain_finding, explain_optimization, list_pages
+
+    pages = {code: module.__doc__ for code, module in FINDINGS.items()}
+    if name is None:
+        click.echo(list_pages(pages, list(CATALOGUE.values())))
+    elif name.upper() in pages:
+        click.echo(explain_finding(name.upper(), pages[name.upper()]))
+    elif name in CATALOGUE:
+        click.echo(explain_optimization(CATALOGUE[name]))
+    else:
+        close = difflib.get_close_matches(name, [*CATALOGUE, *pages], n=1, cutoff=0.5)
+        hint = f"did you mean `{close[0]}`?" if close else "`hotloop explain` lists every page"
+        raise UsageError(f"nothing is called `{name}`", do=hint)

@@ -1,0 +1,62 @@
+"""`hotloop generate RUN --prompt TEXT`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--prompt", default="def ", show_default=True, help="Text to continue.")
+@click.option(
+    "--tokens",
+    default=100,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Most tokens to add.",
+)
+@click.option(
+    "--temperature",
+    default=0.8,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="0 takes the likeliest token.",
+)
+@click.option(
+    "--top-k",
+    default=50,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Choose among this many likeliest; 0 for all.",
+)
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path), help="Write prompt and text here."
+)
+def generate(
+    run: Path,
+    prompt: str,
+    tokens: int,
+    temperature: float,
+    top_k: int,
+    seed: int,
+    device: str,
+    json_file: Path | None,
+) -> None:
+    """Continue a prompt with the newest checkpoint of RUN."""
+    from hotloop.core.files import write_json
+    from hotloop.train.trained import load_trained, write_text
+
+    trained = load_trained(run, device)
+    text = write_text(
+        trained, prompt, num_tokens=tokens, temperature=temperature, top_k=top_k or None, seed=seed
+    )
+    click.echo(prompt + text)
+    if json_file is not None:
+        write_json(
+            json_file,
+            {"schema": "hotloop.generate/1", "step": trained.step, "prompt": prompt, "text": text},
+        )

@@ -1,0 +1,222 @@
+"""The `hotloop` command: a list of commands loaded on demand, and one way to end.
+
+`hotloop --help` must stay instant, so this file imports click and the standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import errno
+import importlib
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+import click
+
+from hotloop import __version__
+from hotloop.core.errors import EnvironmentFailed, ExitCode, HotloopError, Interrupted, UsageError
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "quickstart": (
+        "hotloop.cli.quickstart:quickstart",
+        "Train a small language model, plain and with hotloop's settings, and compare.",
+    ),
+    "prepare": ("hotloop.cli.prepare:prepare", "Turn text into token shards to train from."),
+    "train": ("hotloop.cli.train:train", "Train a model from a config file."),
+    "generate": ("hotloop.cli.generate:generate", "Continue a prompt with a trained model."),
+    "report": ("hotloop.cli.report:report", "Say what a run or a comparison showed."),
+    "explain": ("hotloop.cli.explain:explain", "Explain a finding or an optimization."),
+    "env": ("hotloop.cli.env:env", "Show the machine as hotloop sees it."),
+}
+"""Name to (module:attribute, one line for `hotloop --help`), in the order of the help."""
+
+INTERNAL_ERROR = 70
+"""A bug in hotloop (EX_SOFTWARE). None of `ExitCode` fits: 1 would read as a regression and 4 as a
+machine worth leaving."""
+
+EXTRAS = {"matplotlib": "plots"}
+"""Optional modules and the extra of this package that brings them."""
+
+_STORAGE = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOTDIR,
+        errno.ENAMETOOLONG,
+    }
+)
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are used, not when they are listed."""
+
+    def __init__(
+        self, name: str, *, targets: Mapping[str, tuple[str, str]], help: str, epilog: str
+    ) -> None:
+        super().__init__(name, help=help, epilog=epilog)
+        self.targets = targets
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.targets)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.targets:
+            return None
+        module, _, attribute = self.targets[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.targets and not name.startswith("-"):
+            close = difflib.get_close_matches(name, self.targets, n=1)
+            hint = f"did you mean `hotloop {close[0]}`?" if close else "`hotloop --help` lists them"
+            raise UsageError(f"no such command `{name}`", do=hint)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help) for name, (_, help) in self.targets.items()])
+
+
+group = click.version_option(__version__, prog_name="hotloop", message="%(prog)s %(version)s")(
+    LazyGroup(
+        "hotloop",
+        targets=COMMANDS,
+        help="Find what holds a PyTorch training run back, fix it, and prove it.",
+        epilog="`hotloop COMMAND --help` says what each one takes. Exit codes: 0 fine, 1 a regression "
+        "or finding, 2 bad input, 3 inconclusive or incomparable, 4 the machine failed, 5 the measured "
+        "command failed, 75 interrupted and resumable.",
+    )
+)
+
+
+def main() -> NoReturn:
+    """Entry point of the console script."""
+    if "_HOTLOOP_COMPLETE" in os.environ:  # shell completion, answered by click
+        group.main(prog_name="hotloop")
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code; every error ends as one clear message."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(
+            stream, "reconfigure"
+        ):  # a terminal that is not UTF-8 shows `?`, not a traceback
+            stream.reconfigure(errors="replace")
+    # make_context and invoke, not group.main(): that one answers a closed pipe with exit code 1,
+    # which here means a regression.
+    try:
+        with group.make_context("hotloop", list(arguments)) as context:
+            group.invoke(context)
+        sys.stdout.flush()
+        return ExitCode.FINE
+    except click.exceptions.Exit as ended:
+        return _flushed(ended.exit_code)
+    except click.ClickException as error:
+        return _say(_from_click(error))
+    except (KeyboardInterrupt, click.Abort):
+        return _say(Interrupted("interrupted; run the same command again to continue"))
+    except BrokenPipeError:
+        _abandon_stdout()
+        return ExitCode.FINE
+    except HotloopError as error:
+        return _say(error)
+    except Exception as error:  # noqa: BLE001 - whatever it is, no traceback on a user's screen
+        known = _known(error)
+        return _bug(error) if known is None else _say(known)
+
+
+def _flushed(code: int) -> int:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _abandon_stdout()
+    return code
+
+
+def _abandon_stdout() -> None:
+    """The reader is gone: what is buffered must not fail again when the interpreter ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _from_click(error: click.ClickException) -> HotloopError:
+    message = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context is not None else None
+    return UsageError(
+        message[:1].lower() + message[1:],
+        do=f"`{where} --help` says what it takes" if where else None,
+    )
+
+
+def _known(error: Exception) -> HotloopError | None:
+    """The clear form of a failure that is not hotloop's own, or None."""
+    if isinstance(error, OSError) and error.errno in _STORAGE:
+        from hotloop.core.files import storage_error
+
+        return storage_error(error, error.filename or "standard output", "read or write")
+    # By name: torch is not imported here, and its own class derives from RuntimeError.
+    if (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "can't allocate memory" in str(error)
+    ):
+        return EnvironmentFailed(
+            "out of memory",
+            do="lower `train.microbatch` and raise `train.grad_accum_steps` as much: the same steps, less memory",
+        )
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("hotloop"):
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        package = f"'hotloop[{extra}]'" if extra else "hotloop"
+        kind = UsageError if extra else EnvironmentFailed
+        return kind(
+            f"the Python module `{error.name}` is not installed", do=f"pip install {package}"
+        )
+    return None
+
+
+def _say(error: HotloopError) -> int:
+    prefix = "" if error.exit_code is ExitCode.RESUMABLE else "error: "
+    # A file name may hold control characters; a terminal must not act on them.
+    text = "".join(c if c.isprintable() or c == "\n" else "?" for c in str(error))
+    with contextlib.suppress(OSError):
+        click.echo(f"{prefix}{text}", err=True)
+    if os.environ.get("HOTLOOP_DEBUG") == "1":
+        traceback.print_exc()
+    return _flushed(error.exit_code)
+
+
+def _bug(error: Exception) -> int:
+    if os.environ.get("HOTLOOP_DEBUG") == "1":
+        traceback.print_exc()
+        return INTERNAL_ERROR
+    lines = [
+        f"error: internal: {type(error).__name__}: {str(error) or 'no message'}".split("\n")[0]
+    ]
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="hotloop-bug-", suffix=".txt")
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
+            file.write(f"hotloop {__version__}, Python {sys.version}\n")
+            traceback.print_exception(error, file=file)
+        lines += [f"  at {path}", "  this is a bug in hotloop; that file holds what a report needs"]
+    except OSError:
+        lines += ["  this is a bug in hotloop; run it again with HOTLOOP_DEBUG=1 to see where"]
+    click.echo("\n".join(lines), err=True)
+    return INTERNAL_ERROR

@@ -1,0 +1,76 @@
+"""What this process may really use: CPUs and memory, as the kernel's control groups allow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def num_cpus() -> int:
+    """CPUs this process may be scheduled on: its affinity, not the machine's count."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cpu_quota() -> float:
+    """CPUs this process may use on average: the smallest cgroup quota above it, or `num_cpus()`."""
+    quotas = [float(num_cpus())]
+    for directory in _group_directories("cpu"):
+        words = _words(directory / "cpu.max")  # version 2: "max 100000" or "200000 100000"
+        if len(words) == 2 and words[0] != "max":
+            quotas.append(int(words[0]) / int(words[1]))
+        quota, period = (
+            _words(directory / "cpu.cfs_quota_us"),
+            _words(directory / "cpu.cfs_period_us"),
+        )
+        if quota and period and int(quota[0]) > 0:
+            quotas.append(int(quota[0]) / int(period[0]))
+    return min(quotas)
+
+
+def default_threads() -> int:
+    """Intra-op threads that the quota can run at once, at least one."""
+    return max(1, int(cpu_quota()))
+
+
+def memory_limit_bytes() -> int:
+    """Bytes this process may use: the smallest cgroup limit above it, or the machine's memory."""
+    limits = [psutil.virtual_memory().total]
+    for directory in _group_directories("memory"):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            words = _words(directory / name)
+            if words and words[0] != "max":
+                limits.append(int(words[0]))
+    return min(limits)
+
+
+def _group_directories(controller: str) -> Iterator[Path]:
+    """This process's control group for `controller` and those above it, versions 1 and 2."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = _CGROUP / controllers if controllers else _CGROUP
+        group = root / path.lstrip("/")
+        # Inside a container the path is the host's and only the root is mounted: look at both.
+        yield root
+        while group != root and root in group.parents:
+            yield group
+            group = group.parent
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []

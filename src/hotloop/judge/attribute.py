@@ -1,0 +1,70 @@
+"""Where host wall time went: seconds per phase over the steady steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from hotloop.core.judgement import Breakdown
+from hotloop.core.step import HOST_PHASES, StepRecord
+
+
+def steady(records: Sequence[StepRecord]) -> tuple[StepRecord, ...]:
+    """Steps like their neighbours: those without any tag.
+
+    A step with an evaluation or a checkpoint is real time too, but how often a short window holds one
+    says nothing about the whole training; `diagnose` names what was left out.
+    """
+    return tuple(record for record in records if not record.tags)
+
+
+def attribute(records: Sequence[StepRecord], *, clock_read_s: float | None) -> Breakdown:
+    """Fractions of host wall time over the steady steps that carry phases.
+
+    `fraction(phase) = sum of its seconds / sum of wall seconds`. `unattributed` is a phase measured
+    by the probe like any other; what the phases miss of wall time, or count twice, is
+    `closure_error_fraction = sum over steps of |sum of phases - wall| / sum of wall`, absolute per
+    step so that too much here does not hide too little there. Probe overhead is
+    `sum of clock_reads * clock_read_s / sum of wall`.
+    Raises `ValueError` for no such step, an unknown phase, or seconds that are negative or not finite.
+    """
+    steps = [record for record in steady(records) if record.host]
+    if not steps:
+        raise ValueError("no steady step carries phases")
+    seconds = dict.fromkeys(HOST_PHASES, 0.0)
+    missed = 0.0
+    for record in steps:
+        if not (math.isfinite(record.wall_s) and record.wall_s > 0):
+            raise ValueError(f"step {record.step} took {record.wall_s} s")
+        for phase, value in record.host.items():
+            if phase not in seconds:
+                raise ValueError(f"unknown phase {phase!r} in step {record.step}")
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"phase {phase!r} of step {record.step} took {value} s")
+            seconds[phase] += value
+        missed += abs(math.fsum(record.host.values()) - record.wall_s)
+    wall = math.fsum(record.wall_s for record in steps)
+    present = {phase for record in steps for phase in record.host} | {"unattributed"}
+    reads = sum(record.clock_reads for record in steps)
+    return Breakdown(
+        fractions={phase: seconds[phase] / wall for phase in HOST_PHASES if phase in present},
+        median_s=float(np.median([record.wall_s for record in steps])),
+        num_steps=len(steps),
+        num_warmup=sum("warmup" in record.tags for record in records),
+        closure_error_fraction=missed / wall,
+        probe_overhead_fraction=None if clock_read_s is None else reads * clock_read_s / wall,
+    )
+
+
+def attribute_device(records: Sequence[StepRecord]) -> dict[str, float] | None:
+    """Fractions of device time over the steady steps, or `None` where the device has no clock."""
+    totals: dict[str, float] = {}
+    for record in steady(records):
+        for phase, value in (record.device or {}).items():
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"device phase {phase!r} of step {record.step} took {value} s")
+            totals[phase] = totals.get(phase, 0.0) + value
+    whole = math.fsum(totals.values())
+    return {phase: value / whole for phase, value in totals.items()} if whole > 0 else None

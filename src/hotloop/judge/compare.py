@@ -1,0 +1,248 @@
+"""Two arms, measured in interleaved pairs of fresh processes: what may be said about them.
+
+    ratio        exp(mean over pairs of log(baseline seconds per work / candidate's))
+    interval     t-interval of that mean, at the level of the look taken (`looks`, `estimate`)
+    noise floor  exp(rms / sqrt(pairs)) - 1 over log ratios of identical code: the A/A pairs given, and
+                 each two successive baseline runs of this comparison
+    margin       max(1 %, noise floor)
+
+`improved`: the whole interval lies above `1 + margin`; `regressed`: below its inverse; `unchanged`:
+wholly between; else `inconclusive`. Environments that differ in a key that matters are
+`incomparable`. No pair is ever left out. Speed and parity are separate answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from hotloop.core.judgement import Interval, Outcome, Parity, ParityClass, Verdict
+from hotloop.core.measurement import COMPARABLE_KEYS, Measurement
+from hotloop.judge.estimate import (
+    NO_SCATTER,
+    LogInterval,
+    log_interval,
+    minimum_detectable_effect,
+    noise_floor,
+)
+from hotloop.judge.looks import LOOKS, checked_levels, error_spent, level_at, num_looks
+from hotloop.judge.parity import judge_parity
+from hotloop.judge.runs import RunTimes, run_times
+
+MIN_MARGIN = 0.01
+"""Smaller changes are not worth a claim: other layouts of the same program differ by as much."""
+
+EQUAL_WINDOW = 0.9
+"""The shortest run must count at least this share of the longest one's steps."""
+
+Pair = tuple[Measurement, Measurement]
+
+
+def compare(
+    pairs: Sequence[Pair],
+    *,
+    parity_class: ParityClass,
+    baseline_aa: Sequence[Pair] = (),
+    looks: Sequence[int] = LOOKS,
+    alpha: Sequence[float] | None = None,
+) -> Verdict:
+    """Judge `(baseline, candidate)` pairs in the order in which they were measured.
+
+    `baseline_aa` are pairs of the baseline with itself. `alpha` is the two-sided error of each look;
+    by default 5 % in proportion to the pairs, 0.01, 0.015 and 0.025 for looks at 4, 6 and 10.
+    Raises `ValueError` for looks that make no sense, for more pairs than the last look and for pairs
+    of mixed arms, and `UsageError` for times that are not positive numbers.
+    """
+    levels = checked_levels(looks, alpha)
+    baseline_arm, candidate_arm = _arms(pairs)
+
+    def without_interval(outcome: Outcome, reasons: tuple[str, ...]) -> Verdict:
+        unchecked = Parity("not_checked", parity_class, reason=reasons[0])
+        return Verdict(
+            outcome, None, None, None, None, unchecked, baseline_arm, candidate_arm,
+            num_pairs=len(pairs), reasons=reasons,
+        )  # fmt: skip
+
+    if not pairs:
+        return without_interval("inconclusive", ("No pair was measured.",))
+    if clashes := environment_clashes([m for pair in pairs for m in pair]):
+        return without_interval("incomparable", clashes)
+    if failures := _failures(pairs):
+        return without_interval("incomparable", failures)
+    times = [(_times(baseline), _times(candidate)) for baseline, candidate in pairs]
+    units = sorted({run.unit for pair in times for run in pair})
+    if len(units) > 1:
+        return without_interval(
+            "incomparable", (f"The runs count different units of work: {' and '.join(units)}.",)
+        )
+
+    count = len(pairs)
+    level = level_at(count, looks, levels)
+    steady = [math.log(b.steady_s / c.steady_s) for b, c in times]
+    interval = log_interval(steady, level)
+    aa_logs, aa_notes = _aa_log_ratios(baseline_aa, pairs, times)
+    floor = noise_floor(aa_logs, count)
+    margin = max(MIN_MARGIN, floor or 0.0)
+    all_in = log_interval([math.log(b.all_in_s / c.all_in_s) for b, c in times], level)
+
+    doubts = _doubts(pairs, times, steady, looks)
+    outcome = "inconclusive" if doubts else outcome_of(interval, margin)
+    reasons = [*doubts, *aa_notes]
+    if not doubts:
+        reasons.insert(0, _decision(outcome, margin, floor))
+        reasons += _all_in_note(outcome, outcome_of(all_in, margin))
+    if floor is None:
+        reasons.append("The noise floor is not known: no two runs of the baseline were measured.")
+    if count not in looks and count > looks[0]:
+        reasons.append(f"{count} pairs are not a planned look, so the interval is wider.")
+    parity = judge_parity(
+        [b.records for b, _ in pairs] + [m.records for pair in baseline_aa for m in pair],
+        [c.records for _, c in pairs],
+        parity_class,
+    )
+    known = count > 1
+    return Verdict(
+        outcome=outcome,
+        ratio=math.exp(interval.mean),
+        ratio_low=math.exp(interval.low) if known else None,
+        ratio_high=math.exp(interval.high) if known else None,
+        confidence=1 - error_spent(count, looks, levels) if known else None,
+        parity=parity,
+        baseline=baseline_arm,
+        candidate=candidate_arm,
+        all_in=_as_ratios(all_in) if known else None,
+        num_pairs=count,
+        num_looks=num_looks(count, looks),
+        noise_floor=floor,
+        minimum_detectable_effect=minimum_detectable_effect(
+            interval.standard_error, count, level, margin
+        ),
+        pair_ratios=tuple(math.exp(value) for value in steady),
+        baseline_s_per_work=_geometric_mean([b.steady_s for b, _ in times]),
+        candidate_s_per_work=_geometric_mean([c.steady_s for _, c in times]),
+        unit=units[0],
+        reasons=tuple(reasons),
+    )
+
+
+def outcome_of(interval: LogInterval, margin: float) -> Outcome:
+    """Where the whole interval lies relative to `1 / (1 + margin)` and `1 + margin`."""
+    edge = math.log1p(margin)
+    if interval.low > edge:
+        return "improved"
+    if interval.high < -edge:
+        return "regressed"
+    if interval.low > -edge and interval.high < edge:
+        return "unchanged"
+    return "inconclusive"
+
+
+def environment_clashes(measurements: Sequence[Measurement]) -> tuple[str, ...]:
+    """One sentence for each key that matters in which the environments differ."""
+    sentences = []
+    for key in COMPARABLE_KEYS:
+        values = dict.fromkeys(getattr(m.environment, key) for m in measurements)
+        if len(values) > 1:
+            shown = " and ".join(repr(value) for value in values)
+            sentences.append(f"The environments differ in `{key}`: {shown}.")
+    return tuple(sentences)
+
+
+def _arms(pairs: Sequence[Pair]) -> tuple[str, str]:
+    names = {(baseline.arm, candidate.arm) for baseline, candidate in pairs}
+    if len(names) > 1:
+        raise ValueError(f"pairs of more than one comparison: {sorted(names)}")
+    return names.pop() if names else ("", "")
+
+
+def _failures(pairs: Sequence[Pair]) -> tuple[str, ...]:
+    """Runs that failed or have nothing to count; such a run says nothing about speed."""
+    sentences = []
+    for number, pair in enumerate(pairs, 1):
+        for run in pair:
+            who = f"The run of `{run.arm}` in pair {number}"
+            if run.returncode:
+                sentences.append(f"{who} failed with code {run.returncode}.")
+            elif run_times(run) is None:
+                sentences.append(f"{who} has no step that counts.")
+    return tuple(sentences)
+
+
+def _times(run: Measurement) -> RunTimes:
+    times = run_times(run)
+    assert times is not None  # `_failures` has checked
+    return times
+
+
+def _aa_log_ratios(
+    baseline_aa: Sequence[Pair],
+    pairs: Sequence[Pair],
+    times: Sequence[tuple[RunTimes, RunTimes]],
+) -> tuple[list[float], list[str]]:
+    """Log ratios of the baseline against itself, and what was left out of them."""
+    logs = [math.log(a.steady_s / b.steady_s) for (a, _), (b, _) in pairwise(times)]
+    notes = []
+    for number, (first, second) in enumerate(baseline_aa, 1):
+        a, b = run_times(first), run_times(second)
+        foreign = environment_clashes([pairs[0][0], first, second])
+        if foreign or a is None or b is None or {a.unit, b.unit} != {times[0][0].unit}:
+            notes.append(f"A/A pair {number} says nothing about this comparison: another setting.")
+            continue
+        logs.append(math.log(a.steady_s / b.steady_s))
+    return logs, notes
+
+
+def _doubts(
+    pairs: Sequence[Pair],
+    times: Sequence[tuple[RunTimes, RunTimes]],
+    log_ratios: Sequence[float],
+    looks: Sequence[int],
+) -> list[str]:
+    """Why no outcome may be claimed, however narrow the interval; empty when it may."""
+    count = len(pairs)
+    doubts = []
+    if count < looks[0]:
+        doubts.append(f"{count} of at least {looks[0]} pairs were measured.")
+    elif max(log_ratios) - min(log_ratios) < NO_SCATTER:
+        doubts.append(
+            "Every pair has the same ratio: the clock is too coarse, or the runs were not separate."
+        )
+    firsts = {(b.plan.position, c.plan.position) for b, c in pairs}
+    if count > 1 and firsts in ({(0, 1)}, {(1, 0)}):
+        arm = pairs[0][0].arm if firsts == {(0, 1)} else pairs[0][1].arm
+        doubts.append(f"`{arm}` ran first in every pair: order and change can not be told apart.")
+    counted = [run.num_counted for pair in times for run in pair]
+    if times[0][0].unit != "work" and min(counted) < EQUAL_WINDOW * max(counted):
+        doubts.append(
+            f"The runs count between {min(counted)} and {max(counted)} steps: "
+            "parts of different length of a training are not the same work."
+        )
+    return doubts
+
+
+def _decision(outcome: Outcome, margin: float, floor: float | None) -> str:
+    source = "the noise floor" if floor is not None and floor > MIN_MARGIN else "the least claimed"
+    edges = f"{1 / (1 + margin):.3f} to {1 + margin:.3f} ({source})"
+    return {
+        "improved": f"The whole interval lies above {edges}.",
+        "regressed": f"The whole interval lies below {edges}.",
+        "unchanged": f"The whole interval lies within {edges}.",
+    }.get(outcome, f"The interval reaches across an edge of {edges}.")
+
+
+def _all_in_note(steady: Outcome, all_in: Outcome) -> list[str]:
+    """Medians do not see rare slow steps; say so when the total tells another story."""
+    if {steady, all_in} == {"improved", "regressed"}:
+        return [f"Steady steps are {steady}, but all steps together are {all_in}."]
+    if steady != all_in and ({steady, all_in} & {"improved", "regressed"}):
+        return [f"Steady steps are {steady}; all steps together are {all_in}."]
+    return []
+
+
+def _as_ratios(interval: LogInterval) -> Interval:
+    return Interval(math.exp(interval.mean), math.exp(interval.low), math.exp(interval.high))
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(math.log(value) for value in values) / len(values))

@@ -1,0 +1,66 @@
+"""How attention is computed: torch's fused kernel, or written out for the compiler to fuse.
+
+Which is faster depends on the device, the context and the compiler. On CPUs with bf16 products and
+short contexts the written-out product under the compiler wins; eager, it writes every score to memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.attention import SDPBackend
+
+from hotloop.optimizations.optimization import Choice, Optimization
+
+if TYPE_CHECKING:
+    from hotloop.core.census import Census
+    from hotloop.hardware.machine import Machine
+
+LONGEST_PLAIN_CONTEXT = 512
+"""Above this the scores (heads x context^2 per window) no longer stay in a CPU's caches."""
+
+
+def dispatched_backend(
+    device: torch.device, dtype: torch.dtype, *, heads: int, context: int, head_width: int
+) -> str:
+    """The kernel that scaled_dot_product_attention picks for this shape: `flash`, `math`, ..."""
+    q = torch.zeros(1, heads, context, head_width, device=device, dtype=dtype, requires_grad=True)
+    choice = SDPBackend(torch._fused_sdp_choice(q, q, q, is_causal=True))
+    return choice.name.lower().removesuffix("_attention")
+
+
+def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
+    if not config["train.compile"]:
+        return Choice("sdpa", "without the compiler the written-out product is slower")
+    if machine.device_type == "cpu" and config["model.context"] <= LONGEST_PLAIN_CONTEXT:
+        return Choice("plain", "the compiler fuses it on a CPU at this context")
+    return Choice("sdpa", "the fused kernel is the safer choice here; not measured")
+
+
+def _why_not(machine: Machine, value: Any) -> str | None:
+    return None
+
+
+def _observed(census: Census, value: Any) -> bool | None:
+    return (
+        any(name.split(":")[0] == value for name in census.attention) if census.attention else None
+    )
+
+
+ATTENTION = Optimization(
+    name="attention",
+    summary="Attention by scaled_dot_product_attention, or written out for the compiler to fuse.",
+    parity_class="reduction_order",
+    key="train.attention",
+    off="sdpa",
+    settings=("plain", "sdpa"),
+    choose=_choose,
+    why_not=_why_not,
+    observed=_observed,
+    source_form="scores = q @ k.transpose(-2, -1) / math.sqrt(d)  # mask, softmax, @ v, inside torch.compile",
+    no_live_form="a script's own attention is not rewritten while it runs",
+    conflicts=("plain needs compile: eager, it is slower than sdpa",),
+    risks="Written out, memory grows with the square of the context.",
+)

@@ -1,0 +1,80 @@
+"""Gradient clipping by global norm, without a host sync, and without a pass of its own.
+
+`builtin` reads all gradients for the norm, then reads and writes them all to scale them. `fused`
+reads them once for the norm and hands the factor to the fused optimizer, which divides as it reads
+them anyway. Both clip to max_norm / (norm + 1e-6), as `torch.nn.utils.clip_grad_norm_` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from hotloop.optimizations.optimization import Choice, Optimization
+
+if TYPE_CHECKING:
+    from hotloop.core.census import Census
+    from hotloop.hardware.machine import Machine
+
+
+def clip_builtin(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
+    """Scale gradients in place; returns the norm before, on the device, unread."""
+    return nn.utils.clip_grad_norm_(parameters, max_norm)
+
+
+def clip_through_optimizer(
+    parameters: Iterable[nn.Parameter], optimizer: torch.optim.Optimizer, max_norm: float
+) -> Tensor:
+    """Hand the factor to the next `optimizer.step()`; returns the norm before, on the device, unread.
+
+    Fused optimizers divide gradients by `grad_scale`, the protocol that `torch.amp.GradScaler` uses.
+    """
+    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    divisor = ((norm + 1e-6) / max_norm).clamp(min=1.0)
+    optimizer.grad_scale = divisor  # type: ignore[attr-defined]
+    optimizer.found_inf = torch.zeros_like(divisor)  # type: ignore[attr-defined]
+    return norm
+
+
+def can_clip_through(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the optimizer takes a factor for its gradients in `step()`."""
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
+    if config["train.clip_norm"] is None:
+        return Choice("builtin", "nothing is clipped")
+    if config["optimizer.fused"] and config["train.precision"] != "fp16":
+        return Choice("fused", "the fused optimizer applies the factor as it reads the gradients")
+    return Choice("builtin", "needs a fused optimizer without a gradient scaler")
+
+
+def _why_not(machine: Machine, value: Any) -> str | None:
+    return None
+
+
+def _observed(census: Census, value: Any) -> bool | None:
+    return None
+
+
+CLIPPING = Optimization(
+    name="clipping",
+    summary="The clipping factor applied inside the fused optimizer instead of in a pass of its own.",
+    parity_class="reduction_order",
+    key="train.clip",
+    off="builtin",
+    settings=("fused",),
+    choose=_choose,
+    why_not=_why_not,
+    observed=_observed,
+    source_form="torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # never error_if_nonfinite: it syncs",
+    no_live_form="a script's own clipping is not rewritten while it runs",
+    conflicts=(
+        "fused needs fused_optimizer",
+        "fused and the gradient scaler of fp16 use the same slot",
+    ),
+    risks="None known.",
+)

@@ -1,0 +1,81 @@
+"""`torch.compile` of the model: small operations fused into few kernels.
+
+The default mode. `reduce-overhead` is not a default: with gradient accumulation it has been reported
+to fail and to give wrong gradients. Compiling costs seconds to minutes at the first step, and pays
+only in runs longer than that; a verdict on it counts steps after the compile and says its cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from hotloop.optimizations.optimization import Choice, Optimization
+
+if TYPE_CHECKING:
+    from hotloop.core.census import Census
+    from hotloop.hardware.machine import Machine
+
+
+def compile_model(model: nn.Module) -> None:
+    """Compile in place: the type and the names of the weights stay what they were."""
+    model.compile(dynamic=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CompileCounts:
+    """What the compiler did so far in this process."""
+
+    frames: int
+    graphs: int
+    graph_breaks: int
+
+
+def compile_counts() -> CompileCounts:
+    """Reads three counters; cheap enough for every step."""
+    from torch._dynamo.utils import counters
+
+    return CompileCounts(
+        frames=counters["frames"]["ok"],
+        graphs=counters["stats"]["unique_graphs"],
+        graph_breaks=sum(counters["graph_break"].values()),
+    )
+
+
+def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
+    if machine.why_no_compile is not None:
+        return Choice(False, machine.why_no_compile)
+    return Choice(True, "the compiler has what it needs here")
+
+
+def _why_not(machine: Machine, value: Any) -> str | None:
+    return machine.why_no_compile if value else None
+
+
+def _observed(census: Census, value: Any) -> bool | None:
+    if census.compiled is None:
+        return None
+    return census.compiled == value and (not value or bool(census.num_graphs))
+
+
+COMPILE = Optimization(
+    name="compile",
+    summary="The model compiled with torch.compile: fewer passes over memory, fewer kernels to launch.",
+    parity_class="reduction_order",
+    key="train.compile",
+    off=False,
+    settings=(True,),
+    choose=_choose,
+    why_not=_why_not,
+    observed=_observed,
+    answers=("HL302",),
+    source_form="model.compile()  # before the first step",
+    no_live_form="not yet applied to foreign scripts",
+    risks=(
+        "Compiling takes seconds to minutes, and again for every new shape. Dropout draws other random "
+        "numbers than eager. Data-dependent Python breaks the graph into pieces that can be slower."
+    ),
+)

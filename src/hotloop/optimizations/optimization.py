@@ -1,0 +1,61 @@
+"""What every technique says of itself. Standard library only: live forms run in other interpreters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hotloop.core.census import Census
+    from hotloop.core.judgement import ParityClass
+    from hotloop.hardware.machine import Machine
+
+Setting = Mapping[str, Any]
+"""Dotted config keys and their values; also what a trial of the technique is named by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What `auto` becomes on a machine, and why."""
+
+    value: Any
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Optimization:
+    """One technique that makes training faster or smaller."""
+
+    name: str
+    summary: str
+    """What it changes, in a sentence or two."""
+    parity_class: ParityClass
+    """The most that it may change in what the model learns."""
+    key: str
+    """The config key that it governs."""
+    off: Any
+    """The value of `key` that leaves the technique out."""
+    settings: tuple[Any, ...]
+    """Values of `key` worth trying, the likeliest first."""
+    choose: Callable[[Machine, Mapping[str, Any]], Choice]
+    """What `auto` becomes, given the machine and the flat config (other keys as already resolved)."""
+    why_not: Callable[[Machine, Any], str | None]
+    """`None` where the value of `key` can be used on the machine, else the reason it cannot."""
+    observed: Callable[[Census, Any], bool | None]
+    """Whether the census shows that the value took effect; `None` where it does not tell."""
+    answers: tuple[str, ...] = ()
+    """Codes of the findings that it is a remedy for."""
+    source_form: str = ""
+    """How a user would write it into their own source."""
+    live_form: Callable[..., Any] | None = None
+    """Applied to a live foreign process."""
+    no_live_form: str = ""
+    """Why there is no live form."""
+    conflicts: tuple[str, ...] = ()
+    risks: str = ""
+    """What can go wrong."""
+
+    def changes(self, value: Any) -> dict[str, Any]:
+        """The technique with `value`, as changes to a `RunConfig`."""
+        return {self.key: value}

@@ -1,0 +1,325 @@
+"""A clock for somebody else's training script: when each step ended, and the loss it went backward from.
+
+Runs inside the foreign interpreter, so it needs the standard library and torch alone. Two hooks:
+
+- torch's global optimizer post-hook marks the end of a step. The first optimizer to step carries
+  the clock; updates by others (a GAN's second one) fall inside its steps. A scaler that skips an
+  update calls no hook: its time and losses join the next step.
+- a descriptor on `Tensor.backward` keeps the loss. A plain function there would break the graphs
+  of compiled models (a descriptor that hands out the original while tracing does not).
+
+The loss of a step is the sum of the losses it went backward from: for a script that divides by the
+number of microbatches, that is their mean.
+
+On a CPU a step is timed by `perf_counter`; on CUDA by events on the current stream, read after the
+last step, because reading one earlier would make the host wait for the device.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import platform
+import sys
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from hotloop.core.census import Census
+from hotloop.core.step import StepRecord
+
+DIRECTORY_VARIABLE = "HOTLOOP_STEP_CLOCK"
+STOP_VARIABLE = "HOTLOOP_STEP_CLOCK_STOP"
+OLDEST_TORCH = (2, 11)
+"""Older ones are refused: the hooks were not tested there."""
+
+
+class TorchTooOld(RuntimeError):
+    """This torch is older than any the clock was tested with."""
+
+
+class StepClock:
+    """Collects marks and losses; writes `steps-<rank>.jsonl`, `census-<rank>.json`, `clock-<rank>.json`.
+
+    stop_after: end the process once this many steps are recorded; `None` lets it run to its end.
+    """
+
+    def __init__(self, directory: Path, *, stop_after: int | None) -> None:
+        self._directory = directory
+        self._stop_after = stop_after
+        self._rank = os.environ.get("RANK", "0")
+        self._optimizer: weakref.ref[torch.optim.Optimizer] | None = None
+        self._device = torch.device("cpu")
+        self._started = time.perf_counter()
+        self._marks: list[float | torch.cuda.Event] = []
+        self._losses: list[list[float | torch.Tensor]] = []
+        self._step_losses: list[float | torch.Tensor] = []
+        self._other_updates = 0
+        self._active = True
+
+    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer has updated its parameters."""
+        if not self._active:
+            return
+        carrier = self._optimizer() if self._optimizer is not None else None
+        if carrier is not optimizer:
+            if carrier is not None:
+                self._other_updates += 1
+                return
+            if not self._marks and not self._claim():
+                self._active = False
+                return
+            self._optimizer = weakref.ref(optimizer)
+            self._device = _device_of(optimizer)
+        self._marks.append(self._mark())
+        self._losses.append(self._step_losses)
+        self._step_losses = []
+        if len(self._marks) == self._stop_after:
+            self.finish(stopped=True)
+            _end_process()
+
+    def went_backward(self, loss: torch.Tensor) -> None:
+        """A backward pass from `loss` has been issued."""
+        if not self._active or loss.numel() != 1:
+            return
+        if loss.device.type == "cpu":
+            self._step_losses.append(float(loss.detach()))
+        elif loss.device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
+            # Kept on the device: .item() would stall the queue here. A copy, because a script may
+            # reduce its loss over ranks in place before logging it.
+            self._step_losses.append(loss.detach().clone())
+
+    def finish(self, *, stopped: bool = False) -> None:
+        """Write what was seen; does nothing in a process that made no step, or the second time."""
+        if not self._active or not self._marks:
+            return
+        self._active = False
+        records = self._records()
+        lines = "".join(record.to_json() + "\n" for record in records)
+        (self._directory / f"steps-{self._rank}.jsonl").write_text(lines, encoding="utf-8")
+        self._write(f"census-{self._rank}.json", self._census().to_mapping())
+        # Last: whoever finds this file finds the others whole.
+        self._write(
+            f"clock-{self._rank}.json",
+            {
+                "stopped": stopped,
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "cuda": torch.version.cuda if self._device.type == "cuda" else None,
+            },
+        )
+
+    def forked(self) -> None:
+        """In a child of fork: its steps, if it makes any, are not this process's."""
+        self._active = False
+
+    def _claim(self) -> bool:
+        """One process per rank carries the clock: the first that makes a step."""
+        try:
+            with (self._directory / f"claim-{self._rank}").open("x") as file:
+                file.write(str(os.getpid()))
+        except OSError:
+            return False
+        return True
+
+    def _mark(self) -> float | torch.cuda.Event:
+        if self._device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(self._device))
+            return event
+        return time.perf_counter()
+
+    def _records(self) -> list[StepRecord]:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        records = []
+        before: float | torch.cuda.Event = self._started
+        for step, (mark, kept) in enumerate(zip(self._marks, self._losses, strict=True)):
+            values = [float(loss) for loss in kept]
+            records.append(
+                StepRecord(
+                    step=step,
+                    wall_s=self._seconds(before, mark),
+                    loss=sum(values) if values else None,
+                    clock_reads=1 + len(values),
+                )
+            )
+            before = mark
+        return records
+
+    def _seconds(self, before: float | torch.cuda.Event, after: float | torch.cuda.Event) -> float:
+        if isinstance(before, float) and isinstance(after, float):
+            return after - before
+        if isinstance(before, float) or isinstance(after, float):
+            return 0.0  # the first step on CUDA: it began before the device had a clock
+        return float(before.elapsed_time(after)) / 1000.0
+
+    def _census(self) -> Census:
+        optimizer = self._optimizer() if self._optimizer is not None else None
+        groups = optimizer.param_groups if optimizer is not None else []
+        dtypes = {str(p.dtype).removeprefix("torch.") for g in groups for p in g["params"]}
+        notes = ["step 0 is measured from the import of torch"]
+        if self._device.type == "cuda":
+            notes = ["step 0 has no measured time: the device clock starts with its end"]
+        if self._other_updates:
+            notes.append(
+                f"other optimizers updated {self._other_updates} times; "
+                "a step ends with the first optimizer that stepped"
+            )
+        compiled, num_graphs, num_breaks = _compiler_counts()
+        return Census(
+            device=str(self._device),
+            num_threads=torch.get_num_threads(),
+            parameter_dtypes=tuple(sorted(dtypes)),
+            optimizer=_describe(optimizer),
+            compiled=compiled,
+            num_graphs=num_graphs,
+            num_graph_breaks=num_breaks,
+            host_peak_bytes=_peak_bytes(),
+            clock_read_s=self._measured_cost(),
+            notes=tuple(notes),
+        )
+
+    def _measured_cost(self, repeats: int = 200) -> float:
+        """Seconds that one mark or one kept loss takes, whichever takes longer; median of 5 blocks."""
+        probe = StepClock(self._directory, stop_after=None)
+        holder = torch.optim.SGD([torch.zeros((), requires_grad=True)], lr=0.0)
+        probe._optimizer = weakref.ref(holder)
+        probe._device = self._device
+        loss = torch.zeros((), device=self._device)
+        descriptor = _Backward(_no_backward, probe)
+        mark = torch._disable_dynamo(probe.stepped)  # type: ignore[no-untyped-call]
+        costs = []
+        for _ in range(5):
+            start = time.perf_counter()
+            for _ in range(repeats):
+                mark(holder)
+            marked = time.perf_counter()
+            for _ in range(repeats):
+                descriptor.__get__(loss, torch.Tensor)()
+            costs.append(max(marked - start, time.perf_counter() - marked) / repeats)
+        return sorted(costs)[len(costs) // 2]
+
+    def _write(self, name: str, values: dict[str, object]) -> None:
+        path = self._directory / name
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(values), encoding="utf-8")
+        os.replace(temporary, path)
+
+
+class _Backward:
+    """Stands in for `Tensor.backward`; hands out the original while a compiler is tracing."""
+
+    def __init__(self, original: Any, clock: StepClock) -> None:
+        self._original = original
+        self._clock = clock
+
+    def __get__(self, tensor: torch.Tensor | None, owner: type | None = None) -> Any:
+        bound = self._original.__get__(tensor, owner)
+        if tensor is None or torch.compiler.is_compiling():
+            return bound
+        clock = self._clock
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            result = bound(*args, **kwargs)
+            clock.went_backward(tensor)
+            return result
+
+        return backward
+
+
+def install(directory: Path, *, stop_after: int | None = None) -> StepClock:
+    """Hook this process. Raises `TorchTooOld` for a torch that was not tested."""
+    release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if release < OLDEST_TORCH:
+        raise TorchTooOld(
+            f"torch {torch.__version__} is older than {'.'.join(map(str, OLDEST_TORCH))}, "
+            "the oldest that was tested"
+        )
+    clock = StepClock(directory, stop_after=stop_after)
+
+    def stepped(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        clock.stepped(optimizer)
+
+    # Not traced: inside a compiled `optimizer.step` a traced clock would be read once, while tracing.
+    # Free of charge in memory and graphs: constructing any optimizer has loaded dynamo already, and
+    # the step has a graph break of its own here.
+    register_optimizer_step_post_hook(torch._disable_dynamo(stepped))  # type: ignore[no-untyped-call]
+    torch.Tensor.backward = _Backward(torch.Tensor.backward, clock)  # type: ignore[method-assign, assignment]
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=clock.forked)
+    atexit.register(clock.finish)
+    return clock
+
+
+def install_from_environment() -> StepClock | None:
+    """`install` with what the trial asked for; `None` in a process that should not be clocked."""
+    directory = os.environ.get(DIRECTORY_VARIABLE)
+    if not directory:
+        return None
+    stop = os.environ.get(STOP_VARIABLE)
+    return install(Path(directory), stop_after=int(stop) if stop else None)
+
+
+def _no_backward(tensor: torch.Tensor) -> None:
+    """Takes the place of a backward pass while the clock's own cost is measured."""
+
+
+def _end_process() -> None:
+    """End now, without the script's own ending: no saving, no uploading, no exit handlers."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing is not None:
+        for child in multiprocessing.active_children():
+            child.kill()
+    os._exit(0)
+
+
+def _device_of(optimizer: torch.optim.Optimizer) -> torch.device:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            return torch.device(parameter.device)
+    return torch.device("cpu")
+
+
+def _describe(optimizer: torch.optim.Optimizer | None) -> str | None:
+    """`AdamW(fused)`, `AdamW(foreach)`, or the class alone where torch chose by itself."""
+    if optimizer is None:
+        return None
+    name = type(optimizer).__name__
+    for how in ("fused", "foreach"):
+        if optimizer.param_groups and all(group.get(how) for group in optimizer.param_groups):
+            return f"{name}({how})"
+    return name
+
+
+def _compiler_counts() -> tuple[bool | None, int | None, int | None]:
+    """Whether something was compiled, graphs, and graph breaks, where dynamo was loaded at all."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    if utils is None:
+        return False, None, None
+    try:
+        graphs = int(utils.counters["stats"]["unique_graphs"])
+        return graphs > 0, graphs, sum(utils.counters["graph_break"].values())
+    except (AttributeError, KeyError, TypeError):  # internals of another torch
+        return None, None, None
+
+
+def _peak_bytes() -> int | None:
+    """Highest resident set of this process. `ru_maxrss` would include the parent before exec."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    return None

@@ -1,0 +1,113 @@
+"""The pages of `hotloop explain`, from what a finding or an optimization says of itself."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+WIDTH = 88
+
+
+class Technique(Protocol):
+    """What is read of an optimization; the catalogue lies above this room and is handed in."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def summary(self) -> str: ...
+    @property
+    def parity_class(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def off(self) -> Any: ...
+    @property
+    def settings(self) -> tuple[Any, ...]: ...
+    @property
+    def answers(self) -> tuple[str, ...]: ...
+    @property
+    def source_form(self) -> str: ...
+    @property
+    def live_form(self) -> object: ...
+    @property
+    def no_live_form(self) -> str: ...
+    @property
+    def conflicts(self) -> tuple[str, ...]: ...
+    @property
+    def risks(self) -> str: ...
+
+
+MEANING = {
+    "bitwise": "bitwise: the same losses, to the last bit",
+    "reduction_order": "reduction_order: the same sums in another order; losses agree to rounding",
+    "reduced_precision": "reduced_precision: fewer digits; losses agree within a calibrated band",
+    "changes_training": "changes_training: another training; only the result can be compared",
+}
+
+
+def explain_optimization(technique: Technique) -> str:
+    """What it does, how to turn it on here and in one's own source, and what can go wrong."""
+    on = ", ".join(f"{technique.key}={_shown(value)}" for value in technique.settings)
+    live = technique.no_live_form and f"no: {technique.no_live_form}"
+    rows = (
+        ("parity", MEANING.get(technique.parity_class, technique.parity_class)),
+        ("turn on", on),
+        ("turn off", f"{technique.key}={_shown(technique.off)}"),
+        ("answers", ", ".join(technique.answers)),
+        ("on a live script", "yes" if technique.live_form is not None else live),
+        ("conflicts", "; ".join(technique.conflicts)),
+        ("risks", technique.risks),
+    )
+    parts = [technique.name, "", *_wrapped(technique.summary, "  "), ""]
+    for name, value in rows:
+        if value:
+            parts += _wrapped(value, f"  {name:<17} ")
+    if technique.source_form:
+        code = textwrap.indent(technique.source_form.strip("\n"), "    ")
+        parts += ["", "  in your own source", code]
+    return "\n".join(parts)
+
+
+def explain_finding(code: str, page: str | None) -> str:
+    """The page of a finding: its module's docstring."""
+    return f"{code}  {inspect.cleandoc(page or 'no page has been written')}"
+
+
+def title_of(page: str | None) -> str:
+    """The first line of a page, without its full stop."""
+    return inspect.cleandoc(page or "").partition("\n")[0].rstrip(".")
+
+
+def list_pages(findings: Mapping[str, str | None], techniques: Sequence[Technique]) -> str:
+    """Every name that can be explained."""
+    lines = []
+    if findings:
+        lines += ["findings", *(f"  {code}  {title_of(page)}" for code, page in findings.items())]
+    if techniques:
+        width = max(len(technique.name) for technique in techniques)
+        lines += [""] if lines else []
+        lines.append("optimizations")
+        for technique in techniques:
+            lines += _wrapped(technique.summary, f"  {technique.name:<{width}}  ")
+    return "\n".join(lines)
+
+
+def _shown(value: object) -> str:
+    """As it would be typed in a config: `true`, `null`, `bf16`."""
+    return (
+        {True: "true", False: "false", None: "null"}.get(value, str(value))
+        if isinstance(value, bool | None)
+        else str(value)
+    )
+
+
+def _wrapped(text: str, first: str) -> list[str]:
+    return textwrap.wrap(
+        " ".join(text.split()),
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=" " * len(first),
+        break_long_words=False,
+    ) or [first.rstrip()]

@@ -1,0 +1,161 @@
+"""Plain text for a terminal: the answer first, a table that adds up, then what was not examined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hotloop.core.judgement import Diagnosis, Finding, TrialOutcome, Verdict
+from hotloop.core.step import HOST_PHASES
+from hotloop.report import numbers
+from hotloop.report.words import answer, headline
+
+BAR_CELLS = 32
+MAX_FINDINGS = 3
+
+
+def render_verdict(
+    verdict: Verdict, *, candidate: str | None = None, baseline: str | None = None
+) -> str:
+    """The answer, then the evidence, one fact per line."""
+    lines = [answer(verdict, candidate=candidate, baseline=baseline), ""]
+    rows = [("verdict", headline(verdict))]
+    digits = numbers.ratio_digits(verdict.ratio_low, verdict.ratio_high)
+    if verdict.ratio is not None:
+        rows.append(
+            ("steady state", with_interval(verdict.ratio, verdict.ratio_low, verdict.ratio_high))
+        )
+    if (whole := verdict.all_in) is not None:
+        rows.append(("all steps", with_interval(whole.ratio, whole.ratio_low, whole.ratio_high)))
+    for arm, value in (
+        (verdict.baseline, verdict.baseline_s_per_work),
+        (verdict.candidate, verdict.candidate_s_per_work),
+    ):
+        if value:
+            rows.append((arm, numbers.rate(1 / value, f"{verdict.unit}s")))
+    if verdict.noise_floor is not None:
+        rows.append(("noise floor", f"{numbers.percent(verdict.noise_floor)} (same against same)"))
+    if verdict.minimum_detectable_effect is not None:
+        rows.append(("smallest gain shown", numbers.percent(verdict.minimum_detectable_effect)))
+    if verdict.pair_ratios:
+        each = "  ".join(f"{value:.{digits}f}" for value in verdict.pair_ratios)
+        rows.append(("each pair", each))
+    rows.extend(("because", reason) for reason in verdict.reasons)
+    return "\n".join(lines + _aligned(rows))
+
+
+def render_diagnosis(diagnosis: Diagnosis) -> str:
+    """Speed, the breakdown of the step, at most three findings, what was not examined."""
+    parts = [_speed_line(diagnosis)]
+    if diagnosis.breakdown:
+        parts.append(render_breakdown(diagnosis.breakdown))
+    parts.append(render_findings(diagnosis.findings))
+    if diagnosis.trials:
+        parts.append(render_ledger(diagnosis.trials))
+    if diagnosis.not_examined:
+        parts.append("\n".join(["not examined", *(f"  {what}" for what in diagnosis.not_examined)]))
+    return "\n\n".join(part for part in parts if part)
+
+
+def render_breakdown(fractions: dict[str, float]) -> str:
+    """Host phases with their share of wall time; the printed column adds up to its total."""
+    names = in_order(fractions)
+    shown = numbers.shares({name: fractions[name] for name in names})
+    width = max(len(name) for name in names)
+    lines = ["where a step's time goes"]
+    for name in names:
+        bar = "█" * round(BAR_CELLS * max(fractions[name], 0.0))
+        lines.append(f"  {name:<{width}}  {shown[name]}  {bar}".rstrip())
+    lines.append(f"  {'total':<{width}}  {numbers.share(sum(fractions.values()))}")
+    return "\n".join(lines)
+
+
+def in_order(fractions: dict[str, float]) -> list[str]:
+    """The phases that took time, in the order of a step; unknown names last, none dropped."""
+    known = [name for name in HOST_PHASES if name in fractions]
+    names = known + [name for name in fractions if name not in HOST_PHASES]
+    return [name for name in names if fractions[name] != 0] or names
+
+
+def render_findings(findings: Sequence[Finding]) -> str:
+    """At most three; the rest only counted."""
+    if not findings:
+        return "no findings"
+    lines = ["findings"]
+    for finding in findings[:MAX_FINDINGS]:
+        site = f"  at {finding.site}" if finding.site else ""
+        gain = numbers.ratio(finding.gain_at_most)
+        lines.append(f"  {finding.code}  {finding.title}  (at most {gain}){site}")
+        if finding.optimization:
+            lines.append(f"         answered by `{finding.optimization}`")
+        if finding.advice:
+            lines.append(f"         {finding.advice}")
+    if len(findings) > MAX_FINDINGS:
+        lines.append(f"  and {len(findings) - MAX_FINDINGS} more in the JSON")
+    return "\n".join(lines)
+
+
+def render_ledger(trials: Sequence[TrialOutcome]) -> str:
+    """Every change that was tried, kept or not, with the reason."""
+    rows = [("kept" if trial.kept else "dropped", *_trial_cells(trial)) for trial in trials]
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    lines = ["tried, one change at a time"]
+    for row in rows:
+        cells = "  ".join(f"{cell:<{width}}" for cell, width in zip(row[:4], widths))
+        lines.append(f"  {cells}  {row[4]}".rstrip())
+    return "\n".join(lines)
+
+
+def _trial_cells(trial: TrialOutcome) -> tuple[str, str, str, str]:
+    settings = ", ".join(f"{key}={value}" for key, value in trial.setting.items())
+    what = f"{trial.optimization} ({settings})" if settings else trial.optimization
+    speed = with_interval(trial.ratio, trial.ratio_low, trial.ratio_high) or trial.outcome
+    return what, speed, f"losses {trial.parity.replace('_', ' ')}", trial.reason
+
+
+def render_settings(rows: Iterable[tuple[str, str, str]], *, num_defaults: int = 0) -> str:
+    """`key value origin`, and how many others stand at their default."""
+    aligned = _aligned_three(list(rows))
+    if num_defaults:
+        aligned.append(f"  and {num_defaults} at their default")
+    return "\n".join(["settings", *aligned])
+
+
+def render_rows(title: str, rows: Sequence[tuple[str, str]]) -> str:
+    """A titled list of names and values."""
+    return "\n".join([title, *_aligned(rows)]) if rows else ""
+
+
+def _speed_line(diagnosis: Diagnosis) -> str:
+    steps = diagnosis.steps
+    if steps.tokens_per_s is not None:
+        speed = numbers.rate(steps.tokens_per_s, "tokens")
+    elif steps.samples_per_s is not None:
+        speed = numbers.rate(steps.samples_per_s, "samples")
+    else:
+        speed = "speed not known"
+    parts = [speed]
+    if steps.median_s is not None:
+        parts.append(f"{numbers.seconds(steps.median_s)} per step (median)")
+    parts.append(f"{steps.measured} steps measured after {steps.warmup} of warm-up")
+    if diagnosis.bound:
+        parts.append(f"bound by: {diagnosis.bound}".replace("bound by: balanced", "balanced"))
+    return ", ".join(parts)
+
+
+def with_interval(ratio: float | None, low: float | None, high: float | None) -> str:
+    """`2.71x (2.60 to 2.82)`, without what is not known."""
+    if ratio is None:
+        return ""
+    text = numbers.ratio(ratio, digits=numbers.ratio_digits(low, high))
+    return text if low is None or high is None else f"{text} ({numbers.interval(low, high)})"
+
+
+def _aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
+    width = max((len(name) for name, _ in rows), default=0)
+    return [f"  {name:<{width}}  {value}" for name, value in rows]
+
+
+def _aligned_three(rows: Sequence[tuple[str, str, str]]) -> list[str]:
+    first = max((len(row[0]) for row in rows), default=0)
+    second = max((len(row[1]) for row in rows), default=0)
+    return [f"  {a:<{first}}  {b:<{second}}  {c}" for a, b, c in rows]

@@ -1,0 +1,137 @@
+"""Verdicts as sentences. One wording for the terminal, the page and the README."""
+
+from __future__ import annotations
+
+from hotloop.core.judgement import Parity, Verdict
+from hotloop.report import numbers
+
+PHRASES = {"hotloop": "hotloop's settings", "plain": "the plain loop"}
+"""How the arms of hotloop's own comparisons are spoken of."""
+
+
+def answer(verdict: Verdict, *, candidate: str | None = None, baseline: str | None = None) -> str:
+    """The answer in one sentence: speed with its interval, then whether learning stayed the same.
+
+    `candidate` (plural) and `baseline` are noun phrases for the arms, e.g. "hotloop's settings" and
+    "the plain loop".
+    """
+    one = candidate or PHRASES.get(verdict.candidate, f"the settings of `{verdict.candidate}`")
+    other = baseline or PHRASES.get(verdict.baseline, f"those of `{verdict.baseline}`")
+    speed = _speed(verdict, one, other)
+    if verdict.outcome == "incomparable":
+        return f"{speed}."
+    return _capital_kept(f"{speed}; {losses(verdict.parity)}{_consequence(verdict)}.")
+
+
+def headline(verdict: Verdict) -> str:
+    """A few words for a title: the outcome, and that a different loss overrules it."""
+    word = verdict.outcome
+    if word == "improved":
+        return {
+            "same": "improved, and it learns the same",
+            "within_noise": "improved, and it learns the same within noise",
+            "different": "faster, but it learns differently: not to be kept",
+            "not_checked": "faster, but the losses were not compared: not proven",
+        }[verdict.parity.result]
+    if word in ("regressed", "unchanged") and verdict.parity.result == "different":
+        return f"{word}, and it learns differently"
+    return word
+
+
+def is_kept(verdict: Verdict) -> bool:
+    """Whether a reader may adopt the candidate: faster, and seen to learn the same."""
+    return verdict.outcome == "improved" and verdict.parity.result in ("same", "within_noise")
+
+
+def _speed(verdict: Verdict, one: str, other: str) -> str:
+    measured = _measured(verdict)
+    ratio = numbers.ratio(
+        verdict.ratio, digits=numbers.ratio_digits(verdict.ratio_low, verdict.ratio_high)
+    )
+    match verdict.outcome:
+        case "improved":
+            return f"{one} train {ratio} as fast as {other} ({measured})"
+        case "regressed":
+            return f"a regression: {one} train {ratio} as fast as {other} ({measured})"
+        case "unchanged":
+            return (
+                f"no difference that matters: {one} train {ratio} as fast as {other} ({measured})"
+            )
+        case "inconclusive":
+            if verdict.ratio is None:
+                return f"inconclusive: {_reasons(verdict) or 'too little was measured'}"
+            smallest = verdict.minimum_detectable_effect
+            could = (
+                f"; a gain of {numbers.percent(smallest)} or more would have shown"
+                if smallest is not None
+                else ""
+            )
+            return (
+                f"inconclusive: {one} may or may not be faster than {other}, measured {ratio} "
+                f"({measured}){could}"
+            )
+        case "incomparable":
+            why = _reasons(verdict) or "the environments differ"
+            return f"not compared: {one} and {other} cannot be held against each other: {why}"
+
+
+def _measured(verdict: Verdict) -> str:
+    parts = []
+    if verdict.ratio_low is not None and verdict.ratio_high is not None:
+        sure = (
+            f"{numbers.percent(verdict.confidence)} interval"
+            if verdict.confidence is not None
+            else "interval"
+        )
+        parts.append(f"{sure} {numbers.interval(verdict.ratio_low, verdict.ratio_high)}")
+    pairs = "pair" if verdict.num_pairs == 1 else "pairs"
+    parts.append(f"{verdict.num_pairs} {pairs} of fresh processes")
+    return ", ".join(parts)
+
+
+def _reasons(verdict: Verdict) -> str:
+    return "; ".join(reason.rstrip(".") for reason in verdict.reasons)
+
+
+def losses(parity: Parity) -> str:
+    """What was seen of the losses, as a clause."""
+    match parity.result:
+        case "same":
+            if parity.max_difference == 0:
+                return f"the losses are identical over {parity.num_steps} steps"
+            return f"the losses agree{_evidence(parity)}"
+        case "within_noise":
+            return f"the losses agree within noise{_evidence(parity)}"
+        case "different":
+            why = f": {parity.reason.rstrip('.')}" if parity.reason else ""
+            return f"the losses differ{_evidence(parity)}{why}"
+        case "not_checked":
+            why = f" ({parity.reason.rstrip('.')})" if parity.reason else ""
+            return f"the losses were not compared{why}"
+
+
+def _evidence(parity: Parity) -> str:
+    if parity.max_difference is None:
+        return ""
+    band = f", band {numbers.percent(parity.band)}" if parity.band is not None else ""
+    return (
+        f" (largest difference {numbers.percent(parity.max_difference)} over "
+        f"{parity.num_steps} steps{band})"
+    )
+
+
+def _consequence(verdict: Verdict) -> str:
+    if verdict.outcome != "improved":
+        return ""
+    if verdict.parity.result == "different":
+        return ", so this speed is not to be kept"
+    if verdict.parity.result == "not_checked":
+        return ", so nothing is proven about what it learns"
+    return ""
+
+
+def _capital_kept(sentence: str) -> str:
+    """First letter large, unless it starts a name (`hotloop's settings`) or code."""
+    if sentence.startswith(("hotloop", "`")):
+        return sentence
+    return sentence[0].upper() + sentence[1:]

@@ -1,0 +1,64 @@
+"""Loss on held-out text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+import torch
+
+from hotloop.core.files import storage_error, write_atomically
+from hotloop.optimizations.precision import autocast
+from hotloop.train.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    step: int
+    loss: float
+    """Mean over targets, in nats."""
+    num_targets: int
+
+
+@torch.no_grad()
+def evaluate(run: Run, step: int) -> Evaluation | None:
+    """Mean held-out loss over the first `eval.windows` windows, the same ones every time.
+
+    `None` when there is no held-out text of one window.
+    """
+    if run.held_out is None:
+        return None
+    windows = min(run.config.eval.windows, run.held_out.num_windows)
+    run.model.eval()
+    total = torch.zeros((), device=run.device)
+    targets = 0
+    for position in range(0, windows, run.config.train.microbatch):
+        batch = run.held_out.batch(position, min(run.config.train.microbatch, windows - position))
+        tokens = torch.from_numpy(batch.tokens).to(run.device)
+        wanted = torch.from_numpy(batch.targets).to(run.device)
+        with autocast(run.device.type, run.config.train.precision):
+            # .forward and not __call__: a compiled module would compile once more without gradients,
+            # which costs longer than the eager evaluations of a short run together.
+            total += run.model.forward(tokens, wanted)
+        targets += batch.num_targets
+    run.model.train()
+    return Evaluation(step, total.item() / targets, targets)
+
+
+def append_evaluation(run: Run, evaluation: Evaluation | None) -> None:
+    """Add a line to `evals.jsonl`. Raises `EnvironmentFailed` on a full disk."""
+    if evaluation is None:
+        return
+    try:
+        with run.evals_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(evaluation)) + "\n")
+    except OSError as error:
+        raise storage_error(error, run.evals_file, "record an evaluation") from error
+
+
+def keep_evaluations_until(run: Run, step: int) -> None:
+    """Drop evaluations after `step`: a resumed run makes them again."""
+    if run.evals_file.exists():
+        lines = run.evals_file.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
+        write_atomically(run.evals_file, "".join(kept).encode())

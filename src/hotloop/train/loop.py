@@ -1,0 +1,223 @@
+"""The training loop. Read it from top to bottom: what a step does, and where its time is booked.
+
+One step is one optimizer update: `grad_accum_steps` microbatches, each a forward and a backward, whose
+gradients are those of the mean loss over all targets of the step. So one microbatch of N and N of one
+give the same update.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from hotloop.checkpoint import state, store
+from hotloop.core.census import Census
+from hotloop.core.errors import ExitCode, HotloopError, Interrupted
+from hotloop.core.files import write_json
+from hotloop.core.step import StepRecord
+from hotloop.data.batch import Batch
+from hotloop.optimizations.clipping import can_clip_through, clip_builtin, clip_through_optimizer
+from hotloop.optimizations.compiling import CompileCounts, compile_counts
+from hotloop.optimizations.precision import autocast
+from hotloop.probe.memory import host_peak_bytes
+from hotloop.probe.phases import PhaseClock, clock_read_s
+from hotloop.probe.recorder import Recorder, keep_steps_before
+from hotloop.probe.step_book import StepBook
+from hotloop.train.evaluate import (
+    Evaluation,
+    append_evaluation,
+    evaluate,
+    keep_evaluations_until,
+)
+from hotloop.train.interruption import StopRequest
+from hotloop.train.run import Run, observe
+from hotloop.train.schedule import learning_rate
+
+
+class TrainingDiverged(HotloopError):
+    """The loss is no longer a number."""
+
+    exit_code = ExitCode.FOUND
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a finished training leaves behind, beside the files of the run."""
+
+    steps: int
+    loss: float | None
+    evaluation: Evaluation | None
+    census: Census
+
+
+def train(
+    run: Run,
+    *,
+    stop_after: int | None = None,
+    observers: tuple[Callable[[StepRecord], None], ...] = (),
+    notes: tuple[str, ...] = (),
+) -> Outcome:
+    """Train from `run.first_step` to the end, or only up to `stop_after` steps in all.
+
+    With `stop_after` the process measures: it neither evaluates nor saves, and ends there.
+    Raises `Interrupted` after Ctrl-C, once everything needed to continue is on the disk, and
+    `TrainingDiverged` when the loss is not finite.
+    """
+    config, model, device = run.config, run.model, run.device
+    last_step = config.train.steps if stop_after is None else min(stop_after, config.train.steps)
+    measuring = stop_after is not None
+    keep_steps_before(run.steps_file, run.first_step)
+    keep_evaluations_until(run, run.first_step)
+    timed = PhaseClock()
+    census = observe(run, clock_read_s=clock_read_s(), notes=notes)
+    counts = compile_counts()
+    loss: float | None = None
+    evaluation: Evaluation | None = None
+    model.train()
+    with (
+        StepBook(Recorder(run.steps_file, observers), timed, device) as book,
+        StopRequest() as stop,
+    ):
+        if run.first_step:
+            book.tag("resumed")
+        timed.start_step()
+        for step in range(run.first_step, last_step):
+            with timed.phase("data_wait"):
+                position = step * config.windows_per_step
+                batches = [
+                    run.batches.batch(
+                        position + i * config.train.microbatch, config.train.microbatch
+                    )
+                    for i in range(config.train.grad_accum_steps)
+                ]
+            with timed.phase("host_to_device"):
+                pairs = [to_device(batch, device) for batch in batches]
+            num_targets = sum(batch.num_targets for batch in batches)
+            step_loss: Tensor | float = 0.0
+            for tokens, targets in pairs:
+                with timed.phase("forward"), autocast(device.type, config.train.precision):
+                    share = model(tokens, targets) / num_targets
+                with timed.phase("backward"):
+                    (run.scaler.scale(share) if run.scaler else share).backward()
+                step_loss = step_loss + share.detach()
+            with timed.phase("optimizer"):
+                rate = learning_rate(config, step)
+                grad_norm = update(run, rate)
+            with timed.phase("logging"):
+                assert isinstance(step_loss, Tensor)
+                late = {"loss": step_loss}
+                book.note(late if grad_norm is None else {**late, "grad_norm": grad_norm})
+                # Last step's numbers: this step's are still being computed, and reading them would stall.
+                loss = checked(book.write_ready(), step, loss)
+                counts = tag_compiles(book, counts)
+
+            done = step + 1
+            finished = done == last_step
+            if (
+                not measuring
+                and config.eval.every_steps
+                and is_due(done, config.eval.every_steps, finished)
+            ):
+                book.tag("eval")
+                with timed.phase("eval"):
+                    evaluation = evaluate(run, done)
+                    append_evaluation(run, evaluation)
+            if not measuring and is_due(
+                done, config.checkpoint.every_steps, finished or stop.asked
+            ):
+                book.tag("checkpoint")
+                with timed.phase("checkpoint"):
+                    save(run, done)
+            book.close(
+                step=step, tokens=num_targets, samples=config.windows_per_step, learning_rate=rate
+            )
+            if stop.asked and not finished:
+                book.write_ready(wait=True)
+                raise interrupted(run, done, measuring)
+        loss = checked(book.write_ready(wait=True), last_step, loss)
+
+    counts = compile_counts()
+    census = replace(
+        census,
+        compiled=bool(config.train.compile) and counts.graphs > 0,
+        num_graphs=counts.graphs,
+        num_graph_breaks=counts.graph_breaks,
+        host_peak_bytes=host_peak_bytes(),
+    )
+    write_json(run.directory / "census.json", census)
+    return Outcome(last_step, loss, evaluation, census)
+
+
+def update(run: Run, rate: float) -> Tensor | None:
+    """Clip, update the weights, clear the gradients. Returns the gradients' norm before clipping, unread."""
+    config = run.config
+    for group in run.optimizer.param_groups:
+        group["lr"] = rate
+    if run.scaler is not None:
+        run.scaler.unscale_(run.optimizer)
+    norm: Tensor | None = None
+    through = (
+        config.train.clip == "fused" and run.scaler is None and can_clip_through(run.optimizer)
+    )
+    if config.train.clip_norm is not None and through:
+        norm = clip_through_optimizer(run.model.parameters(), run.optimizer, config.train.clip_norm)
+    elif config.train.clip_norm is not None:
+        norm = clip_builtin(run.model.parameters(), config.train.clip_norm)
+    if run.scaler is not None:
+        run.scaler.step(run.optimizer)
+        run.scaler.update()
+    else:
+        run.optimizer.step()
+    run.optimizer.zero_grad(set_to_none=True)
+    return norm
+
+
+def to_device(batch: Batch, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Tokens and targets, (B, T) int64 each; copied without blocking from pinned memory to a GPU."""
+    tensors = (torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets))
+    if device.type != "cuda":
+        return tensors
+    tokens, targets = (t.pin_memory().to(device, non_blocking=True) for t in tensors)
+    return tokens, targets
+
+
+def is_due(done: int, every: int, now: bool) -> bool:
+    return now or (every > 0 and done % every == 0)
+
+
+def save(run: Run, step: int) -> None:
+    tensors, extra = state.capture(run.model, run.optimizer, run.scaler)
+    store.save(run.checkpoints, step, tensors=tensors, state=extra, keep=run.config.checkpoint.keep)
+
+
+def checked(newest: float | None, step: int, before: float | None) -> float | None:
+    """The newest known loss. Raises `TrainingDiverged` when it is not finite."""
+    if newest is None:
+        return before
+    if not math.isfinite(newest):
+        raise TrainingDiverged(
+            f"the loss became {newest} at about step {step}",
+            do="lower `optimizer.learning_rate`, or train in fp32; checkpoints from before it are kept",
+        )
+    return newest
+
+
+def tag_compiles(book: StepBook, before: CompileCounts) -> CompileCounts:
+    """Tag the running step when something was compiled in it."""
+    now = compile_counts()
+    if now != before:
+        book.tag("compile")
+    return now
+
+
+def interrupted(run: Run, done: int, measuring: bool) -> Interrupted:
+    saved = "nothing was saved: it was only measured" if measuring else f"saved at step {done}"
+    return Interrupted(
+        f"stopped after step {done} of {run.config.train.steps}; {saved}",
+        where=str(run.directory),
+        do="run the same command again to continue",
+    )

@@ -1,0 +1,214 @@
+"""What a rerun command may touch: a copy of its directory, and nothing that is published.
+
+What is protected: the command's working directory (it runs in a copy), trackers and hubs (offline).
+What is not: files it names by absolute paths outside that directory, links that lead out of it, and
+the home directory, where its caches of models and data are meant to be found.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from hotloop.core.errors import UsageError
+from hotloop.core.files import storage_error
+
+MAX_COPY_BYTES = 512 << 20
+MAX_COPY_FILES = 20_000
+SESSION_MARK = ".hotloop-session"
+"""A directory holding this file belongs to hotloop and is left out of copies."""
+LEFT_OUT = frozenset({".git", ".hg", ".svn", "node_modules", "wandb", "mlruns"})
+"""Histories and tracker outputs: never input of a training step, often large."""
+MAX_TMPDIR_LENGTH = 55
+"""Sockets of worker processes live under TMPDIR and may be 107 characters long in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a copy of a working directory would hold."""
+
+    root: Path
+    files: tuple[tuple[str, int], ...]
+    """Relative path and size in bytes."""
+    directories: tuple[str, ...]
+    links: tuple[tuple[str, str], ...]
+    """Relative path, and where the link in the copy points."""
+    digest: str
+    """Of names, sizes and modification times: the same tree gives the same digest."""
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(size for _, size in self.files)
+
+
+def list_workdir(root: Path, *, shared: Sequence[str] = ()) -> Listing:
+    """Decide what is copied. Python environments and `shared` entries are linked instead.
+
+    Raises `UsageError` when a shared entry does not exist, or the copy would be too large.
+    """
+    root = root.resolve()
+    linked = {Path(name).as_posix() for name in shared}
+    for name in linked:
+        if ".." in Path(name).parts or Path(name).is_absolute() or not (root / name).exists():
+            raise UsageError(f"shared entry {name!r} is not in the directory", where=str(root))
+    files: list[tuple[str, int]] = []
+    directories: list[str] = []
+    links: list[tuple[str, str]] = []
+    digest = sha256()
+    for path in _walk(root, root, linked):
+        relative = path.relative_to(root).as_posix()
+        if relative in linked or _is_python_environment(path):
+            links.append((relative, str(path)))
+        elif path.is_symlink():
+            links.append((relative, _link_target(path, root)))
+        elif path.is_dir():
+            directories.append(relative)
+        else:
+            try:
+                status = path.stat()
+            except FileNotFoundError:  # gone since its directory was listed
+                continue
+            files.append((relative, status.st_size))
+            # Compiled modules are rewritten by the very runs that are compared.
+            if "__pycache__" not in relative:
+                digest.update(f"{relative}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+    listing = Listing(root, tuple(files), tuple(directories), tuple(links), digest.hexdigest()[:16])
+    _refuse_too_large(listing)
+    return listing
+
+
+def copy_workdir(listing: Listing, target: Path) -> None:
+    """Make the copy. Links lead to the originals; raises `EnvironmentFailed` on a full disk."""
+    try:
+        target.mkdir(parents=True)
+        for directory in listing.directories:
+            (target / directory).mkdir(parents=True, exist_ok=True)
+        for relative, _ in listing.files:
+            try:
+                shutil.copy2(listing.root / relative, target / relative)
+            except FileNotFoundError:  # gone since it was listed, as temporary files are
+                continue
+        for relative, destination in listing.links:
+            (target / relative).symlink_to(destination)
+    except OSError as error:
+        raise storage_error(error, target, "copy the working directory") from error
+
+
+def in_copy(text: str, original: Path, copy: Path) -> str:
+    """`text` with absolute paths into the working directory turned to the copy."""
+    pattern = rf"(?<![\w./-]){re.escape(str(original))}(?=$|[/:,;\"'])"
+    return re.sub(pattern, lambda _: str(copy), text)
+
+
+def offline(directory: Path) -> dict[str, str]:
+    """Variables that keep trackers and hubs from publishing; what they write goes to `directory`.
+
+    Hugging Face libraries are wholly offline: besides pushes, a download in one trial and not in
+    the next would be measured. What a command needs must have been downloaded before.
+    """
+    place = str(directory)
+    return {
+        "WANDB_MODE": "offline",
+        "WANDB_DIR": place,
+        "MLFLOW_TRACKING_URI": (directory / "mlruns").as_uri(),
+        "COMET_START_ONLINE": "0",
+        "COMET_MODE": "OFFLINE",  # transformers' own integration
+        "COMET_OFFLINE_DIRECTORY": place,
+        "NEPTUNE_MODE": "offline",
+        "CLEARML_OFFLINE_MODE": "1",
+        "SWANLAB_MODE": "offline",
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "DO_NOT_TRACK": "1",
+    }
+
+
+@contextmanager
+def temporary_directory(trial: Path) -> Iterator[Path]:
+    """A TMPDIR for one trial: inside it, unless worker sockets would not fit such a long path."""
+    inside = trial / "tmp"
+    try:
+        if len(str(inside)) <= MAX_TMPDIR_LENGTH:
+            inside.mkdir(exist_ok=True)
+            path = inside
+        else:
+            path = Path(tempfile.mkdtemp(prefix="hotloop-"))
+    except OSError as error:
+        raise storage_error(error, inside, "make a temporary directory") from error
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def without_own_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment a trial starts from: this process's, less what hotloop itself set for a trial."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith("HOTLOOP_STEP_CLOCK") and name != "HOTLOOP_PADDING"
+    }
+
+
+def _walk(directory: Path, root: Path, linked: set[str]) -> Iterator[Path]:
+    """Everything that has a place in the copy, a directory before what is in it."""
+    try:
+        entries = sorted(directory.iterdir())
+    except OSError as error:
+        raise UsageError(f"cannot read: {error.strerror}", where=str(directory)) from error
+    for path in entries:
+        if path.is_symlink() or path.relative_to(root).as_posix() in linked:
+            yield path
+        elif path.is_dir():
+            if path.name in LEFT_OUT or (path / SESSION_MARK).exists():
+                continue
+            yield path
+            if not _is_python_environment(path):
+                yield from _walk(path, root, linked)
+        elif path.is_file():  # no sockets, no pipes
+            yield path
+
+
+def _is_python_environment(path: Path) -> bool:
+    if path.is_symlink() or not path.is_dir():
+        return False
+    return (path / "pyvenv.cfg").exists() or (path / "conda-meta").is_dir()
+
+
+def _link_target(link: Path, root: Path) -> str:
+    """Where a link must point from the copy: inside stays inside, outside becomes absolute."""
+    absolute = os.path.normpath(link.parent / link.readlink())
+    if absolute == str(root) or absolute.startswith(f"{root}{os.sep}"):
+        return os.path.relpath(absolute, link.parent)
+    return absolute
+
+
+def _refuse_too_large(listing: Listing) -> None:
+    if listing.total_bytes <= MAX_COPY_BYTES and len(listing.files) <= MAX_COPY_FILES:
+        return
+    sizes: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    for relative, size in listing.files:
+        top = relative.split("/", 1)[0]
+        sizes[top] = sizes.get(top, 0) + size
+        counts[top] = counts.get(top, 0) + 1
+    by_size = listing.total_bytes > MAX_COPY_BYTES
+    largest = sorted(sizes, key=lambda top: -(sizes if by_size else counts)[top])[:3]
+    raise UsageError(
+        f"each trial runs in a copy of the working directory, and this one is too large to copy: "
+        f"{listing.total_bytes / 1e6:.0f} MB in {len(listing.files)} files "
+        f"(at most {MAX_COPY_BYTES / 1e6:.0f} MB in {MAX_COPY_FILES}); "
+        f"most of it is in {', '.join(largest)}",
+        where=str(listing.root),
+        do="name what the command only reads as shared, move it elsewhere, "
+        "or allow running in place, where the command may overwrite its own files",
+    )

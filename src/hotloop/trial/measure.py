@@ -1,0 +1,241 @@
+"""One fresh process -> one `Measurement`, stored in the trial's own directory.
+
+```
+<trial>/measurement.json   written last, whole or not at all: its presence means the trial is done
+        log.txt            what the command printed
+        run/               `{run}`, or the records of the step clock
+        work/              the copy of the working directory, while the command runs
+        path/hotloop       the only thing of ours that a foreign interpreter can import
+```
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import hotloop
+from hotloop.core.census import Census
+from hotloop.core.errors import CommandFailed
+from hotloop.core.files import read_json, storage_error, to_plain, write_atomically
+from hotloop.core.measurement import Environment, Measurement, Plan, Sample
+from hotloop.core.step import StepRecord, read_steps
+from hotloop.hardware.environment import read_environment
+from hotloop.trial.arm import RUN_PLACEHOLDER, Arm
+from hotloop.trial.isolation import (
+    Listing,
+    copy_workdir,
+    in_copy,
+    offline,
+    temporary_directory,
+    without_own_variables,
+)
+from hotloop.trial.process import Finished, Tick, describe_end, run_process, tail
+
+MEASUREMENT_FILE = "measurement.json"
+LOG_FILE = "log.txt"
+MAX_PADDING = 4096
+"""Bytes. The size of the environment shifts the stack and with it speed; drawn anew per process,
+the shift becomes noise that pairs average out instead of a bias of one arm."""
+
+
+def measure(
+    arm: Arm,
+    *,
+    directory: Path,
+    plan: Plan,
+    seed: str,
+    cache: Path,
+    workdir: Listing | None,
+    tick: Tick | None = None,
+) -> Measurement:
+    """Run `arm` once in `directory`, which must be new, and store its `measurement.json`.
+
+    seed: of the environment's padding, another one for every process.
+    cache: directory of compiled code shared by the trials of a session.
+    workdir: what to copy and run in; `None` runs in `arm.workdir` itself, or in an empty directory.
+    Raises `CommandFailed` when the command fails, runs past its time or makes too few steps;
+    `UsageError` when it cannot be started; `EnvironmentFailed` when the disk refuses.
+    """
+    directory = directory.resolve()
+    run, work, log = directory / "run", directory / "work", directory / LOG_FILE
+    try:
+        run.mkdir(parents=True)
+        cache.mkdir(parents=True, exist_ok=True)
+        if workdir is None and arm.workdir is None:
+            work.mkdir()
+    except OSError as error:
+        raise storage_error(error, directory, "prepare a trial") from error
+    command = [argument.replace(RUN_PLACEHOLDER, str(run)) for argument in arm.command]
+    if workdir is not None:
+        copy_workdir(workdir, work)
+        command = [in_copy(argument, workdir.root, work) for argument in command]
+    elif arm.workdir is not None:
+        work = arm.workdir.resolve()
+    environment = read_environment(workdir=arm.workdir)
+    with temporary_directory(directory) as temporary:
+        env = _variables(arm, plan, directory, temporary, cache, seed)
+        finished = run_process(
+            command,
+            workdir=work,
+            env=env,
+            log=log,
+            timeout_s=plan.timeout_s,
+            name=arm.name,
+            tick=tick,
+        )
+    if finished.returncode:
+        raise CommandFailed(
+            f"`{arm.name}` {describe_end(finished.returncode)}",
+            where=str(log),
+            do=tail(log),
+            returncode=finished.returncode,
+        )
+    measurement = _collect(arm, command, plan, environment, finished, run, log)
+    store_measurement(directory / MEASUREMENT_FILE, measurement)
+    if workdir is not None:
+        shutil.rmtree(work, ignore_errors=True)
+    return measurement
+
+
+def store_measurement(path: Path, measurement: Measurement) -> None:
+    """Atomically. A loss may be NaN, and the judge must see that it was: such files are Python's JSON."""
+    write_atomically(path, (json.dumps(to_plain(measurement), indent=1) + "\n").encode())
+
+
+def load_measurement(path: Path) -> Measurement:
+    """Raises `UsageError` when it is missing, damaged or of another version."""
+    return read_json(path, Measurement)
+
+
+def _variables(
+    arm: Arm, plan: Plan, directory: Path, temporary: Path, cache: Path, seed: str
+) -> dict[str, str]:
+    env = without_own_variables(os.environ)
+    env |= offline(temporary)
+    env["TMPDIR"] = str(temporary)
+    # Shared: compiling anew in every trial would measure the compiler, many times.
+    env["TORCHINDUCTOR_CACHE_DIR"] = str(cache.resolve())
+    env["HOTLOOP_PADDING"] = "x" * random.Random(f"padding {seed}").randrange(MAX_PADDING)
+    env |= arm.env
+    if arm.records == "step_clock":
+        env["HOTLOOP_STEP_CLOCK"] = str(directory / "run")
+        env["HOTLOOP_STEP_CLOCK_STOP"] = str(plan.warmup_steps + plan.steps)
+        own = [str(Path(__file__).parent / "bootstrap"), str(_only_hotloop(directory))]
+        env["PYTHONPATH"] = os.pathsep.join(
+            [*own, *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])]
+        )
+    return env
+
+
+def _only_hotloop(directory: Path) -> Path:
+    """A directory for PYTHONPATH that holds the hotloop package and nothing else of our environment."""
+    path = directory / "path"
+    package = Path(hotloop.__file__).resolve().parent
+    try:
+        path.mkdir()
+        try:
+            (path / "hotloop").symlink_to(package, target_is_directory=True)
+        except (NotImplementedError, PermissionError):  # Windows without the right to make links
+            shutil.copytree(package, path / "hotloop")
+    except OSError as error:
+        raise storage_error(error, path, "prepare a trial") from error
+    return path
+
+
+def _collect(
+    arm: Arm,
+    command: Sequence[str],
+    plan: Plan,
+    environment: Environment,
+    finished: Finished,
+    run: Path,
+    log: Path,
+) -> Measurement:
+    environment = dataclasses.replace(
+        environment, variables={**environment.variables, **dict(sorted(arm.env.items()))}
+    )
+    records: tuple[StepRecord, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    census: Census | None = None
+    returncode: int | None = finished.returncode
+    if arm.records == "none":
+        samples = (Sample(finished.wall_s, "s"),)
+        # Which torch a command used, if any, is not seen from outside.
+        environment = dataclasses.replace(environment, torch=None, cuda=None)
+    else:
+        clocked = arm.records == "step_clock"
+        steps = run / ("steps-0.jsonl" if clocked else "steps.jsonl")
+        found = tuple(read_steps(steps)) if steps.exists() else ()
+        wanted = plan.warmup_steps + plan.steps
+        if len(found) < wanted:
+            raise CommandFailed(
+                f"`{arm.name}` made {len(found)} steps, {wanted} were asked for "
+                f"({plan.warmup_steps} of warm-up and {plan.steps} that count)",
+                where=str(log),
+                do=_why_too_few(arm, len(found), run, log),
+                returncode=finished.returncode,
+            )
+        records = tuple(_marked(record, arm, plan) for record in found[:wanted])
+        census = _read_census(run / ("census-0.json" if clocked else "census.json"))
+        if clocked:
+            seen = _read_mapping(run / "clock-0.json")
+            environment = dataclasses.replace(
+                environment, python=seen["python"], torch=seen["torch"], cuda=seen["cuda"]
+            )
+            returncode = None if seen["stopped"] else finished.returncode
+    return Measurement(
+        arm=arm.name,
+        command=tuple(command),
+        plan=plan,
+        environment=environment,
+        records=records,
+        samples=samples,
+        census=census,
+        process_s=finished.wall_s,
+        started_at=finished.started_at,
+        returncode=returncode,
+    )
+
+
+def _marked(record: StepRecord, arm: Arm, plan: Plan) -> StepRecord:
+    """With the work it did, and the tag `warmup` where it is not to be counted."""
+    tags = tuple(tag for tag in record.tags if tag != "warmup")
+    return dataclasses.replace(
+        record,
+        tokens=record.tokens if record.tokens is not None else arm.tokens_per_step,
+        samples=record.samples if record.samples is not None else arm.samples_per_step,
+        tags=("warmup", *tags) if record.step < plan.warmup_steps else tags,
+    )
+
+
+def _read_mapping(path: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return values
+
+
+def _read_census(path: Path) -> Census | None:
+    return read_json(path, Census) if path.exists() else None
+
+
+def _why_too_few(arm: Arm, found: int, run: Path, log: Path) -> str:
+    if found or arm.records == "run":
+        return f"ask for fewer steps, or let the command make more. {tail(log)}"
+    notes = run / "notes.txt"
+    if notes.exists():
+        return notes.read_text(encoding="utf-8").strip()
+    return (
+        "no step was seen: the clock needs a Python that reads PYTHONPATH (not -I, -E or -S) and a "
+        f"script that steps a torch optimizer. {tail(log)}"
+    )
+
+
+def describe(values: Mapping[str, object]) -> str:
+    """Canonical text of a mapping, for digests."""
+    return json.dumps(values, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,71 @@
+"""What a session of trials was asked to do, and in which order it will do it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from hotloop.core.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPlan:
+    """The same for both arms. Raises `UsageError` for numbers that make no comparison."""
+
+    warmup_steps: int
+    """Steps at the start of every process that are kept, marked and not counted."""
+    steps: int
+    """Steps that count."""
+    timeout_s: float
+    """For one process, start-up and compilation included."""
+    looks: tuple[int, ...] = (4, 6, 10)
+    """Numbers of pairs after which the judge is asked; planned before the first one."""
+    aa_pairs: int = 1
+    """Pairs of the baseline with itself, measured first: the noise floor."""
+    max_pairs: int | None = None
+    """`None`: the last look."""
+    seed: int = 0
+    """Of the order within pairs and of the padding of environments."""
+    in_place: bool = False
+    """Run in the user's own directory; what the command writes there stays."""
+    shared: tuple[str, ...] = ()
+    """Entries of the working directory that the command only reads: linked, not copied."""
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps < 0 or self.steps < 1:
+            raise UsageError(
+                f"cannot measure {self.steps} steps after {self.warmup_steps} of warm-up",
+                do="measure at least 1 step",
+            )
+        if not self.timeout_s > 0:
+            raise UsageError(f"a time-out of {self.timeout_s} s leaves no time to run")
+        if self.aa_pairs < 0:
+            raise UsageError(f"{self.aa_pairs} A/A pairs cannot be run")
+        if not self.looks or self.looks[0] < 2 or sorted(set(self.looks)) != list(self.looks):
+            raise UsageError(f"looks must rise from at least 2 pairs, not {self.looks}")
+        if self.max_pairs is not None and self.max_pairs < 2:
+            raise UsageError("a comparison needs at least 2 pairs", do="raise the number of pairs")
+
+    @property
+    def planned_looks(self) -> tuple[int, ...]:
+        """Looks within `max_pairs`, the last one at its end, so that all of the error is spent."""
+        last = self.max_pairs or self.looks[-1]
+        return (*(look for look in self.looks if look < last), last)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of one process, warm-up included."""
+        return self.warmup_steps + self.steps
+
+
+def candidate_first(num_pairs: int, seed: int) -> tuple[bool, ...]:
+    """Per pair, whether the candidate runs first: ABBA or BAAB, drawn per block of two pairs.
+
+    Within a block each arm runs first once, so that drift of the machine cancels.
+    """
+    generator = random.Random(f"order {seed}")
+    order: list[bool] = []
+    while len(order) < num_pairs:
+        first = generator.random() < 0.5
+        order += [first, not first]
+    return tuple(order[:num_pairs])

@@ -1,0 +1,231 @@
+"""One fresh process with all it starts: run, time, and end it whole."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotloop.core.errors import CommandFailed, UsageError
+from hotloop.core.files import storage_error
+from hotloop.trial import watchdog
+
+GRACE_S = 5.0
+"""Seconds between asking a process to end and ending it."""
+TIMED_OUT = 124
+"""Return code reported for a command that ran past its time, as timeout(1) does."""
+TAIL_LINES = 12
+
+Tick = Callable[[float], None]
+"""Called about once a second with the seconds since the process started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a process ended."""
+
+    returncode: int
+    """Negative: the signal that ended it."""
+    wall_s: float
+    """From just before it was started until it was seen to have ended."""
+    started_at: float
+    """Seconds since the epoch."""
+
+
+def run_process(
+    command: Sequence[str],
+    *,
+    workdir: Path,
+    env: Mapping[str, str],
+    log: Path,
+    timeout_s: float,
+    name: str,
+    tick: Tick | None = None,
+) -> Finished:
+    """Run `command` to its end, stdout and stderr into `log`.
+
+    However this returns or raises, no process of the command is left. Raises `CommandFailed` after
+    `timeout_s`, `UsageError` when the command cannot be started, `EnvironmentFailed` when the log
+    cannot be written. `KeyboardInterrupt` passes through once everything has ended. A return code
+    other than 0 is not an error here.
+    """
+    token = secrets.token_hex(8)
+    outer = env.get(watchdog.VARIABLE)
+    child_env = {**env, watchdog.VARIABLE: f"{outer}:{token}" if outer else token}
+    try:
+        output = log.open("wb")
+    except OSError as error:
+        raise storage_error(error, log, "write the log") from error
+    process: subprocess.Popen[bytes] | None = None
+    polite = True
+    with output:
+        guard = _start_watchdog(token)
+        try:
+            started_at, start = time.time(), time.perf_counter()
+            process = _start(command, workdir, child_env, output.fileno())
+            _tell(guard, f"group {process.pid}")
+            if not _wait(process, start, timeout_s, tick):
+                raise CommandFailed(
+                    f"`{name}` was ended: it had not finished after {timeout_s:g} s",
+                    where=str(log),
+                    do=f"allow it more time, or fewer steps. {tail(log)}",
+                    returncode=TIMED_OUT,
+                )
+            wall_s = time.perf_counter() - start
+            polite = False  # what is left now has outlived its main process
+            return Finished(process.returncode, wall_s, started_at)
+        finally:
+            _end_all(process, token, GRACE_S if polite else 1.0)
+            _tell(guard, "done")
+            if guard.stdin:
+                guard.stdin.close()
+            guard.wait()
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log as part of an error text."""
+    try:
+        with log.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 16_384))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return "Its log could not be read."
+    # A progress bar rewrites its line; only what it showed last is of use.
+    lines = [line.rstrip("\r").rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")]
+    lines = [line[:300] for line in lines if line.strip()][-TAIL_LINES:]
+    if not lines:
+        return "It printed nothing."
+    return "Its last lines:\n" + "\n".join(f"    {line}" for line in lines)
+
+
+def describe_end(returncode: int) -> str:
+    """`ended with exit code 3` or `was killed by SIGKILL, ...`."""
+    if returncode >= 0:
+        return f"ended with exit code {returncode}"
+    try:
+        name = signal.Signals(-returncode).name
+    except ValueError:
+        name = f"signal {-returncode}"
+    hint = ", which is what the system does when memory runs out" if name == "SIGKILL" else ""
+    return f"was killed by {name}{hint}"
+
+
+def _start(
+    command: Sequence[str], workdir: Path, env: Mapping[str, str], output: int
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            command,
+            cwd=workdir,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # the terminal's Ctrl-C reaches hotloop alone, which decides
+        )
+    except OSError as error:
+        raise UsageError(
+            f"cannot run `{command[0]}`: {error.strerror}",
+            where=str(error.filename or workdir),
+            do="check the command, and that its program may be executed",
+        ) from error
+
+
+def _start_watchdog(token: str) -> subprocess.Popen[bytes]:
+    """-I -S: nothing of the user's environment is loaded, and it is up in about 10 ms."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", watchdog.__file__, token],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # outlives a signal to hotloop's own group
+    )
+
+
+def _tell(guard: subprocess.Popen[bytes], line: str) -> None:
+    assert guard.stdin is not None
+    try:
+        guard.stdin.write(line.encode() + b"\n")
+        guard.stdin.flush()
+    except OSError:  # someone ended the watchdog; the trial itself needs it no more than that
+        pass
+
+
+def _wait(
+    process: subprocess.Popen[bytes], start: float, timeout_s: float, tick: Tick | None
+) -> bool:
+    """Wait for the end; `False` when `timeout_s` passed first."""
+    try:
+        handle = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else None
+    except OSError:
+        handle = None
+    try:
+        while True:
+            elapsed = time.perf_counter() - start
+            if elapsed >= timeout_s:
+                return False
+            slice_s = min(1.0, timeout_s - elapsed)
+            if handle is not None:
+                # Popen.wait(timeout) polls with naps of up to 50 ms, which would be in the sample.
+                ended = bool(select.select([handle], [], [], slice_s)[0])
+                if ended:
+                    process.wait()
+            else:
+                try:
+                    process.wait(slice_s)
+                    ended = True
+                except subprocess.TimeoutExpired:
+                    ended = False
+            if ended:
+                return True
+            if tick is not None:
+                tick(time.perf_counter() - start)
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _end_all(process: subprocess.Popen[bytes] | None, token: str, grace_s: float) -> None:
+    """End every process of the trial: asked first, then made to. A second Ctrl-C skips the asking."""
+    group = process.pid if process else None
+    if not _alive(process, token):
+        return
+    try:
+        if process is None or process.poll() is None:
+            watchdog.send(signal.SIGTERM, token, group)
+        deadline = time.monotonic() + grace_s
+        while time.monotonic() < deadline:
+            if not _alive(process, token):
+                return
+            time.sleep(0.05)
+    finally:
+        hard = getattr(signal, "SIGKILL", signal.SIGTERM)
+        for _ in range(3):  # a process may have forked between the listing and the signal
+            if _alive(process, token):
+                watchdog.send(hard, token, group)
+        if process is not None:
+            process.kill()
+            process.wait()
+
+
+def _alive(process: subprocess.Popen[bytes] | None, token: str) -> bool:
+    if process is not None and process.poll() is None:
+        return True
+    if watchdog.members(token):
+        return True
+    # Where there is no /proc to search. With one, a zombie that nobody reaps would look alive here.
+    if process is None or Path("/proc/self").is_dir() or not hasattr(os, "killpg"):
+        return False
+    try:
+        os.killpg(process.pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

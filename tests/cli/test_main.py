@@ -1,0 +1,162 @@
+"""One way in, one way to end: help that loads nothing, errors that say what, where and what to do."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from hotloop.cli import main as cli
+from hotloop.core.errors import (
+    CommandFailed,
+    EnvironmentFailed,
+    ExitCode,
+    Interrupted,
+    UsageError,
+)
+
+Run = Callable[[BaseException], tuple[int, str]]
+
+
+@pytest.fixture
+def ending(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run a command that raises what it is given; exit code and stderr."""
+
+    def run(error: BaseException) -> tuple[int, str]:
+        @click.command()
+        def report() -> None:
+            raise error
+
+        monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: report)
+        code = cli.run(["report"])
+        return code, capfd.readouterr().err
+
+    return run
+
+
+def test_help_and_version_load_nothing_heavy() -> None:
+    script = (
+        "import sys; from hotloop.cli.main import run; assert run(['--help']) == 0; "
+        "assert run(['--version']) == 0; "
+        "sys.exit(repr(sorted({'torch','numpy','pydantic','rich','yaml'} & set(sys.modules))))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stderr.strip() == "[]"
+    for name in cli.COMMANDS:
+        assert f"\n  {name} " in done.stdout
+
+
+def test_importing_hotloop_loads_no_dependency() -> None:
+    script = "import sys, hotloop; sys.exit(repr([m for m in ('torch', 'click') if m in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_user_error_says_what_where_and_what_to_do(ending: Run) -> None:
+    error = UsageError("unknown key `train.compiled`", where="a.yaml:14", do="did you mean x?")
+    code, text = ending(error)
+    assert code == 2
+    assert text == "error: unknown key `train.compiled`\n  at a.yaml:14\n  did you mean x?\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (EnvironmentFailed("no device"), 4),
+        (CommandFailed("it failed", returncode=7), 5),
+        (Interrupted("saved step 12; run it again"), 75),
+        (KeyboardInterrupt(), 75),
+        (click.Abort(), 75),
+        (MemoryError(), 4),
+        (OSError(errno.ENOSPC, "No space left on device", "/x/steps.jsonl"), 4),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), 4),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 4),
+        (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory"), 4),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), 0),
+        (click.exceptions.Exit(3), 3),
+    ],
+)
+def test_every_kind_of_ending_has_its_exit_code(
+    ending: Run, error: BaseException, code: int
+) -> None:
+    # A closed pipe redirects file descriptor 1; the capture restores it.
+    found, text = ending(error)
+    assert found == code
+    assert "Traceback" not in text
+
+
+def test_interruption_says_how_to_continue_and_is_not_called_an_error(ending: Run) -> None:
+    _, text = ending(KeyboardInterrupt())
+    assert text == "interrupted; run the same command again to continue\n"
+    assert ending(Interrupted("saved step 12"))[1] == "saved step 12\n"
+
+
+def test_full_disk_names_the_file(ending: Run) -> None:
+    _, text = ending(OSError(errno.ENOSPC, "No space left on device", "/x/steps.jsonl"))
+    assert "no space left on the disk" in text
+    assert "at /x/steps.jsonl" in text
+
+
+def test_missing_extra_names_the_package_to_install(ending: Run) -> None:
+    code, text = ending(ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"))
+    assert code == 2
+    assert "pip install 'hotloop[plots]'" in text
+
+
+def test_bug_is_one_line_and_its_traceback_is_in_a_file(ending: Run) -> None:
+    code, text = ending(ZeroDivisionError("division by zero"))
+    assert code == cli.INTERNAL_ERROR
+    assert text.startswith("error: internal: ZeroDivisionError: division by zero\n")
+    assert "Traceback" not in text
+    path = Path(text.splitlines()[1].removeprefix("  at "))
+    assert "ZeroDivisionError" in path.read_text()
+    path.unlink()
+
+
+def test_debug_variable_shows_the_traceback(ending: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOTLOOP_DEBUG", "1")
+    assert "Traceback" in ending(ZeroDivisionError())[1]
+
+
+def test_control_characters_of_a_file_name_do_not_reach_the_terminal(ending: Run) -> None:
+    _, text = ending(UsageError("no such file", where="\x1b[2Jevil"))
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["repotr"], "did you mean `hotloop report`?"),
+        (["zzzz"], "`hotloop --help` lists them"),
+        (["report"], "missing argument 'RUN'"),
+        (["report", "--nope"], "no such option"),
+        (["--nope"], "no such option"),
+    ],
+)
+def test_wrong_usage_is_exit_2_with_a_hint(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
+) -> None:
+    assert cli.run(arguments) == ExitCode.USAGE
+    text = capsys.readouterr().err
+    assert text.startswith("error: ")
+    assert expected in text
+
+
+def test_closed_pipe_and_full_stdout_end_without_a_traceback() -> None:
+    program = f"{sys.executable} -c 'from hotloop.cli.main import main; main()' --help"
+    done = subprocess.run(
+        # The reader is gone before the first byte is written.
+        f"(sleep 0.3; {program}) | true; echo ${{PIPESTATUS[0]}}; {program} >/dev/full; echo $?",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == ["0", "4"]
+    assert done.stderr.startswith("error: cannot read or write: no space left on the disk")
+    assert len(done.stderr.splitlines()) == 3

@@ -1,0 +1,142 @@
+"""The public surface as text files, so that a change to it is a visible diff.
+
+    python tools/surface.py            write tests/golden/surface/
+    python tools/surface.py --check    compare, print the difference, exit 1 if there is one
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+GOLDEN = Path(__file__).parent.parent / "tests" / "golden" / "surface"
+WIDTH = 88
+
+JSON_MODULES = (
+    "hotloop.core.step",
+    "hotloop.core.census",
+    "hotloop.core.measurement",
+    "hotloop.core.judgement",
+    "hotloop.data.manifest",
+)
+"""Every dataclass of these is stored as JSON that others may read."""
+
+
+def help_texts() -> str:
+    import click
+
+    from hotloop.cli.main import COMMANDS, group
+
+    def text(command: click.Command, parent: click.Context | None, name: str) -> str:
+        context = click.Context(
+            command,
+            info_name=name,
+            parent=parent,
+            terminal_width=WIDTH,
+            max_content_width=WIDTH,
+            color=False,
+        )
+        return "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
+
+    top = click.Context(group, info_name="hotloop", terminal_width=WIDTH, max_content_width=WIDTH)
+    parts = [text(group, None, "hotloop")]
+    for name in COMMANDS:
+        command = group.get_command(top, name)
+        assert command is not None
+        parts.append(text(command, top, name))
+    return f"\n\n{'-' * WIDTH}\n\n".join(parts)
+
+
+def config_keys() -> str:
+    from hotloop.core.config import RunConfig, known_keys
+
+    defaults = RunConfig.model_validate({"data": {"source": "python-stdlib"}}).flat()
+    defaults["data.source"] = None
+    lines = []
+    for key, description in known_keys().items():
+        lines.append(f"{key} = {json.dumps(defaults[key])}")
+        lines.extend(f"    {line}" for line in description.splitlines())
+    return "\n".join(lines)
+
+
+def findings() -> str:
+    from hotloop.judge.findings import FINDINGS
+    from hotloop.report.explain import title_of
+
+    return "\n".join(f"{code} {title_of(FINDINGS[code].__doc__)}" for code in sorted(FINDINGS))
+
+
+def optimizations() -> str:
+    from hotloop.optimizations.catalogue import CATALOGUE
+
+    return "\n".join(f"{o.name} {o.parity_class} {o.key}" for o in CATALOGUE.values())
+
+
+def exit_codes() -> str:
+    from hotloop.cli.main import INTERNAL_ERROR
+    from hotloop.core.errors import ExitCode
+
+    codes = {code.name: int(code) for code in ExitCode} | {"INTERNAL_ERROR": INTERNAL_ERROR}
+    return "\n".join(f"{value} {name}" for name, value in codes.items())
+
+
+def json_fields() -> str:
+    lines = []
+    for name in JSON_MODULES:
+        for kind in vars(importlib.import_module(name)).values():
+            if dataclasses.is_dataclass(kind) and getattr(kind, "__module__", "") == name:
+                lines += [f"{kind.__name__}.{f.name}: {f.type}" for f in dataclasses.fields(kind)]
+    return "\n".join(lines)
+
+
+SURFACE: dict[str, Callable[[], str]] = {
+    "help.txt": help_texts,
+    "config.txt": config_keys,
+    "findings.txt": findings,
+    "optimizations.txt": optimizations,
+    "exit_codes.txt": exit_codes,
+    "json_fields.txt": json_fields,
+}
+
+
+def difference(name: str) -> str:
+    """A unified diff from the golden file to what the code says now; empty when they agree."""
+    path = GOLDEN / name
+    golden = path.read_text(encoding="utf-8") if path.is_file() else ""
+    now = SURFACE[name]() + "\n"
+    lines = difflib.unified_diff(
+        golden.splitlines(), now.splitlines(), f"golden/{name}", f"code/{name}", lineterm=""
+    )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    if "--check" in sys.argv[1:]:
+        differences = [text for name in SURFACE if (text := difference(name))]
+        if differences:
+            sys.stdout.write("\n".join(differences) + "\n\n")
+            sys.stderr.write(
+                "error: the public surface is not what tests/golden/surface says\n"
+                "  if the change is meant: make surface, and say so in CHANGELOG.md\n"
+            )
+        return 1 if differences else 0
+    failed = 0
+    for name, make in SURFACE.items():
+        try:
+            text = make()
+        except (ImportError, AttributeError) as error:  # the others can still be written
+            sys.stderr.write(f"error: {name} not written: {error}\n")
+            failed = 1
+            continue
+        GOLDEN.mkdir(parents=True, exist_ok=True)
+        (GOLDEN / name).write_text(text + "\n", encoding="utf-8")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

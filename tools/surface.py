@@ -1,7 +1,7 @@
 """The public surface as text files, so that a change to it is a visible diff.
 
-    python tools/surface.py            write tests/golden/surface/
-    python tools/surface.py --check    compare, print the difference, exit 1 if there is one
+python tools/surface.py            write tests/golden/surface/
+python tools/surface.py --check    compare, print the difference, exit 1 if there is one
 """
 
 from __future__ import annotations
@@ -66,9 +66,8 @@ def config_keys() -> str:
 
 def findings() -> str:
     from hotloop.judge.findings import FINDINGS
-    from hotloop.report.explain import title_of
 
-    return "\n".join(f"{code} {title_of(FINDINGS[code].__doc__)}" for code in sorted(FINDINGS))
+    return "\n".join(f"{code} {FINDINGS[code].TITLE}" for code in sorted(FINDINGS))
 
 
 def optimizations() -> str:

@@ -52,7 +52,9 @@ def test_help_and_version_load_nothing_heavy() -> None:
 
 
 def test_importing_hotloop_loads_no_dependency() -> None:
-    script = "import sys, hotloop; sys.exit(repr([m for m in ('torch', 'click') if m in sys.modules]))"
+    script = (
+        "import sys, hotloop; sys.exit(repr([m for m in ('torch', 'click') if m in sys.modules]))"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stderr.strip() == "[]"
 

@@ -29,8 +29,8 @@ def capture(
             )
     random_tensors = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available():
-        for index, state in enumerate(torch.cuda.get_rng_state_all()):
-            random_tensors[f"cuda{index}"] = state
+        for index, generator in enumerate(torch.cuda.get_rng_state_all()):
+            random_tensors[f"cuda{index}"] = generator
     version, integers, gauss = random.getstate()
     tensors = {
         # clone: tied weights share memory, which safetensors refuses to write twice

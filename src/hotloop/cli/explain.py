@@ -17,14 +17,14 @@ def explain(name: str | None) -> None:
     from hotloop.optimizations.catalogue import CATALOGUE
     from hotloop.report.explain import explain_finding, explain_optimization, list_pages
 
-    pages = {code: module.__doc__ for code, module in FINDINGS.items()}
     if name is None:
-        click.echo(list_pages(pages, list(CATALOGUE.values())))
-    elif name.upper() in pages:
-        click.echo(explain_finding(name.upper(), pages[name.upper()]))
+        titles = {code: module.TITLE for code, module in FINDINGS.items()}
+        click.echo(list_pages(titles, list(CATALOGUE.values())))
+    elif name.upper() in FINDINGS:
+        click.echo(explain_finding(FINDINGS[name.upper()].__doc__))
     elif name in CATALOGUE:
         click.echo(explain_optimization(CATALOGUE[name]))
     else:
-        close = difflib.get_close_matches(name, [*CATALOGUE, *pages], n=1, cutoff=0.5)
+        close = difflib.get_close_matches(name, [*CATALOGUE, *FINDINGS], n=1, cutoff=0.5)
         hint = f"did you mean `{close[0]}`?" if close else "`hotloop explain` lists every page"
         raise UsageError(f"nothing is called `{name}`", do=hint)

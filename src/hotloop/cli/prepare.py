@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from hotloop.data.prepare import Preparation
 
 
 @click.command()
@@ -34,9 +38,7 @@ import click
     "--text-field", default="text", show_default=True, help="Field of .jsonl lines to read."
 )
 @click.option("--force", is_flag=True, help="Replace another preparation in the directory.")
-@click.option(
-    "--json", "json_file", type=click.Path(path_type=Path), help="Also write what was found here."
-)
+@click.option("--json", "json_file", metavar="FILE", help="Write it as JSON; `-` for stdout.")
 def prepare(
     sources: tuple[str, ...],
     out: Path,
@@ -45,15 +47,16 @@ def prepare(
     seed: int,
     text_field: str,
     force: bool,
-    json_file: Path | None,
+    json_file: str | None,
 ) -> None:
     """Turn text into checksummed token shards that training reads.
 
     SOURCE is a text file, a directory, a .jsonl file, or python-stdlib, the sources of the running
     interpreter's standard library. Text must be UTF-8.
     """
+    from hotloop.cli.output import write_object
     from hotloop.cli.progress import progress_bar
-    from hotloop.core.files import to_plain, write_json
+    from hotloop.core.files import to_plain
     from hotloop.data.prepare import prepare_text
 
     with progress_bar() as progress:
@@ -69,16 +72,20 @@ def prepare(
         )
     manifest = done.manifest
     if json_file is not None:
-        write_json(
-            json_file,
-            {
-                "out": str(out),
-                "outcome": done.outcome,
-                "wall_s": done.wall_s,
-                "bytes_per_s": manifest.source_bytes / done.wall_s,
-                "manifest": to_plain(manifest),
-            },
-        )
+        found = {
+            "out": str(out),
+            "outcome": done.outcome,
+            "wall_s": done.wall_s,
+            "bytes_per_s": manifest.source_bytes / done.wall_s,
+            "manifest": to_plain(manifest),
+        }
+        write_object(found, json_file)
+    if json_file != "-":
+        _say(done, out)
+
+
+def _say(done: Preparation, out: Path) -> None:
+    manifest = done.manifest
     if done.outcome == "up_to_date":
         click.echo(
             f"up to date: {manifest.tokens:,} tokens of {manifest.documents:,} documents "

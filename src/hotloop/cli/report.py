@@ -158,11 +158,12 @@ def _measurement(
 
 
 def _is_sound(record: StepRecord) -> bool:
-    numbers = [record.wall_s, 0.0 if record.loss is None else record.loss]
-    if not isinstance(record.host, dict):
+    """Whether what is shown and summed are numbers; reading the line checks only its keys."""
+    host: object = record.host
+    shown: list[object] = [record.wall_s, 0.0 if record.loss is None else record.loss]
+    if not isinstance(host, dict):
         return False
-    numbers.extend(record.host.values())
-    return all(isinstance(value, int | float) for value in numbers)
+    return all(isinstance(value, int | float) for value in [*shown, *host.values()])
 
 
 def _unknown_environment() -> Environment:
@@ -253,6 +254,9 @@ def facts_of(found: Found) -> list[tuple[str, str]]:
     census = found.measurement.census if found.measurement else None
     if census is not None and census.host_peak_bytes is not None:
         facts.append(("host memory, peak", numbers.size(census.host_peak_bytes)))
+    trained = (found.quickstart or {}).get("trained")
+    if isinstance(trained, dict) and isinstance(trained.get("run"), str):
+        facts.append(("trained with it", f"`hotloop report {trained['run']}`"))
     if found.environment is not None:
         facts.append(("device", found.environment.device))
     return facts

@@ -45,7 +45,8 @@ class Parity:
     band: float | None = None
     """`max_difference` may not exceed this."""
     tail_mean: float | None = None
-    """Signed mean relative difference over the last third: a drift shows here first."""
+    """Signed mean relative difference over the 20 losses in a row where it comes closest to
+    `tail_band` or most exceeds it: a drift shows here first."""
     tail_band: float | None = None
     baseline_envelope: float | None = None
     """Largest relative loss difference between baseline runs of each other."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from hotloop.core.errors import UsageError
 from hotloop.core.progress import Progress, silent
 from hotloop.data.manifest import PREPARED_SCHEMA
-from hotloop.data.prepared import open_prepared
 from hotloop.data.prepare import prepare
+from hotloop.data.prepared import open_prepared
 from hotloop.data.sources import PYTHON_STDLIB, standard_library_path, tree_files
 
 

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from hotloop.data.manifest import IdType, Shard, Split
 SHARD_TOKENS = 100_000_000
 """A shard is closed before it would grow longer than this."""
 
-LITTLE_ENDIAN = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+LITTLE_ENDIAN: dict[IdType, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 DOCUMENT_ENDS = np.dtype("<u8")
 
 

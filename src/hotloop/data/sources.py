@@ -31,11 +31,15 @@ MAX_LINE_BYTES = 16 << 20
 MAX_EXAMPLES = 8
 
 TEXT_SUFFIXES = frozenset(
-    ".asm .bash .bib .c .cc .cfg .clj .cmake .conf .cpp .cs .css .csv .cu .cuh .cxx .dart .diff .ex "
-    ".exs .f .f90 .go .gradle .h .hpp .hs .htm .html .hxx .ini .java .jl .js .json .jsx .kt .kts "
-    ".less .lisp .lua .m .markdown .md .ml .mli .nim .patch .php .pl .pm .proto .ps1 .py .pyi .pyx "
-    ".r .rb .rs .rst .s .scala .scm .scss .sh .sql .srt .svg .swift .tcl .tex .text .toml .ts .tsv "
-    ".tsx .txt .vim .vue .xml .yaml .yml .zig .zsh".split()
+    f".{name}"
+    for names in (
+        "asm bash c cc clj cmake cpp cs css cu cuh cxx dart ex exs f f90 go gradle h hpp hs hxx",
+        "java jl js jsx kt kts less lisp lua m ml mli nim php pl pm proto ps1 py pyi pyx r rb rs",
+        "s scala scm scss sh sql swift tcl ts tsx vim vue zig zsh",
+        "bib cfg conf csv diff htm html ini json markdown md patch rst srt svg tex text toml tsv",
+        "txt xml yaml yml",
+    )
+    for name in names.split()
 )
 """Files that must be UTF-8. Others in a directory are text if they decode, and else binary."""
 

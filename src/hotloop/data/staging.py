@@ -8,6 +8,7 @@ unfinished; what a killed run left behind is removed by the next.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import tempfile
@@ -19,11 +20,12 @@ from pathlib import Path
 from hotloop.core.errors import UsageError
 from hotloop.core.files import fsync_directory, storage_error
 from hotloop.core.progress import Progress
-from hotloop.data.manifest import MANIFEST, SHARD_NAME, TOKENIZER
+from hotloop.data.manifest import MANIFEST, PREPARED_SCHEMA, SHARD_NAME, TOKENIZER
 
 _LOCK = ".hotloop-prepare.lock"
 _STAGING = ".hotloop-preparing-"
 _POLL_S = 0.1
+_SCHEMA_NAME = PREPARED_SCHEMA.partition("/")[0] + "/"
 
 
 @contextmanager
@@ -49,6 +51,7 @@ def locked(target: Path, progress: Progress) -> Iterator[None]:
 
 def _acquire(target: Path, progress: Progress) -> int:
     started = time.monotonic()
+    vanished = 0
     while True:
         try:
             target.mkdir(parents=True, exist_ok=True)
@@ -57,11 +60,11 @@ def _acquire(target: Path, progress: Progress) -> int:
             raise UsageError(
                 "a file stands where the result should go", where=str(target)
             ) from error
-        except FileNotFoundError:
-            if not target.parent.exists() or not os.access(target.parent, os.W_OK):
-                raise
-            continue  # its owner failed and took the directory away
         except OSError as error:
+            # Another process that fails takes away the directory it made: begin again.
+            vanished += 1
+            if isinstance(error, FileNotFoundError) and vanished < 100:
+                continue
             raise storage_error(error, target, "prepare a directory") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -91,19 +94,26 @@ def is_finished(target: Path) -> bool:
     """
     names = {path.name for path in target.iterdir()} - {_LOCK}
     leftovers = {name for name in names if name.startswith(_STAGING)}
-    if MANIFEST not in names:
+    if MANIFEST in names:
+        foreign = [] if _is_our_manifest(target / MANIFEST) else [MANIFEST]
+    elif leftovers:
         foreign = sorted(name for name in names - leftovers if not _is_ours(name))
-        if foreign or (names and not leftovers):
-            raise UsageError(
-                f"the directory holds something else ({(foreign or sorted(names))[0]})",
-                where=str(target),
-                do="choose an empty or a new directory",
-            )
-    for name in leftovers:
-        shutil.rmtree(target / name)
-    if MANIFEST not in names:
-        for name in names - leftovers:
-            (target / name).unlink()
+    else:
+        foreign = sorted(names)
+    if foreign:
+        raise UsageError(
+            f"the directory holds something else ({foreign[0]})",
+            where=str(target),
+            do="choose an empty or a new directory",
+        )
+    try:
+        if MANIFEST not in names:
+            for name in names - leftovers:
+                (target / name).unlink()
+        for name in leftovers:  # last: they are the sign that the rest was ours to remove
+            shutil.rmtree(target / name)
+    except OSError as error:
+        raise storage_error(error, target, "clear away an unfinished preparation") from error
     return MANIFEST in names
 
 
@@ -150,3 +160,12 @@ def _commit(staging: Path, target: Path) -> None:
 
 def _is_ours(name: str) -> bool:
     return name in (MANIFEST, TOKENIZER) or SHARD_NAME.fullmatch(name) is not None
+
+
+def _is_our_manifest(path: Path) -> bool:
+    """Of any version: `--force` may replace an old one, never somebody else's manifest.json."""
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(values, dict) and str(values.get("schema")).startswith(_SCHEMA_NAME)

@@ -11,13 +11,10 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_atomically
-
-if TYPE_CHECKING:
-    import tokenizers
 
 END_OF_TEXT = "<|endoftext|>"
 END_OF_TEXT_NAMES = (
@@ -129,18 +126,34 @@ def load_tokenizer(spec: str) -> Tokenizer:
             f"no tokenizer {spec!r}",
             do="give train:N, bytes, a tokenizer.json, or a name on the Hugging Face hub",
         )
+    return Tokenizer(_from_hub(spec), where=f"tokenizer {spec}")
+
+
+def _from_hub(name: str) -> str:
+    """The tokenizer.json of a name on the hub: the copy in the hub's own cache if there is one."""
+    import socket
+    import urllib.parse
+    import urllib.request
+
+    import huggingface_hub  # comes with tokenizers
     import tokenizers
 
+    kept = huggingface_hub.try_to_load_from_cache(name, "tokenizer.json")
+    if isinstance(kept, str):
+        return _read(Path(kept))
     try:
-        description = tokenizers.Tokenizer.from_pretrained(spec).to_str()
+        if not urllib.request.getproxies():
+            # Without this the hub's client retries for half a minute on a machine without network.
+            host = urllib.parse.urlsplit(huggingface_hub.constants.ENDPOINT).hostname
+            socket.getaddrinfo(host, 443)
+        return str(tokenizers.Tokenizer.from_pretrained(name).to_str())
     except Exception as error:  # network, authentication, missing file: one answer for all
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise UsageError(
-            f"cannot get tokenizer {spec!r} from the Hugging Face hub: {reason}",
-            where=f"tokenizer {spec}",
+            f"cannot get the tokenizer from the Hugging Face hub: {reason}",
+            where=f"tokenizer {name}",
             do="check the name and the network, or give train:N, bytes or a tokenizer.json",
         ) from error
-    return Tokenizer(description, where=f"tokenizer {spec}")
 
 
 def byte_tokenizer() -> Tokenizer:

@@ -7,7 +7,7 @@
     margin       max(1 %, noise floor)
 
 `improved`: the whole interval lies above `1 + margin`; `regressed`: below its inverse; `unchanged`:
-wholly between; else `inconclusive`. Environments that differ in a key that matters are
+wholly between, where the margin is at most 3 %; else `inconclusive`. Environments that differ in a key that matters are
 `incomparable`. No pair is ever left out. Speed and parity are separate answers.
 """
 
@@ -22,6 +22,7 @@ from hotloop.core.measurement import COMPARABLE_KEYS, Measurement
 from hotloop.judge.estimate import (
     NO_SCATTER,
     LogInterval,
+    as_ratio,
     log_interval,
     minimum_detectable_effect,
     noise_floor,
@@ -32,6 +33,9 @@ from hotloop.judge.runs import RunTimes, run_times
 
 MIN_MARGIN = 0.01
 """Smaller changes are not worth a claim: other layouts of the same program differ by as much."""
+
+WIDEST_UNCHANGED = 0.03
+"""Where the noise floor is above this, lying within it does not mean that nothing changed."""
 
 EQUAL_WINDOW = 0.9
 """The shortest run must count at least this share of the longest one's steps."""
@@ -104,9 +108,9 @@ def compare(
     known = count > 1
     return Verdict(
         outcome=outcome,
-        ratio=math.exp(interval.mean),
-        ratio_low=math.exp(interval.low) if known else None,
-        ratio_high=math.exp(interval.high) if known else None,
+        ratio=as_ratio(interval.mean),
+        ratio_low=as_ratio(interval.low) if known else None,
+        ratio_high=as_ratio(interval.high) if known else None,
         confidence=1 - error_spent(count, looks, levels) if known else None,
         parity=parity,
         baseline=baseline_arm,
@@ -118,7 +122,7 @@ def compare(
         minimum_detectable_effect=minimum_detectable_effect(
             interval.standard_error, count, level, margin
         ),
-        pair_ratios=tuple(math.exp(value) for value in steady),
+        pair_ratios=tuple(as_ratio(value) for value in steady),
         baseline_s_per_work=_geometric_mean([b.steady_s for b, _ in times]),
         candidate_s_per_work=_geometric_mean([c.steady_s for _, c in times]),
         unit=units[0],
@@ -127,13 +131,17 @@ def compare(
 
 
 def outcome_of(interval: LogInterval, margin: float) -> Outcome:
-    """Where the whole interval lies relative to `1 / (1 + margin)` and `1 + margin`."""
+    """Where the whole interval lies relative to `1 / (1 + margin)` and `1 + margin`.
+
+    `unchanged` needs a margin of at most 3 % as well: on a machine whose identical runs scatter more,
+    a change that matters fits between the edges.
+    """
     edge = math.log1p(margin)
     if interval.low > edge:
         return "improved"
     if interval.high < -edge:
         return "regressed"
-    if interval.low > -edge and interval.high < edge:
+    if margin <= WIDEST_UNCHANGED and interval.low > -edge and interval.high < edge:
         return "unchanged"
     return "inconclusive"
 
@@ -222,13 +230,22 @@ def _doubts(
 
 
 def _decision(outcome: Outcome, margin: float, floor: float | None) -> str:
-    source = "the noise floor" if floor is not None and floor > MIN_MARGIN else "the least claimed"
-    edges = f"{1 / (1 + margin):.3f} to {1 + margin:.3f} ({source})"
-    return {
-        "improved": f"The whole interval lies above {edges}.",
-        "regressed": f"The whole interval lies below {edges}.",
-        "unchanged": f"The whole interval lies within {edges}.",
-    }.get(outcome, f"The interval reaches across an edge of {edges}.")
+    source = (
+        "the noise floor"
+        if floor is not None and floor > MIN_MARGIN
+        else "the least that is claimed"
+    )
+    low, high = f"{1 / (1 + margin):.3f}", f"{1 + margin:.3f}"
+    edges = f"{low} to {high} ({source})"
+    if outcome == "improved":
+        return f"The whole interval lies above {high} ({source})."
+    if outcome == "regressed":
+        return f"The whole interval lies below {low} ({source})."
+    if outcome == "unchanged":
+        return f"The whole interval lies within {edges}."
+    if margin > WIDEST_UNCHANGED:
+        return f"The interval lies not outside {edges}, which is too wide to call it unchanged."
+    return f"The interval reaches across an edge of {edges}."
 
 
 def _all_in_note(steady: Outcome, all_in: Outcome) -> list[str]:
@@ -241,8 +258,8 @@ def _all_in_note(steady: Outcome, all_in: Outcome) -> list[str]:
 
 
 def _as_ratios(interval: LogInterval) -> Interval:
-    return Interval(math.exp(interval.mean), math.exp(interval.low), math.exp(interval.high))
+    return Interval(as_ratio(interval.mean), as_ratio(interval.low), as_ratio(interval.high))
 
 
 def _geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(sum(math.log(value) for value in values) / len(values))
+    return as_ratio(sum(math.log(value) for value in values) / len(values))

@@ -29,6 +29,14 @@ NO_SCATTER = 1e-9
 
 POWER = 0.8
 
+LARGEST_LOG = 700.0
+"""Beyond it `exp` overflows; two wild pairs can have so wide an interval."""
+
+
+def as_ratio(log: float) -> float:
+    """`exp(log)`, kept finite so that it can be stored as JSON."""
+    return math.exp(min(max(log, -LARGEST_LOG), LARGEST_LOG))
+
 
 @dataclass(frozen=True, slots=True)
 class LogInterval:
@@ -73,7 +81,7 @@ def noise_floor(aa_log_ratios: Sequence[float], num_pairs: int) -> float | None:
     if not len(aa_log_ratios) or num_pairs < 1:
         return None
     rms = math.sqrt(float(np.mean(np.square(np.asarray(aa_log_ratios, dtype=float)))))
-    return math.expm1(rms / math.sqrt(num_pairs))
+    return as_ratio(rms / math.sqrt(num_pairs)) - 1
 
 
 def minimum_detectable_effect(
@@ -93,4 +101,4 @@ def minimum_detectable_effect(
     noncentrality = float(special.nctdtrinc(degrees, 1 - POWER, critical))
     if not math.isfinite(noncentrality):
         return None
-    return math.expm1(math.log1p(margin) + noncentrality * standard_error)
+    return as_ratio(math.log1p(margin) + noncentrality * standard_error) - 1

@@ -26,7 +26,7 @@ class LateValues:
         if self._device.type == "cuda":
             host = torch.empty(stacked.shape, dtype=stacked.dtype, pin_memory=True)
             host.copy_(stacked, non_blocking=True)
-            event = torch.cuda.Event()
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
             stacked = host
         self._waiting.append((tuple(values), stacked, event))
@@ -36,7 +36,7 @@ class LateValues:
         if not self._waiting:
             return None
         names, host, event = self._waiting[0]
-        if event is not None and not event.query():
+        if event is not None and not event.query():  # type: ignore[no-untyped-call]
             if not wait:
                 return None
             event.synchronize()

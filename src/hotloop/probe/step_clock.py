@@ -21,26 +21,30 @@ import atexit
 import json
 import os
 import platform
-import sys
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch._compile import _disable_dynamo
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hotloop.core.census import Census
 from hotloop.core.step import StepRecord
+from hotloop.probe.foreign_process import (
+    compiler_counts,
+    describe_optimizer,
+    device_of,
+    end_process,
+    parameter_dtypes,
+    peak_bytes,
+    refuse_untested_torch,
+)
 
 DIRECTORY_VARIABLE = "HOTLOOP_STEP_CLOCK"
 STOP_VARIABLE = "HOTLOOP_STEP_CLOCK_STOP"
-OLDEST_TORCH = (2, 11)
-"""Older ones are refused: the hooks were not tested there."""
-
-
-class TorchTooOld(RuntimeError):
-    """This torch is older than any the clock was tested with."""
 
 
 class StepClock:
@@ -54,6 +58,8 @@ class StepClock:
         self._stop_after = stop_after
         self._rank = os.environ.get("RANK", "0")
         self._optimizer: weakref.ref[torch.optim.Optimizer] | None = None
+        self._described: str | None = None
+        self._dtypes: tuple[str, ...] = ()
         self._device = torch.device("cpu")
         self._started = time.perf_counter()
         self._marks: list[float | torch.cuda.Event] = []
@@ -75,13 +81,18 @@ class StepClock:
                 self._active = False
                 return
             self._optimizer = weakref.ref(optimizer)
-            self._device = _device_of(optimizer)
+            self._device = device_of(optimizer)
+            # Now: it may be gone when the census is written.
+            self._described, self._dtypes = (
+                describe_optimizer(optimizer),
+                parameter_dtypes(optimizer),
+            )
         self._marks.append(self._mark())
         self._losses.append(self._step_losses)
         self._step_losses = []
         if len(self._marks) == self._stop_after:
             self.finish(stopped=True)
-            _end_process()
+            end_process()
 
     def went_backward(self, loss: torch.Tensor) -> None:
         """A backward pass from `loss` has been issued."""
@@ -99,8 +110,7 @@ class StepClock:
         if not self._active or not self._marks:
             return
         self._active = False
-        records = self._records()
-        lines = "".join(record.to_json() + "\n" for record in records)
+        lines = "".join(record.to_json() + "\n" for record in self._records())
         (self._directory / f"steps-{self._rank}.jsonl").write_text(lines, encoding="utf-8")
         self._write(f"census-{self._rank}.json", self._census().to_mapping())
         # Last: whoever finds this file finds the others whole.
@@ -113,6 +123,18 @@ class StepClock:
                 "cuda": torch.version.cuda if self._device.type == "cuda" else None,
             },
         )
+
+    def guarded(self, action: Callable[..., None], *arguments: Any) -> None:
+        """Do it; the script must go on whatever happens in here, without the clock if need be."""
+        try:
+            action(*arguments)
+        except Exception as error:  # noqa: BLE001
+            self._active = False
+            try:
+                with (self._directory / "notes.txt").open("a", encoding="utf-8") as file:
+                    file.write(f"the step clock failed: {type(error).__name__}: {error}\n")
+            except OSError:
+                pass
 
     def forked(self) -> None:
         """In a child of fork: its steps, if it makes any, are not this process's."""
@@ -160,9 +182,6 @@ class StepClock:
         return float(before.elapsed_time(after)) / 1000.0
 
     def _census(self) -> Census:
-        optimizer = self._optimizer() if self._optimizer is not None else None
-        groups = optimizer.param_groups if optimizer is not None else []
-        dtypes = {str(p.dtype).removeprefix("torch.") for g in groups for p in g["params"]}
         notes = ["step 0 is measured from the import of torch"]
         if self._device.type == "cuda":
             notes = ["step 0 has no measured time: the device clock starts with its end"]
@@ -171,16 +190,16 @@ class StepClock:
                 f"other optimizers updated {self._other_updates} times; "
                 "a step ends with the first optimizer that stepped"
             )
-        compiled, num_graphs, num_breaks = _compiler_counts()
+        compiled, num_graphs, num_breaks = compiler_counts()
         return Census(
             device=str(self._device),
             num_threads=torch.get_num_threads(),
-            parameter_dtypes=tuple(sorted(dtypes)),
-            optimizer=_describe(optimizer),
+            parameter_dtypes=self._dtypes,
+            optimizer=self._described,
             compiled=compiled,
             num_graphs=num_graphs,
             num_graph_breaks=num_breaks,
-            host_peak_bytes=_peak_bytes(),
+            host_peak_bytes=peak_bytes(),
             clock_read_s=self._measured_cost(),
             notes=tuple(notes),
         )
@@ -193,12 +212,12 @@ class StepClock:
         probe._device = self._device
         loss = torch.zeros((), device=self._device)
         descriptor = _Backward(_no_backward, probe)
-        mark = torch._disable_dynamo(probe.stepped)  # type: ignore[no-untyped-call]
+        mark = _post_hook(probe)
         costs = []
         for _ in range(5):
             start = time.perf_counter()
             for _ in range(repeats):
-                mark(holder)
+                mark(holder, (), {})
             marked = time.perf_counter()
             for _ in range(repeats):
                 descriptor.__get__(loss, torch.Tensor)()
@@ -227,33 +246,33 @@ class _Backward:
 
         def backward(*args: Any, **kwargs: Any) -> Any:
             result = bound(*args, **kwargs)
-            clock.went_backward(tensor)
+            clock.guarded(clock.went_backward, tensor)
             return result
 
         return backward
 
 
-def install(directory: Path, *, stop_after: int | None = None) -> StepClock:
-    """Hook this process. Raises `TorchTooOld` for a torch that was not tested."""
-    release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    if release < OLDEST_TORCH:
-        raise TorchTooOld(
-            f"torch {torch.__version__} is older than {'.'.join(map(str, OLDEST_TORCH))}, "
-            "the oldest that was tested"
-        )
-    clock = StepClock(directory, stop_after=stop_after)
+def _post_hook(clock: StepClock) -> Any:
+    """What torch calls after each optimizer's step; a failure of ours never reaches the script."""
 
     def stepped(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        clock.stepped(optimizer)
+        clock.guarded(clock.stepped, optimizer)
 
     # Not traced: inside a compiled `optimizer.step` a traced clock would be read once, while tracing.
-    # Free of charge in memory and graphs: constructing any optimizer has loaded dynamo already, and
-    # the step has a graph break of its own here.
-    register_optimizer_step_post_hook(torch._disable_dynamo(stepped))  # type: ignore[no-untyped-call]
+    # It costs no graph and no memory: constructing any optimizer has loaded dynamo already, and its
+    # step has a graph break of its own here.
+    return _disable_dynamo(stepped)
+
+
+def install(directory: Path, *, stop_after: int | None = None) -> StepClock:
+    """Hook this process. Raises `TorchTooOld` for a torch that was not tested."""
+    refuse_untested_torch()
+    clock = StepClock(directory, stop_after=stop_after)
+    register_optimizer_step_post_hook(_post_hook(clock))
     torch.Tensor.backward = _Backward(torch.Tensor.backward, clock)  # type: ignore[method-assign, assignment]
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=clock.forked)
-    atexit.register(clock.finish)
+    atexit.register(clock.guarded, clock.finish)
     return clock
 
 
@@ -268,58 +287,3 @@ def install_from_environment() -> StepClock | None:
 
 def _no_backward(tensor: torch.Tensor) -> None:
     """Takes the place of a backward pass while the clock's own cost is measured."""
-
-
-def _end_process() -> None:
-    """End now, without the script's own ending: no saving, no uploading, no exit handlers."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            pass
-    multiprocessing = sys.modules.get("multiprocessing")
-    if multiprocessing is not None:
-        for child in multiprocessing.active_children():
-            child.kill()
-    os._exit(0)
-
-
-def _device_of(optimizer: torch.optim.Optimizer) -> torch.device:
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            return torch.device(parameter.device)
-    return torch.device("cpu")
-
-
-def _describe(optimizer: torch.optim.Optimizer | None) -> str | None:
-    """`AdamW(fused)`, `AdamW(foreach)`, or the class alone where torch chose by itself."""
-    if optimizer is None:
-        return None
-    name = type(optimizer).__name__
-    for how in ("fused", "foreach"):
-        if optimizer.param_groups and all(group.get(how) for group in optimizer.param_groups):
-            return f"{name}({how})"
-    return name
-
-
-def _compiler_counts() -> tuple[bool | None, int | None, int | None]:
-    """Whether something was compiled, graphs, and graph breaks, where dynamo was loaded at all."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    if utils is None:
-        return False, None, None
-    try:
-        graphs = int(utils.counters["stats"]["unique_graphs"])
-        return graphs > 0, graphs, sum(utils.counters["graph_break"].values())
-    except (AttributeError, KeyError, TypeError):  # internals of another torch
-        return None, None, None
-
-
-def _peak_bytes() -> int | None:
-    """Highest resident set of this process. `ru_maxrss` would include the parent before exec."""
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    return None

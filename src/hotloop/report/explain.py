@@ -70,21 +70,16 @@ def explain_optimization(technique: Technique) -> str:
     return "\n".join(parts)
 
 
-def explain_finding(code: str, page: str | None) -> str:
+def explain_finding(page: str | None) -> str:
     """The page of a finding: its module's docstring."""
-    return f"{code}  {inspect.cleandoc(page or 'no page has been written')}"
+    return inspect.cleandoc(page or "no page has been written")
 
 
-def title_of(page: str | None) -> str:
-    """The first line of a page, without its full stop."""
-    return inspect.cleandoc(page or "").partition("\n")[0].rstrip(".")
-
-
-def list_pages(findings: Mapping[str, str | None], techniques: Sequence[Technique]) -> str:
-    """Every name that can be explained."""
+def list_pages(titles: Mapping[str, str], techniques: Sequence[Technique]) -> str:
+    """Every name that can be explained: findings by code and title, then the catalogue."""
     lines = []
-    if findings:
-        lines += ["findings", *(f"  {code}  {title_of(page)}" for code, page in findings.items())]
+    if titles:
+        lines += ["findings", *(f"  {code}  {title}" for code, title in titles.items())]
     if techniques:
         width = max(len(technique.name) for technique in techniques)
         lines += [""] if lines else []
@@ -96,11 +91,9 @@ def list_pages(findings: Mapping[str, str | None], techniques: Sequence[Techniqu
 
 def _shown(value: object) -> str:
     """As it would be typed in a config: `true`, `null`, `bf16`."""
-    return (
-        {True: "true", False: "false", None: "null"}.get(value, str(value))
-        if isinstance(value, bool | None)
-        else str(value)
-    )
+    if value is None or isinstance(value, bool):
+        return {True: "true", False: "false", None: "null"}[value]
+    return str(value)
 
 
 def _wrapped(text: str, first: str) -> list[str]:

@@ -13,7 +13,7 @@ from hotloop.core.measurement import Environment
 from hotloop.report import numbers, svg
 from hotloop.report.style import CSS
 from hotloop.report.terminal import MAX_FINDINGS, in_order, with_interval
-from hotloop.report.words import headline, is_kept, losses
+from hotloop.report.words import gain, headline, is_kept, losses
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +132,10 @@ def _finding(finding: Finding) -> str:
     answered = (
         f"; answered by <code>{escape(finding.optimization)}</code>" if finding.optimization else ""
     )
-    gain = numbers.ratio(finding.gain_at_most)
     advice = f"<br>{escape(finding.advice)}" if finding.advice else ""
     return (
         f"<li><strong>{escape(finding.code)}</strong> {escape(finding.title)}{site} "
-        f"(at most {gain}{answered}){advice}</li>"
+        f"({gain(finding)}{answered}){advice}</li>"
     )
 
 

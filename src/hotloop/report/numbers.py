@@ -97,14 +97,14 @@ def count(value: float | None) -> str:
     for limit, name in ((1e9, "G"), (1e6, "M"), (1e3, "K")):
         if abs(value) >= 0.9995 * limit:
             return f"{_three_digits(value / limit)} {name}"
-    return _three_digits(value)
+    return f"{value:.0f}" if value == int(value) else _three_digits(value)
 
 
 def _three_digits(value: float) -> str:
     size = abs(value)
-    if size >= 99.95 or value == int(value):
+    if size >= 99.95:
         return f"{value:.0f}"
-    return f"{value:.1f}" if size >= 9.995 else f"{value:.2g}" if size < 1 else f"{value:.2f}"
+    return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}" if size >= 0.995 else f"{value:.2g}"
 
 
 def rate(value: float | None, unit: str) -> str:

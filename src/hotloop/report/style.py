@@ -29,7 +29,7 @@ svg{display:block;width:100%;height:auto;margin:6px 0}
 svg text{font:12px system-ui,sans-serif;fill:var(--dim)}svg text.strong{fill:var(--fg);font-weight:600}
 .axis{stroke:var(--dim)}.grid{stroke:var(--line)}.interval{fill:var(--c1);opacity:.45}
 .mid{stroke:var(--fg);stroke-width:2}
-.curve{fill:none;stroke-width:1.6;stroke-linejoin:round}
+.curve{fill:none;stroke-width:1.6;stroke-linejoin:round}.curve.c0{stroke-width:5;opacity:.45}
 .swatch{display:inline-block;width:11px;height:11px;border-radius:2px;margin-right:7px}
 .key{margin-right:20px}
 """

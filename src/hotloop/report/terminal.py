@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from hotloop.core.judgement import Diagnosis, Finding, TrialOutcome, Verdict
 from hotloop.core.step import HOST_PHASES
 from hotloop.report import numbers
-from hotloop.report.words import answer, headline
+from hotloop.report.words import answer, gain, headline
 
 BAR_CELLS = 32
 MAX_FINDINGS = 3
@@ -83,8 +83,7 @@ def render_findings(findings: Sequence[Finding]) -> str:
     lines = ["findings"]
     for finding in findings[:MAX_FINDINGS]:
         site = f"  at {finding.site}" if finding.site else ""
-        gain = numbers.ratio(finding.gain_at_most)
-        lines.append(f"  {finding.code}  {finding.title}  (at most {gain}){site}")
+        lines.append(f"  {finding.code}  {finding.title}{site} ({gain(finding)})")
         if finding.optimization:
             lines.append(f"         answered by `{finding.optimization}`")
         if finding.advice:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Parity, Verdict
+from hotloop.core.judgement import Finding, Parity, Verdict
 from hotloop.report import numbers
 
 PHRASES = {"hotloop": "hotloop's settings", "plain": "the plain loop"}
@@ -36,6 +36,12 @@ def headline(verdict: Verdict) -> str:
     if word in ("regressed", "unchanged") and verdict.parity.result == "different":
         return f"{word}, and it learns differently"
     return word
+
+
+def gain(finding: Finding) -> str:
+    """How much a finding may be worth, and whether that is worth believing."""
+    text = f"at most {numbers.ratio(finding.gain_at_most)}"
+    return f"{text}, a limit and no estimate" if finding.gain_is_loose else text
 
 
 def is_kept(verdict: Verdict) -> bool:
@@ -101,7 +107,7 @@ def losses(parity: Parity) -> str:
                 return f"the losses are identical over {parity.num_steps} steps"
             return f"the losses agree{_evidence(parity)}"
         case "within_noise":
-            return f"the losses agree within noise{_evidence(parity)}"
+            return f"the losses agree{_evidence(parity) or ' within noise'}"
         case "different":
             why = f": {parity.reason.rstrip('.')}" if parity.reason else ""
             return f"the losses differ{_evidence(parity)}{why}"

@@ -115,29 +115,31 @@ def train(
                 loss = checked(book.write_ready(), step, loss)
                 counts = tag_compiles(book, counts)
 
+            book.close(
+                step=step, tokens=num_targets, samples=config.windows_per_step, learning_rate=rate
+            )
+
+            # From here on time belongs to the next step. Records reach the disk before the checkpoint
+            # that lets a later process start behind them.
             done = step + 1
             finished = done == last_step
-            if (
-                not measuring
-                and config.eval.every_steps
-                and is_due(done, config.eval.every_steps, finished)
-            ):
+            if measuring:
+                if stop.asked:
+                    raise KeyboardInterrupt
+                continue
+            if config.eval.every_steps and is_due(done, config.eval.every_steps, finished):
                 book.tag("eval")
                 with timed.phase("eval"):
                     evaluation = evaluate(run, done)
                     append_evaluation(run, evaluation)
-            if not measuring and is_due(
-                done, config.checkpoint.every_steps, finished or stop.asked
-            ):
+            if is_due(done, config.checkpoint.every_steps, finished or stop.asked):
                 book.tag("checkpoint")
+                with timed.phase("sync"):
+                    loss = checked(book.write_ready(wait=True), step, loss)
                 with timed.phase("checkpoint"):
                     save(run, done)
-            book.close(
-                step=step, tokens=num_targets, samples=config.windows_per_step, learning_rate=rate
-            )
             if stop.asked and not finished:
-                book.write_ready(wait=True)
-                raise interrupted(run, done, measuring)
+                raise interrupted(run, done)
         loss = checked(book.write_ready(wait=True), last_step, loss)
 
     counts = compile_counts()
@@ -214,10 +216,9 @@ def tag_compiles(book: StepBook, before: CompileCounts) -> CompileCounts:
     return now
 
 
-def interrupted(run: Run, done: int, measuring: bool) -> Interrupted:
-    saved = "nothing was saved: it was only measured" if measuring else f"saved at step {done}"
+def interrupted(run: Run, done: int) -> Interrupted:
     return Interrupted(
-        f"stopped after step {done} of {run.config.train.steps}; {saved}",
+        f"stopped after step {done} of {run.config.train.steps}; saved at step {done}",
         where=str(run.directory),
         do="run the same command again to continue",
     )

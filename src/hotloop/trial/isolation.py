@@ -48,9 +48,10 @@ class Listing:
         return sum(size for _, size in self.files)
 
 
-def list_workdir(root: Path, *, shared: Sequence[str] = ()) -> Listing:
+def list_workdir(root: Path, *, without: Path, shared: Sequence[str] = ()) -> Listing:
     """Decide what is copied. Python environments and `shared` entries are linked instead.
 
+    without: the session's own directory, which may lie inside.
     Raises `UsageError` when a shared entry does not exist, or the copy would be too large.
     """
     root = root.resolve()
@@ -62,7 +63,7 @@ def list_workdir(root: Path, *, shared: Sequence[str] = ()) -> Listing:
     directories: list[str] = []
     links: list[tuple[str, str]] = []
     digest = sha256()
-    for path in _walk(root, root, linked):
+    for path in _walk(root, root, without.resolve(), linked):
         relative = path.relative_to(root).as_posix()
         if relative in linked or _is_python_environment(path):
             links.append((relative, str(path)))
@@ -159,7 +160,7 @@ def without_own_variables(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _walk(directory: Path, root: Path, linked: set[str]) -> Iterator[Path]:
+def _walk(directory: Path, root: Path, without: Path, linked: set[str]) -> Iterator[Path]:
     """Everything that has a place in the copy, a directory before what is in it."""
     try:
         entries = sorted(directory.iterdir())
@@ -169,11 +170,11 @@ def _walk(directory: Path, root: Path, linked: set[str]) -> Iterator[Path]:
         if path.is_symlink() or path.relative_to(root).as_posix() in linked:
             yield path
         elif path.is_dir():
-            if path.name in LEFT_OUT or (path / SESSION_MARK).exists():
+            if path.name in LEFT_OUT or path == without or (path / SESSION_MARK).exists():
                 continue
             yield path
             if not _is_python_environment(path):
-                yield from _walk(path, root, linked)
+                yield from _walk(path, root, without, linked)
         elif path.is_file():  # no sockets, no pipes
             yield path
 

@@ -16,7 +16,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,7 @@ def measure(
         )
     measurement = _collect(arm, command, plan, environment, finished, run, log)
     store_measurement(directory / MEASUREMENT_FILE, measurement)
-    if workdir is not None:
+    if work.parent == directory:
         shutil.rmtree(work, ignore_errors=True)
     return measurement
 
@@ -225,17 +225,12 @@ def _read_census(path: Path) -> Census | None:
 
 
 def _why_too_few(arm: Arm, found: int, run: Path, log: Path) -> str:
-    if found or arm.records == "run":
-        return f"ask for fewer steps, or let the command make more. {tail(log)}"
     notes = run / "notes.txt"
     if notes.exists():
         return notes.read_text(encoding="utf-8").strip()
+    if found or arm.records == "run":
+        return f"ask for fewer steps, or let the command make more. {tail(log)}"
     return (
         "no step was seen: the clock needs a Python that reads PYTHONPATH (not -I, -E or -S) and a "
         f"script that steps a torch optimizer. {tail(log)}"
     )
-
-
-def describe(values: Mapping[str, object]) -> str:
-    """Canonical text of a mapping, for digests."""
-    return json.dumps(values, sort_keys=True, separators=(",", ":"))

@@ -6,7 +6,8 @@ goes wrong here becomes a note in the sidecar directory. `sys` and `os` only: ev
 the script starts pays for what this imports.
 """
 
-# ruff: noqa: PTH - pathlib would cost every interpreter some milliseconds
+# os.path, because pathlib would cost every interpreter some milliseconds
+# ruff: noqa: PTH100, PTH118, PTH120
 from __future__ import annotations
 
 import os
@@ -46,7 +47,7 @@ class _AfterTorch:
             pass
         for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find else None
+            spec: ModuleSpec | None = find(name, path, target) if find else None
             if spec is not None:
                 if spec.loader is not None:
                     self.extend(spec.loader)
@@ -66,7 +67,7 @@ class _AfterTorch:
                 except Exception as error:  # noqa: BLE001 - the script must go on whatever happens here
                     _note(self.sidecar, error)
 
-            loader.exec_module = exec_module
+            loader.exec_module = exec_module  # type: ignore[method-assign]
         except Exception as error:  # noqa: BLE001
             _note(self.sidecar, error)
 
@@ -77,7 +78,7 @@ def _chain() -> None:
     path = list(sys.path)
     sys.path[:] = [entry for entry in path if os.path.abspath(entry or ".") != _HERE]
     try:
-        import sitecustomize  # noqa: F401
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name != "sitecustomize":
             raise

@@ -1,0 +1,103 @@
+"""`hotloop quickstart`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from hotloop.quickstart.program import Compared, Quickstart
+    from hotloop.report.html import Page
+
+
+@click.command()
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("runs/quickstart"),
+    show_default=True,
+    help="Where everything is stored.",
+)
+@click.option(
+    "--minutes",
+    default=2.0,
+    show_default=True,
+    type=click.FloatRange(min=0, min_open=True),
+    help="Length of the final training.",
+)
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path), help="Write what was found here."
+)
+def quickstart(out: Path, minutes: float, json_file: Path | None) -> None:
+    """Show on this machine what hotloop's settings are worth, then train with them.
+
+    Prepares the Python standard library's own sources, runs a plain training script and hotloop's
+    settings in turn in fresh processes, compares speed and losses, trains for a few minutes and writes
+    a sample. Works offline. The same command again continues, or shows what was measured.
+    """
+    from hotloop.cli.progress import progress_bar
+    from hotloop.core.files import write_json
+    from hotloop.quickstart.program import measure_and_judge, train_with
+    from hotloop.report.html import write_html
+    from hotloop.report.terminal import render_diagnosis, render_verdict
+
+    with progress_bar() as progress:
+        compared = measure_and_judge(out, progress=progress, warn=_warn)
+    click.echo(f"\n{render_verdict(compared.verdict)}\n")
+    click.echo("With hotloop's settings:")
+    click.echo(f"{render_diagnosis(compared.diagnosis)}\n")
+    found = train_with(out, compared, minutes=minutes)
+    write_html(out / "report.html", page(found, compared))
+    if json_file is not None:
+        write_json(json_file, found)
+    click.echo(f"\n{_trained(found)}. A sample of what it writes:\n")
+    click.echo("\n".join(f"    {line}" for line in found.trained.sample.splitlines()))
+    click.echo(f"\nEverything is in {out}; look at {out / 'report.html'}")
+
+
+def page(found: Quickstart, compared: Compared) -> Page:
+    """The same as a page."""
+    from hotloop.core.settings import load_settings
+    from hotloop.quickstart.program import loss_curve
+    from hotloop.report.html import Page
+    from hotloop.report.numbers import size
+    from hotloop.report.words import answer
+
+    settings = load_settings(Path(found.trained.run) / "config.yaml")
+    return Page(
+        title="hotloop quickstart",
+        answer=answer(found.verdict),
+        verdict=found.verdict,
+        diagnosis=found.diagnosis,
+        breakdowns={"hotloop": found.diagnosis.breakdown},
+        loss_curves={
+            "plain": loss_curve(compared.plain_runs),
+            "hotloop": loss_curve(compared.tuned_runs),
+        },
+        facts=(
+            ("final training", _trained(found)),
+            ("highest host memory of a measured hotloop process", size(found.host_peak_bytes)),
+        ),
+        settings=[
+            (key, str(value), settings.origin(key)) for key, value in settings.config.flat().items()
+        ],
+        environment=compared.tuned_runs[-1].environment,
+        sample=found.trained.sample,
+    )
+
+
+def _trained(found: Quickstart) -> str:
+    from hotloop.report.numbers import loss, rate
+
+    trained = found.trained
+    which = "hotloop's settings" if trained.settings == "hotloop" else "the plain settings"
+    return (
+        f"Trained {trained.steps} steps with {which}: loss {loss(trained.loss)}, on held-out text "
+        f"{loss(trained.held_out_loss)}, {rate(trained.tokens_per_s, 'tokens')}"
+    )
+
+
+def _warn(message: str) -> None:
+    click.echo(f"note: {message}", err=True)

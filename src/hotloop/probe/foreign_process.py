@@ -1,0 +1,88 @@
+"""A foreign process as a whole: whether it may be clocked, what it is seen to use, how it is ended.
+
+Runs inside the foreign interpreter beside the step clock: standard library and torch alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+OLDEST_TORCH = (2, 11)
+"""Older ones are refused: the hooks were not tested there."""
+
+
+class TorchTooOld(RuntimeError):
+    """This torch is older than any the clock was tested with."""
+
+
+def refuse_untested_torch() -> None:
+    """Raises `TorchTooOld`."""
+    release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if release < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        raise TorchTooOld(
+            f"torch {torch.__version__} is older than {oldest}, the oldest that was tested"
+        )
+
+
+def device_of(optimizer: torch.optim.Optimizer) -> torch.device:
+    """Where its first parameter is."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            return torch.device(parameter.device)
+    return torch.device("cpu")
+
+
+def parameter_dtypes(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
+    groups = optimizer.param_groups
+    return tuple(sorted({str(p.dtype).removeprefix("torch.") for g in groups for p in g["params"]}))
+
+
+def describe_optimizer(optimizer: torch.optim.Optimizer) -> str:
+    """`AdamW(fused)`, `AdamW(foreach)`, or the class alone where torch chose by itself."""
+    name = type(optimizer).__name__
+    for how in ("fused", "foreach"):
+        if optimizer.param_groups and all(group.get(how) for group in optimizer.param_groups):
+            return f"{name}({how})"
+    return name
+
+
+def compiler_counts() -> tuple[bool | None, int | None, int | None]:
+    """Whether something was compiled, graphs, and graph breaks, where dynamo was loaded at all."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    if utils is None:
+        return False, None, None
+    try:
+        graphs = int(utils.counters["stats"]["unique_graphs"])
+        return graphs > 0, graphs, sum(utils.counters["graph_break"].values())
+    except (AttributeError, KeyError, TypeError):  # internals of another torch
+        return None, None, None
+
+
+def peak_bytes() -> int | None:
+    """Highest resident set of this process. `ru_maxrss` would include the parent before exec."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def end_process() -> None:
+    """End now, without the script's own ending: no saving, no uploading, no exit handlers."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing is not None:
+        for child in multiprocessing.active_children():
+            child.kill()
+    os._exit(0)

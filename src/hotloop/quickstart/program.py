@@ -1,0 +1,299 @@
+"""quickstart = trial(plain loop, hotloop's settings) -> compare -> train with what was proven."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hotloop.core.config import RunConfig
+from hotloop.core.errors import CommandFailed, ExitCode, Interrupted
+from hotloop.core.files import write_atomically, write_json
+from hotloop.core.judgement import Diagnosis, Final, TrialOutcome, Verdict
+from hotloop.core.measurement import Measurement
+from hotloop.core.progress import Progress, silent
+from hotloop.core.settings import Settings, load_settings, store_settings
+from hotloop.data.cache import cache_directory, ensure_prepared
+from hotloop.data.loader import Loader
+from hotloop.data.prepared import open_prepared
+from hotloop.hardware.device import pick_device, read_machine
+from hotloop.judge.diagnose import diagnose
+from hotloop.optimizations.catalogue import CATALOGUE, parity_class_of
+from hotloop.optimizations.resolve import resolve
+from hotloop.quickstart.shipped import shipped
+from hotloop.trial.arm import Arm
+from hotloop.trial.plan import TrialPlan
+from hotloop.trial.session import compare_arms
+
+PLAN = TrialPlan(warmup_steps=3, steps=21, timeout_s=1200.0, looks=(4, 6, 10), aa_pairs=1)
+"""24 steps a process: the losses of the first 24 steps are compared, the times of the last 21."""
+
+MIN_FINAL_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The final training."""
+
+    run: str
+    settings: str
+    """Which arm's settings it used: the proven ones, or the plain ones when nothing was proven."""
+    steps: int
+    loss: float | None
+    held_out_loss: float | None
+    tokens_per_s: float | None
+    sample: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quickstart:
+    """All that the quickstart found; stored as `quickstart.json`."""
+
+    verdict: Verdict
+    diagnosis: Diagnosis
+    trials: tuple[TrialOutcome, ...]
+    final: Final
+    trained: Trained
+    host_peak_bytes: int | None
+    schema: str = "hotloop.quickstart/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The plain loop against hotloop's settings, measured and judged."""
+
+    verdict: Verdict
+    diagnosis: Diagnosis
+    """Of the tuned arm."""
+    trial: TrialOutcome
+    chosen: Settings
+    """The tuned settings where they were proven, else the plain ones."""
+    plain_runs: tuple[Measurement, ...]
+    tuned_runs: tuple[Measurement, ...]
+
+
+def measure_and_judge(
+    directory: Path,
+    *,
+    progress: Progress = silent,
+    warn: Callable[[str], None] = lambda message: None,
+    plan: TrialPlan = PLAN,
+    overrides: tuple[str, ...] = (),
+) -> Compared:
+    """Prepare the text and compare the two arms; a rerun continues with what was measured.
+
+    `overrides` are `key=value` settings of both arms. Raises what its parts raise.
+    """
+    tuned = load_settings(shipped("configs/quickstart.yaml"), overrides)
+    plain = load_settings(shipped("configs/quickstart-plain.yaml"), overrides)
+    tuned, notes = resolve(tuned, read_machine(pick_device(tuned.config.train.device)))
+    for note in notes:
+        warn(note)
+    source, tokenizer = tuned.config.data.source, tuned.config.data.tokenizer
+    assert source is not None
+    data = ensure_prepared(source, tokenizer, progress=progress)
+    baseline, candidate = arms(directory, tuned, data, plan)
+    session = compare_arms(
+        baseline,
+        candidate,
+        directory=directory / "trials",
+        plan=plan,
+        parity_class=parity_class_of(tuned.config.flat()),
+        progress=progress,
+    )
+    verdict = session.verdict
+    tuned_runs = tuple(pair[1] for pair in session.pairs)
+    kept = verdict.outcome == "improved" and verdict.parity.result in ("same", "within_noise")
+    diagnosis = diagnose(tuned_runs[-1])
+    write_json(directory / "verdict.json", verdict)
+    write_json(directory / "diagnosis.json", diagnosis)
+    return Compared(
+        verdict=verdict,
+        diagnosis=diagnosis,
+        trial=ledger_line(
+            tuned.config, verdict, kept=kept, missing=not_applied(tuned.config, tuned_runs)
+        ),
+        chosen=tuned if kept else plain,
+        plain_runs=tuple(pair[0] for pair in session.pairs),
+        tuned_runs=tuned_runs,
+    )
+
+
+def train_with(directory: Path, compared: Compared, *, minutes: float) -> Quickstart:
+    """Train for about `minutes` with what was proven, let the model write, and store it all."""
+    verdict, trial, config = compared.verdict, compared.trial, compared.chosen.config
+    per_token = verdict.candidate_s_per_work if trial.kept else verdict.baseline_s_per_work
+    step_s = (per_token or 1e-3) * config.global_batch_tokens
+    steps = max(int(minutes * 60 / step_s), MIN_FINAL_STEPS)
+    found = Quickstart(
+        verdict=verdict,
+        diagnosis=compared.diagnosis,
+        trials=(trial,),
+        final=Final(
+            verdict.ratio,
+            verdict.ratio_low,
+            verdict.ratio_high,
+            kept=tuple(trial.optimization.split("+")) if trial.kept else (),
+            parity=verdict.parity.result,
+            outcome=verdict.outcome,
+        ),
+        trained=train_and_sample(
+            directory, compared.chosen, steps, name="hotloop" if trial.kept else "plain"
+        ),
+        host_peak_bytes=max(
+            (run.census.host_peak_bytes or 0 for run in compared.tuned_runs if run.census),
+            default=None,
+        ),
+    )
+    write_json(directory / "quickstart.json", found)
+    return found
+
+
+def arms(directory: Path, tuned: Settings, data: Path, plan: TrialPlan) -> tuple[Arm, Arm]:
+    """The plain script and hotloop's trainer: same data, same windows in the same order, same start.
+
+    The script knows nothing of hotloop's order, so it is handed the window numbers.
+    """
+    config = tuned.config
+    prepared = open_prepared(data, verify=config.data.verify)
+    loader = Loader(
+        prepared.train, context=config.model.context, order=config.data.order, seed=config.data.seed
+    )
+    order = io.BytesIO()
+    np.save(order, loader.indices(0, plan.num_steps * config.windows_per_step))
+    order_file = directory.resolve() / "order.npy"
+    write_atomically(order_file, order.getvalue())
+    config_file = directory.resolve() / "hotloop.yaml"
+    store_settings(tuned, config_file)
+    model, train = config.model, config.train
+    shape = {
+        "--steps": plan.num_steps,
+        "--schedule-steps": train.steps,
+        "--batch": train.microbatch,
+        "--context": model.context,
+        "--layers": model.layers,
+        "--width": model.width,
+        "--heads": model.heads,
+        "--lr": config.optimizer.learning_rate,
+        "--warmup": config.schedule.warmup_steps,
+        "--seed": train.seed,
+    }
+    words = [word for flag, value in shape.items() for word in (flag, str(value))]
+    python = sys.executable
+    script = str(shipped("examples/plain_gpt.py"))
+    baseline = Arm(
+        name="plain",
+        command=(python, script, "--data", str(data.resolve()), "--order", str(order_file), *words),
+        records="step_clock",
+        tokens_per_step=config.global_batch_tokens,
+        samples_per_step=config.windows_per_step,
+    )
+    candidate = Arm(
+        name="hotloop",
+        command=(
+            *(python, "-m", "hotloop", "train", str(config_file), "--out", "{run}"),
+            *("--stop-after", str(plan.num_steps)),
+        ),
+        records="run",
+        env={"HOTLOOP_CACHE": str(cache_directory())},
+    )
+    return baseline, candidate
+
+
+def not_applied(config: RunConfig, runs: tuple[Measurement, ...]) -> tuple[str, ...]:
+    """Techniques that were asked for and not seen in a process's census."""
+    values = config.flat()
+    return tuple(
+        name
+        for name, optimization in CATALOGUE.items()
+        if any(
+            run.census is not None
+            and optimization.observed(run.census, values[optimization.key]) is False
+            for run in runs
+        )
+    )
+
+
+def ledger_line(
+    config: RunConfig, verdict: Verdict, *, kept: bool, missing: tuple[str, ...]
+) -> TrialOutcome:
+    """The stack of settings as one trial: they were compared together, not one at a time."""
+    values = config.flat()
+    used = {
+        name: values[o.key]
+        for name, o in CATALOGUE.items()
+        if values[o.key] != o.off and name not in missing
+    }
+    reason = "; ".join(verdict.reasons)
+    if missing:
+        reason += f"; not applied: {', '.join(missing)}"
+    return TrialOutcome(
+        optimization="+".join(used) or "none",
+        setting={CATALOGUE[name].key: value for name, value in used.items()},
+        outcome=verdict.outcome,
+        ratio=verdict.ratio,
+        ratio_low=verdict.ratio_low,
+        ratio_high=verdict.ratio_high,
+        parity=verdict.parity.result,
+        kept=kept,
+        reason=reason,
+    )
+
+
+def train_and_sample(directory: Path, settings: Settings, steps: int, *, name: str) -> Trained:
+    """Train in a fresh process that shows its own progress, then let the model write."""
+    run, outcome = directory / "train", directory / "train.json"
+    stored = run / "config.yaml"
+    if stored.is_file():  # continue what an interrupted quickstart began, with its number of steps
+        steps = load_settings(stored).config.train.steps
+    warmup = min(settings.config.schedule.warmup_steps, max(1, steps // 10))
+    settings = settings.with_values(
+        {"train.steps": steps, "schedule.warmup_steps": warmup}, origin="quickstart --minutes"
+    )
+    config_file = directory / "train.yaml"
+    store_settings(settings, config_file)
+    _hotloop("train", str(config_file), "--out", str(run), "--json", str(outcome))
+    text = directory / "sample.json"
+    _hotloop(
+        *("generate", str(run), "--prompt", "def ", "--tokens", "120", "--json", str(text)),
+        quiet=True,
+    )
+    found = json.loads(outcome.read_bytes())
+    written = json.loads(text.read_bytes())
+    return Trained(
+        run=str(run),
+        settings=name,
+        steps=found["steps"],
+        loss=found["loss"],
+        held_out_loss=found["held_out_loss"],
+        tokens_per_s=found["tokens_per_s"],
+        sample=written["prompt"] + written["text"],
+    )
+
+
+def _hotloop(*arguments: str, quiet: bool = False) -> None:
+    """Run a hotloop command as a child that writes to our terminal, or to nowhere."""
+    command = [sys.executable, "-m", "hotloop", *arguments]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL if quiet else None)
+    try:
+        code = child.wait()
+    except KeyboardInterrupt:
+        # The terminal has sent the child the same signal: let it save before we end.
+        code = child.wait()
+    if code == ExitCode.RESUMABLE:
+        raise Interrupted("stopped", do="run the same command again to continue")
+    if code:
+        raise CommandFailed(
+            f"`hotloop {arguments[0]}` ended with exit code {code}", returncode=code
+        )
+
+
+def loss_curve(runs: tuple[Measurement, ...]) -> list[tuple[int, float]]:
+    """Step and loss of an arm's first process."""
+    return [(r.step, r.loss) for r in runs[0].records if r.loss is not None] if runs else []

@@ -1,0 +1,275 @@
+"""Two arms in interleaved pairs of fresh processes, judged as planned. Killed at any time, it continues.
+
+```
+<directory>/plan.json                     arms, plan, digest
+            aa-01-a-plain/ aa-01-b-plain/ the baseline with itself
+            pair-01-a-plain/ ...          a ran first in its pair, b second
+            cache/                        compiled code, shared by all trials
+            verdict.json
+```
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from hotloop import __version__
+from hotloop.core.errors import CommandFailed, EnvironmentFailed, Interrupted, UsageError
+from hotloop.core.files import storage_error, write_json
+from hotloop.core.judgement import ParityClass, Verdict
+from hotloop.core.measurement import Measurement, Plan
+from hotloop.core.progress import Progress, silent
+from hotloop.judge.compare import compare
+from hotloop.judge.looks import should_stop
+from hotloop.trial.arm import Arm, refuse_missing
+from hotloop.trial.isolation import SESSION_MARK, Listing, list_workdir
+from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement, measure
+from hotloop.trial.plan import TrialPlan, candidate_first
+
+PLAN_SCHEMA = "hotloop.plan/1"
+
+Pair = tuple[Measurement, Measurement]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionResult:
+    """What was measured, and what the judge says of it."""
+
+    verdict: Verdict
+    pairs: tuple[Pair, ...]
+    """(baseline, candidate), in the order in which they were measured."""
+    aa_pairs: tuple[Pair, ...]
+    """(baseline, baseline)."""
+    directory: Path
+
+
+def compare_arms(
+    baseline: Arm,
+    candidate: Arm,
+    *,
+    directory: Path,
+    plan: TrialPlan,
+    parity_class: ParityClass,
+    progress: Progress = silent,
+) -> SessionResult:
+    """Measure and judge. Calling it again with the same arms and plan reuses what was finished.
+
+    Raises `UsageError` (arms or plan that cannot be run, a directory of another session),
+    `CommandFailed` (an arm failed; what was finished is kept), `Interrupted` after Ctrl-C, when every
+    process has ended, and `EnvironmentFailed` when the disk refuses.
+    """
+    _refuse_bad_arms(baseline, candidate, plan)
+    listings = {arm.name: _listing(arm, plan, directory) for arm in (baseline, candidate)}
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise storage_error(error, directory, "make the directory") from error
+    with _alone_in(directory):
+        _store_plan(directory, baseline, candidate, plan, listings)
+        session = _Session(directory, plan, listings, progress)
+        try:
+            return session.run(baseline, candidate, parity_class)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"interrupted after {session.num_done} of up to {session.num_trials} trials; "
+                "every process has ended",
+                where=str(directory),
+                do="run the same command again: it continues, finished trials are kept",
+            ) from None
+
+
+class _Session:
+    def __init__(
+        self,
+        directory: Path,
+        plan: TrialPlan,
+        listings: dict[str, Listing | None],
+        progress: Progress,
+    ) -> None:
+        self.directory = directory
+        self.plan = plan
+        self.listings = listings
+        self.progress = progress
+        self.looks = plan.planned_looks
+        self.num_trials = 2 * (plan.aa_pairs + self.looks[-1])
+        self.num_done = 0
+
+    def run(self, baseline: Arm, candidate: Arm, parity_class: ParityClass) -> SessionResult:
+        aa_pairs = tuple(
+            self._pair("aa", number, self.plan.aa_pairs, baseline, baseline, swapped=False)
+            for number in range(1, self.plan.aa_pairs + 1)
+        )
+        pairs: list[Pair] = []
+        order = candidate_first(self.looks[-1], self.plan.seed)
+        for number, swapped in enumerate(order, 1):
+            pairs.append(
+                self._pair("pair", number, self.looks[-1], baseline, candidate, swapped=swapped)
+            )
+            if number not in self.looks:
+                continue
+            verdict = compare(
+                pairs, baseline_aa=aa_pairs, parity_class=parity_class, looks=self.looks
+            )
+            if should_stop(verdict, number, self.looks):
+                break
+        write_json(self.directory / "verdict.json", verdict)
+        self.progress("measured", self.num_done, self.num_done, verdict.outcome)
+        return SessionResult(verdict, tuple(pairs), aa_pairs, self.directory)
+
+    def _pair(
+        self, kind: str, number: int, up_to: int, first: Arm, second: Arm, *, swapped: bool
+    ) -> Pair:
+        """Measure both, `second` before `first` when swapped; returned as (first, second)."""
+        arms = (second, first) if swapped else (first, second)
+        measured = []
+        for position, arm in enumerate(arms):
+            what = {
+                "aa": f"A/A pair {number} of {up_to}",
+                "pair": f"pair {number} of up to {up_to}",
+            }
+            place = self.directory / f"{kind}-{number:02d}-{'ab'[position]}-{arm.name}"
+            measured.append(self._trial(place, arm, number, position, f"{what[kind]}: {arm.name}"))
+            self.num_done += 1
+        return (measured[1], measured[0]) if swapped else (measured[0], measured[1])
+
+    def _trial(self, place: Path, arm: Arm, pair: int, position: int, what: str) -> Measurement:
+        if (place / MEASUREMENT_FILE).exists():
+            return load_measurement(place / MEASUREMENT_FILE)
+        self.progress(what, self.num_done, self.num_trials, "")
+
+        def tick(seconds: float) -> None:
+            self.progress(what, self.num_done, self.num_trials, f"{seconds:.0f} s")
+
+        try:
+            if place.exists():  # unfinished: the session was ended in the middle of it
+                shutil.rmtree(place)
+            return measure(
+                arm,
+                directory=place,
+                plan=Plan(
+                    warmup_steps=self.plan.warmup_steps,
+                    steps=self.plan.steps,
+                    timeout_s=self.plan.timeout_s,
+                    pair=pair,
+                    position=position,
+                ),
+                seed=f"{self.plan.seed} {place.name}",
+                cache=self.directory / "cache",
+                workdir=self.listings[arm.name],
+                tick=tick,
+            )
+        except CommandFailed as error:
+            raise CommandFailed(
+                f"{what}: {error.what}", where=error.where, do=error.do, returncode=error.returncode
+            ) from error
+        except OSError as error:
+            raise storage_error(error, place, "run a trial") from error
+        except MemoryError as error:
+            raise EnvironmentFailed("memory ran out while running a trial") from error
+
+
+def _refuse_bad_arms(baseline: Arm, candidate: Arm, plan: TrialPlan) -> None:
+    if baseline.name == candidate.name:
+        raise UsageError(f"both arms are named {baseline.name!r}", do="give them different names")
+    if (baseline.records == "none") != (candidate.records == "none"):
+        raise UsageError(
+            "one arm is measured in steps and the other as a whole process",
+            do="measure both in the same way",
+        )
+    for arm in (baseline, candidate):
+        refuse_missing(arm)
+        if arm.records == "step_clock" and plan.warmup_steps < 1:
+            raise UsageError(
+                "a script that is clocked from inside needs at least 1 warm-up step: "
+                "its first step includes its start-up"
+            )
+
+
+def _listing(arm: Arm, plan: TrialPlan, directory: Path) -> Listing | None:
+    if arm.workdir is None or plan.in_place:
+        return None
+    return list_workdir(arm.workdir, without=directory, shared=plan.shared)
+
+
+def _store_plan(
+    directory: Path,
+    baseline: Arm,
+    candidate: Arm,
+    plan: TrialPlan,
+    listings: dict[str, Listing | None],
+) -> None:
+    """Write plan.json, or check that the one there is of this very session.
+
+    The time-out is not part of the digest: giving a session more time is a reason to continue it.
+    """
+    content: dict[str, object] = {
+        "schema": PLAN_SCHEMA,
+        "hotloop": __version__,
+        "baseline": baseline.to_mapping(),
+        "candidate": candidate.to_mapping(),
+        "plan": {**asdict(plan), "looks": list(plan.planned_looks), "shared": list(plan.shared)},
+        "workdirs": {name: listing and listing.digest for name, listing in listings.items()},
+    }
+    unhurried = {**content, "plan": {**asdict(plan), "timeout_s": None}}
+    text = json.dumps(unhurried, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    path = directory / "plan.json"
+    if path.exists():
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            stored = {}
+        if not isinstance(stored, dict) or stored.get("digest") != digest:
+            raise UsageError(
+                f"this directory holds another comparison{_difference(stored, content)}",
+                where=str(directory),
+                do="choose another directory, or remove this one",
+            )
+    elif any(directory.glob("pair-*")) or any(directory.glob("aa-*")):
+        raise UsageError(
+            "this directory holds trials but no plan",
+            where=str(directory),
+            do="choose another directory, or remove this one",
+        )
+    else:
+        write_json(path, {**content, "digest": digest})
+
+
+def _difference(stored: object, content: dict[str, object]) -> str:
+    if not isinstance(stored, dict):
+        return ""
+    parts = [key for key in content if stored.get(key) != json.loads(json.dumps(content[key]))]
+    names = {"workdirs": "files of the working directory", "hotloop": "version of hotloop"}
+    return f" (other {' and '.join(names.get(part, part) for part in parts)})" if parts else ""
+
+
+@contextmanager
+def _alone_in(directory: Path) -> Iterator[None]:
+    """Hold the session's lock file; the kernel lets go of it however this process ends."""
+    path = directory / SESSION_MARK
+    try:
+        file: IO[str] = path.open("a")
+    except OSError as error:
+        raise storage_error(error, path, "write") from error
+    with file:
+        try:
+            import fcntl
+        except ImportError:  # Windows: two sessions in one directory are not noticed there
+            yield
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UsageError(
+                "another hotloop is measuring in this directory",
+                where=str(directory),
+                do="wait for it, or choose another directory",
+            ) from error
+        yield

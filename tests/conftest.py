@@ -1,0 +1,67 @@
+"""What several rooms' tests share: a small corpus, prepared, and a config small enough for seconds."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+# Before torch is loaded anywhere: two test workers with two threads each would fight for two cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+WORDS = "the loop reads a batch and the model learns from it while a clock looks on".split()
+
+
+def corpus(num_documents: int = 60, seed: int = 0) -> str:
+    """Deterministic text of short documents, one per line."""
+    generator = random.Random(seed)
+    return "\n".join(
+        " ".join(generator.choices(WORDS, k=generator.randint(5, 60))) for _ in range(num_documents)
+    )
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared directory of bytes, about 10 thousand tokens."""
+    from hotloop.data.prepare import prepare
+
+    directory = tmp_path_factory.mktemp("corpus")
+    texts = directory / "texts"
+    texts.mkdir()
+    for number in range(12):
+        (texts / f"{number:02}.txt").write_text(corpus(10, seed=number))
+    prepare([str(texts)], directory / "prepared", tokenizer="bytes", validation_fraction=0.2)
+    return directory / "prepared"
+
+
+@pytest.fixture
+def tiny_config(prepared: Path, tmp_path: Path) -> Path:
+    """A config file that trains 12 steps in a second or two."""
+    path = tmp_path / "tiny.yaml"
+    path.write_text(
+        f"""name: tiny
+data:
+  prepared: {prepared}
+model:
+  layers: 1
+  width: 16
+  heads: 2
+  context: 16
+train:
+  steps: 12
+  microbatch: 4
+  compile: false
+  precision: fp32
+  num_threads: 1
+schedule:
+  warmup_steps: 4
+eval:
+  every_steps: 6
+  windows: 4
+checkpoint:
+  every_steps: 4
+"""
+    )
+    return path

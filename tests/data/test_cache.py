@@ -1,0 +1,53 @@
+"""Prepared on first use, kept after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hotloop.core.errors import UsageError
+from hotloop.data import cache
+from hotloop.data.cache import cache_directory, ensure_prepared
+from hotloop.data.prepared import open_prepared
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_second_use_prepares_nothing(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = ensure_prepared(str(corpus), "train:300")
+    assert first.is_relative_to(cache_directory())
+    monkeypatch.setattr(cache, "prepare", None)
+    assert ensure_prepared(str(corpus), "train:300") == first
+    open_prepared(first)
+
+
+def test_changed_source_and_other_tokenizer_are_prepared_apart(corpus: Path) -> None:
+    paths = {ensure_prepared(str(corpus), None), ensure_prepared(str(corpus), "train:300")}
+    assert ensure_prepared(str(corpus), "bytes") in paths
+    (corpus / "new.py").write_text("new")
+    paths.add(ensure_prepared(str(corpus), None))
+    paths.add(ensure_prepared(str(corpus / "file_000.py"), None))
+    assert len(paths) == 4
+
+
+def test_damaged_copy_is_prepared_again(corpus: Path) -> None:
+    path = ensure_prepared(str(corpus), None)
+    (path / "train-00000.bin").write_bytes(b"")
+    assert ensure_prepared(str(corpus), None) == path
+    open_prepared(path)
+
+
+def test_missing_source_is_refused_and_nothing_is_made(own_cache: Path) -> None:
+    with pytest.raises(UsageError, match="no such source"):
+        ensure_prepared("nowhere", None)
+    assert not own_cache.exists()
+
+
+def test_cache_is_the_platforms_unless_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOTLOOP_CACHE")
+    assert cache_directory().name == "hotloop"

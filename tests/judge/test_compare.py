@@ -1,0 +1,314 @@
+"""A wrong verdict is the worst bug this project can have."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from judge_inputs import ENVIRONMENT, pairs, run, sampled
+
+from hotloop.core.errors import UsageError
+from hotloop.core.files import to_plain
+from hotloop.core.judgement import Verdict
+from hotloop.core.measurement import COMPARABLE_KEYS, Environment
+from hotloop.judge.compare import compare
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "verdict.json"
+
+
+def judge(*args, **kwargs) -> Verdict:
+    return compare(*args, parity_class="reduction_order", **kwargs)
+
+
+def said(verdict: Verdict) -> str:
+    return " ".join(verdict.reasons)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "outcome"),
+    [(1.3, "improved"), (1.05, "improved"), (1 / 1.3, "regressed"), (1 / 1.05, "regressed")],
+)
+def test_a_clear_difference_is_called_by_its_direction(ratio: float, outcome: str) -> None:
+    verdict = judge(pairs(ratio, 6))
+    assert verdict.outcome == outcome
+    assert verdict.ratio_low < ratio < verdict.ratio_high
+    assert verdict.ratio == pytest.approx(ratio, rel=0.01)
+
+
+def test_no_difference_and_little_scatter_is_unchanged() -> None:
+    verdict = judge(pairs(1.0, 10, scatter=0.5))
+    assert verdict.outcome == "unchanged"
+    assert verdict.ratio_low > 1 / 1.01
+    assert verdict.ratio_high < 1.01
+
+
+def test_no_difference_and_much_scatter_is_inconclusive() -> None:
+    assert judge(pairs(1.0, 6, scatter=10)).outcome == "inconclusive"
+
+
+def test_a_gain_below_one_per_cent_is_never_improved() -> None:
+    verdict = judge(pairs(1.008, 10, scatter=0.02))
+    assert verdict.ratio_low > 1
+    assert verdict.outcome == "unchanged"
+
+
+def test_a_wide_noise_floor_is_not_a_place_to_call_things_unchanged() -> None:
+    # Both arms drift together, so pairs agree while identical runs differ by 10 %.
+    drifting = [
+        (run("plain", b * s), run("fast", c * s))
+        for (b, c), s in zip(
+            [(0.1, 0.0962), (0.1, 0.0960), (0.1, 0.0963), (0.1, 0.0961)], [1.0, 1.2, 1.0, 1.2]
+        )
+    ]
+    verdict = judge(drifting)
+    assert verdict.noise_floor > 0.04
+    assert verdict.ratio_high < 1 + verdict.noise_floor
+    assert verdict.outcome == "inconclusive"
+    assert "too wide to call it unchanged" in said(verdict)
+
+
+@pytest.mark.parametrize("key", COMPARABLE_KEYS)
+def test_each_key_that_matters_makes_runs_incomparable(key: str) -> None:
+    value = getattr(ENVIRONMENT, key)
+    other = replace(ENVIRONMENT, **{key: value + 1 if isinstance(value, int | float) else "other"})
+    verdict = judge(pairs(1 / 1.5, 6, environment=other))
+    assert verdict.outcome == "incomparable"
+    assert verdict.ratio is None
+    assert f"`{key}`" in said(verdict)
+
+
+def test_different_gpu_is_incomparable_not_regressed() -> None:
+    def gpu(name: str) -> Environment:
+        return replace(ENVIRONMENT, device=name)
+
+    mixed = [
+        (
+            run("plain", environment=gpu("NVIDIA H200")),
+            run("fast", 0.2, environment=gpu("NVIDIA L4")),
+        )
+        for _ in range(6)
+    ]
+    verdict = judge(mixed)
+    assert verdict.outcome == "incomparable"
+    assert "NVIDIA H200" in said(verdict)
+    assert "NVIDIA L4" in said(verdict)
+
+
+def test_one_odd_environment_among_many_pairs_is_enough_to_be_incomparable() -> None:
+    some = pairs(1.3, 6)
+    some[4] = (some[4][0], replace(some[4][1], environment=replace(ENVIRONMENT, torch="2.12.0")))
+    assert judge(some).outcome == "incomparable"
+
+
+@pytest.mark.parametrize("key", ["kernel", "load_average", "git_commit", "num_cpus"])
+def test_a_key_that_does_not_matter_leaves_runs_comparable(key: str) -> None:
+    other = replace(ENVIRONMENT, **{key: "5.0" if key in ("kernel", "git_commit") else 7})
+    assert judge(pairs(1.3, 6, environment=other)).outcome == "improved"
+
+
+def test_one_pair_is_inconclusive() -> None:
+    verdict = judge(pairs(3.0, 1))
+    assert verdict.outcome == "inconclusive"
+    assert verdict.ratio == pytest.approx(3.0, rel=0.02)
+    assert verdict.ratio_low is verdict.ratio_high is verdict.confidence is None
+    assert verdict.noise_floor is verdict.minimum_detectable_effect is None
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_fewer_pairs_than_the_first_look_are_inconclusive(count: int) -> None:
+    verdict = judge(pairs(3.0, count, scatter=0.01))
+    assert verdict.outcome == "inconclusive"
+    assert f"{count} of at least 4 pairs" in said(verdict)
+    assert verdict.ratio_low < verdict.ratio < verdict.ratio_high
+
+
+def test_no_pair_at_all_is_inconclusive() -> None:
+    assert judge([]).outcome == "inconclusive"
+
+
+def test_an_interrupted_session_gets_a_wider_interval_than_either_look_around_it() -> None:
+    some = pairs(1.1, 6)
+    at_five, at_six = judge(some[:5]), judge(some)
+    assert "not a planned look" in said(at_five)
+    assert at_five.num_looks == at_six.num_looks == 2
+    assert at_five.confidence == pytest.approx(1 - 0.01 - 0.0075)
+    assert at_six.confidence == pytest.approx(1 - 0.01 - 0.015)
+    widened = judge(some[:5], looks=(5,))  # the same pairs with all error at one look
+    assert at_five.ratio_high - at_five.ratio_low > 1.5 * (widened.ratio_high - widened.ratio_low)
+
+
+def test_more_pairs_than_the_last_look_are_refused() -> None:
+    with pytest.raises(ValueError, match="plan the looks"):
+        judge(pairs(1.1, 11))
+
+
+def test_the_confidence_at_the_last_look_is_95_per_cent() -> None:
+    verdict = judge(pairs(1.1, 10))
+    assert verdict.num_looks == 3
+    assert verdict.confidence == pytest.approx(0.95)
+
+
+def test_equal_ratios_in_every_pair_are_no_measurement() -> None:
+    verdict = judge([(run("plain", 0.1), run("fast", 0.05)) for _ in range(6)])
+    assert verdict.outcome == "inconclusive"
+    assert "clock is too coarse" in said(verdict)
+
+
+def test_a_baseline_that_always_ran_first_proves_nothing() -> None:
+    ordered = [
+        (replace(b, plan=replace(b.plan, position=0)), replace(c, plan=replace(c.plan, position=1)))
+        for b, c in pairs(1.3, 6)
+    ]
+    verdict = judge(ordered)
+    assert verdict.outcome == "inconclusive"
+    assert "`plain` ran first in every pair" in said(verdict)
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, 0.0, -1.0])
+def test_times_that_are_not_positive_numbers_are_refused(seconds: float) -> None:
+    some = pairs(1.1, 4)
+    records = list(some[2][1].records)
+    records[7] = replace(records[7], wall_s=seconds)
+    some[2] = (some[2][0], replace(some[2][1], records=tuple(records)))
+    with pytest.raises(UsageError, match="step 7") as caught:
+        judge(some)
+    assert "`fast`" in str(caught.value)
+
+
+def test_a_run_without_counted_steps_is_incomparable() -> None:
+    some = pairs(1.1, 4)
+    some[1] = (some[1][0], replace(some[1][1], records=some[1][1].records[:2]))
+    verdict = judge(some)
+    assert verdict.outcome == "incomparable"
+    assert "`fast` in pair 2 has no step that counts" in said(verdict)
+
+
+def test_a_failed_run_is_incomparable() -> None:
+    some = pairs(1.1, 4)
+    some[0] = (some[0][0], replace(some[0][1], returncode=1))
+    assert judge(some).outcome == "incomparable"
+
+
+def test_tokens_against_steps_are_incomparable() -> None:
+    some = [(b, run("fast", 0.09, tokens=None)) for b, _ in pairs(1.1, 4)]
+    verdict = judge(some)
+    assert verdict.outcome == "incomparable"
+    assert "step and token" in said(verdict)
+
+
+def test_runs_of_unequal_length_are_not_judged() -> None:
+    some = [(b, run("fast", 0.05 + 0.001 * i, steps=12)) for i, (b, _) in enumerate(pairs(1, 4))]
+    verdict = judge(some)
+    assert verdict.outcome == "inconclusive"
+    assert "between 12 and 30 steps" in said(verdict)
+
+
+def test_work_per_step_is_divided_out() -> None:
+    # Twice the tokens in twice the time is no change.
+    some = [(run("plain", 0.1 + 1e-4 * (i % 2)), run("large", 0.2, tokens=2000)) for i in range(6)]
+    verdict = judge(some)
+    assert verdict.outcome == "unchanged"
+    assert verdict.unit == "token"
+    assert verdict.baseline_s_per_work == pytest.approx(1e-4, rel=1e-2)
+
+
+def test_warmup_steps_are_not_counted() -> None:
+    assert judge(pairs(1.1, 4)).all_in.ratio == pytest.approx(1.1, rel=0.01)
+
+
+def test_plain_samples_are_compared_by_value_per_work() -> None:
+    some = [
+        (sampled("plain", [1.0, 1.01, 1.02 + 0.01 * i]), sampled("fast", [1.0, 1.01, 1.02], 1.3))
+        for i in range(4)
+    ]
+    some[0] = (sampled("plain", [1.0, 1.013, 1.02]), some[0][1])
+    verdict = judge(some)
+    assert verdict.unit == "work"
+    assert verdict.outcome == "improved"
+    assert verdict.parity.result == "not_checked"
+
+
+def test_rare_slow_steps_that_eat_the_gain_are_said() -> None:
+    some = []
+    for baseline, candidate in pairs(1.1, 6):
+        records = list(candidate.records)
+        records[-1] = replace(records[-1], wall_s=2.0)  # one stall of 20 steps
+        some.append((baseline, replace(candidate, records=tuple(records))))
+    verdict = judge(some)
+    assert verdict.outcome == "improved"
+    assert verdict.all_in.ratio_high < 1
+    assert "Steady steps are improved, but all steps together are regressed." in verdict.reasons
+
+
+def test_explicit_aa_pairs_raise_the_noise_floor() -> None:
+    some = pairs(1.04, 6)
+    restless = [(run("plain", 0.1), run("plain", 0.13)), (run("plain", 0.14), run("plain", 0.1))]
+    quiet, noisy = judge(some), judge(some, baseline_aa=restless)
+    assert quiet.outcome == "improved"
+    assert noisy.noise_floor > 5 * quiet.noise_floor
+    assert noisy.outcome != "improved"
+
+
+def test_aa_pairs_from_another_machine_are_left_out_of_the_floor_and_named() -> None:
+    elsewhere = replace(ENVIRONMENT, cpu_model="Other")
+    foreign = (run("plain", 0.1, environment=elsewhere), run("plain", 0.2, environment=elsewhere))
+    some = pairs(1.3, 6)
+    verdict = judge(some, baseline_aa=[foreign])
+    assert verdict.noise_floor == judge(some).noise_floor
+    assert "A/A pair 1 says nothing" in said(verdict)
+
+
+def test_the_noise_floor_is_the_rms_of_aa_log_ratios_over_root_pairs() -> None:
+    some = pairs(1.3, 4)
+    medians = [b.records[5].wall_s for b, _ in some]
+    squares = [math.log(a / b) ** 2 for a, b in pairwise(medians)]
+    expected = math.exp(math.sqrt(sum(squares) / 3) / 2) - 1
+    assert judge(some).noise_floor == pytest.approx(expected)
+
+
+def test_no_pair_is_ever_left_out() -> None:
+    some = pairs(1.3, 6)
+    some[3] = (some[3][0], run("fast", 5.0))  # a wild one
+    verdict = judge(some)
+    assert len(verdict.pair_ratios) == verdict.num_pairs == 6
+    assert min(verdict.pair_ratios) < 0.03
+    assert verdict.outcome == "inconclusive"
+
+
+def test_wild_pairs_still_give_a_verdict_that_can_be_stored() -> None:
+    some = [(run("plain", 1e-6), run("fast", 1e3)), (run("plain", 1e3), run("fast", 1e-6))]
+    json.dumps(to_plain(judge(some)), allow_nan=False)
+
+
+def test_pairs_of_more_than_one_comparison_are_refused() -> None:
+    with pytest.raises(ValueError, match="more than one comparison"):
+        judge([*pairs(1.1, 3), (run("plain"), run("third"))])
+
+
+def test_swapping_the_arms_inverts_the_verdict() -> None:
+    some = pairs(1.07, 6)
+    there, back = judge(some), judge([(c, b) for b, c in some])
+    assert (there.outcome, back.outcome) == ("improved", "regressed")
+    assert there.ratio * back.ratio == pytest.approx(1)
+    assert there.ratio_low * back.ratio_high == pytest.approx(1)
+
+
+def test_the_golden_verdict_is_unchanged() -> None:
+    # No switch rewrites the file: a changed verdict is read by a person, who copies it from the failure.
+    plain = to_plain(judge(pairs(1.1, 6), baseline_aa=[(run("plain", 0.1), run("plain", 0.101))]))
+    golden = json.loads(GOLDEN.read_text())
+    assert _close(plain, golden), json.dumps(plain, indent=1)
+
+
+def _close(left: object, right: object) -> bool:
+    if isinstance(left, float) and isinstance(right, float):
+        return math.isclose(left, right, rel_tol=1e-9)
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_close(left[k], right[k]) for k in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(_close(a, b) for a, b in zip(left, right))
+    return left == right

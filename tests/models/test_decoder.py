@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import importlib.util
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from hotloop.models.decoder import Decoder, DecoderShape, flops_per_token
+from hotloop.models.sampling import sample
+
+SHAPE = DecoderShape(vocabulary=50, context=16, layers=2, width=32, heads=4)
+REPOSITORY = Path(__file__).parents[2]
+
+
+def model(shape: DecoderShape = SHAPE, seed: int = 0) -> Decoder:
+    torch.manual_seed(seed)
+    return Decoder(shape)
+
+
+def plain_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("plain_gpt", REPOSITORY / "examples/plain_gpt.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_token_sees_only_those_before_it() -> None:
+    decoder = model()
+    tokens = torch.randint(0, 50, (2, 16))
+    changed = tokens.clone()
+    changed[:, 9] = (changed[:, 9] + 1) % 50
+    before, after = decoder(tokens), decoder(changed)
+    assert torch.equal(before[:, :9], after[:, :9])
+    assert not torch.allclose(before[:, 9:], after[:, 9:])
+
+
+def test_plain_attention_is_the_same_mathematics_as_sdpa() -> None:
+    sdpa, plain = model(), model(replace(SHAPE, attention="plain"))
+    plain.load_state_dict(sdpa.state_dict())
+    tokens, targets = torch.randint(0, 50, (2, 2, 16))
+    losses = [decoder(tokens, targets) for decoder in (sdpa, plain)]
+    for loss in losses:
+        loss.backward()
+    assert torch.allclose(losses[0], losses[1], rtol=1e-6)
+    for a, b in zip(sdpa.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(a.grad, b.grad, atol=1e-5)  # type: ignore[arg-type]
+
+
+def test_loss_is_the_sum_over_targets_that_count() -> None:
+    decoder = model()
+    tokens, targets = torch.randint(0, 50, (2, 2, 16))
+    targets[0, :5] = -100
+    logits = decoder(tokens)
+    expected = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+    assert torch.allclose(decoder(tokens, targets), expected)
+
+
+def test_same_seed_gives_the_weights_of_the_plain_script() -> None:
+    torch.manual_seed(3)
+    theirs = plain_script().GPT(50, 16, 2, 32, 4)
+    ours = model(seed=3)
+    names = [name for name, _ in theirs.named_parameters()]
+    assert names == [name for name, _ in ours.named_parameters()]
+    for a, b in zip(theirs.parameters(), ours.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_flops_agree_with_the_palm_convention_for_gpt2() -> None:
+    gpt2 = DecoderShape(vocabulary=50304, context=1024, layers=12, width=768, heads=12)
+    assert flops_per_token(gpt2) == pytest.approx(854.7e6, rel=1e-3)
+
+
+def test_samples_repeat_with_their_seed_and_stop_where_told() -> None:
+    decoder = model()
+    first = list(sample(decoder, [1, 2], num_tokens=20, seed=4))
+    assert first == list(sample(decoder, [1, 2], num_tokens=20, seed=4))
+    assert first != list(sample(decoder, [1, 2], num_tokens=20, seed=5))
+    stopped = list(sample(decoder, [1, 2], num_tokens=20, seed=4, stop=first[3]))
+    assert stopped == first[: first.index(first[3])]
+
+
+def test_temperature_zero_takes_the_likeliest_token() -> None:
+    decoder = model()
+    likeliest = int(decoder(torch.tensor([[1, 2]]))[0, -1].argmax())
+    assert list(sample(decoder, [1, 2], num_tokens=1, temperature=0)) == [likeliest]
+
+
+def test_untrained_loss_is_that_of_guessing() -> None:
+    tokens, targets = torch.randint(0, 50, (2, 8, 16))
+    loss = model()(tokens, targets).item() / targets.numel()
+    assert loss == pytest.approx(math.log(50), rel=0.05)

@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from hotloop.checkpoint import store
+from hotloop.checkpoint.state import FILES
+from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.core.settings import load_settings
+from hotloop.core.step import read_steps
+from hotloop.train import loop
+from hotloop.train.loop import TrainingDiverged
+from hotloop.train.start import Finished, start
+
+
+def train(
+    config: Path, directory: Path, *overrides: str, stop_after: int | None = None
+) -> Finished:
+    return start(load_settings(config, overrides), directory, stop_after=stop_after)
+
+
+def losses(directory: Path) -> list[float | None]:
+    return [record.loss for record in read_steps(directory / "steps.jsonl")]
+
+
+def weights(directory: Path) -> dict[str, dict[str, torch.Tensor]]:
+    found, _ = store.latest(directory / "checkpoints")
+    assert found is not None
+    return store.load(found, FILES)[0]
+
+
+def same_weights(a: Path, b: Path) -> bool:
+    left, right = weights(a), weights(b)
+    return all(
+        torch.equal(left[f][k], right[f][k]) for f in ("model", "optimizer") for k in left[f]
+    )
+
+
+def test_training_learns_and_leaves_every_stage_behind(tiny_config: Path, tmp_path: Path) -> None:
+    finished = train(
+        tiny_config, tmp_path / "run", "train.steps=60", "optimizer.learning_rate=1e-2"
+    )
+    found = losses(tmp_path / "run")
+    assert len(found) == finished.steps == 60
+    assert found[-1] is not None
+    assert found[0] is not None
+    assert found[-1] < found[0] - 1.0
+    assert finished.held_out_loss == pytest.approx(found[-1], abs=0.7)
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"config.yaml", "steps.jsonl", "census.json", "environment.json", "evals.jsonl"} <= names
+    evaluations = (tmp_path / "run/evals.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in evaluations] == [*range(6, 61, 6)]
+
+
+def test_phases_add_up_to_wall_time_in_every_step(tiny_config: Path, tmp_path: Path) -> None:
+    train(tiny_config, tmp_path / "run")
+    for record in read_steps(tmp_path / "run/steps.jsonl"):
+        assert min(record.host.values()) >= 0
+        # Two clocks, read one after the other: only their distance may remain.
+        assert sum(record.host.values()) == pytest.approx(record.wall_s, rel=5e-3)
+
+
+@pytest.mark.parametrize("killed_after", [1, 4, 7, 11])
+def test_killed_run_continues_to_the_same_losses_and_weights(
+    tiny_config: Path, tmp_path: Path, killed_after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(tiny_config, tmp_path / "whole", "model.dropout=0.1")
+    real = loop.update
+    steps = 0
+
+    def dies(run: loop.Run, rate: float) -> torch.Tensor | None:
+        nonlocal steps
+        steps += 1
+        if steps > killed_after:
+            raise RuntimeError("killed")
+        return real(run, rate)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "update", dies)
+        with pytest.raises(RuntimeError, match="killed"):
+            train(tiny_config, tmp_path / "killed", "model.dropout=0.1")
+    train(tiny_config, tmp_path / "killed", "model.dropout=0.1")
+    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+    assert same_weights(tmp_path / "killed", tmp_path / "whole")
+    assert (tmp_path / "killed/evals.jsonl").read_text() == (
+        tmp_path / "whole/evals.jsonl"
+    ).read_text()
+
+
+def test_one_microbatch_of_four_equals_four_of_one(tiny_config: Path, tmp_path: Path) -> None:
+    train(tiny_config, tmp_path / "one", "train.microbatch=4")
+    train(tiny_config, tmp_path / "four", "train.microbatch=1", "train.grad_accum_steps=4")
+    assert losses(tmp_path / "four") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
+
+
+def test_accumulation_is_normalised_by_the_targets_of_the_step(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Microbatches with unequal numbers of targets: a mean of means would be another loss."""
+    from hotloop.data.loader import Loader
+
+    real = Loader.batch
+
+    def masked(self: Loader, position: int, num_windows: int):  # type: ignore[no-untyped-def]
+        batch = real(self, position, num_windows)
+        targets = batch.targets.copy()
+        for row in range(num_windows):
+            targets[row, : (position + row) % 4 * 4] = -100
+        return dataclasses.replace(batch, targets=targets, num_targets=int((targets >= 0).sum()))
+
+    monkeypatch.setattr(Loader, "batch", masked)
+    train(tiny_config, tmp_path / "one", "train.microbatch=4")
+    train(tiny_config, tmp_path / "four", "train.microbatch=1", "train.grad_accum_steps=4")
+    assert losses(tmp_path / "four") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("setting", "tolerance"),
+    [
+        ("train.clip=fused", 1e-6),
+        ("optimizer.fused=true", 1e-6),
+        ("train.attention=plain", 1e-6),
+        ("train.precision=bf16", 5e-3),
+        ("train.precision=fp16", 5e-3),
+    ],
+)
+def test_optimization_trains_to_the_same_losses_within_its_class(
+    tiny_config: Path, tmp_path: Path, setting: str, tolerance: float
+) -> None:
+    extra = ["optimizer.fused=true"] if "clip" in setting else []
+    base = ["optimizer.fused=false", "train.attention=sdpa", "train.clip_norm=0.1"]
+    train(tiny_config, tmp_path / "off", *base, "train.clip=builtin")
+    train(tiny_config, tmp_path / "on", *base, *extra, setting)
+    on, off = losses(tmp_path / "on"), losses(tmp_path / "off")
+    assert on == pytest.approx(off, rel=tolerance)
+
+
+def test_fused_clipping_clips(tiny_config: Path, tmp_path: Path) -> None:
+    base = ("optimizer.fused=true", "optimizer.epsilon=1.0", "train.clip=fused")
+    train(tiny_config, tmp_path / "clipped", *base, "train.clip_norm=1e-3")
+    train(tiny_config, tmp_path / "free", *base, "train.clip_norm=1e3")
+    assert losses(tmp_path / "clipped")[-1] != pytest.approx(
+        losses(tmp_path / "free")[-1], rel=1e-4
+    )
+
+
+def test_measuring_neither_saves_nor_evaluates(tiny_config: Path, tmp_path: Path) -> None:
+    finished = train(tiny_config, tmp_path / "run", stop_after=5)
+    assert finished.steps == 5
+    assert finished.held_out_loss is None
+    assert not (tmp_path / "run/checkpoints").exists()
+
+
+def test_finished_run_is_not_trained_again(tiny_config: Path, tmp_path: Path) -> None:
+    first = train(tiny_config, tmp_path / "run")
+    before = losses(tmp_path / "run")
+    again = train(tiny_config, tmp_path / "run")
+    assert (again.steps, again.loss) == (first.steps, first.loss)
+    assert losses(tmp_path / "run") == before
+
+
+def test_directory_of_another_run_is_refused(tiny_config: Path, tmp_path: Path) -> None:
+    train(tiny_config, tmp_path / "run")
+    with pytest.raises(UsageError, match=r"optimizer\.learning_rate"):
+        train(tiny_config, tmp_path / "run", "optimizer.learning_rate=0.1")
+
+
+def test_damaged_newest_checkpoint_falls_back_with_a_word(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    train(tiny_config, tmp_path / "run")
+    whole = losses(tmp_path / "run")
+    newest = max((tmp_path / "run/checkpoints").iterdir())
+    (newest / "model.safetensors").write_bytes(b"x")
+    warnings: list[str] = []
+    start(load_settings(tiny_config), tmp_path / "run", warn=warnings.append)
+    assert "step-00000012" in warnings[0]
+    assert losses(tmp_path / "run") == whole
+
+
+def test_two_processes_do_not_train_in_one_directory(tiny_config: Path, tmp_path: Path) -> None:
+    from hotloop.train.start import locked
+
+    with locked(tmp_path / "run"), pytest.raises(EnvironmentFailed, match="another process"):
+        train(tiny_config, tmp_path / "run")
+
+
+def test_missing_device_is_the_environments_failure(tiny_config: Path, tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has the device")
+    with pytest.raises(EnvironmentFailed, match="not there"):
+        train(tiny_config, tmp_path / "run", "train.device=cuda")
+    with pytest.raises(UsageError, match="unknown device"):
+        train(tiny_config, tmp_path / "run", "train.device=gpu7")
+
+
+def test_model_too_small_for_the_tokenizer_is_refused(tiny_config: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="smaller than the tokenizer"):
+        train(tiny_config, tmp_path / "run", "model.vocabulary=100")
+
+
+def test_corpus_smaller_than_one_batch_is_refused(tiny_config: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        train(tiny_config, tmp_path / "run", "train.microbatch=100000")
+
+
+def test_loss_that_is_no_number_stops_the_run(tiny_config: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainingDiverged):
+        train(
+            tiny_config, tmp_path / "run",
+            "optimizer.learning_rate=1e30", "train.clip_norm=null", "schedule.warmup_steps=0",
+        )  # fmt: skip
+
+
+def test_loop_stays_short_enough_to_read() -> None:
+    assert len(Path(loop.__file__).read_text().splitlines()) < 300

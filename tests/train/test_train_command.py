@@ -1,0 +1,134 @@
+"""Through the real command, in real processes: signals, exit codes, and what the user reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from hotloop.core.step import read_steps
+
+
+def hotloop(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hotloop", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env={**os.environ, **variables},
+    )
+
+
+def wait_for_steps(run: Path, count: int, child: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and child.poll() is None:
+        if (run / "steps.jsonl").exists() and len(list(read_steps(run / "steps.jsonl"))) >= count:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"no {count} steps; the command ended with {child.poll()}")
+
+
+def begin(config: Path, run: Path, *overrides: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "hotloop", "train", str(config), "--out", str(run), *overrides]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+LONG = ("train.steps=4000", "checkpoint.every_steps=50", "eval.every_steps=0")
+
+
+def test_ctrl_c_saves_and_the_same_command_continues(tiny_config: Path, tmp_path: Path) -> None:
+    tiny_config.write_text(tiny_config.read_text().replace("  windows: 4\n", ""))
+    run = tmp_path / "run"
+    child = begin(tiny_config, run, *LONG)
+    wait_for_steps(run, 60, child)
+    child.send_signal(signal.SIGINT)
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode == 75, errors
+    assert "run the same command again to continue" in errors
+    done = max(record.step for record in read_steps(run / "steps.jsonl")) + 1
+    assert f"saved at step {done}" in errors
+    child = begin(tiny_config, run, *LONG)
+    wait_for_steps(run, done + 20, child)
+    child.kill()
+    child.communicate()
+    steps = [record.step for record in read_steps(run / "steps.jsonl")]
+    assert steps == list(range(len(steps)))
+
+
+def test_killed_twice_it_still_continues_without_a_gap(tiny_config: Path, tmp_path: Path) -> None:
+    tiny_config.write_text(tiny_config.read_text().replace("  windows: 4\n", ""))
+    run = tmp_path / "run"
+    for count in (70, 160):
+        child = begin(tiny_config, run, *LONG)
+        wait_for_steps(run, count, child)
+        child.kill()
+        child.communicate()
+    finished = hotloop(
+        "train", str(tiny_config), "--out", str(run), *LONG, "--json", str(tmp_path / "out.json")
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert json.loads((tmp_path / "out.json").read_text())["steps"] == 4000
+    steps = [record.step for record in read_steps(run / "steps.jsonl")]
+    assert steps == list(range(4000))
+
+
+def test_bad_key_exits_2_without_a_traceback(tiny_config: Path, tmp_path: Path) -> None:
+    ended = hotloop(
+        "train", str(tiny_config), "train.compiled=true", "--out", str(tmp_path / "run")
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[0] == "error: unknown key `train.compiled`"
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_a_compiler_it_trains_eager_and_says_so(tiny_config: Path, tmp_path: Path) -> None:
+    ended = hotloop(
+        *("train", str(tiny_config), "train.compile=true", "--out", str(tmp_path / "run")),
+        CXX="no-such-compiler",
+        PATH=str(Path(sys.executable).parent),
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "train.compile is off: " in ended.stderr
+    census = json.loads((tmp_path / "run/census.json").read_text())
+    assert census["compiled"] is False
+    assert any("train.compile is off" in note for note in census["notes"])
+
+
+def test_compiled_training_is_one_graph_with_the_same_losses(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    compiled, eager = tmp_path / "compiled", tmp_path / "eager"
+    for run, setting in ((compiled, "train.compile=true"), (eager, "train.compile=false")):
+        ended = hotloop("train", str(tiny_config), setting, "--out", str(run))
+        assert ended.returncode == 0, ended.stderr
+    census = json.loads((compiled / "census.json").read_text())
+    assert census["num_graphs"] == 1
+    assert census["num_graph_breaks"] == 0
+    records = list(read_steps(compiled / "steps.jsonl"))
+    assert [record.step for record in records if "compile" in record.tags] == [0]
+    for a, b in zip(records, read_steps(eager / "steps.jsonl"), strict=True):
+        assert a.loss is not None
+        assert b.loss is not None
+        assert abs(a.loss - b.loss) < 1e-4 * b.loss
+
+
+def test_unwritable_directory_exits_4(tiny_config: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    ended = hotloop("train", str(tiny_config), "--out", str(tmp_path / "file" / "run"))
+    assert ended.returncode == 4
+    assert "Traceback" not in ended.stderr
+
+
+def test_generate_writes_text_and_refuses_what_is_no_run(tiny_config: Path, tmp_path: Path) -> None:
+    assert hotloop("train", str(tiny_config), "--out", str(tmp_path / "run")).returncode == 0
+    written = hotloop("generate", str(tmp_path / "run"), "--prompt", "the ", "--tokens", "5")
+    assert written.returncode == 0, written.stderr
+    assert written.stdout.startswith("the ")
+    refused = hotloop("generate", str(tmp_path))
+    assert refused.returncode == 2
+    assert "not a run directory" in refused.stderr

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hotloop.core.errors import CommandFailed, UsageError
+from hotloop.core.measurement import Measurement, Plan
+from hotloop.trial.arm import Arm, refuse_missing
+from hotloop.trial.measure import load_measurement, measure
+
+
+def run(arm: Arm, directory: Path, *, warmup: int = 0, steps: int = 1) -> Measurement:
+    return measure(
+        arm, directory=directory / "trial", plan=Plan(warmup, steps, 60), seed="0",
+        cache=directory / "cache", workdir=None,
+    )  # fmt: skip
+
+
+def losses_printed(directory: Path) -> list[float]:
+    lines = (directory / "trial" / "log.txt").read_text().splitlines()
+    return [float(line.split()[1]) for line in lines if line.startswith("loss ")]
+
+
+def test_foreign_script_is_clocked_with_its_own_losses_and_ended_without_its_ending(
+    tmp_path: Path, training: Callable[..., Arm]
+) -> None:
+    ending = tmp_path / "saved.pt"
+    measured = run(training(ending=ending), tmp_path, warmup=5, steps=20)
+    assert [record.step for record in measured.records] == list(range(25))
+    assert [record.loss for record in measured.records] == losses_printed(tmp_path)
+    assert all(record.wall_s > 0 for record in measured.records)
+    assert [r.step for r in measured.counted()] == list(range(5, 25))
+    assert not ending.exists()
+    assert "ended by itself" not in (tmp_path / "trial" / "log.txt").read_text()
+    assert measured.returncode is None  # ended after its last counted step
+    census = measured.census
+    assert census is not None
+    assert (census.device, census.num_threads, census.optimizer) == ("cpu", 1, "AdamW")
+    assert census.parameter_dtypes == ("float32",)
+    assert census.host_peak_bytes
+    assert measured.environment.python == sys.version.split()[0]
+    assert load_measurement(tmp_path / "trial" / "measurement.json") == measured
+
+
+def test_script_that_ends_too_early_says_how_many_steps_it_made(
+    tmp_path: Path, training: Callable[..., Arm]
+) -> None:
+    with pytest.raises(CommandFailed, match="made 7 steps, 25 were asked for") as caught:
+        run(training(steps=7, ending=tmp_path / "x"), tmp_path, warmup=5, steps=20)
+    assert "ended by itself" in str(caught.value)
+    assert not (tmp_path / "trial" / "measurement.json").exists()
+
+
+def test_python_that_ignores_the_environment_is_refused_with_the_reason(tmp_path: Path) -> None:
+    arm = Arm("plain", (sys.executable, "-I", "-c", "pass"), "step_clock")
+    with pytest.raises(CommandFailed, match=r"reads PYTHONPATH \(not -I, -E or -S\)"):
+        run(arm, tmp_path, warmup=1)
+
+
+def test_users_own_sitecustomize_still_runs_and_ours_is_gone_from_the_path(
+    tmp_path: Path, python: Callable[..., Arm]
+) -> None:
+    (tmp_path / "users").mkdir()
+    (tmp_path / "users" / "sitecustomize.py").write_text("LOADED = 'the user'\n")
+    source = "import sys, sitecustomize; print(sitecustomize.LOADED, 'bootstrap' in str(sys.path))"
+    arm = python(source, records="step_clock", env={"PYTHONPATH": str(tmp_path / "users")})
+    with pytest.raises(CommandFailed, match="made 0 steps") as caught:
+        run(arm, tmp_path, warmup=1)
+    assert "the user False" in str(caught.value)
+
+
+def test_nothing_of_our_environment_but_hotloop_is_put_on_the_path(
+    tmp_path: Path, python: Callable[..., Arm]
+) -> None:
+    source = "import os; print([os.listdir(p) for p in os.environ['PYTHONPATH'].split(':')])"
+    with pytest.raises(CommandFailed) as caught:
+        run(python(source, records="step_clock", env={"PYTHONPATH": ""}), tmp_path, warmup=1)
+    listed = str(caught.value).rsplit("[[", 1)[1].split("], [")
+    assert "sitecustomize.py" in listed[0]
+    assert listed[1].startswith("'hotloop']")
+
+
+def test_failing_command_shows_its_code_and_the_end_of_its_log(
+    tmp_path: Path, python: Callable[..., Arm]
+) -> None:
+    with pytest.raises(CommandFailed, match="ended with exit code 3") as caught:
+        run(python("print('no data here'); raise SystemExit(3)"), tmp_path)
+    assert caught.value.returncode == 3
+    assert "no data here" in str(caught.value)
+    assert caught.value.where == str(tmp_path / "trial" / "log.txt")
+
+
+def test_own_trainer_writes_its_run_where_it_is_told(
+    tmp_path: Path, python: Callable[..., Arm]
+) -> None:
+    source = """
+import pathlib, sys
+run = pathlib.Path(sys.argv[1])
+lines = ['{"step":%d,"wall_s":0.5,"loss":%s}' % (i, "NaN" if i == 3 else i) for i in range(4)]
+(run / "steps.jsonl").write_text("\\n".join(lines) + "\\n")
+(run / "census.json").write_text('{"device": "cpu"}')
+"""
+    arm = python(source, "{run}", records="run")
+    measured = run(
+        Arm(arm.name, arm.command, "run", tokens_per_step=64), tmp_path, warmup=1, steps=3
+    )
+    assert [record.tags for record in measured.records] == [("warmup",), (), (), ()]
+    assert {record.tokens for record in measured.records} == {64}
+    assert measured.census is not None
+    assert measured.command[-1] == str(tmp_path / "trial" / "run")
+    assert measured.returncode == 0
+    # A loss that is not a number is what the judge most needs to see.
+    stored = load_measurement(tmp_path / "trial" / "measurement.json")
+    assert math.isnan(stored.records[3].loss or 0.0)
+
+
+def test_command_without_steps_gives_one_sample_of_its_wall_time(
+    tmp_path: Path, python: Callable[..., Arm]
+) -> None:
+    measured = run(python("import time; time.sleep(0.1)"), tmp_path)
+    (sample,) = measured.samples
+    assert 0.1 < sample.value < 2
+    assert measured.records == ()
+    assert measured.environment.torch is None  # not seen from outside
+
+
+def test_missing_program_or_directory_is_a_usage_error(tmp_path: Path) -> None:
+    for arm in (
+        Arm("a", ("no-such-program",), "none"),
+        Arm("a", (str(tmp_path / "no-such-file"),), "none"),
+        Arm("a", ("./relative",), "none"),
+        Arm("a", (sys.executable,), "none", workdir=tmp_path / "missing"),
+    ):
+        with pytest.raises(UsageError):
+            refuse_missing(arm)
+    refuse_missing(Arm("a", (sys.executable,), "none"))
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "-x", "ä"])
+def test_arm_whose_name_cannot_name_a_directory_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be named"):
+        Arm(name, ("x",), "none")

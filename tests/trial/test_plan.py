@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from hotloop.core.errors import UsageError
+from hotloop.trial.plan import TrialPlan, candidate_first
+
+
+def plan(**changes: object) -> TrialPlan:
+    return TrialPlan(**{"warmup_steps": 2, "steps": 5, "timeout_s": 60.0, **changes})  # type: ignore[arg-type]
+
+
+def test_each_arm_runs_first_once_in_every_block_of_two_pairs() -> None:
+    for seed in range(50):
+        order = candidate_first(10, seed)
+        assert all(order[block] != order[block + 1] for block in range(0, 10, 2))
+
+
+def test_order_is_drawn_from_the_seed_and_not_always_the_same() -> None:
+    orders = {candidate_first(10, seed) for seed in range(200)}
+    assert candidate_first(10, 3) == candidate_first(10, 3)
+    assert len(orders) == 2**5  # every sequence of blocks occurs
+    first = sum(candidate_first(10, seed)[0] for seed in range(1000))
+    assert 430 < first < 570
+
+
+def test_shorter_order_is_the_beginning_of_a_longer_one() -> None:
+    assert candidate_first(10, 1)[:5] == candidate_first(5, 1)
+
+
+def test_all_error_is_spent_at_the_last_pair_that_may_be_measured() -> None:
+    assert plan().planned_looks == (4, 6, 10)
+    assert plan(max_pairs=6).planned_looks == (4, 6)
+    assert plan(max_pairs=8).planned_looks == (4, 6, 8)
+    assert plan(max_pairs=3).planned_looks == (3,)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"steps": 0},
+        {"warmup_steps": -1},
+        {"timeout_s": 0},
+        {"timeout_s": float("nan")},
+        {"max_pairs": 1},
+        {"looks": ()},
+        {"looks": (4, 4)},
+        {"looks": (6, 4)},
+        {"aa_pairs": -1},
+    ],
+)
+def test_plan_that_compares_nothing_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        plan(**changes)

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hotloop.core.errors import CommandFailed, UsageError
+from hotloop.trial.process import describe_end, run_process, tail
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are found through /proc")
+
+# A grandchild in a session of its own, as torchrun makes them, that ignores polite requests.
+FAMILY = """
+import subprocess, sys, time
+source = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+child = subprocess.Popen([sys.executable, "-S", "-c", source], start_new_session=True)
+open(sys.argv[1] + ".part", "w").write(str(child.pid))
+import os; os.rename(sys.argv[1] + ".part", sys.argv[1])
+time.sleep(60)
+"""
+
+# hotloop itself, as a process that can be interrupted or killed.
+PARENT = """
+import os, sys
+from pathlib import Path
+from hotloop.trial.process import run_process
+here = Path(sys.argv[1])
+try:
+    run_process([sys.executable, "-S", "-c", sys.argv[2], str(here / "pid")], workdir=here,
+                env=dict(os.environ), log=here / "log", timeout_s=60, name="family")
+except KeyboardInterrupt:
+    sys.exit(75)
+"""
+
+
+def run(source: str, directory: Path, *, timeout_s: float = 30, arguments: tuple[str, ...] = ()):  # type: ignore[no-untyped-def]
+    return run_process(
+        [sys.executable, "-S", "-c", source, *arguments],
+        workdir=directory,
+        env=dict(os.environ),
+        log=directory / "log",
+        timeout_s=timeout_s,
+        name="it",
+    )
+
+
+def alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def wait_for(condition: Callable[[], bool], limit_s: float = 15.0) -> bool:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+def start_family(directory: Path) -> tuple[subprocess.Popen[bytes], int]:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(directory), FAMILY])
+    assert wait_for((directory / "pid").exists)
+    return parent, int((directory / "pid").read_text())
+
+
+def test_wall_time_is_measured_without_polling_naps(tmp_path: Path) -> None:
+    times = [run("import time; time.sleep(0.1)", tmp_path).wall_s for _ in range(3)]
+    assert all(0.1 < value < 1.0 for value in times)
+    assert len({round(value, 4) for value in times}) > 1  # not quantised to 50 ms
+
+
+@linux
+def test_timeout_ends_grandchildren_too_and_quotes_the_log(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed, match=r"had not finished after 1.5 s") as caught:
+        run("print('so far', flush=True)\n" + FAMILY, tmp_path, timeout_s=1.5, arguments=(str(tmp_path / "pid"),))  # fmt: skip
+    assert "so far" in str(caught.value)
+    assert caught.value.returncode == 124
+    assert not alive(int((tmp_path / "pid").read_text()))
+
+
+@linux
+def test_ctrl_c_ends_children_and_grandchildren(tmp_path: Path) -> None:
+    parent, grandchild = start_family(tmp_path)
+    assert alive(grandchild)
+    parent.send_signal(signal.SIGINT)
+    assert parent.wait(20) == 75
+    assert not alive(grandchild)
+
+
+@linux
+def test_kill_9_of_hotloop_leaves_no_process_behind(tmp_path: Path) -> None:
+    parent, grandchild = start_family(tmp_path)
+    parent.kill()
+    parent.wait()
+    assert wait_for(lambda: not alive(grandchild))
+
+
+@linux
+def test_process_that_outlives_its_command_is_ended(tmp_path: Path) -> None:
+    source = FAMILY.replace("time.sleep(60)\n", "")
+    assert run(source, tmp_path, arguments=(str(tmp_path / "pid"),)).returncode == 0
+    assert not alive(int((tmp_path / "pid").read_text()))
+
+
+def test_program_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no-such-program"):
+        run_process(
+            ["no-such-program"], workdir=tmp_path, env={}, log=tmp_path / "log", timeout_s=5, name="x"
+        )  # fmt: skip
+
+
+def test_tail_shows_the_last_state_of_a_progress_bar(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"start\r\n 10%\r 50%\r100%\nlast\xff\n\n")
+    assert [line.strip() for line in tail(log).splitlines()[1:]] == ["start", "100%", "last\ufffd"]
+    log.write_bytes(b"")
+    assert tail(log) == "It printed nothing."
+
+
+def test_kill_by_the_system_is_named() -> None:
+    assert describe_end(3) == "ended with exit code 3"
+    assert "SIGKILL" in describe_end(-9)
+    assert "memory" in describe_end(-9)

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.core.errors import CommandFailed, UsageError
+from hotloop.core.files import read_json
+from hotloop.core.judgement import Verdict
+from hotloop.trial.arm import Arm
+from hotloop.trial.plan import TrialPlan
+from hotloop.trial.session import SessionResult, compare_arms
+
+PLAN = TrialPlan(warmup_steps=0, steps=1, timeout_s=30, looks=(4,), aa_pairs=1, seed=1)
+
+# hotloop itself, as a process that can be interrupted or killed in the middle of a session.
+PARENT = """
+import sys
+from pathlib import Path
+from hotloop.core.errors import HotloopError
+from hotloop.trial.arm import Arm
+from hotloop.trial.plan import TrialPlan
+from hotloop.trial.session import compare_arms
+def arm(name, seconds):
+    return Arm(name, (sys.executable, "-S", "-c", f"import time; time.sleep({seconds})"), "none")
+plan = TrialPlan(warmup_steps=0, steps=1, timeout_s=30, looks=(4,), aa_pairs=1, seed=1)
+try:
+    compare_arms(arm("plain", 0.3), arm("other", 0.2), directory=Path(sys.argv[1]), plan=plan,
+                 parity_class="bitwise")
+except HotloopError as error:
+    print(error)
+    sys.exit(error.exit_code)
+"""
+
+
+def sleeper(name: str, seconds: float) -> Arm:
+    source = f"import time; time.sleep({seconds})"
+    return Arm(name, (sys.executable, "-S", "-c", source), "none")
+
+
+def session(directory: Path, baseline: Arm, candidate: Arm, **rest: Any) -> SessionResult:
+    return compare_arms(
+        baseline, candidate, directory=directory, parity_class="bitwise", **{"plan": PLAN, **rest}
+    )
+
+
+def finished(directory: Path) -> dict[str, float]:
+    """Name of each finished trial and when its process started."""
+    return {
+        path.parent.name: json.loads(path.read_text())["started_at"]
+        for path in directory.glob("*/measurement.json")
+    }
+
+
+def wait_until_finished(directory: Path, number: int) -> None:
+    deadline = time.monotonic() + 30
+    while len(finished(directory)) < number:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("baseline_s", "candidate_s", "outcome"), [(0.1, 0.25, "regressed"), (0.25, 0.1, "improved")]
+)
+def test_planted_difference_is_found_with_its_sign(
+    tmp_path: Path, baseline_s: float, candidate_s: float, outcome: str
+) -> None:
+    seen: list[tuple[str, float, float | None]] = []
+    result = session(
+        tmp_path / "session",
+        sleeper("plain", baseline_s),
+        sleeper("other", candidate_s),
+        progress=lambda what, done, total, note: seen.append((what, done, total)),
+    )
+    assert result.verdict.outcome == outcome
+    assert result.verdict.num_pairs == 4
+    assert [(a.arm, b.arm) for a, b in result.pairs] == [("plain", "other")] * 4
+    assert [(a.arm, b.arm) for a, b in result.aa_pairs] == [("plain", "plain")]
+    firsts = [a.plan.position for a, _ in result.pairs]
+    assert sorted(firsts[:2]) == sorted(firsts[2:]) == [0, 1]
+    for baseline, candidate in result.pairs:  # the directory's letter is the order in time
+        early, late = sorted((baseline, candidate), key=lambda m: m.started_at or 0)
+        assert (early.plan.position, late.plan.position) == (0, 1)
+    assert read_json(tmp_path / "session" / "verdict.json", Verdict) == result.verdict
+    assert seen[0] == ("A/A pair 1 of 1: plain", 0, 10)
+    assert "pair 3 of up to 4: other" in [what for what, _, _ in seen]
+    assert {f"aa-01-{letter}-plain" for letter in "ab"} < set(finished(tmp_path / "session"))
+
+
+def test_session_killed_in_the_middle_continues_with_what_it_had(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PARENT, str(tmp_path)]
+    parent = subprocess.Popen(command)
+    wait_until_finished(tmp_path, 3)
+    parent.kill()
+    parent.wait()
+    before = finished(tmp_path)
+    assert 3 <= len(before) < 10
+
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    wait_until_finished(tmp_path, len(before) + 1)
+    parent.send_signal(signal.SIGINT)
+    output, _ = parent.communicate(timeout=20)
+    assert parent.returncode == 75, output
+    assert "run the same command again: it continues" in output
+    interrupted = finished(tmp_path)
+    assert before.items() < interrupted.items()
+
+    result = session(tmp_path, sleeper("plain", 0.3), sleeper("other", 0.2))
+    assert interrupted.items() < finished(tmp_path).items()
+    assert len(finished(tmp_path)) == 10
+    assert result.verdict.num_pairs == 4
+    again = session(tmp_path, sleeper("plain", 0.3), sleeper("other", 0.2))
+    assert again == result
+
+
+def test_directory_of_another_comparison_is_refused(tmp_path: Path) -> None:
+    arms = sleeper("plain", 0.0), sleeper("other", 0.0)
+    session(tmp_path, *arms)
+    session(tmp_path, *arms, plan=replace(PLAN, timeout_s=60))  # more time is no other comparison
+    with pytest.raises(UsageError, match=r"holds another comparison \(other plan"):
+        session(tmp_path, *arms, plan=replace(PLAN, seed=2))
+    with pytest.raises(UsageError, match="other candidate"):
+        session(tmp_path, arms[0], sleeper("other", 0.01))
+
+
+def test_edited_script_is_another_comparison(tmp_path: Path) -> None:
+    user = tmp_path / "user"
+    user.mkdir()
+    (user / "script.py").write_text("pass")
+    arms = [
+        Arm(name, (sys.executable, "-S", "script.py"), "none", workdir=user) for name in ("a", "b")
+    ]
+    session(user / "out", *arms)  # inside the very directory that is copied
+    assert len(finished(user / "out")) == 10
+    session(user / "out", *arms)
+    (user / "script.py").write_text("print()")
+    with pytest.raises(UsageError, match="files of the working directory"):
+        session(user / "out", *arms)
+
+
+def test_failing_arm_keeps_what_was_finished_and_is_tried_again(tmp_path: Path) -> None:
+    flag = tmp_path / "fixed"
+    source = f"import pathlib, sys; sys.exit(0 if pathlib.Path({str(flag)!r}).exists() else 'ouch')"
+    failing = Arm("other", (sys.executable, "-S", "-c", source), "none")
+    with pytest.raises(CommandFailed, match=r"pair 1 of up to 4: other: `other` ended") as caught:
+        session(tmp_path / "out", sleeper("plain", 0.0), failing)
+    assert "ouch" in str(caught.value)
+    kept = finished(tmp_path / "out")
+    assert len(kept) >= 2
+    flag.touch()
+    session(tmp_path / "out", sleeper("plain", 0.0), failing)
+    assert kept.items() < finished(tmp_path / "out").items()
+
+
+def test_two_sessions_in_one_directory_are_refused(tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    with (tmp_path / ".hotloop-session").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(UsageError, match="another hotloop is measuring"):
+            session(tmp_path, sleeper("a", 0), sleeper("b", 0))
+
+
+def test_arms_that_make_no_comparison_are_refused_before_anything_runs(
+    tmp_path: Path, training: Callable[..., Arm]
+) -> None:
+    with pytest.raises(UsageError, match="both arms are named"):
+        session(tmp_path / "out", sleeper("a", 0), sleeper("a", 1))
+    with pytest.raises(UsageError, match="at least 1 warm-up step"):
+        session(tmp_path / "out", training(name="a"), training(name="b"))
+    with pytest.raises(UsageError, match="measure both in the same way"):
+        session(tmp_path / "out", training(name="a"), sleeper("b", 0))
+    with pytest.raises(UsageError, match="no-such-program"):
+        session(tmp_path / "out", sleeper("a", 0), Arm("b", ("no-such-program",), "none"))
+    assert not (tmp_path / "out").exists()

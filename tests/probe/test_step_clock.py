@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import hotloop.core.census as census_module
+import hotloop.core.errors as errors_module
+import hotloop.core.step as step_module
 from hotloop.core.census import Census
 from hotloop.core.files import read_json
 from hotloop.core.step import StepRecord, read_steps
+from hotloop.probe import foreign_process, step_clock
 
 MODEL = """
 import json, os, sys, torch
@@ -55,10 +60,8 @@ def test_clock_needs_nothing_but_torch_and_the_standard_library(tmp_path: Path) 
 import sys
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("pydantic", "numpy", "scipy", "yaml", "click", "rich", "psutil"):
+        if name.split(".")[0] in ("pydantic", "scipy", "yaml", "click", "rich", "psutil"):
             raise ModuleNotFoundError(name, name=name)
-for name in [n for n in sys.modules if n.split(".")[0] in ("numpy", "yaml")]:
-    del sys.modules[name]
 sys.meta_path.insert(0, Refuse())
 before = set(sys.modules)
 from hotloop.probe import step_clock
@@ -78,6 +81,17 @@ print(json.dumps(sorted(m for m in set(sys.modules) - before if m.startswith("ho
         "hotloop.probe.step_clock",
     ]
     assert len(records(tmp_path)) == 2
+
+
+def test_files_of_the_clock_import_nothing_but_torch_and_the_standard_library() -> None:
+    allowed = {*sys.stdlib_module_names, "torch", "hotloop"}
+    for module in (census_module, errors_module, step_module, foreign_process, step_clock):
+        assert module.__file__
+        for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
+            if isinstance(node, ast.Import):
+                assert {name.name.split(".")[0] for name in node.names} <= allowed
+            elif isinstance(node, ast.ImportFrom):
+                assert (node.module or "").split(".")[0] in allowed
 
 
 def test_losses_are_bit_identical_with_and_without_the_clock(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hotloop.core.errors import CommandFailed, UsageError
+from hotloop.core.errors import CommandFailed, EnvironmentFailed, UsageError
 from hotloop.core.files import read_json
 from hotloop.core.judgement import Verdict
 from hotloop.trial.arm import Arm
@@ -117,6 +117,7 @@ def test_session_killed_in_the_middle_continues_with_what_it_had(tmp_path: Path)
     assert interrupted.items() < finished(tmp_path).items()
     assert len(finished(tmp_path)) == 10
     assert result.verdict.num_pairs == 4
+    assert not list(tmp_path.glob("*/tmp"))  # nor what it links to
     again = session(tmp_path, sleeper("plain", 0.3), sleeper("other", 0.2))
     assert again == result
 
@@ -180,3 +181,9 @@ def test_arms_that_make_no_comparison_are_refused_before_anything_runs(
     with pytest.raises(UsageError, match="no-such-program"):
         session(tmp_path / "out", sleeper("a", 0), Arm("b", ("no-such-program",), "none"))
     assert not (tmp_path / "out").exists()
+
+
+def test_directory_that_cannot_be_made_is_a_failed_environment(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentFailed, match="cannot make the directory"):
+        session(tmp_path / "file" / "out", sleeper("a", 0), sleeper("b", 0))

@@ -3,46 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hotloop.cli.output import write_object
-from hotloop.core.errors import UsageError
+from hotloop.cli.run_directory import Found, read_run
 
 if TYPE_CHECKING:
-    from hotloop.core.judgement import Diagnosis, Verdict
-    from hotloop.core.measurement import Environment, Measurement
     from hotloop.core.settings import Settings
-    from hotloop.core.step import StepRecord
-
-STAGES = (
-    "verdict.json",
-    "quickstart.json",
-    "diagnosis.json",
-    "measurement.json",
-    "steps.jsonl",
-    "steps-0.jsonl",
-)
-"""Files, any of which makes a directory worth reporting on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a run directory holds. `None` or empty: not there."""
-
-    directory: Path
-    settings: Settings | None
-    environment: Environment | None
-    measurement: Measurement | None
-    diagnosis: Diagnosis | None
-    verdict: Verdict | None
-    quickstart: dict[str, Any] | None
-    evals: tuple[dict[str, Any], ...]
-    notes: tuple[str, ...]
+    from hotloop.report.html import Page
 
 
 @click.command()
@@ -66,174 +37,6 @@ def report(run: Path, json_file: str | None, html_file: Path | None) -> None:
         click.echo(text_of(found))
         if html_file is not None:
             click.echo(f"\npage written to {html_file}")
-
-
-def read_run(directory: Path) -> Found:
-    """Read every stored stage. Raises `UsageError` for nothing there, or for the first damage."""
-    from hotloop.core.files import read_json
-    from hotloop.core.judgement import Diagnosis, Verdict
-    from hotloop.core.measurement import Environment
-    from hotloop.core.settings import load_settings
-
-    if not directory.is_dir():
-        what = "not a directory" if directory.exists() else "no such directory"
-        raise UsageError(
-            what, where=str(directory), do="give the run directory of a `hotloop` command"
-        )
-    if not any((directory / name).is_file() for name in STAGES):
-        raise UsageError(
-            "nothing to report on yet"
-            if (directory / "config.yaml").is_file()
-            else "not a run directory",
-            where=str(directory),
-            do=f"a run directory holds at least one of {', '.join(STAGES)}",
-        )
-
-    def stored(name: str, kind: type[Any]) -> Any:
-        path = directory / name
-        return read_json(path, kind) if path.is_file() else None
-
-    config = directory / "config.yaml"
-    settings = load_settings(config) if config.is_file() else None
-    environment: Environment | None = stored("environment.json", Environment)
-    measurement = _measurement(directory, settings, environment)
-    verdict = stored("verdict.json", Verdict)
-    diagnosis = stored("diagnosis.json", Diagnosis)
-    if diagnosis is None and measurement is not None and measurement.records:
-        from hotloop.judge.diagnose import diagnose
-
-        try:
-            diagnosis = diagnose(measurement)
-        except ValueError as error:
-            raise UsageError(f"damaged step records: {error}", where=str(directory)) from error
-    return Found(
-        directory=directory,
-        settings=settings,
-        environment=environment or (measurement.environment if measurement else None),
-        measurement=measurement,
-        diagnosis=diagnosis,
-        verdict=verdict,
-        quickstart=_mapping(directory / "quickstart.json"),
-        evals=_lines(directory / "evals.jsonl"),
-        notes=_notes(settings, measurement),
-    )
-
-
-def _measurement(
-    directory: Path, settings: Settings | None, environment: Environment | None
-) -> Measurement | None:
-    """The stored measurement, or one built from what a training run writes as it goes."""
-    from hotloop.core.census import Census
-    from hotloop.core.files import read_json
-    from hotloop.core.measurement import Measurement, Plan
-    from hotloop.core.step import read_steps
-
-    path = directory / "measurement.json"
-    if path.is_file():
-        return read_json(path, Measurement)
-    steps = next(
-        (p for n in ("steps.jsonl", "steps-0.jsonl") if (p := directory / n).is_file()), None
-    )
-    if steps is None:
-        return None
-    records = tuple(read_steps(steps))
-    for record in records:
-        if not _is_sound(record):
-            raise UsageError(
-                f"damaged step record: seconds and losses of step {record.step} must be numbers",
-                where=str(steps),
-                do="delete that line to read the rest",
-            )
-    census = directory / "census.json"
-    warmup = sum("warmup" in record.tags for record in records)
-    planned = settings.config.train.steps if settings else len(records)
-    return Measurement(
-        arm="train",
-        command=(),
-        plan=Plan(warmup_steps=warmup, steps=max(planned - warmup, 0), timeout_s=0.0),
-        environment=environment or _unknown_environment(),
-        records=records,
-        census=read_json(census, Census) if census.is_file() else None,
-    )
-
-
-def _is_sound(record: StepRecord) -> bool:
-    """Whether what is shown and summed are numbers; reading the line checks only its keys."""
-    host: object = record.host
-    shown: list[object] = [record.wall_s, 0.0 if record.loss is None else record.loss]
-    if not isinstance(host, dict):
-        return False
-    return all(isinstance(value, int | float) for value in [*shown, *host.values()])
-
-
-def _unknown_environment() -> Environment:
-    from hotloop.core.measurement import Environment
-
-    return Environment(
-        device="not recorded",
-        num_devices=1,
-        cpu_model=None,
-        num_cpus=1,
-        cpu_quota=1.0,
-        memory_limit_bytes=None,
-        platform="not recorded",
-        kernel=None,
-        python="not recorded",
-        torch=None,
-        cuda=None,
-        driver=None,
-        hotloop="not recorded",
-    )
-
-
-def _mapping(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UsageError(f"not valid JSON: {error}", where=str(path)) from error
-    if not isinstance(value, dict):
-        raise UsageError("damaged: not an object", where=str(path))
-    return value
-
-
-def _lines(path: Path) -> tuple[dict[str, Any], ...]:
-    """`evals.jsonl`. A torn last line was being written when the run ended."""
-    if not path.is_file():
-        return ()
-    evals = []
-    lines = path.read_bytes().splitlines(keepends=True)
-    for number, line in enumerate(lines, 1):
-        try:
-            value = json.loads(line)
-            evals.append({"step": int(value["step"]), "loss": float(value["loss"]), **value})
-        except (ValueError, TypeError, KeyError) as error:
-            if number == len(lines) and not line.endswith(b"\n"):
-                break
-            raise UsageError(
-                f"damaged evaluation: {error}", where=f"{path}:{number}", do="delete that line"
-            ) from error
-    return tuple(evals)
-
-
-def _notes(settings: Settings | None, measurement: Measurement | None) -> tuple[str, ...]:
-    notes: list[str] = []
-    if settings is not None and measurement is not None and measurement.arm == "train":
-        done = 1 + max((record.step for record in measurement.records), default=-1)
-        planned = settings.config.train.steps
-        if done < planned:
-            notes.append(
-                f"unfinished: {done} of {planned} steps; run the same `hotloop train` again to continue"
-            )
-    if measurement is not None:
-        if not measurement.records and not measurement.samples:
-            notes.append("no step has been recorded yet")
-        if any(r.loss is not None and not math.isfinite(r.loss) for r in measurement.records):
-            notes.append("a loss was not finite: the run diverged")
-        if measurement.census is not None:
-            notes.extend(measurement.census.notes)
-    return tuple(notes)
 
 
 def facts_of(found: Found) -> list[tuple[str, str]]:
@@ -277,7 +80,9 @@ def text_of(found: Found) -> str:
     parts = [str(found.directory)]
     if found.verdict is not None:
         parts.append(terminal.render_verdict(found.verdict))
-    parts.append(terminal.render_rows("run", facts_of(found)))
+    # The diagnosis opens with the speed.
+    facts = [fact for fact in facts_of(found) if fact[0] != "speed"]
+    parts.append(terminal.render_rows("run", facts))
     parts.append("\n".join(found.notes))
     if found.diagnosis is not None:
         parts.append(terminal.render_diagnosis(found.diagnosis))
@@ -288,7 +93,7 @@ def text_of(found: Found) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def page_of(found: Found) -> Any:
+def page_of(found: Found) -> Page:
     """The same, as a `report.html.Page`."""
     from hotloop.report.html import Page
     from hotloop.report.words import answer

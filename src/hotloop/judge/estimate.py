@@ -1,8 +1,8 @@
 """Intervals from per-pair log ratios.
 
-The unit of replication is the pair of processes. Steps within a process share its memory layout,
-its place on the machine and the moment; treating them as independent calls 44 % of identical pairs of
-runs different on the reference machine (`benchmarks/results/judge_validation.md` repeats that count).
+The unit of replication is the pair of processes. Steps within a process share its memory layout, its
+place on the machine and the moment; a t-test that treats them as independent calls most neighbouring
+runs of the same program different (`benchmarks/results/judge_validation.md` counts them).
 
 Why a t-interval on so few pairs is honest here. The order within each pair is drawn at random, so
 without a true difference every log ratio is symmetric about 0 whatever the shape of the process times:

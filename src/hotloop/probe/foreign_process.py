@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,6 +29,18 @@ def refuse_untested_torch() -> None:
         raise TorchTooOld(
             f"torch {torch.__version__} is older than {oldest}, the oldest that was tested"
         )
+
+
+def keep_untraced(*functions: Callable[..., Any]) -> None:
+    """Have dynamo run these as they are when it meets them, and go on compiling what they call.
+
+    `torch.compiler.disable` would also keep what they call from being compiled: a checkpointed
+    block is computed again inside `backward`.
+    """
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+    for function in functions:
+        frames.set_code_exec_strategy(function.__code__, skip)
 
 
 def device_of(optimizer: torch.optim.Optimizer) -> torch.device:

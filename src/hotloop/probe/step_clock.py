@@ -24,6 +24,7 @@ import platform
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from hotloop.probe.foreign_process import (
     describe_optimizer,
     device_of,
     end_process,
+    keep_untraced,
     parameter_dtypes,
     peak_bytes,
     refuse_untested_torch,
@@ -239,17 +241,14 @@ class _Backward:
         self._clock = clock
 
     def __get__(self, tensor: torch.Tensor | None, owner: type | None = None) -> Any:
-        bound = self._original.__get__(tensor, owner)
         if tensor is None or torch.compiler.is_compiling():
-            return bound
-        clock = self._clock
+            return self._original.__get__(tensor, owner)
+        return partial(self._backward, tensor)
 
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            result = bound(*args, **kwargs)
-            clock.guarded(clock.went_backward, tensor)
-            return result
-
-        return backward
+    def _backward(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        result = self._original(tensor, *args, **kwargs)
+        self._clock.guarded(self._clock.went_backward, tensor)
+        return result
 
 
 def _post_hook(clock: StepClock) -> Any:
@@ -267,6 +266,11 @@ def _post_hook(clock: StepClock) -> Any:
 def install(directory: Path, *, stop_after: int | None = None) -> StepClock:
     """Hook this process. Raises `TorchTooOld` for a torch that was not tested."""
     refuse_untested_torch()
+    # A whole training step that is compiled breaks its graph at `loss.backward()` and calls it from
+    # within: dynamo would start over on these frames, and never come to an end.
+    keep_untraced(
+        _Backward.__get__, _Backward._backward, StepClock.guarded, StepClock.went_backward
+    )
     clock = StepClock(directory, stop_after=stop_after)
     register_optimizer_step_post_hook(_post_hook(clock))
     torch.Tensor.backward = _Backward(torch.Tensor.backward, clock)  # type: ignore[method-assign, assignment]

@@ -143,12 +143,23 @@ def temporary_directory(trial: Path) -> Iterator[Path]:
             path = inside
         else:
             path = Path(tempfile.mkdtemp(prefix="hotloop-"))
+            inside.symlink_to(path)  # so that it is found again when this process was killed
     except OSError as error:
         raise storage_error(error, inside, "make a temporary directory") from error
     try:
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        remove_temporary(trial)
+
+
+def remove_temporary(trial: Path) -> None:
+    """Remove what `temporary_directory` made for `trial`, wherever it lies."""
+    inside = trial / "tmp"
+    if inside.is_symlink():
+        shutil.rmtree(inside.readlink(), ignore_errors=True)
+        inside.unlink()
+    else:
+        shutil.rmtree(inside, ignore_errors=True)
 
 
 def without_own_variables(environment: Mapping[str, str]) -> dict[str, str]:

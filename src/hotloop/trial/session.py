@@ -29,7 +29,7 @@ from hotloop.core.progress import Progress, silent
 from hotloop.judge.compare import compare
 from hotloop.judge.looks import should_stop
 from hotloop.trial.arm import Arm, refuse_missing
-from hotloop.trial.isolation import SESSION_MARK, Listing, list_workdir
+from hotloop.trial.isolation import SESSION_MARK, Listing, list_workdir, remove_temporary
 from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement, measure
 from hotloop.trial.plan import TrialPlan, candidate_first
 
@@ -149,6 +149,7 @@ class _Session:
 
         try:
             if place.exists():  # unfinished: the session was ended in the middle of it
+                remove_temporary(place)
                 shutil.rmtree(place)
             return measure(
                 arm,

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hotloop.core.errors import EnvironmentFailed
+from hotloop.core.files import read_json, write_json
+from hotloop.core.measurement import COMPARABLE_KEYS, Environment
+from hotloop.hardware import limits
+from hotloop.hardware.device import fast_dtypes, pick_device, why_compile_cannot_run
+from hotloop.hardware.environment import read_environment
+
+
+@pytest.fixture
+def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A control-group tree of our own, and 8 CPUs to schedule on."""
+    monkeypatch.setattr(limits, "_CGROUP", tmp_path)
+    monkeypatch.setattr(limits, "num_cpus", lambda: 8)
+    return tmp_path
+
+
+def test_quota_of_version_2_counts_and_not_the_machines_cpus(groups: Path) -> None:
+    (groups / "cpu.max").write_text("150000 100000\n")
+    assert limits.cpu_quota() == 1.5
+    assert limits.default_threads() == 1
+
+
+def test_no_quota_means_all_cpus(groups: Path) -> None:
+    (groups / "cpu.max").write_text("max 100000\n")
+    assert limits.cpu_quota() == 8.0
+
+
+def test_memory_limit_is_the_smaller_of_group_and_machine(groups: Path) -> None:
+    machine = limits.memory_limit_bytes()
+    (groups / "memory.max").write_text("1000000\n")
+    assert limits.memory_limit_bytes() == 1_000_000
+    (groups / "memory.max").write_text(f"{machine * 10}\n")
+    assert limits.memory_limit_bytes() == machine
+
+
+def test_environment_survives_its_file_and_knows_what_matters(tmp_path: Path) -> None:
+    environment = read_environment("cpu")
+    write_json(tmp_path / "environment.json", environment)
+    assert read_json(tmp_path / "environment.json", Environment) == environment
+    for key in ("device", "cpu_model", "platform", "python", "torch"):
+        assert key in COMPARABLE_KEYS
+        assert getattr(environment, key)
+
+
+def test_cpu_knows_its_dtypes_and_missing_compiler_is_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cpu = pick_device("cpu")
+    assert fast_dtypes(cpu)[-1] == "float32"
+    monkeypatch.setenv("CXX", "/no/such/compiler")
+    assert why_compile_cannot_run(cpu)
+
+
+def test_cuda_without_a_gpu_is_the_environments_failure() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has one")
+    with pytest.raises(EnvironmentFailed):
+        pick_device("cuda:0")

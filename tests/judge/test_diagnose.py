@@ -1,0 +1,182 @@
+"""The bound, the findings, and what was not examined."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from judge_inputs import ENVIRONMENT, phased, run
+
+from hotloop.core.census import Census
+from hotloop.core.judgement import Diagnosis
+from hotloop.core.measurement import Measurement, Plan
+from hotloop.core.step import StepRecord
+from hotloop.judge.diagnose import bound_of, diagnose
+from hotloop.judge.findings import FINDINGS
+
+HEALTHY = Census(
+    device="cpu",
+    matmul_dtypes=("bfloat16",),
+    fast_dtypes=("bfloat16",),
+    optimizer="AdamW(fused)",
+    compiled=True,
+    loader={"num_workers": 2, "site": "train.py:42"},
+    clock_read_s=1e-7,
+)
+BUSY = {"data_wait": 0.01, "forward": 0.3, "backward": 0.6, "optimizer": 0.04, "logging": 0.05}
+
+
+def measured(host: dict[str, float], census: Census | None = HEALTHY, *extra: StepRecord) -> Measurement:  # fmt: skip
+    steps = tuple(phased(n, sum(host.values()), **host) for n in range(10))
+    return Measurement("a", (), Plan(0, 10, 1.0), ENVIRONMENT, (*steps, *extra), census=census)
+
+
+def codes(diagnosis: Diagnosis) -> list[str]:
+    return [finding.code for finding in diagnosis.findings]
+
+
+def test_a_healthy_run_has_no_finding_and_is_compute_bound() -> None:
+    diagnosis = diagnose(measured(BUSY))
+    assert diagnosis.findings == ()
+    assert diagnosis.bound == "compute"
+    assert diagnosis.not_examined == ()
+
+
+def test_waiting_for_data_is_input_bound_with_the_gain_of_no_wait() -> None:
+    diagnosis = diagnose(measured({"data_wait": 0.31, "forward": 0.3, "backward": 0.39}))
+    assert diagnosis.bound == "input"
+    assert codes(diagnosis) == ["HL101"]
+    (finding,) = diagnosis.findings
+    assert finding.gain_at_most == pytest.approx(1 / 0.69)
+    assert finding.evidence == pytest.approx({"data_wait_fraction": 0.31, "num_workers": 2})
+    assert (finding.site, finding.optimization) == ("train.py:42", "loader_workers")
+
+
+@pytest.mark.parametrize(("wait", "found"), [(0.049, []), (0.051, ["HL101"])])
+def test_waiting_is_reported_from_five_per_cent(wait: float, found: list[str]) -> None:
+    assert codes(diagnose(measured({"data_wait": wait, "forward": 1 - wait}))) == found
+
+
+def test_an_unfused_optimizer_is_found_from_five_per_cent_of_the_step() -> None:
+    slow = {**BUSY, "optimizer": 0.25}
+    for name, found in (
+        ("AdamW(foreach)", ["HL401"]),
+        ("SGD", ["HL401"]),
+        ("AdamW(fused)", []),
+        ("Lion", []),
+        (None, []),
+    ):
+        assert codes(diagnose(measured(slow, replace(HEALTHY, optimizer=name)))) == found
+    (finding,) = diagnose(measured(slow, replace(HEALTHY, optimizer="AdamW"))).findings
+    share = 0.25 / sum(slow.values())
+    assert finding.gain_at_most == pytest.approx(1 / (1 - share))
+    assert diagnose(measured(slow)).bound == "optimizer"
+    assert codes(diagnose(measured(BUSY, replace(HEALTHY, optimizer="AdamW")))) == []
+
+
+def test_float32_products_are_found_only_where_the_device_is_faster_otherwise() -> None:
+    plain = replace(HEALTHY, matmul_dtypes=("float32",))
+    assert codes(diagnose(measured(BUSY, plain))) == ["HL301"]
+    assert codes(diagnose(measured(BUSY, replace(plain, fast_dtypes=())))) == []
+    mixed = replace(plain, matmul_dtypes=("float32", "bfloat16"))
+    assert codes(diagnose(measured(BUSY, mixed))) == []
+
+
+def test_eager_is_found_only_when_seen_to_be_eager() -> None:
+    assert codes(diagnose(measured(BUSY, replace(HEALTHY, compiled=False)))) == ["HL302"]
+    assert codes(diagnose(measured(BUSY, replace(HEALTHY, compiled=None)))) == []
+
+
+def test_findings_are_ranked_by_gain_and_loose_bounds_come_last() -> None:
+    sick = replace(HEALTHY, matmul_dtypes=("float32",), compiled=False, optimizer="AdamW")
+    host = {"data_wait": 0.2, "forward": 0.3, "backward": 0.4, "optimizer": 0.1}
+    found = diagnose(measured(host, sick)).findings
+    assert [f.code for f in found] == ["HL101", "HL401", "HL301", "HL302"]
+    assert [f.gain_is_loose for f in found] == [False, False, True, True]
+    assert found[0].gain_at_most > found[1].gain_at_most
+
+
+def test_no_finding_without_a_census_and_that_is_said() -> None:
+    diagnosis = diagnose(measured({**BUSY, "data_wait": 0.5}, None))
+    assert codes(diagnosis) == ["HL101"]
+    assert any("no census" in line for line in diagnosis.not_examined)
+
+
+@pytest.mark.parametrize(
+    ("host", "bound"),
+    [
+        ({"forward": 0.4, "backward": 0.5, "data_wait": 0.1}, "input"),
+        ({"forward": 0.4, "backward": 0.51, "data_wait": 0.09}, "compute"),
+        ({"forward": 0.7, "host_to_device": 0.2, "data_wait": 0.1}, "copy"),
+        ({"forward": 0.7, "checkpoint": 0.3}, "checkpoint"),
+        ({"forward": 0.7, "eval": 0.3}, "evaluation"),
+        ({"forward": 0.7, "logging": 0.3}, "logging"),
+        ({"forward": 0.7, "grad_sync": 0.3}, "communication"),
+        ({"forward": 0.75, "optimizer": 0.25}, "optimizer"),
+        ({"forward": 0.7, "optimizer": 0.15, "data_wait": 0.08, "unattributed": 0.07}, "balanced"),
+    ],
+)
+def test_the_largest_exposed_cause_names_the_bound(host: dict[str, float], bound: str) -> None:
+    assert bound_of(host, None, on_cpu=True) == bound
+
+
+def test_host_waits_are_no_cause_while_the_device_is_busy() -> None:
+    host = {"forward": 0.2, "sync": 0.7, "data_wait": 0.1}
+    assert bound_of(host, {"compute": 0.97, "idle": 0.03}, on_cpu=False) == "compute"
+    assert bound_of(host, {"compute": 0.3, "idle": 0.7}, on_cpu=False) == "sync"
+    idle = {"compute": 0.5, "idle": 0.5}
+    assert bound_of({"forward": 0.95, "data_wait": 0.05}, idle, on_cpu=False) == "host"
+
+
+def test_an_accelerator_without_device_clocks_has_no_bound() -> None:
+    assert bound_of({"forward": 0.2, "sync": 0.8}, None, on_cpu=False) is None
+    diagnosis = diagnose(measured(BUSY, replace(HEALTHY, device="cuda:0")))
+    assert diagnosis.bound is None
+    assert any("device time" in line for line in diagnosis.not_examined)
+
+
+def test_steps_left_out_of_the_breakdown_are_named() -> None:
+    saving = phased(10, 5.0, "checkpoint", checkpoint=5.0)
+    diagnosis = diagnose(measured(BUSY, HEALTHY, saving))
+    assert diagnosis.not_examined == ("1 counted steps with checkpoint: not in the breakdown",)
+    assert diagnosis.steps.measured == 11
+
+
+def test_phases_that_miss_wall_time_are_reported() -> None:
+    short = measured(BUSY, HEALTHY, phased(10, 1.0, forward=0.5))
+    assert any("disagree" in line for line in diagnose(short).not_examined)
+
+
+def test_a_step_clock_alone_gives_steps_and_says_what_is_missing() -> None:
+    diagnosis = diagnose(run(steps=30, step_s=0.1))
+    assert diagnosis.steps.measured == 30
+    assert diagnosis.steps.warmup == 2
+    assert diagnosis.steps.tokens_per_s == pytest.approx(10_000)
+    assert diagnosis.steps.samples_per_s is None
+    assert diagnosis.breakdown == {}
+    assert diagnosis.bound is None
+    assert diagnosis.not_examined == ("phases: only a step clock was carried",)
+
+
+def test_a_run_without_steady_steps_is_not_examined_at_all() -> None:
+    diagnosis = diagnose(run(steps=0))
+    assert diagnosis.steps.median_s is None
+    assert diagnosis.not_examined == ("everything: no steady step was recorded",)
+
+
+def test_every_finding_has_its_code_title_and_page() -> None:
+    for code, module in FINDINGS.items():
+        assert code == module.CODE
+        assert re.fullmatch(r"HL[1-8]\d\d", code)
+        page = module.__doc__ or ""
+        for word in (
+            "What it means.",
+            "Evidence.",
+            "Gain at most.",
+            "Remedy.",
+            "What can go wrong.",
+        ):
+            assert word in page, (code, word)
+        assert page.startswith(f"{code}: ")
+        assert module.TITLE

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import hotloop.optimizations
+from hotloop.core.census import Census
+from hotloop.core.config import RunConfig, known_keys
+from hotloop.core.errors import UsageError
+from hotloop.core.settings import Settings
+from hotloop.hardware.machine import Machine
+from hotloop.optimizations.catalogue import CATALOGUE, parity_class_of
+from hotloop.optimizations.clipping import clip_builtin, clip_through_optimizer
+from hotloop.optimizations.precision import autocast, observed_matmul_dtype
+from hotloop.optimizations.resolve import resolve
+
+CPU = Machine("cpu", ("bfloat16", "float32"), None, 2)
+OLD_CPU = Machine("cpu", ("float32",), "no C++ compiler was found", 2)
+GPU = Machine("cuda", ("bfloat16", "float16", "tf32", "float32"), None, 8)
+
+
+def settings(**train: object) -> Settings:
+    return Settings(RunConfig.model_validate({"data": {"source": "x"}, "train": train}))
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_technique_says_what_the_catalogue_asks(name: str) -> None:
+    technique = CATALOGUE[name]
+    assert technique.name == name
+    assert technique.key in known_keys()
+    assert technique.summary
+    assert technique.source_form
+    assert technique.risks
+    assert technique.settings
+    assert technique.off not in technique.settings or name == "attention"
+    assert (technique.live_form is None) == bool(technique.no_live_form)
+    for value in technique.settings:
+        settings().config.replaced(technique.changes(value))
+
+
+@pytest.mark.parametrize("machine", [CPU, OLD_CPU, GPU])
+def test_resolved_settings_hold_no_auto_and_say_why(machine: Machine) -> None:
+    resolved, _ = resolve(settings(), machine)
+    flat = resolved.config.flat()
+    for technique in CATALOGUE.values():
+        assert flat[technique.key] != "auto"
+        assert resolved.origin(technique.key).startswith("detected: ")
+    assert flat["train.num_threads"] == machine.num_threads
+
+
+def test_fast_cpu_gets_bf16_and_the_compiler_and_an_old_one_neither() -> None:
+    fast, _ = resolve(settings(), CPU)
+    assert (fast.config.train.precision, fast.config.train.compile) == ("bf16", True)
+    assert fast.config.train.attention == "plain"
+    old, notes = resolve(settings(), OLD_CPU)
+    assert (old.config.train.precision, old.config.train.compile) == ("fp32", False)
+    assert old.config.train.attention == "sdpa"
+    assert notes == ("train.compile is off: no C++ compiler was found",)
+
+
+def test_what_the_user_set_is_kept() -> None:
+    resolved, notes = resolve(settings(precision="fp32", compile=False), CPU)
+    assert (resolved.config.train.precision, resolved.config.train.compile) == ("fp32", False)
+    assert notes == ()
+
+
+def test_emulated_dtype_is_used_with_a_word_and_tf32_without_a_gpu_refused() -> None:
+    resolved, notes = resolve(settings(precision="bf16"), OLD_CPU)
+    assert resolved.config.train.precision == "bf16"
+    assert "emulated" in notes[0]
+    with pytest.raises(UsageError, match="tf32"):
+        resolve(settings(precision="tf32"), CPU)
+
+
+def test_strongest_parity_class_counts() -> None:
+    flat = resolve(settings(), CPU)[0].config.flat()
+    assert parity_class_of(flat) == "reduced_precision"
+    assert parity_class_of({**flat, "train.precision": "fp32"}) == "reduction_order"
+    off = {**flat, **{o.key: o.off for o in CATALOGUE.values()}}
+    assert parity_class_of(off) == "bitwise"
+
+
+def test_census_shows_what_was_not_applied() -> None:
+    census = Census(
+        matmul_dtypes=("float32",),
+        compiled=False,
+        optimizer="AdamW(default)",
+        attention=("sdpa:math",),
+    )
+    assert CATALOGUE["precision"].observed(census, "bf16") is False
+    assert CATALOGUE["compile"].observed(census, True) is False
+    assert CATALOGUE["fused_optimizer"].observed(census, True) is False
+    assert CATALOGUE["attention"].observed(census, "plain") is False
+    assert CATALOGUE["precision"].observed(replace(census, matmul_dtypes=("bfloat16",)), "bf16")
+    assert CATALOGUE["precision"].observed(Census(), "bf16") is None
+
+
+def test_observed_dtype_is_that_of_a_real_product() -> None:
+    assert observed_matmul_dtype(torch.device("cpu"), "bf16") == "bfloat16"
+    assert observed_matmul_dtype(torch.device("cpu"), "fp32") == "float32"
+    with autocast("cpu", "bf16"):
+        assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("max_norm", [0.01, 100.0])
+def test_clipping_through_the_optimizer_is_that_of_clip_grad_norm(max_norm: float) -> None:
+    def weights() -> list[torch.nn.Parameter]:
+        torch.manual_seed(0)
+        made = [torch.nn.Parameter(torch.randn(5, 3)), torch.nn.Parameter(torch.randn(7))]
+        for parameter in made:
+            parameter.grad = torch.randn_like(parameter)
+        return made
+
+    one, other = weights(), weights()
+    a = torch.optim.AdamW(one, lr=0.1, eps=1e-2, fused=True)
+    b = torch.optim.AdamW(other, lr=0.1, eps=1e-2, fused=True)
+    norm_a = clip_builtin(one, max_norm)
+    norm_b = clip_through_optimizer(other, b, max_norm)
+    a.step()
+    b.step()
+    assert torch.allclose(norm_a, norm_b)
+    for x, y in zip(one, other, strict=True):
+        assert torch.allclose(x, y, atol=1e-6)
+
+
+def test_techniques_load_with_the_standard_library_and_torch_alone() -> None:
+    """They run in other people's interpreters, where nothing else of ours is installed."""
+    modules = [p.stem for p in Path(hotloop.optimizations.__path__[0]).glob("*.py")]
+    modules.remove("resolve")  # of hotloop's own commands
+    program = f"""
+import sys
+ours = {[f"hotloop.optimizations.{m}" for m in modules if m != "__init__"]!r}
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("pydantic", "yaml", "rich", "click", "psutil", "tokenizers", "safetensors", "platformdirs", "scipy"):
+            raise ImportError("not in a foreign interpreter: " + name)
+sys.meta_path.insert(0, Refuse())
+for module in ours:
+    __import__(module)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from hotloop.core.errors import EnvironmentFailed
+from hotloop.core.step import StepRecord, read_steps
+from hotloop.probe.late import LateValues
+from hotloop.probe.phases import PhaseClock
+from hotloop.probe.recorder import Recorder, keep_steps_before
+from hotloop.probe.step_book import StepBook
+
+CPU = torch.device("cpu")
+
+
+def test_values_come_back_in_order_with_their_names() -> None:
+    late = LateValues(CPU)
+    late.push({"loss": torch.tensor(1.5), "grad_norm": torch.tensor(2.5)})
+    late.push({"loss": torch.tensor(3.5)})
+    assert late.pop() == {"loss": 1.5, "grad_norm": 2.5}
+    assert late.pop() == {"loss": 3.5}
+    assert late.pop() is None
+
+
+def test_values_are_those_at_the_time_they_were_noted() -> None:
+    late, loss = LateValues(CPU), torch.tensor(1.0)
+    late.push({"loss": loss})
+    loss.fill_(9.0)
+    assert late.pop() == {"loss": 1.0}
+
+
+def test_observers_see_closed_records_that_are_already_on_disk(tmp_path: Path) -> None:
+    path, seen = tmp_path / "steps.jsonl", []
+
+    def observer(record: StepRecord) -> None:
+        seen.append((record, list(read_steps(path))[-1]))
+
+    clock = PhaseClock()
+    with StepBook(Recorder(path, (observer,)), clock, CPU) as book:
+        clock.start_step()
+        book.tag("compile")
+        book.note({"loss": torch.tensor(2.0)})
+        book.close(step=0, tokens=8, samples=2, learning_rate=0.1)
+        assert book.write_ready() == 2.0
+    ((record, stored),) = seen
+    assert record == stored
+    assert (record.loss, record.tokens, record.tags) == (2.0, 8, ("compile",))
+
+
+def test_steps_after_the_checkpoint_are_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "steps.jsonl"
+    path.write_text("".join(StepRecord(i, 0.1).to_json() + "\n" for i in range(5)) + '{"st')
+    keep_steps_before(path, 3)
+    assert [record.step for record in read_steps(path)] == [0, 1, 2]
+
+
+def test_records_that_cannot_be_written_are_the_environments_failure(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailed):
+        Recorder(tmp_path / "missing" / "steps.jsonl")
+    if Path("/dev/full").exists():
+        with pytest.raises(EnvironmentFailed, match="No space left"):
+            Recorder(Path("/dev/full")).write(StepRecord(0, 0.1))

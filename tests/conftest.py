@@ -11,7 +11,24 @@ import pytest
 # Before torch is loaded anywhere: two test workers with two threads each would fight for two cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-WORDS = "the loop reads a batch and the model learns from it while a clock looks on".split()
+WORDS = [
+    "the",
+    "loop",
+    "reads",
+    "a",
+    "batch",
+    "and",
+    "the",
+    "model",
+    "learns",
+    "from",
+    "it",
+    "while",
+    "a",
+    "clock",
+    "looks",
+    "on",
+]
 
 
 def corpus(num_documents: int = 60, seed: int = 0) -> str:

@@ -79,7 +79,7 @@ def test_full_disk_leaves_the_old_file_and_nothing_beside_it(
     assert "no space left" in caught.value.what
     assert caught.value.exit_code == ExitCode.ENVIRONMENT
     assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["a.json"]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_infinite_numbers_never_reach_a_json_file(tmp_path: Path) -> None:

@@ -60,5 +60,7 @@ def test_records_that_cannot_be_written_are_the_environments_failure(tmp_path: P
     with pytest.raises(EnvironmentFailed):
         Recorder(tmp_path / "missing" / "steps.jsonl")
     if Path("/dev/full").exists():
+        full = Recorder(Path("/dev/full"))
         with pytest.raises(EnvironmentFailed, match="No space left"):
-            Recorder(Path("/dev/full")).write(StepRecord(0, 0.1))
+            full.write(StepRecord(0, 0.1))
+        full.close()

@@ -66,9 +66,14 @@ def test_no_time_falls_between_two_steps(hands: Hands) -> None:
 def test_phase_closes_when_its_block_fails(hands: Hands) -> None:
     clock = PhaseClock()
     clock.start_step()
-    with pytest.raises(RuntimeError), clock.phase("forward"):
-        hands.now += 1.0
-        raise RuntimeError
+
+    def fails() -> None:
+        with clock.phase("forward"):
+            hands.now += 1.0
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fails()
     hands.now += 2.0
     _, seconds, _ = clock.end_step()
     assert seconds == {"unattributed": 2.0, "forward": 1.0}

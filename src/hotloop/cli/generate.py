@@ -34,7 +34,7 @@ import click
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option(
-    "--json", "json_file", type=click.Path(path_type=Path), help="Write prompt and text here."
+    "--json", "json_file", metavar="FILE", help="Write prompt and text here; `-` for stdout."
 )
 def generate(
     run: Path,
@@ -44,19 +44,23 @@ def generate(
     top_k: int,
     seed: int,
     device: str,
-    json_file: Path | None,
+    json_file: str | None,
 ) -> None:
     """Continue a prompt with the newest checkpoint of RUN."""
-    from hotloop.core.files import write_json
+    from hotloop.cli.output import write_object
     from hotloop.train.trained import load_trained, write_text
 
     trained = load_trained(run, device)
     text = write_text(
         trained, prompt, num_tokens=tokens, temperature=temperature, top_k=top_k or None, seed=seed
     )
-    click.echo(prompt + text)
     if json_file is not None:
-        write_json(
-            json_file,
-            {"schema": "hotloop.generate/1", "step": trained.step, "prompt": prompt, "text": text},
-        )
+        found = {
+            "schema": "hotloop.generate/1",
+            "step": trained.step,
+            "prompt": prompt,
+            "text": text,
+        }
+        write_object(found, json_file)
+    if json_file != "-":
+        click.echo(prompt + text)

@@ -11,7 +11,7 @@ from hotloop.core.progress import Progress
 
 DRAW_EVERY_S = 0.5
 """Also while a child is being timed, so a bar must cost next to nothing: no thread, two draws a second."""
-LINE_EVERY_S = 5.0
+LINE_EVERY_S = 15.0
 
 
 @contextmanager

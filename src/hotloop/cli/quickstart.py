@@ -22,23 +22,22 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--minutes",
-    default=2.0,
+    default=1.5,
     show_default=True,
     type=click.FloatRange(min=0, min_open=True),
     help="Length of the final training.",
 )
-@click.option(
-    "--json", "json_file", type=click.Path(path_type=Path), help="Write what was found here."
-)
-def quickstart(out: Path, minutes: float, json_file: Path | None) -> None:
+@click.option("--json", "json_file", metavar="FILE", help="Write what was found here.")
+def quickstart(out: Path, minutes: float, json_file: str | None) -> None:
     """Show on this machine what hotloop's settings are worth, then train with them.
 
     Prepares the Python standard library's own sources, runs a plain training script and hotloop's
     settings in turn in fresh processes, compares speed and losses, trains for a few minutes and writes
     a sample. Works offline. The same command again continues, or shows what was measured.
     """
+    from hotloop.cli.output import write_object
     from hotloop.cli.progress import progress_bar
-    from hotloop.core.files import write_json
+    from hotloop.core.files import to_plain
     from hotloop.quickstart.program import measure_and_judge, train_with
     from hotloop.report.html import write_html
     from hotloop.report.terminal import render_diagnosis, render_verdict
@@ -51,7 +50,7 @@ def quickstart(out: Path, minutes: float, json_file: Path | None) -> None:
     found = train_with(out, compared, minutes=minutes)
     write_html(out / "report.html", page(found, compared))
     if json_file is not None:
-        write_json(json_file, found)
+        write_object(to_plain(found), json_file)
     click.echo(f"\n{_trained(found)}. A sample of what it writes:\n")
     click.echo("\n".join(f"    {line}" for line in found.trained.sample.splitlines()))
     click.echo(f"\nEverything is in {out}; look at {out / 'report.html'}")

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from hotloop.core.judgement import Diagnosis, Verdict
     from hotloop.core.measurement import Environment, Measurement
     from hotloop.core.settings import Settings
-    from hotloop.core.step import StepRecord
 
 STAGES = (
     "verdict.json",
@@ -111,13 +110,6 @@ def _measurement(
     if steps is None:
         return None
     records = tuple(read_steps(steps))
-    for record in records:
-        if not _is_sound(record):
-            raise UsageError(
-                f"damaged step record: seconds and losses of step {record.step} must be numbers",
-                where=str(steps),
-                do="delete that line to read the rest",
-            )
     census = directory / "census.json"
     warmup = sum("warmup" in record.tags for record in records)
     planned = settings.config.train.steps if settings else len(records)
@@ -129,15 +121,6 @@ def _measurement(
         records=records,
         census=read_json(census, Census) if census.is_file() else None,
     )
-
-
-def _is_sound(record: StepRecord) -> bool:
-    """Whether what is shown and summed are numbers; reading the line checks only its keys."""
-    host: object = record.host
-    shown: list[object] = [record.wall_s, 0.0 if record.loss is None else record.loss]
-    if not isinstance(host, dict):
-        return False
-    return all(isinstance(value, int | float) for value in [*shown, *host.values()])
 
 
 def _unknown_environment() -> Environment:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -26,9 +27,7 @@ def _list_keys(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     metavar="N",
     help="Only measure: end after N steps, without evaluating or saving.",
 )
-@click.option(
-    "--json", "json_file", type=click.Path(path_type=Path), help="Write the outcome here."
-)
+@click.option("--json", "json_file", metavar="FILE", help="Write the outcome here; `-` for stdout.")
 @click.option(
     "--keys",
     is_flag=True,
@@ -42,14 +41,14 @@ def train(
     overrides: tuple[str, ...],
     out: Path | None,
     stop_after: int | None,
-    json_file: Path | None,
+    json_file: str | None,
 ) -> None:
     """Train a model from a CONFIG file; KEY=VALUE changes a setting.
 
     Ctrl-C saves. The same command again continues where it stopped.
     """
+    from hotloop.cli.output import write_object
     from hotloop.cli.progress import progress_bar
-    from hotloop.core.files import write_json
     from hotloop.core.settings import load_settings
     from hotloop.report.numbers import rate
     from hotloop.train.start import start
@@ -58,14 +57,16 @@ def train(
     directory = out or Path("runs") / settings.config.name
     with progress_bar() as progress:
         outcome = start(settings, directory, stop_after=stop_after, progress=progress, warn=_warn)
+    if json_file is not None:
+        write_object(asdict(outcome), json_file)
+    if json_file == "-":
+        return
     click.echo(
         f"{outcome.steps} steps, loss {_loss(outcome.loss)}{_held_out(outcome.held_out_loss)}"
     )
     if outcome.tokens_per_s is not None:
         click.echo(f"{rate(outcome.tokens_per_s, 'tokens')} in steady state")
     click.echo(f"{directory}: `hotloop report {directory}` shows where the time went")
-    if json_file is not None:
-        write_json(json_file, outcome)
 
 
 def _warn(message: str) -> None:

@@ -25,6 +25,7 @@ def storage_error(error: OSError, path: Path | str, doing: str) -> EnvironmentFa
         errno.EPERM: "permission denied",
         errno.EROFS: "the file system is read-only",
         errno.ENOTDIR: "a part of the path is a file, not a directory",
+        errno.EEXIST: "a part of the path is a file, not a directory",
     }.get(error.errno or 0, error.strerror or str(error))
     remedy = {
         errno.ENOSPC: "free some space or choose another directory, then run the same command again",
@@ -58,7 +59,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
+        Path(temporary).chmod(0o644)
         os.replace(temporary, path)
         fsync_directory(path.parent)
     except OSError as error:

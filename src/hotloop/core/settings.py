@@ -30,7 +30,7 @@ class Settings:
     def with_values(self, changes: Mapping[str, Any], *, origin: str) -> Settings:
         """The same settings with dotted keys changed."""
         return Settings(
-            self.config.replaced(changes), {**self.origins, **{key: origin for key in changes}}
+            self.config.replaced(changes), {**self.origins, **dict.fromkeys(changes, origin)}
         )
 
     def origin(self, key: str) -> str:

@@ -72,12 +72,21 @@ class StepRecord:
         if not isinstance(values.get("step"), int):
             raise ValueError("`step` must be an integer")
         wall = values.get("wall_s")
-        if not isinstance(wall, (int, float)) or not wall >= 0:
+        if not _is_number(wall) or not wall >= 0:  # type: ignore[operator]
             raise ValueError("`wall_s` must be seconds, 0 or more")
+        host, loss = values.get("host", {}), values.get("loss")
+        if not isinstance(host, dict) or not all(_is_number(v) for v in host.values()):
+            raise ValueError("`host` must map phases to seconds")
+        if loss is not None and not _is_number(loss):
+            raise ValueError("`loss` must be a number")
         tags = values.get("tags", ())
         if not isinstance(tags, (list, tuple)):
             raise ValueError("`tags` must be a list")
         return cls(**{**values, "tags": tuple(tags)})  # type: ignore[arg-type]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def read_steps(path: Path) -> Iterator[StepRecord]:

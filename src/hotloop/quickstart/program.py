@@ -31,8 +31,12 @@ from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import compare_arms
 
-PLAN = TrialPlan(warmup_steps=3, steps=21, timeout_s=1200.0, looks=(4, 6, 10), aa_pairs=1)
-"""24 steps a process: the losses of the first 24 steps are compared, the times of the last 21."""
+PLAN = TrialPlan(warmup_steps=3, steps=15, timeout_s=1200.0, looks=(6, 10), aa_pairs=1)
+"""18 steps a process: all their losses are compared, and the times of the last 15. Rather more pairs
+than more steps: what differs on a shared machine is one process from the next. The first look comes
+after 6 pairs, since the interval of 4 is twice as wide."""
+
+PROMPT = "def __init__(self"
 
 MIN_FINAL_STEPS = 20
 
@@ -261,7 +265,7 @@ def train_and_sample(directory: Path, settings: Settings, steps: int, *, name: s
     _hotloop("train", str(config_file), "--out", str(run), "--json", str(outcome))
     text = directory / "sample.json"
     _hotloop(
-        *("generate", str(run), "--prompt", "def ", "--tokens", "120", "--json", str(text)),
+        *("generate", str(run), "--prompt", PROMPT, "--tokens", "120", "--json", str(text)),
         quiet=True,
     )
     found = json.loads(outcome.read_bytes())

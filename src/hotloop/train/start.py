@@ -37,8 +37,6 @@ _FREE_KEYS = (
 """Keys that may differ when a run is continued: none of them changes what is learned. The data's
 content is compared by its own fingerprint."""
 
-_UNSTEADY = {"compile", "resumed", "checkpoint", "eval"}
-
 
 @dataclass(frozen=True, slots=True)
 class Finished:
@@ -48,7 +46,7 @@ class Finished:
     loss: float | None
     held_out_loss: float | None
     tokens_per_s: float | None
-    """Median over the steady steps of this process; `None` when it made none."""
+    """Median over the steps of this process without a tag; `None` when it made none."""
     run: str
     schema: str = "hotloop.train/1"
 
@@ -116,7 +114,7 @@ class Meter:
         self._rates: list[float] = []
 
     def __call__(self, record: StepRecord) -> None:
-        if record.tokens and record.wall_s > 0 and not _UNSTEADY & set(record.tags):
+        if record.tokens and record.wall_s > 0 and not record.tags:
             self._rates.append(record.tokens / record.wall_s)
         now = time.monotonic()
         if now - self._shown_at < 0.2 and record.step + 1 < self._total:

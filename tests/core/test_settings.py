@@ -129,3 +129,12 @@ def test_config_is_frozen(tmp_path: Path) -> None:
     config = load_settings(write(tmp_path, BASE)).config
     with pytest.raises(ValueError, match="frozen"):
         config.train.steps = 3  # type: ignore[misc]
+
+
+def test_flag_for_prepared_data_takes_the_place_of_the_files_source(tmp_path: Path) -> None:
+    path = write(tmp_path, BASE + "  tokenizer: bytes\n")
+    data = load_settings(path, ["data.prepared=somewhere"]).config.data
+    assert (data.prepared, data.source) == ("somewhere", None)
+    assert "exactly one" in error_of(path, "data.prepared=a", "data.source=b").what
+    other = write(tmp_path, "data:\n  prepared: somewhere\n")
+    assert load_settings(other, ["data.source=text"]).config.data.source == "text"

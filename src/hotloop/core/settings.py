@@ -81,6 +81,7 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
         set_dotted(values, key, value)
         origins[key] = "flag"
         where[key] = f"{key}={value}"
+    _prefer_flagged_source(values, origins)
     try:
         config = RunConfig.model_validate(values)
     except ValidationError as error:
@@ -146,6 +147,22 @@ def _parse_override(override: str, known: Mapping[str, str]) -> tuple[str, Any]:
         return key, yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise UsageError(f"cannot read the value of {override!r}") from error
+
+
+def _prefer_flagged_source(values: dict[str, Any], origins: dict[str, str]) -> None:
+    """A flag for one kind of data takes the place of the file's other kind."""
+    data = values.get("data")
+    if not isinstance(data, dict):
+        return
+    for chosen, replaced in (
+        ("prepared", ("source", "tokenizer")),
+        ("source", ("prepared",)),
+    ):
+        if origins.get(f"data.{chosen}") == "flag" and data.get(chosen) is not None:
+            for key in replaced:
+                if origins.get(f"data.{key}") != "flag":
+                    data.pop(key, None)
+                    origins.pop(f"data.{key}", None)
 
 
 def _refuse_unknown(key: str, known: Mapping[str, str], where: str) -> None:

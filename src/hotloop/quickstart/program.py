@@ -31,8 +31,8 @@ from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import compare_arms
 
-PLAN = TrialPlan(warmup_steps=3, steps=15, timeout_s=1200.0, looks=(6, 10), aa_pairs=1)
-"""18 steps a process: all their losses are compared, and the times of the last 15. Rather more pairs
+PLAN = TrialPlan(warmup_steps=3, steps=17, timeout_s=1200.0, looks=(6, 10), aa_pairs=1)
+"""20 steps a process: all their losses are compared, and the times of the last 17. Rather more pairs
 than more steps: what differs on a shared machine is one process from the next. The first look comes
 after 6 pairs, since the interval of 4 is twice as wide."""
 

@@ -1,0 +1,100 @@
+"""The whole walk, small: real processes, the real plain script, the real judge."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from hotloop.cli.quickstart import page
+from hotloop.core.census import Census
+from hotloop.core.config import RunConfig
+from hotloop.core.files import read_json
+from hotloop.core.judgement import Diagnosis, Parity, Verdict
+from hotloop.core.measurement import Environment, Measurement, Plan
+from hotloop.quickstart.program import (
+    Quickstart,
+    ledger_line,
+    measure_and_judge,
+    not_applied,
+    train_with,
+)
+from hotloop.report.html import render_html
+from hotloop.trial.plan import TrialPlan
+
+PLAN = TrialPlan(warmup_steps=2, steps=20, timeout_s=120, looks=(2,), aa_pairs=1)
+
+
+def small(texts: Path) -> tuple[str, ...]:
+    return (
+        f"data.source={texts}", "data.tokenizer=bytes", "model.layers=1", "model.width=16",
+        "model.heads=2", "model.context=16", "train.compile=false", "eval.windows=4",
+    )  # fmt: skip
+
+
+def test_quickstart_walks_from_text_to_a_judged_run_and_a_sample(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    out = tmp_path / "quickstart"
+    compared = measure_and_judge(out, plan=PLAN, overrides=small(prepared.parent / "texts"))
+    parity = compared.verdict.parity
+    assert parity.result in ("same", "within_noise"), parity.reason
+    assert parity.num_steps == 22
+    assert compared.verdict.num_pairs == 2
+    assert compared.verdict.unit == "token"
+    assert sum(compared.diagnosis.breakdown.values()) == pytest.approx(1.0, abs=5e-3)
+    plain, tuned = compared.plain_runs[0], compared.tuned_runs[0]
+    # Same weights at the start, same first batch: the first losses differ by the precision alone.
+    assert tuned.records[0].loss == pytest.approx(plain.records[0].loss, rel=1e-3)
+    assert tuned.records[0].tokens == plain.records[0].tokens == 128
+    assert read_json(out / "verdict.json", Verdict) == compared.verdict
+    assert read_json(out / "diagnosis.json", Diagnosis) == compared.diagnosis
+
+    found = train_with(out, compared, minutes=0.001)
+    assert found.trained.steps == 20
+    assert found.trained.loss is not None
+    assert found.trained.sample.startswith("def __init__(self")
+    assert read_json(out / "quickstart.json", Quickstart) == found
+    HTMLParser().feed(render_html(page(found, compared)))
+
+    again = measure_and_judge(out, plan=PLAN, overrides=small(prepared.parent / "texts"))
+    assert again.verdict == compared.verdict  # nothing was measured twice
+
+
+_PLAN = Plan(warmup_steps=1, steps=1, timeout_s=1)
+_ENVIRONMENT = Environment(
+    device="cpu", num_devices=1, cpu_model="cpu", num_cpus=1, cpu_quota=1.0, memory_limit_bytes=None,
+    platform="Linux-x86_64", kernel=None, python="3.11", torch="2.13", cuda=None, driver=None,
+    hotloop="0.1.0",
+)  # fmt: skip
+_VERDICT = Verdict(
+    "improved", 1.5, 1.4, 1.6, 0.95, Parity("same", "bitwise"), "plain", "hotloop",
+    reasons=("The whole interval lies above 1.01.",),
+)  # fmt: skip
+
+
+def resolved(**train: object) -> RunConfig:
+    values = {
+        "compile": False, "precision": "bf16", "attention": "sdpa", "clip": "builtin", **train,
+    }  # fmt: skip
+    return RunConfig.model_validate(
+        {"data": {"source": "x"}, "train": values, "optimizer": {"fused": True}}
+    )
+
+
+def test_technique_that_did_not_take_effect_is_named_and_not_counted(prepared: Path) -> None:
+    census = Census(matmul_dtypes=("float32",), optimizer="AdamW(fused)", compiled=False)
+    run = Measurement(
+        arm="hotloop",
+        command=(),
+        plan=_PLAN,
+        environment=_ENVIRONMENT,
+        census=census,
+    )
+    assert not_applied(resolved(), (run,)) == ("precision",)
+    line = ledger_line(resolved(), _VERDICT, kept=True, missing=("precision",))
+    assert line.optimization == "fused_optimizer"
+    assert line.setting == {"optimizer.fused": True}
+    assert "not applied: precision" in line.reason

@@ -1,0 +1,78 @@
+"""What is shipped works as written: configs, README commands, examples."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hotloop.core.settings import load_settings
+from hotloop.hardware.machine import Machine
+from hotloop.optimizations.resolve import resolve
+
+REPOSITORY = Path(__file__).parents[1]
+CONFIGS = sorted((REPOSITORY / "configs").glob("*.yaml"))
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_shipped_config_loads_names_a_text_source_and_resolves(path: Path) -> None:
+    settings = load_settings(path)
+    assert settings.config.data.source == "python-stdlib"
+    assert settings.config.name == path.stem
+    for device in ("cpu", "cuda"):
+        resolve(settings, Machine(device, ("bfloat16", "float32"), None, 2))
+
+
+def test_quickstart_and_its_plain_twin_differ_in_techniques_alone() -> None:
+    tuned, plain = (
+        load_settings(REPOSITORY / f"configs/{name}.yaml").config.flat()
+        for name in ("quickstart", "quickstart-plain")
+    )
+    different = {key for key, value in tuned.items() if plain[key] != value}
+    assert different == {
+        "name", "train.precision", "train.compile", "train.attention", "train.clip",
+        "optimizer.fused",
+    }  # fmt: skip
+
+
+def test_plain_example_imports_nothing_of_ours() -> None:
+    text = (REPOSITORY / "examples/plain_gpt.py").read_text(encoding="utf-8")
+    imported = set(re.findall(r"^(?:from|import) (\w+)", text, flags=re.MULTILINE))
+    assert imported <= {"argparse", "json", "math", "pathlib", "numpy", "torch"}
+
+
+def test_readme_names_only_targets_and_files_that_are_there() -> None:
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"`?make ([a-z]+)", README):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+    for link in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (REPOSITORY / link).exists(), link
+
+
+def test_readme_commands_for_ones_own_text_run_as_written(tmp_path: Path) -> None:
+    block = next(
+        b for b in re.findall(r"```\n(.*?)```", README, flags=re.DOTALL) if "my-texts" in b
+    )
+    texts = tmp_path / "my-texts"
+    texts.mkdir()
+    for number in range(8):
+        (texts / f"{number}.txt").write_text(f"Once there was a loop, number {number}. " * 80)
+    (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
+    hotloop = f"{sys.executable} -m hotloop"
+    script = "set -e\n" + block.replace(".venv/bin/hotloop", hotloop).replace(":8192", ":300")
+    ended = subprocess.run(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "HOTLOOP_CACHE": str(tmp_path / "cache")},
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "Once" in ended.stdout.splitlines()[-1] or "Once" in ended.stdout
+    assert "total" in ended.stdout  # the breakdown that adds up

@@ -18,14 +18,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_new_work_and_its_end_are_said_at_once_and_the_rest_every_five_seconds(
+def test_new_work_and_its_end_are_said_at_once_and_the_rest_every_quarter_minute(
     clock: list[float],
 ) -> None:
     lines: list[str] = []
     progress = plain_lines(lines.append)
     for step in range(101):
         progress("train", step, 100, f"loss {step}")
-        clock[0] += 0.125  # exact in binary
+        clock[0] += 0.375  # exact in binary
     progress("train", 100, 100, "again")
     progress("evaluate", 1, None, "")
     assert lines == [

@@ -52,7 +52,7 @@ def test_quickstart_walks_from_text_to_a_judged_run_and_a_sample(
     assert read_json(out / "verdict.json", Verdict) == compared.verdict
     assert read_json(out / "diagnosis.json", Diagnosis) == compared.diagnosis
 
-    found = train_with(out, compared, minutes=0.001)
+    found = train_with(out, compared, minutes=1e-6)
     assert found.trained.steps == 20
     assert found.trained.loss is not None
     assert found.trained.sample.startswith("def __init__(self")

@@ -52,7 +52,7 @@ def quickstart(out: Path, minutes: float, json_file: str | None) -> None:
     if json_file is not None:
         write_object(to_plain(found), json_file)
     click.echo(f"\n{_trained(found)}. A sample of what it writes:\n")
-    click.echo("\n".join(f"    {line}" for line in found.trained.sample.splitlines()))
+    click.echo("\n".join(f"    {_printable(line)}" for line in found.trained.sample.splitlines()))
     click.echo(f"\nEverything is in {out}; look at {out / 'report.html'}")
 
 
@@ -96,6 +96,11 @@ def _trained(found: Quickstart) -> str:
         f"Trained {trained.steps} steps with {which}: loss {loss(trained.loss)}, on held-out text "
         f"{loss(trained.held_out_loss)}, {rate(trained.tokens_per_s, 'tokens')}"
     )
+
+
+def _printable(line: str) -> str:
+    """The line without what a terminal would obey: an untrained model writes any byte."""
+    return "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in line)
 
 
 def _warn(message: str) -> None:

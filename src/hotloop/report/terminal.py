@@ -132,10 +132,11 @@ def _speed_line(diagnosis: Diagnosis) -> str:
         speed = numbers.rate(steps.samples_per_s, "samples")
     else:
         speed = "speed not known"
-    parts = [speed]
+    parts = []
     if steps.median_s is not None:
         parts.append(f"{numbers.seconds(steps.median_s)} per step (median)")
-    parts.append(f"{steps.measured} steps measured after {steps.warmup} of warm-up")
+    # Named apart from the median: slow steps (compile, evaluation) count here.
+    parts.append(f"{speed} over all {steps.measured} steps after {steps.warmup} of warm-up")
     if diagnosis.bound:
         parts.append(f"bound by: {diagnosis.bound}".replace("bound by: balanced", "balanced"))
     return ", ".join(parts)

@@ -39,9 +39,10 @@ def headline(verdict: Verdict) -> str:
 
 
 def gain(finding: Finding) -> str:
-    """How much a finding may be worth, and whether that is worth believing."""
-    text = f"at most {numbers.ratio(finding.gain_at_most)}"
-    return f"{text}, a limit and no estimate" if finding.gain_is_loose else text
+    """How much a finding may be worth. A limit that no measurement tightens would only mislead."""
+    if finding.gain_is_loose:
+        return "its gain shows only when tried"
+    return f"at most {numbers.ratio(finding.gain_at_most)}"
 
 
 def is_kept(verdict: Verdict) -> bool:

@@ -105,9 +105,9 @@ def test_full_disk_names_the_file(ending: Run) -> None:
 
 
 def test_missing_extra_names_the_package_to_install(ending: Run) -> None:
-    code, text = ending(ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"))
+    code, text = ending(ModuleNotFoundError("No module named 'tensorboard'", name="tensorboard"))
     assert code == 2
-    assert "pip install 'hotloop[plots]'" in text
+    assert "pip install 'hotloop[tensorboard]'" in text
 
 
 def test_bug_is_one_line_and_its_traceback_is_in_a_file(ending: Run) -> None:

@@ -221,3 +221,21 @@ def test_loss_that_is_no_number_stops_the_run(tiny_config: Path, tmp_path: Path)
 
 def test_loop_stays_short_enough_to_read() -> None:
     assert len(Path(loop.__file__).read_text().splitlines()) < 300
+
+
+def test_tensorboard_gets_every_step_and_its_absence_is_one_clear_error(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train(tiny_config, tmp_path / "run", "logging.tensorboard=true")
+    events = EventAccumulator(str(tmp_path / "run/tensorboard"))
+    events.Reload()
+    seen = [event.value for event in events.Scalars("loss")]
+    assert seen == pytest.approx(losses(tmp_path / "run"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="not installed") as caught:
+        train(tiny_config, tmp_path / "other", "logging.tensorboard=true")
+    assert "hotloop[tensorboard]" in (caught.value.do or "")
+    train(tiny_config, tmp_path / "other")
+    assert not (tmp_path / "other/tensorboard").exists()

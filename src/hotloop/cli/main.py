@@ -39,7 +39,7 @@ INTERNAL_ERROR = 70
 """A bug in hotloop (EX_SOFTWARE). None of `ExitCode` fits: 1 would read as a regression and 4 as a
 machine worth leaving."""
 
-EXTRAS = {"matplotlib": "plots"}
+EXTRAS = {"tensorboard": "tensorboard"}
 """Optional modules and the extra of this package that brings them."""
 
 _STORAGE = frozenset(

@@ -127,6 +127,11 @@ class CheckpointConfig(Section):
     """Newest checkpoints kept."""
 
 
+class LoggingConfig(Section):
+    tensorboard: bool | Literal["auto"] = "auto"
+    """Write TensorBoard event files into the run directory; `auto` does so where it is installed."""
+
+
 class RunConfig(Section):
     name: str = "run"
     """Names the run directory when none is given."""
@@ -137,6 +142,7 @@ class RunConfig(Section):
     train: TrainConfig = TrainConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    logging: LoggingConfig = LoggingConfig()
 
     @model_validator(mode="after")
     def _combinations(self) -> Self:

@@ -24,11 +24,13 @@ from hotloop.hardware.environment import read_environment
 from hotloop.optimizations.resolve import resolve
 from hotloop.train.loop import train
 from hotloop.train.run import build_run, resume
+from hotloop.train.tensorboard import event_writer, refuse_missing_tensorboard
 
 _FREE_KEYS = (
     "name",
     "eval.",
     "checkpoint.",
+    "logging.",
     "data.verify",
     "train.num_threads",
     "data.source",
@@ -68,6 +70,7 @@ def start(
     for note in notes:
         warn(note)
     config = settings.config
+    refuse_missing_tensorboard(config)
     data = Path(config.data.prepared) if config.data.prepared else None
     if data is None:
         assert config.data.source is not None
@@ -90,7 +93,8 @@ def start(
             warn(f"already finished: {run.first_step} of {config.train.steps} steps")
         last = config.train.steps if stop_after is None else min(stop_after, config.train.steps)
         meter = Meter(progress, total=last)
-        outcome = train(run, stop_after=stop_after, observers=(meter,), notes=notes)
+        with event_writer(config, directory, measuring=stop_after is not None) as events:
+            outcome = train(run, stop_after=stop_after, observers=(meter, *events), notes=notes)
     evaluation = outcome.evaluation
     loss = outcome.loss
     if loss is None:  # nothing was left to do

@@ -22,6 +22,8 @@ JSON_MODULES = (
     "hotloop.core.census",
     "hotloop.core.measurement",
     "hotloop.core.judgement",
+    "hotloop.core.ceilings",
+    "hotloop.core.telemetry",
     "hotloop.data.manifest",
 )
 """Every dataclass of these is stored as JSON that others may read."""

@@ -3,7 +3,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +119,29 @@ def test_manifest_that_names_a_file_outside_is_refused(tmp_path: Path) -> None:
     assert "outside" in (store.verify(directory) or "")
 
 
-def test_same_step_saved_again_wins_over_the_older_one(tmp_path: Path) -> None:
-    first = save(tmp_path, 5, 1.0)
-    second = save(tmp_path, 5, 1.0)
-    assert first.path != second.path
-    shutil.rmtree(first.path)
-    assert value_of(store.latest(tmp_path)[0]) == 1.0
+def test_new_checkpoint_is_never_the_one_that_is_retired(tmp_path: Path) -> None:
+    for step in (100, 200, 250):
+        save(tmp_path, step, float(step), keep=3)
+    for directory in tmp_path.glob("step-000002*"):
+        (directory / "state.json").write_bytes(b"x")
+    found, _ = store.latest(tmp_path)
+    assert value_of(found) == 100.0
+    store.set_aside(tmp_path, newer_than=100)
+    save(tmp_path, 150, 150.0, keep=2)
+    assert value_of(store.latest(tmp_path)[0]) == 150.0
+    names = sorted(d.name[:13] for d in tmp_path.iterdir())
+    assert names == ["damaged-step-", "damaged-step-", "step-00000100", "step-00000150"]
+
+
+def test_full_disk_at_the_manifest_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 1, 1.0)
+
+    def full(path: Path, content: bytes) -> None:
+        raise EnvironmentFailed("no space left")
+
+    monkeypatch.setattr(store, "write_atomically", full)
+    with pytest.raises(EnvironmentFailed):
+        save(tmp_path, 2, 2.0)
+    assert len(list(tmp_path.iterdir())) == 1

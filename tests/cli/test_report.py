@@ -263,11 +263,3 @@ def test_every_name_that_can_be_explained_has_a_page(report: Report) -> None:
         code, page, _ = report("explain", name)
         assert code == 0
         assert len(page) > 200, name
-
-
-def test_env_shows_and_stores_what_comparisons_depend_on(report: Report, tmp_path: Path) -> None:
-    code, out, _ = report("env", "--json", tmp_path / "env.json")
-    assert code == 0
-    stored = json.loads((tmp_path / "env.json").read_text())
-    assert stored["device"] in out
-    assert {"cpu_quota", "torch", "memory_limit_bytes"} <= set(stored)

@@ -31,6 +31,20 @@ def test_step_record_survives_its_line() -> None:
     assert StepRecord.from_mapping(json.loads(record.to_json())) == record
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+def test_loss_that_is_no_number_survives_as_strict_json(tmp_path: Path, value: float) -> None:
+    import json
+
+    def refuse(word: str) -> float:
+        raise AssertionError(f"{word} is not JSON")
+
+    line = StepRecord(0, 0.1, loss=value, grad_norm=value).to_json()
+    json.loads(line, parse_constant=refuse)
+    (tmp_path / "steps.jsonl").write_text(line + "\n")
+    (record,) = read_steps(tmp_path / "steps.jsonl")
+    assert str(record.loss) == str(record.grad_norm) == str(value)
+
+
 def test_torn_last_line_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
     path.write_text(StepRecord(0, 0.1).to_json() + "\n" + '{"step": 1, "wal')

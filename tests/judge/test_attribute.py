@@ -8,7 +8,7 @@ import pytest
 from judge_inputs import curve, phased
 
 from hotloop.core.step import TAGS, StepRecord
-from hotloop.judge.attribute import attribute, attribute_device
+from hotloop.judge.attribute import STARTING_UP, attribute, attribute_device
 
 PLAIN = {"data_wait": 0.03, "forward": 0.02, "backward": 0.04, "unattributed": 0.01}
 
@@ -24,13 +24,21 @@ def test_fractions_are_seconds_of_a_phase_over_wall_seconds_and_sum_to_one() -> 
     assert breakdown.closure_error_fraction == pytest.approx(0)
 
 
-@pytest.mark.parametrize("tag", TAGS)
-def test_steps_unlike_their_neighbours_are_left_out(tag: str) -> None:
+@pytest.mark.parametrize("tag", sorted(STARTING_UP))
+def test_steps_of_starting_up_are_left_out(tag: str) -> None:
     odd = phased(0, 10.0, tag, checkpoint=10.0)
     breakdown = attribute([odd, phased(1, 0.1, **PLAIN)], clock_read_s=None)
     assert breakdown.num_steps == 1
     assert "checkpoint" not in breakdown.fractions
     assert breakdown.num_warmup == (tag == "warmup")
+
+
+@pytest.mark.parametrize("tag", sorted(set(TAGS) - STARTING_UP))
+def test_evaluating_and_saving_are_part_of_where_the_time_goes(tag: str) -> None:
+    odd = phased(0, 0.3, tag, checkpoint=0.3)
+    breakdown = attribute([odd, phased(1, 0.1, **PLAIN)], clock_read_s=None)
+    assert breakdown.num_steps == 2
+    assert breakdown.fractions["checkpoint"] == pytest.approx(0.75)
 
 
 def test_too_much_here_does_not_hide_too_little_there() -> None:

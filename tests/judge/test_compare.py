@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from judge_inputs import ENVIRONMENT, pairs, run, sampled
 
+from hotloop.core.census import Census
 from hotloop.core.errors import UsageError
 from hotloop.core.files import to_plain
 from hotloop.core.judgement import Verdict
-from hotloop.core.measurement import COMPARABLE_KEYS, Environment
+from hotloop.core.measurement import COMPARABLE_KEYS, Environment, Measurement
 from hotloop.judge.compare import compare
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "verdict.json"
@@ -312,3 +313,14 @@ def _close(left: object, right: object) -> bool:
     if isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(_close(a, b) for a, b in zip(left, right))
     return left == right
+
+
+def test_different_numbers_of_threads_are_said() -> None:
+    def threaded(measurement: Measurement, threads: int) -> Measurement:
+        return replace(measurement, census=Census(num_threads=threads))
+
+    some = pairs(1.3, 6)
+    same = judge([(threaded(b, 2), threaded(c, 2)) for b, c in some])
+    other = judge([(threaded(b, 1), threaded(c, 2)) for b, c in some])
+    assert "threads" not in said(same)
+    assert "different numbers of threads: 1 against 2" in said(other)

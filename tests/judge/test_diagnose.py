@@ -137,10 +137,18 @@ def test_an_accelerator_without_device_clocks_has_no_bound() -> None:
 
 
 def test_steps_left_out_of_the_breakdown_are_named() -> None:
-    saving = phased(10, 5.0, "checkpoint", checkpoint=5.0)
-    diagnosis = diagnose(measured(BUSY, HEALTHY, saving))
-    assert diagnosis.not_examined == ("1 counted steps with checkpoint: not in the breakdown",)
+    compiling = phased(10, 5.0, "compile", "gc", forward=5.0)
+    diagnosis = diagnose(measured(BUSY, HEALTHY, compiling))
+    assert diagnosis.not_examined == ("1 counted steps with compile: not in the breakdown",)
     assert diagnosis.steps.measured == 11
+
+
+@pytest.mark.parametrize(("phase", "bound"), [("eval", "evaluation"), ("checkpoint", "checkpoint")])
+def test_training_that_mostly_evaluates_or_saves_is_bound_by_that(phase: str, bound: str) -> None:
+    spent = phased(10, 5.0, phase, **{phase: 5.0})
+    diagnosis = diagnose(measured(BUSY, HEALTHY, spent))
+    assert diagnosis.bound == bound
+    assert diagnosis.breakdown[phase] > 0.5
 
 
 def test_phases_that_miss_wall_time_are_reported() -> None:
@@ -162,7 +170,7 @@ def test_a_step_clock_alone_gives_steps_and_says_what_is_missing() -> None:
 def test_a_run_without_steady_steps_is_not_examined_at_all() -> None:
     diagnosis = diagnose(run(steps=0))
     assert diagnosis.steps.median_s is None
-    assert diagnosis.not_examined == ("everything: no steady step was recorded",)
+    assert diagnosis.not_examined == ("everything: no step after the start was recorded",)
 
 
 def test_every_finding_has_its_code_title_and_page() -> None:

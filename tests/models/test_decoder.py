@@ -10,8 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hotloop.models.decoder import Decoder, DecoderShape, flops_per_token
+from hotloop.models.decoder import Decoder
 from hotloop.models.sampling import sample
+from hotloop.models.shape import DecoderShape, flops_per_token
 
 SHAPE = DecoderShape(vocabulary=50, context=16, layers=2, width=32, heads=4)
 REPOSITORY = Path(__file__).parents[2]

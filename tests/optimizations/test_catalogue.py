@@ -15,8 +15,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.settings import Settings
 from hotloop.hardware.machine import Machine
 from hotloop.optimizations.catalogue import CATALOGUE, parity_class_of
-from hotloop.optimizations.clipping import clip_builtin, clip_through_optimizer
-from hotloop.optimizations.precision import autocast, observed_matmul_dtype
+from hotloop.optimizations.clipping import clip_builtin, clip_through_optimizer, forget_factor
 from hotloop.optimizations.resolve import resolve
 
 CPU = Machine("cpu", ("bfloat16", "float32"), None, 2)
@@ -100,11 +99,14 @@ def test_census_shows_what_was_not_applied() -> None:
     assert CATALOGUE["precision"].observed(Census(), "bf16") is None
 
 
-def test_observed_dtype_is_that_of_a_real_product() -> None:
-    assert observed_matmul_dtype(torch.device("cpu"), "bf16") == "bfloat16"
-    assert observed_matmul_dtype(torch.device("cpu"), "fp32") == "float32"
-    with autocast("cpu", "bf16"):
-        assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == torch.bfloat16
+def test_clipping_through_an_optimizer_that_cannot_is_refused() -> None:
+    clash = Settings(
+        RunConfig.model_validate(
+            {"data": {"source": "x"}, "train": {"clip": "fused"}, "optimizer": {"fused": False}}
+        )
+    )
+    with pytest.raises(UsageError, match=r"needs `optimizer\.fused`"):
+        resolve(clash, CPU)
 
 
 @pytest.mark.parametrize("max_norm", [0.01, 100.0])
@@ -123,6 +125,8 @@ def test_clipping_through_the_optimizer_is_that_of_clip_grad_norm(max_norm: floa
     norm_b = clip_through_optimizer(other, b, max_norm)
     a.step()
     b.step()
+    forget_factor(b)
+    assert not hasattr(b, "grad_scale")
     assert torch.allclose(norm_a, norm_b)
     for x, y in zip(one, other, strict=True):
         assert torch.allclose(x, y, atol=1e-6)

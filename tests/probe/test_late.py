@@ -43,7 +43,7 @@ def test_observers_see_closed_records_that_are_already_on_disk(tmp_path: Path) -
         book.tag("compile")
         book.note({"loss": torch.tensor(2.0)})
         book.close(step=0, tokens=8, samples=2, learning_rate=0.1)
-        assert book.write_ready() == 2.0
+        assert book.write_closed() == {"loss": 2.0}
     ((record, stored),) = seen
     assert record == stored
     assert (record.loss, record.tokens, record.tags) == (2.0, 8, ("compile",))

@@ -10,14 +10,17 @@ import pytest
 from hotloop.cli.quickstart import page
 from hotloop.core.census import Census
 from hotloop.core.config import RunConfig
+from hotloop.core.errors import UsageError
 from hotloop.core.files import read_json
 from hotloop.core.judgement import Diagnosis, Parity, Verdict
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.quickstart.program import (
     Quickstart,
+    final_of,
     ledger_line,
     measure_and_judge,
     not_applied,
+    refuse_what_the_script_cannot_do,
     train_with,
 )
 from hotloop.report.html import render_html
@@ -73,6 +76,43 @@ _VERDICT = Verdict(
     "improved", 1.5, 1.4, 1.6, 0.95, Parity("same", "bitwise"), "plain", "hotloop",
     reasons=("The whole interval lies above 1.01.",),
 )  # fmt: skip
+
+
+def test_other_settings_are_measured_anew_and_never_taken_from_old_trials(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    texts = prepared.parent / "texts"
+    for out in ("one", "other"):  # the arms alone: nothing is run
+        (tmp_path / out).mkdir()
+    from hotloop.core.settings import load_settings
+    from hotloop.data.cache import ensure_prepared
+    from hotloop.quickstart.program import arms
+    from hotloop.quickstart.shipped import shipped
+
+    data = ensure_prepared(str(texts), "bytes")
+    found = []
+    for extra in ((), ("train.precision=fp32",), ("data.seed=5",)):
+        settings = load_settings(
+            shipped("configs/quickstart.yaml"), (*small(texts), "train.num_threads=1", *extra)
+        )
+        found.append([arm.to_mapping() for arm in arms(tmp_path / "one", settings, data, PLAN)])
+    assert found[0][0] == found[1][0]  # precision is not the plain arm's
+    assert found[0][1] != found[1][1]
+    assert found[0][0] != found[2][0]  # another order is
+
+
+def test_setting_that_only_one_arm_would_have_is_refused() -> None:
+    config = resolved(grad_accum_steps=2)
+    with pytest.raises(UsageError, match="grad_accum_steps"):
+        refuse_what_the_script_cannot_do(config)
+    refuse_what_the_script_cannot_do(resolved())
+
+
+def test_nothing_kept_means_no_final_ratio() -> None:
+    line = ledger_line(resolved(), _VERDICT, kept=False, missing=())
+    final = final_of(_VERDICT, line)
+    assert (final.ratio, final.kept) == (None, ())
 
 
 def resolved(**train: object) -> RunConfig:

@@ -5,8 +5,10 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+import torch
+from pydantic import ValidationError
 
-from hotloop.core.config import RunConfig
+from hotloop.core.config import RunConfig, without_effect
 from hotloop.train.schedule import learning_rate
 
 
@@ -47,3 +49,79 @@ def test_cosine_is_that_of_the_plain_script() -> None:
         assert learning_rate(config(warmup_steps=10), step) == pytest.approx(
             script.learning_rate(step, arguments), rel=1e-12
         )
+
+
+def test_wsd_stays_until_the_decay_and_falls_by_the_square_root() -> None:
+    chosen = config(name="wsd", warmup_steps=10, decay_fraction=0.4, final_fraction=0.0)
+    assert {learning_rate(chosen, step) for step in range(9, 61)} == {1e-3}
+    assert learning_rate(chosen, 61) < 1e-3
+    assert learning_rate(chosen, 70) == pytest.approx(1e-3 * (1 - 0.5))  # a quarter of the decay
+    assert learning_rate(chosen, 100) == pytest.approx(0.0)
+    assert learning_rate(config(name="wsd", warmup_steps=0), 100) == pytest.approx(1e-4)
+
+
+def test_onecycle_is_that_of_torch() -> None:
+    chosen = config(name="onecycle", warmup_steps=30, initial_fraction=0.04, final_fraction=4e-6)
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=1.0, momentum=0.9)
+    # Torch counts to the last step, hotloop to the one after it; its rise ends a step early.
+    theirs = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=1e-3, total_steps=101, pct_start=31 / 101, cycle_momentum=False
+    )
+    for step in range(101):
+        assert learning_rate(chosen, step) == pytest.approx(
+            optimizer.param_groups[0]["lr"], rel=1e-6, abs=1e-12
+        )
+        optimizer.step()
+        if step < 100:
+            theirs.step()
+
+
+@pytest.mark.parametrize("name", ["cosine", "linear", "constant", "wsd", "onecycle"])
+def test_no_schedule_exceeds_the_highest_rate_or_falls_below_the_final(name: str) -> None:
+    chosen = config(name=name, warmup_steps=20)
+    rates = [learning_rate(chosen, step) for step in range(101)]
+    assert max(rates) == pytest.approx(1e-3)
+    assert min(rates[20:]) >= 1e-4 * (1 - 1e-9)
+    assert rates[20:] == sorted(rates[20:], reverse=True)
+
+
+def test_warmup_that_reaches_into_the_decay_is_refused() -> None:
+    with pytest.raises(ValidationError, match="reaches into the decay"):
+        config(name="wsd", warmup_steps=81)
+    config(name="wsd", warmup_steps=80)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({}, "schedule.decay_fraction"),
+        ({"schedule.name": "wsd"}, "schedule.initial_fraction"),
+        (
+            {"schedule.name": "onecycle", "schedule.warmup_steps": 0},
+            "schedule.initial_fraction",
+        ),
+        ({"schedule.name": "constant"}, "schedule.final_fraction"),
+        ({}, "optimizer.momentum"),
+        ({}, "optimizer.nesterov"),
+        ({"optimizer.name": "sgd"}, "optimizer.beta2"),
+    ],
+)
+def test_a_setting_that_does_nothing_is_named(changes: dict[str, object], key: str) -> None:
+    found = without_effect(config(warmup_steps=10).replaced(changes), {key})
+    assert found is not None
+    assert found[0] == key
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"schedule.name": "wsd"}, "schedule.decay_fraction"),
+        ({"schedule.name": "onecycle"}, "schedule.initial_fraction"),
+        ({"optimizer.name": "muon"}, "optimizer.momentum"),
+        ({"optimizer.name": "muon"}, "optimizer.beta1"),
+        ({"optimizer.name": "sgd"}, "optimizer.nesterov"),
+    ],
+)
+def test_a_setting_that_does_something_is_not(changes: dict[str, object], key: str) -> None:
+    assert without_effect(config(warmup_steps=10).replaced(changes), {key}) is None

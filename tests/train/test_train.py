@@ -67,11 +67,28 @@ def test_phases_are_never_negative_and_add_up_to_wall_time(
     assert phases == pytest.approx(sum(record.wall_s for record in records), rel=5e-3)
 
 
-@pytest.mark.parametrize("killed_after", [1, 4, 7, 11])
+LLAMA = ("model.family=llama", "model.kv_heads=1", "model.qk_norm=true")
+
+
+@pytest.mark.parametrize(
+    ("killed_after", "settings"),
+    [
+        *((after, ()) for after in (1, 4, 7, 11)),
+        (7, ("optimizer.name=muon", *LLAMA)),
+        (7, ("optimizer.name=muon", "optimizer.fused=false", "train.precision=bf16")),
+        (7, ("optimizer.name=sgd", "optimizer.nesterov=true", "optimizer.learning_rate=0.1")),
+        (7, ("schedule.name=wsd", "schedule.decay_fraction=0.4", *LLAMA)),
+    ],
+)
 def test_killed_run_continues_to_the_same_losses_and_weights(
-    tiny_config: Path, tmp_path: Path, killed_after: int, monkeypatch: pytest.MonkeyPatch
+    tiny_config: Path,
+    tmp_path: Path,
+    killed_after: int,
+    settings: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    train(tiny_config, tmp_path / "whole", "model.dropout=0.1")
+    settings = ("model.dropout=0.1", *settings)
+    train(tiny_config, tmp_path / "whole", *settings)
     real = loop.update
     steps = 0
 
@@ -85,13 +102,34 @@ def test_killed_run_continues_to_the_same_losses_and_weights(
     with monkeypatch.context() as patch:
         patch.setattr(loop, "update", dies)
         with pytest.raises(RuntimeError, match="killed"):
-            train(tiny_config, tmp_path / "killed", "model.dropout=0.1")
-    train(tiny_config, tmp_path / "killed", "model.dropout=0.1")
+            train(tiny_config, tmp_path / "killed", *settings)
+    train(tiny_config, tmp_path / "killed", *settings)
     assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
     assert same_weights(tmp_path / "killed", tmp_path / "whole")
     assert (tmp_path / "killed/evals.jsonl").read_text() == (
         tmp_path / "whole/evals.jsonl"
     ).read_text()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("optimizer.name=muon", "optimizer.learning_rate=1e-2"),
+        ("optimizer.name=sgd", "optimizer.learning_rate=0.3", "train.clip=builtin"),
+        ("model.family=llama", "optimizer.learning_rate=1e-2"),
+        ("model.mlp=relu2", "model.qk_norm=true", "optimizer.learning_rate=1e-2"),
+        ("schedule.name=onecycle", "optimizer.learning_rate=1e-2"),
+    ],
+    ids=lambda settings: settings[0],
+)
+def test_every_family_optimizer_and_schedule_learns(
+    tiny_config: Path, tmp_path: Path, settings: tuple[str, ...]
+) -> None:
+    train(tiny_config, tmp_path / "run", "train.steps=40", "eval.every_steps=40", *settings)
+    found = losses(tmp_path / "run")
+    assert found[0] is not None
+    assert found[-1] is not None
+    assert found[-1] < found[0] - 0.8
 
 
 def test_one_microbatch_of_four_equals_four_of_one(tiny_config: Path, tmp_path: Path) -> None:
@@ -142,6 +180,39 @@ def test_optimization_trains_to_the_same_losses_within_its_class(
     assert on == pytest.approx(off, rel=tolerance)
 
 
+@pytest.mark.parametrize(
+    ("shared", "settings", "tolerance"),
+    [
+        (("optimizer.name=sgd",), ("optimizer.fused=true", "train.clip=fused"), 1e-6),
+        (("optimizer.name=muon",), ("optimizer.fused=true",), 1e-6),
+        (("optimizer.name=muon",), ("train.precision=bf16",), 5e-3),
+        ((*LLAMA, "model.width=32"), ("train.attention=plain",), 1e-6),
+        (LLAMA, ("train.precision=bf16",), 5e-3),
+    ],
+)
+def test_other_families_and_optimizers_stay_within_the_class_too(
+    tiny_config: Path,
+    tmp_path: Path,
+    shared: tuple[str, ...],
+    settings: tuple[str, ...],
+    tolerance: float,
+) -> None:
+    base = (
+        "optimizer.fused=false", "train.attention=sdpa", "train.clip_norm=0.1",
+        "train.clip=builtin", *shared,
+    )  # fmt: skip
+    train(tiny_config, tmp_path / "off", *base)
+    train(tiny_config, tmp_path / "on", *base, *settings)
+    assert losses(tmp_path / "on") == pytest.approx(losses(tmp_path / "off"), rel=tolerance)
+
+
+def test_muon_is_clipped_in_a_pass_of_its_own(tiny_config: Path, tmp_path: Path) -> None:
+    train(tiny_config, tmp_path / "run", "optimizer.name=muon")
+    assert json.loads((tmp_path / "run/census.json").read_text())["clipping"] == "builtin"
+    with pytest.raises(UsageError, match="muon takes no factor"):
+        train(tiny_config, tmp_path / "other", "optimizer.name=muon", "train.clip=fused")
+
+
 def test_fused_clipping_clips(tiny_config: Path, tmp_path: Path) -> None:
     base = ("optimizer.fused=true", "optimizer.epsilon=1.0", "train.clip=fused")
     train(tiny_config, tmp_path / "clipped", *base, "train.clip_norm=1e-3")
@@ -164,6 +235,37 @@ def test_finished_run_is_not_trained_again(tiny_config: Path, tmp_path: Path) ->
     again = train(tiny_config, tmp_path / "run")
     assert (again.steps, again.loss) == (first.steps, first.loss)
     assert losses(tmp_path / "run") == before
+
+
+def test_finished_run_keeps_its_census_and_tells_what_it_found(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    first = train(tiny_config, tmp_path / "run")
+    before = (tmp_path / "run/census.json").read_bytes()
+    again = train(tiny_config, tmp_path / "run")
+    assert (tmp_path / "run/census.json").read_bytes() == before
+    assert again.held_out_loss == first.held_out_loss
+    assert again.tokens_per_s is not None
+
+
+def test_poisoned_weights_are_never_saved(tiny_config: Path, tmp_path: Path) -> None:
+    wild = ("optimizer.learning_rate=1e30", "train.clip_norm=null", "schedule.warmup_steps=0")
+    with pytest.raises(TrainingDiverged):
+        train(tiny_config, tmp_path / "run", *wild, "checkpoint.every_steps=1")
+    found, _ = store.latest(tmp_path / "run/checkpoints")
+    if found is not None:
+        saved = store.load(found, FILES)[0]["model"]
+        assert all(torch.isfinite(weight).all() for weight in saved.values())
+
+
+def test_measured_process_records_a_divergence_for_the_judge(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    wild = ("optimizer.learning_rate=1e30", "train.clip_norm=null", "schedule.warmup_steps=0")
+    train(tiny_config, tmp_path / "run", *wild, stop_after=12)
+    assert any(
+        loss != loss or abs(loss) == float("inf") for loss in losses(tmp_path / "run") if loss
+    )
 
 
 def test_directory_of_another_run_is_refused(tiny_config: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.files import fsync_directory, storage_error, write_atomically
 
 MANIFEST_SCHEMA = "hotloop.checkpoint/1"
@@ -64,8 +64,13 @@ def save(
         shutil.rmtree(directory, ignore_errors=True)
         raise storage_error(error, directory, "save a checkpoint") from error
     manifest = {"schema": MANIFEST_SCHEMA, "step": step, "files": files}
-    write_atomically(directory / "manifest.json", json.dumps(manifest, indent=1).encode())
+    try:
+        write_atomically(directory / "manifest.json", json.dumps(manifest, indent=1).encode())
+    except EnvironmentFailed:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
     fsync_directory(root)
+    fsync_directory(root.parent)
     committed = Checkpoint(directory, step)
     _retire(root, keep=keep, newest=committed)
     return committed
@@ -122,6 +127,13 @@ def load(
     return tensors, state
 
 
+def set_aside(root: Path, *, newer_than: int) -> None:
+    """Rename checkpoints of later steps, which did not verify: they must not push out good ones."""
+    for directory in _directories(root):
+        if _step_of(directory) > newer_than:
+            directory.rename(directory.with_name(f"damaged-{directory.name}"))
+
+
 def remove_uncommitted(root: Path) -> None:
     """Delete directories that a killed process left without a manifest."""
     for directory in _directories(root):
@@ -138,9 +150,9 @@ def _write(path: Path, content: bytes) -> dict[str, Any]:
 
 
 def _retire(root: Path, *, keep: int, newest: Checkpoint) -> None:
-    committed = [d for d in _directories(root) if (d / "manifest.json").exists()]
-    committed.sort(key=lambda d: (_step_of(d), d == newest.path))
-    for directory in committed[:-keep]:
+    older = [d for d in _directories(root) if d != newest.path and (d / "manifest.json").exists()]
+    older.sort(key=_step_of)
+    for directory in older[: len(older) - (keep - 1)]:
         # The manifest goes first: a half-deleted directory must not look committed.
         (directory / "manifest.json").unlink(missing_ok=True)
         shutil.rmtree(directory, ignore_errors=True)

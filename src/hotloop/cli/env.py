@@ -1,26 +1,125 @@
-"""`hotloop env`: the machine as hotloop sees it."""
+"""`hotloop env`: the machine as hotloop sees it, and what it was measured to do at best."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hotloop.cli.output import write_object
 
+if TYPE_CHECKING:
+    from hotloop.core.ceilings import Ceilings
+    from hotloop.core.measurement import Environment
+
 
 @click.command()
+@click.option(
+    "--measure/--no-measure",
+    default=None,
+    help="Measure the ceilings now, or never [default: when they are not known].",
+)
+@click.option("--threads", type=click.IntRange(min=1), help="[default: what the quota can run].")
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Where writing is measured [default: here].",
+)
 @click.option("--json", "json_file", metavar="FILE", help="Write it as JSON; `-` for stdout.")
-def env(json_file: str | None) -> None:
-    """Show the device, what this process may use of it, and the versions that matter.
+def env(
+    measure: bool | None, threads: int | None, directory: Path | None, json_file: str | None
+) -> None:
+    """Show the device, what this process may use of it, its versions and its ceilings.
 
-    These are the keys by which two measurements are held against each other.
+    The first are the keys by which two measurements are held against each other. The ceilings are
+    measured: matrix products, copying memory, writing to the disk; a few seconds, kept per machine.
+    They are what a run's MFU is a share of.
     """
     from hotloop.core.files import to_plain
+    from hotloop.hardware.device import fast_dtypes, pick_device, why_compile_cannot_run
     from hotloop.hardware.environment import read_environment
+    from hotloop.hardware.limits import default_threads
     from hotloop.report.html import environment_rows
+    from hotloop.report.machine import ceiling_rows
     from hotloop.report.terminal import render_rows
 
-    environment = read_environment()
+    device = pick_device("auto")
+    environment = read_environment(str(device))
+    num_threads = threads or default_threads()
+    native, why_no_compile = fast_dtypes(device), why_compile_cannot_run(device)
+    ceilings = _ceilings(environment, str(device), measure, num_threads, directory)
     if json_file is not None:
-        write_object(to_plain(environment), json_file)
-    if json_file != "-":
-        click.echo(render_rows("environment", environment_rows(environment)))
+        found = {
+            "schema": "hotloop.env/1",
+            **to_plain(environment),
+            "torch_device": str(device),
+            "num_threads": num_threads,
+            "fast_dtypes": list(native),
+            "why_no_compile": why_no_compile,
+            "ceilings": None if ceilings is None else to_plain(ceilings),
+        }
+        write_object(found, json_file)
+    if json_file == "-":
+        return
+    usable = [
+        ("fast dtypes", ", ".join(native)),
+        (
+            "threads",
+            f"{num_threads} of {environment.num_cpus} CPUs, quota {environment.cpu_quota:g}",
+        ),
+        ("torch.compile", why_no_compile or "can run"),
+    ]
+    parts = [
+        render_rows("environment", environment_rows(environment)),
+        render_rows("used by hotloop", usable),
+        render_rows("ceilings", ceiling_rows(ceilings))
+        if ceilings is not None
+        else "ceilings\n  not measured: leave out --no-measure",
+    ]
+    click.echo("\n\n".join(parts))
+
+
+def _ceilings(
+    environment: Environment,
+    device: str,
+    measure: bool | None,
+    num_threads: int,
+    directory: Path | None,
+) -> Ceilings | None:
+    """What is known of this machine; measured first when asked for, or when nothing is known."""
+    from dataclasses import replace
+
+    import torch
+
+    from hotloop.cli.progress import progress_bar
+    from hotloop.core.errors import EnvironmentFailed
+    from hotloop.hardware import ceilings as hardware
+
+    known = hardware.stored_ceilings(environment, num_threads)
+    if measure is False:
+        return known
+    if known is None or measure:
+        with progress_bar() as progress:
+            found = hardware.measure_ceilings(
+                environment,
+                torch.device(device),
+                directory or Path.cwd(),
+                num_threads=num_threads,
+                progress=progress,
+            )
+    elif directory is not None and (
+        known.disk_write is None or known.disk_write.place != str(directory.resolve())
+    ):
+        rate, why = hardware.measure_disk_write(directory)
+        reasons = {k: v for k, v in known.not_measured.items() if k != "disk_write"}
+        if why is not None:
+            reasons["disk_write"] = why
+        found = replace(known, disk_write=rate, not_measured=reasons)
+    else:
+        return known
+    try:
+        return hardware.store_ceilings(environment, found)
+    except EnvironmentFailed as error:
+        click.echo(f"note: not kept: {error.what}", err=True)
+        return found

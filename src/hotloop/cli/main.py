@@ -10,6 +10,7 @@ import difflib
 import errno
 import importlib
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -29,9 +30,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prepare": ("hotloop.cli.prepare:prepare", "Turn text into token shards to train from."),
     "train": ("hotloop.cli.train:train", "Train a model from a config file."),
     "generate": ("hotloop.cli.generate:generate", "Continue a prompt with a trained model."),
+    "export": ("hotloop.cli.export:export", "Write a trained model for Hugging Face transformers."),
+    "monitor": (
+        "hotloop.cli.monitor:monitor",
+        "Watch a run, or this machine, from another terminal.",
+    ),
     "report": ("hotloop.cli.report:report", "Say what a run or a comparison showed."),
     "explain": ("hotloop.cli.explain:explain", "Explain a finding or an optimization."),
-    "env": ("hotloop.cli.env:env", "Show the machine as hotloop sees it."),
+    "env": ("hotloop.cli.env:env", "Show the machine and what it can do at best."),
 }
 """Name to (module:attribute, one line for `hotloop --help`), in the order of the help."""
 
@@ -39,7 +45,7 @@ INTERNAL_ERROR = 70
 """A bug in hotloop (EX_SOFTWARE). None of `ExitCode` fits: 1 would read as a regression and 4 as a
 machine worth leaving."""
 
-EXTRAS = {"tensorboard": "tensorboard"}
+EXTRAS = {"tensorboard": "tensorboard", "transformers": "export", "pynvml": "gpu"}
 """Optional modules and the extra of this package that brings them."""
 
 _STORAGE = frozenset(
@@ -109,6 +115,8 @@ def main() -> NoReturn:
     """Entry point of the console script."""
     if "_HOTLOOP_COMPLETE" in os.environ:  # shell completion, answered by click
         group.main(prog_name="hotloop")
+    # SIGTERM ends like Ctrl-C: children are ended, what was finished is kept.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(run(sys.argv[1:]))
 
 

@@ -53,6 +53,8 @@ def quickstart(out: Path, minutes: float, json_file: str | None) -> None:
         write_object(to_plain(found), json_file)
     click.echo(f"\n{_trained(found)}. A sample of what it writes:\n")
     click.echo("\n".join(f"    {_printable(line)}" for line in found.trained.sample.splitlines()))
+    for name, value in compile_cost(found):
+        click.echo(f"\n{name}: {value}")
     click.echo(f"\nEverything is in {out}; look at {out / 'report.html'}")
 
 
@@ -78,6 +80,7 @@ def page(found: Quickstart, compared: Compared) -> Page:
         facts=(
             ("final training", _trained(found)),
             ("highest host memory of a measured hotloop process", size(found.host_peak_bytes)),
+            *compile_cost(found),
         ),
         settings=[
             (key, str(value), settings.origin(key)) for key, value in settings.config.flat().items()
@@ -85,6 +88,21 @@ def page(found: Quickstart, compared: Compared) -> Page:
         environment=compared.tuned_runs[-1].environment,
         sample=found.trained.sample,
     )
+
+
+def compile_cost(found: Quickstart) -> list[tuple[str, str]]:
+    """What compiling cost, and when it is won back: a ratio of steady steps does not say."""
+    from hotloop.report.numbers import seconds
+
+    if found.compile_s is None or found.steps_until_compile_pays is None:
+        return []
+    pays = found.steps_until_compile_pays
+    return [
+        (
+            "compiling",
+            f"{seconds(found.compile_s)} before the first step, won back after {pays} steps",
+        )
+    ]
 
 
 def _trained(found: Quickstart) -> str:

@@ -54,6 +54,10 @@ def facts_of(found: Found) -> list[tuple[str, str]]:
         )
     if found.diagnosis is not None and found.diagnosis.steps.tokens_per_s is not None:
         facts.append(("speed", numbers.rate(found.diagnosis.steps.tokens_per_s, "tokens")))
+    if found.utilization is not None:
+        from hotloop.report.machine import utilization_rows
+
+        facts.extend(utilization_rows(found.utilization))
     census = found.measurement.census if found.measurement else None
     if census is not None and census.host_peak_bytes is not None:
         facts.append(("host memory, peak", numbers.size(census.host_peak_bytes)))
@@ -129,6 +133,7 @@ def object_of(found: Found) -> dict[str, Any]:
         "notes": list(found.notes),
         "verdict": plain(found.verdict),
         "diagnosis": plain(found.diagnosis),
+        "utilization": plain(found.utilization),
         "quickstart": found.quickstart,
         "evals": list(found.evals),
         "settings": {

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from hotloop.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from hotloop.core.judgement import Diagnosis, Verdict
+    from hotloop.core.ceilings import Ceilings
+    from hotloop.core.judgement import Diagnosis, ModelFlops, Utilization, Verdict
     from hotloop.core.measurement import Environment, Measurement
     from hotloop.core.settings import Settings
 
@@ -39,6 +40,7 @@ class Found:
     quickstart: dict[str, Any] | None
     evals: tuple[dict[str, Any], ...]
     notes: tuple[str, ...]
+    utilization: Utilization | None = None
 
 
 def read_run(directory: Path) -> Found:
@@ -89,7 +91,56 @@ def read_run(directory: Path) -> Found:
         quickstart=_mapping(directory / "quickstart.json"),
         evals=_lines(directory / "evals.jsonl"),
         notes=_notes(settings, measurement),
+        utilization=_utilization(directory, settings, measurement),
     )
+
+
+def _utilization(
+    directory: Path, settings: Settings | None, measurement: Measurement | None
+) -> Utilization | None:
+    """Of a training run with steady steps; `None` for everything else."""
+    from hotloop.judge.utilization import steady_tokens_per_s, utilize
+
+    if settings is None or measurement is None:
+        return None
+    if steady_tokens_per_s(measurement.records) is None:
+        return None
+    census = measurement.census
+    threads = census.num_threads if census is not None else None
+    ceilings = ceilings_of(measurement.environment, threads or settings.config.train.num_threads)
+    return utilize(measurement.records, model_flops(directory, settings), census, ceilings)
+
+
+def ceilings_of(environment: Environment, num_threads: int | str) -> Ceilings | None:
+    """What such a machine was measured to do; `None` when it was not measured from here."""
+    from hotloop.hardware.ceilings import stored_ceilings
+
+    return stored_ceilings(environment, num_threads) if isinstance(num_threads, int) else None
+
+
+def model_flops(directory: Path, settings: Settings) -> ModelFlops | None:
+    """The model's arithmetic per token, from its settings; `None` when its vocabulary is not known.
+
+    Loads torch.
+    """
+    from dataclasses import replace
+
+    from hotloop.core.judgement import ModelFlops
+    from hotloop.data.tokenizer import Tokenizer
+    from hotloop.models.shape import flops_per_token
+    from hotloop.train.run import decoder_shape
+
+    config = settings.config
+    try:
+        vocabulary = (
+            config.model.vocabulary or Tokenizer.load(directory / "tokenizer.json").vocabulary_size
+        )
+        shape = decoder_shape(config, vocabulary)
+    except UsageError:
+        return None
+    # What does not grow with the context is matrix products with weights.
+    matmul = flops_per_token(replace(shape, context=0))
+    return ModelFlops(matmul=matmul, attention=flops_per_token(shape) - matmul)
 
 
 def _measurement(

@@ -21,12 +21,14 @@ class Census:
     """Attention implementations that really ran: `plain`, `sdpa:flash`, `sdpa:math`, ..."""
     optimizer: str | None = None
     """Class and implementation, e.g. `AdamW(fused)`."""
+    clipping: str | None = None
+    """How gradients are clipped: `builtin` or `fused`; `None` when nothing is."""
     compiled: bool | None = None
     num_graphs: int | None = None
     num_graph_breaks: int | None = None
     num_recompiles: int | None = None
     compile_s: float | None = None
-    """Seconds spent compiling, none of it inside a measured step."""
+    """Seconds that torch.compile took in this process; they fall into the steps tagged `compile`."""
     loader: dict[str, object] = field(default_factory=dict)
     """Loader settings and, for foreign scripts, the call site."""
     host_peak_bytes: int | None = None

@@ -11,19 +11,10 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
-Positive = Annotated[int, Field(gt=0)]
-Natural = Annotated[int, Field(ge=0)]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
-
-
-class Section(BaseModel):
-    """One block of settings."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
-    )
+from hotloop.core.model_config import ModelConfig, model_setting_without_effect
+from hotloop.core.section import Fraction, Natural, Positive, PositiveNumber, Section
 
 
 class DataConfig(Section):
@@ -47,44 +38,42 @@ class DataConfig(Section):
         return self
 
 
-class ModelConfig(Section):
-    family: Literal["gpt2"] = "gpt2"
-    layers: Positive = 6
-    width: Positive = 384
-    """Width of the residual stream. Must be a multiple of `heads`."""
-    heads: Positive = 6
-    context: Positive = 256
-    """Tokens a window holds, and the longest context the model can see."""
-    vocabulary: Positive | None = None
-    """Ids the model can embed; null takes the tokenizer's size."""
-    dropout: Fraction = 0.0
+class OptimizerConfig(Section):
+    name: Literal["adamw", "sgd", "muon"] = "adamw"
+    """`muon` updates the matrices of the blocks by Muon and everything else by AdamW."""
+    learning_rate: PositiveNumber = 1e-3
+    """Highest learning rate, reached after the warmup. Muon's updates are scaled to suit AdamW's rate."""
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    epsilon: PositiveNumber = 1e-8
+    momentum: Fraction | None = None
+    """Of sgd and muon. null takes 0.9 for sgd and 0.95 for muon."""
+    nesterov: bool | None = None
+    """Look one step ahead with the momentum. null takes false for sgd and true for muon."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    """Applied to every parameter, as `torch.optim.AdamW` does by default; with sgd added to the gradient."""
+    fused: bool | Literal["auto"] = "auto"
+    """One kernel for the whole update (with muon: for the part that AdamW updates)."""
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> Self:
-        if self.width % self.heads:
-            raise ValueError(f"`width` {self.width} is not a multiple of `heads` {self.heads}")
+    def _nesterov_needs_momentum(self) -> Self:
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("`nesterov` needs a `momentum` above 0")
         return self
 
 
-class OptimizerConfig(Section):
-    name: Literal["adamw"] = "adamw"
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
-    """Highest learning rate, reached after the warmup."""
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.999
-    epsilon: Annotated[float, Field(gt=0)] = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    """Applied to every parameter, as `torch.optim.AdamW` does by default."""
-    fused: bool | Literal["auto"] = "auto"
-    """One kernel for the whole update."""
-
-
 class ScheduleConfig(Section):
-    name: Literal["cosine", "linear", "constant"] = "cosine"
+    name: Literal["cosine", "linear", "constant", "wsd", "onecycle"] = "cosine"
+    """`wsd` stays at the highest rate and falls at the end (1 - sqrt); `onecycle` rises and falls in
+    two half cosines."""
     warmup_steps: Natural = 100
-    """Steps over which the learning rate rises linearly from 0."""
+    """Steps over which the learning rate rises, linearly from 0; with `onecycle` from `initial_fraction`."""
     final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Learning rate at the last step, as a fraction of the highest. No effect with `constant`."""
+    decay_fraction: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """Part of all steps, at the end, over which `wsd` falls. No effect with others."""
+    initial_fraction: Annotated[float, Field(ge=0, le=1)] = 0.04
+    """Learning rate at the first step of `onecycle`, as a fraction of the highest. No effect with others."""
 
 
 class TrainConfig(Section):
@@ -96,6 +85,9 @@ class TrainConfig(Section):
     """Microbatches in one step. The loss is the mean over all targets of the step."""
     seed: Natural = 0
     """Seed of the weights and of dropout."""
+    init_from: str | None = None
+    """Directory of a GPT-2 or Llama in the format of `transformers` whose weights the run starts from.
+    The model and the tokenizer must be its own."""
     device: str = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
     num_threads: Positive | Literal["auto"] = "auto"
@@ -109,7 +101,7 @@ class TrainConfig(Section):
     """`sdpa` calls scaled_dot_product_attention; `plain` writes the product out, for the compiler to fuse."""
     clip: Literal["auto", "builtin", "fused"] = "auto"
     """How gradients are clipped: `builtin` calls clip_grad_norm_; `fused` folds the factor into one pass."""
-    clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    clip_norm: PositiveNumber | None = 1.0
     """Gradients are scaled down to this global L2 norm; null does not clip."""
 
 
@@ -151,6 +143,15 @@ class RunConfig(Section):
                 f"`schedule.warmup_steps` {self.schedule.warmup_steps} leaves nothing of "
                 f"`train.steps` {self.train.steps}; lower the one or raise the other"
             )
+        if self.schedule.name == "wsd" and (
+            self.schedule.warmup_steps + self.schedule.decay_fraction * self.train.steps
+            > self.train.steps
+        ):
+            raise ValueError(
+                f"`schedule.warmup_steps` {self.schedule.warmup_steps} reaches into the decay: "
+                f"`schedule.decay_fraction` {self.schedule.decay_fraction:g} of `train.steps` "
+                f"{self.train.steps}; lower one of them"
+            )
         return self
 
     @property
@@ -181,15 +182,42 @@ class RunConfig(Section):
 
 def without_effect(config: RunConfig, given: Collection[str]) -> tuple[str, str] | None:
     """The first key among those the user gave that changes nothing here, and the fix."""
-    if config.schedule.name == "constant" and "schedule.final_fraction" in given:
-        return "schedule.final_fraction", "remove it, or choose another `schedule.name`"
-    if config.train.clip_norm is None and "train.clip" in given:
-        return "train.clip", "set `train.clip_norm`, or remove it"
-    if config.data.prepared is not None and "data.tokenizer" in given:
-        return "data.tokenizer", "remove it: a prepared directory holds its own tokenizer"
-    if not config.eval.every_steps and "eval.windows" in given:
-        return "eval.windows", "set `eval.every_steps`, or remove it"
-    return None
+    optimizer, schedule = config.optimizer.name, config.schedule.name
+    idle = {
+        "schedule.final_fraction": (
+            schedule == "constant",
+            "remove it, or choose another `schedule.name`",
+        ),
+        "schedule.decay_fraction": (schedule != "wsd", "set `schedule.name: wsd`, or remove it"),
+        "schedule.initial_fraction": (
+            schedule != "onecycle" or not config.schedule.warmup_steps,
+            "set `schedule.name: onecycle` with some `schedule.warmup_steps`, or remove it",
+        ),
+        **{
+            f"optimizer.{key}": (
+                optimizer == "sgd",
+                "remove it, or choose an `optimizer.name` other than sgd",
+            )
+            for key in ("beta1", "beta2", "epsilon")
+        },
+        **{
+            f"optimizer.{key}": (
+                optimizer == "adamw",
+                "set `optimizer.name` to sgd or muon, or remove it",
+            )
+            for key in ("momentum", "nesterov")
+        },
+        "train.clip": (config.train.clip_norm is None, "set `train.clip_norm`, or remove it"),
+        "data.tokenizer": (
+            config.data.prepared is not None,
+            "remove it: a prepared directory holds its own tokenizer",
+        ),
+        "eval.windows": (not config.eval.every_steps, "set `eval.every_steps`, or remove it"),
+    }
+    for key, (has_none, fix) in idle.items():
+        if has_none and key in given:
+            return key, fix
+    return model_setting_without_effect(config.model, given)
 
 
 def _flatten(values: Mapping[str, Any], prefix: str) -> list[tuple[str, Any]]:

@@ -155,7 +155,7 @@ class TrialOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """All that was kept, together, against the run without any of it, on fresh pairs."""
+    """All that was kept, together, against the run without any of it. No ratio when nothing was kept."""
 
     ratio: float | None
     ratio_low: float | None
@@ -179,3 +179,40 @@ class Diagnosis:
     probe_overhead_fraction: float | None = None
     not_examined: tuple[str, ...] = ()
     schema: str = DIAGNOSIS_SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFlops:
+    """Floating-point operations of training on one token, forward and backward."""
+
+    matmul: float
+    """6 per parameter that takes part in a matrix product: blocks and head."""
+    attention: float
+    """Scores and their use, every key counted: 12 layers width context. A causal mask needs half."""
+
+
+@dataclass(frozen=True, slots=True)
+class Utilization:
+    """How much of what the machine can do went into the model's own arithmetic.
+
+    Two conventions: `palm` counts attention as if nothing were masked (Chowdhery et al. 2022,
+    appendix B; most published figures), `causal` only what a causal mask leaves. What is computed
+    twice or thrown away counts in neither. `None` has its reason in `reason`.
+    """
+
+    tokens_per_s: float | None
+    """Over the steady steps: those without any tag."""
+    palm_flops_per_token: float | None = None
+    causal_flops_per_token: float | None = None
+    palm_flops_per_s: float | None = None
+    causal_flops_per_s: float | None = None
+    palm_mfu: float | None = None
+    """`palm_flops_per_s` over `peak_flops_per_s`; 0.4 is 40 %."""
+    causal_mfu: float | None = None
+    dtype: str | None = None
+    """Of the run's matrix products, as its census saw."""
+    peak_flops_per_s: float | None = None
+    peak: str | None = None
+    """What the denominator is, in words."""
+    reason: str | None = None
+    """Why a figure is missing."""

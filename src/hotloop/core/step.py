@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -28,6 +29,10 @@ DEVICE_PHASES = ("compute", "communication", "memcpy", "idle")
 
 TAGS = ("warmup", "compile", "gc", "checkpoint", "eval", "profiled", "resumed")
 """Why a step may be unlike its neighbours. `warmup` steps are kept and left out of statistics."""
+
+
+_MAY_OVERFLOW = frozenset({"loss", "grad_norm"})
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +63,16 @@ class StepRecord:
     tags: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """One line of `steps.jsonl`, without the fields that are not known."""
+        """One line of `steps.jsonl`, without the fields that are not known.
+
+        A loss or norm that is no finite number is written as "NaN", "Infinity" or "-Infinity", since
+        JSON has no number for it and a reader must see that it was there.
+        """
         values = {k: v for k, v in asdict(self).items() if v is not None and v not in ((), {})}
-        return json.dumps(values, separators=(",", ":"))
+        for key in _MAY_OVERFLOW & values.keys():
+            if not math.isfinite(values[key]):
+                values[key] = json.dumps(values[key])  # Python's own word for it
+        return json.dumps(values, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_mapping(cls, values: dict[str, object]) -> StepRecord:
@@ -74,11 +86,14 @@ class StepRecord:
         wall = values.get("wall_s")
         if not _is_number(wall) or not wall >= 0:  # type: ignore[operator]
             raise ValueError("`wall_s` must be seconds, 0 or more")
-        host, loss = values.get("host", {}), values.get("loss")
+        words = {key: values[key] for key in _MAY_OVERFLOW if values.get(key) in _NOT_FINITE}
+        values = {**values, **{key: float(str(word)) for key, word in words.items()}}
+        host = values.get("host", {})
         if not isinstance(host, dict) or not all(_is_number(v) for v in host.values()):
             raise ValueError("`host` must map phases to seconds")
-        if loss is not None and not _is_number(loss):
-            raise ValueError("`loss` must be a number")
+        for key in _MAY_OVERFLOW:
+            if values.get(key) is not None and not _is_number(values[key]):
+                raise ValueError(f"`{key}` must be a number")
         tags = values.get("tags", ())
         if not isinstance(tags, (list, tuple)):
             raise ValueError("`tags` must be a list")

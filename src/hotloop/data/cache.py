@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import sys
 from pathlib import Path
 
+from hotloop.core.cache import cache_directory as cache_directory
 from hotloop.core.errors import UsageError
 from hotloop.core.progress import Progress, silent
 from hotloop.data.manifest import PREPARED_SCHEMA
 from hotloop.data.prepare import prepare
 from hotloop.data.prepared import open_prepared
 from hotloop.data.sources import PYTHON_STDLIB, standard_library_path, tree_files
-
-
-def cache_directory() -> Path:
-    """`HOTLOOP_CACHE`, else the user's cache directory of this platform."""
-    chosen = os.environ.get("HOTLOOP_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("hotloop"))
 
 
 def ensure_prepared(source: str, tokenizer: str | None, *, progress: Progress = silent) -> Path:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 
 import torch
@@ -78,18 +81,48 @@ def fast_dtypes(device: torch.device) -> tuple[str, ...]:
 
 
 def why_compile_cannot_run(device: torch.device) -> str | None:
-    """`None` where `torch.compile` has what it needs, else what is missing."""
+    """`None` where `torch.compile` has what it needs, else what is missing.
+
+    A compiler alone is not enough: what it compiles includes Python's headers, and on a CPU OpenMP.
+    """
     if device.type == "cuda":
         if importlib.util.find_spec("triton") is None:
             return "the triton package is missing"
-        return None if shutil.which("gcc") or shutil.which("clang") else "no C compiler was found"
+        compiler = shutil.which("gcc") or shutil.which("clang")
+        if compiler is None:
+            return "no C compiler was found"
+        return _why_it_does_not_compile((compiler, "-xc"), "#include <Python.h>\n")
     try:
         from torch._inductor.cpp_builder import get_cpp_compiler
 
-        compiler = get_cpp_compiler()
+        name = get_cpp_compiler()
     except Exception as error:  # noqa: BLE001  # inductor raises its own types, by version
         return f"no C++ compiler was found ({type(error).__name__})"
-    return None if shutil.which(compiler) else f"the C++ compiler {compiler!r} was not found"
+    compiler = shutil.which(name)
+    if compiler is None:
+        return f"the C++ compiler {name!r} was not found"
+    flags = () if sys.platform == "darwin" else ("-fopenmp",)  # there torch brings its own
+    source = "#include <Python.h>\n" + ("#include <omp.h>\n" if flags else "")
+    return _why_it_does_not_compile((compiler, *flags, "-xc++"), source)
+
+
+def _why_it_does_not_compile(command: tuple[str, ...], source: str) -> str | None:
+    include = sysconfig.get_path("include")
+    try:
+        ended = subprocess.run(
+            [*command, f"-I{include}", "-fsyntax-only", "-"],
+            input=source,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"the compiler {command[0]} does not run ({type(error).__name__})"
+    if not ended.returncode:
+        return None
+    if "Python.h" in ended.stderr:
+        return "Python's headers are missing (on Debian and Ubuntu: apt install python3-dev)"
+    return f"the compiler {command[0]} fails: {(ended.stderr.splitlines() or ['no message'])[0]}"
 
 
 def read_machine(device: torch.device) -> Machine:

@@ -35,8 +35,9 @@ def cpu_quota() -> float:
 
 
 def default_threads() -> int:
-    """Intra-op threads that the quota can run at once, at least one."""
-    return max(1, int(cpu_quota()))
+    """`OMP_NUM_THREADS` where the user set it, else what the quota can run at once, at least one."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return int(wanted) if wanted.isdigit() and int(wanted) > 0 else max(1, int(cpu_quota()))
 
 
 def memory_limit_bytes() -> int:
@@ -48,6 +49,17 @@ def memory_limit_bytes() -> int:
             if words and words[0] != "max":
                 limits.append(int(words[0]))
     return min(limits)
+
+
+def memory_used_bytes() -> int | None:
+    """Bytes in use by this process's innermost control group, file cache included; `None` without one."""
+    used = [
+        int(words[0])
+        for directory in _group_directories("memory")
+        for name in ("memory.current", "memory.usage_in_bytes")
+        if (words := _words(directory / name))
+    ]
+    return min(used, default=None)  # a group holds those inside it: the innermost uses least
 
 
 def _group_directories(controller: str) -> Iterator[Path]:

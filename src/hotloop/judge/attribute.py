@@ -1,4 +1,4 @@
-"""Where host wall time went: seconds per phase over the steady steps."""
+"""Where host wall time went: seconds per phase over the steps under way."""
 
 from __future__ import annotations
 
@@ -14,14 +14,22 @@ from hotloop.core.step import HOST_PHASES, StepRecord
 def steady(records: Sequence[StepRecord]) -> tuple[StepRecord, ...]:
     """Steps like their neighbours: those without any tag.
 
-    A step with an evaluation or a checkpoint is real time too, but how often a short window holds one
-    says nothing about the whole training; `diagnose` names what was left out.
+    What a typical step takes. Where a training's time goes is another question: `under_way`.
     """
     return tuple(record for record in records if not record.tags)
 
 
+STARTING_UP = frozenset({"warmup", "compile", "resumed", "profiled"})
+"""Tags of steps that say nothing about a training that is under way."""
+
+
+def under_way(records: Sequence[StepRecord]) -> tuple[StepRecord, ...]:
+    """Steps of a training under way: evaluating, saving and collecting garbage are part of it."""
+    return tuple(record for record in records if not STARTING_UP & set(record.tags))
+
+
 def attribute(records: Sequence[StepRecord], *, clock_read_s: float | None) -> Breakdown:
-    """Fractions of host wall time over the steady steps that carry phases.
+    """Fractions of host wall time over the steps under way that carry phases.
 
     `fraction(phase) = sum of its seconds / sum of wall seconds`. `unattributed` is a phase measured
     by the probe like any other; what the phases miss of wall time, or count twice, is
@@ -30,9 +38,9 @@ def attribute(records: Sequence[StepRecord], *, clock_read_s: float | None) -> B
     `sum of clock_reads * clock_read_s / sum of wall`.
     Raises `ValueError` for no such step, an unknown phase, or seconds that are negative or not finite.
     """
-    steps = [record for record in steady(records) if record.host]
+    steps = [record for record in under_way(records) if record.host]
     if not steps:
-        raise ValueError("no steady step carries phases")
+        raise ValueError("no step under way carries phases")
     seconds = dict.fromkeys(HOST_PHASES, 0.0)
     missed = 0.0
     for record in steps:
@@ -59,9 +67,9 @@ def attribute(records: Sequence[StepRecord], *, clock_read_s: float | None) -> B
 
 
 def attribute_device(records: Sequence[StepRecord]) -> dict[str, float] | None:
-    """Fractions of device time over the steady steps, or `None` where the device has no clock."""
+    """Fractions of device time over the steps under way, or `None` where the device has no clock."""
     totals: dict[str, float] = {}
-    for record in steady(records):
+    for record in under_way(records):
         for phase, value in (record.device or {}).items():
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"device phase {phase!r} of step {record.step} took {value} s")

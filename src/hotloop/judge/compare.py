@@ -92,7 +92,7 @@ def compare(
 
     doubts = _doubts(pairs, times, steady, looks)
     outcome = "inconclusive" if doubts else outcome_of(interval, margin)
-    reasons = [*doubts, *aa_notes]
+    reasons = [*doubts, *aa_notes, *_thread_note(pairs)]
     if not doubts:
         reasons.insert(0, _decision(outcome, margin, floor))
         reasons += _all_in_note(outcome, outcome_of(all_in, margin))
@@ -246,6 +246,18 @@ def _decision(outcome: Outcome, margin: float, floor: float | None) -> str:
     if margin > WIDEST_UNCHANGED:
         return f"The interval lies not outside {edges}, which is too wide to call it unchanged."
     return f"The interval reaches across an edge of {edges}."
+
+
+def _thread_note(pairs: Sequence[Pair]) -> list[str]:
+    """Threads are a setting like any other: what they bring must not be credited to something else."""
+    threads = [
+        sorted({m.census.num_threads for m in arm if m.census and m.census.num_threads})
+        for arm in zip(*pairs)
+    ]
+    if all(threads) and threads[0] != threads[1]:
+        words = [" and ".join(map(str, arm)) for arm in threads]
+        return [f"The arms ran with different numbers of threads: {words[0]} against {words[1]}."]
+    return []
 
 
 def _all_in_note(steady: Outcome, all_in: Outcome) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from hotloop.core.judgement import Bound, Breakdown, Diagnosis, Finding, Steps
 from hotloop.core.measurement import Measurement
 from hotloop.core.step import StepRecord
-from hotloop.judge.attribute import attribute, attribute_device, steady
+from hotloop.judge.attribute import STARTING_UP, attribute, attribute_device, under_way
 from hotloop.judge.findings import FINDINGS
 
 NOTICEABLE, MODERATE, HIGH = 0.05, 0.10, 0.20
@@ -36,10 +36,10 @@ def diagnose(measurement: Measurement) -> Diagnosis:
     """Breakdown, bound and ranked findings of one process. Raises `ValueError` for damaged records."""
     records = measurement.records
     steps = _steps(records)
-    kept = steady(records)
+    kept = under_way(records)
     missing: list[str] = []
     if not kept:
-        missing.append("everything: no steady step was recorded")
+        missing.append("everything: no step after the start was recorded")
         return Diagnosis(None, steps, not_examined=tuple(missing))
     if not any(record.host for record in kept):
         missing.append("phases: only a step clock was carried")
@@ -126,9 +126,10 @@ def _not_examined(
 ) -> list[str]:
     missing = []
     records = measurement.records
-    left_out = [r for r in records if r.tags and "warmup" not in r.tags]
+    starting = STARTING_UP - {"warmup"}
+    left_out = [r for r in records if starting & set(r.tags) and "warmup" not in r.tags]
     if left_out:
-        tags = sorted({tag for record in left_out for tag in record.tags})
+        tags = sorted({tag for record in left_out for tag in record.tags} & starting)
         missing.append(
             f"{len(left_out)} counted steps with {', '.join(tags)}: not in the breakdown"
         )

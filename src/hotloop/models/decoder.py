@@ -1,31 +1,22 @@
-"""The decoder: a GPT-2 style language model, readable from top to bottom.
+"""The decoder: a language model of the GPT-2 and Llama families, readable from top to bottom.
 
-Pre-norm transformer with learned positions, GELU and tied embeddings, after Radford et al. 2019.
+Pre-norm transformer. With the default shape it is GPT-2 (Radford et al. 2019): layernorms, learned
+positions, GELU, tied embeddings. Every part can be another one; `parts.py` holds them.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hotloop.models.parts import activate, make_norm, rotary_table, turn
+from hotloop.models.shape import DecoderShape
+
 IGNORED_TARGET = -100
 """Targets with this id take no part in the loss."""
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderShape:
-    vocabulary: int
-    context: int
-    layers: int
-    width: int
-    heads: int
-    dropout: float = 0.0
-    attention: str = "sdpa"
-    """`sdpa` or `plain`; the same mathematics, summed in another order."""
 
 
 class Attention(nn.Module):
@@ -33,48 +24,67 @@ class Attention(nn.Module):
 
     def __init__(self, shape: DecoderShape) -> None:
         super().__init__()
-        self.heads = shape.heads
-        self.head_width = shape.width // shape.heads
+        self.head_width = shape.head_width
+        self.shared_by = shape.width // shape.kv_width
+        """Query heads per head of keys and values."""
+        self.widths = (shape.width, shape.kv_width, shape.kv_width)
         self.dropout = shape.dropout
         self.plain = shape.attention == "plain"
-        self.qkv = nn.Linear(shape.width, 3 * shape.width)
-        self.out = nn.Linear(shape.width, shape.width)
+        self.qkv = nn.Linear(shape.width, sum(self.widths), bias=shape.bias)
+        self.out = nn.Linear(shape.width, shape.width, bias=shape.bias)
+        self.qk_norm = shape.qk_norm
+        if self.qk_norm:  # Henry et al. 2020, with RMSNorm and before the turn as in Qwen 3
+            self.q_norm = nn.RMSNorm(shape.head_width, eps=shape.norm_epsilon)
+            self.k_norm = nn.RMSNorm(shape.head_width, eps=shape.norm_epsilon)
         if self.plain:
             future = torch.ones(shape.context, shape.context, dtype=torch.bool).triu(1)
             self.register_buffer("future", future, persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, rotary: Tensor | None) -> Tensor:
         batch, length, width = x.shape
-        heads = (batch, length, self.heads, self.head_width)
-        q, k, v = (t.view(heads).transpose(1, 2) for t in self.qkv(x).split(width, dim=2))
+        heads = (batch, length, -1, self.head_width)
+        q, k, v = (t.view(heads).transpose(1, 2) for t in self.qkv(x).split(self.widths, dim=2))
+        if self.qk_norm:
+            q, k = self.q_norm(q.float()).to(v.dtype), self.k_norm(k.float()).to(v.dtype)
+        if rotary is not None:
+            q, k = turn(q, rotary).to(v.dtype), turn(k, rotary).to(v.dtype)
         dropout = self.dropout if self.training else 0.0
         if self.plain:
+            if self.shared_by > 1:
+                k, v = (t.repeat_interleave(self.shared_by, dim=1) for t in (k, v))
             # Written out, for the compiler to fuse mask, scale, softmax and casts into one pass.
             scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(self.head_width))
             scores = scores.masked_fill(self.future[:length, :length], float("-inf"))  # type: ignore[index]
             weights = F.softmax(scores.float(), dim=-1).to(v.dtype)
             mixed = F.dropout(weights, dropout) @ v
         else:
-            mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+            mixed = F.scaled_dot_product_attention(
+                q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=self.shared_by > 1
+            )
         y: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         return F.dropout(y, dropout)
 
 
 class Block(nn.Module):
-    """Attention, then a feed-forward four times as wide; both added to the residual stream."""
+    """Attention, then a wider feed-forward part; both added to the residual stream."""
 
     def __init__(self, shape: DecoderShape) -> None:
         super().__init__()
         self.dropout = shape.dropout
-        self.norm1 = nn.LayerNorm(shape.width)
+        self.mlp = shape.mlp
+        self.norm1 = make_norm(shape)
         self.attention = Attention(shape)
-        self.norm2 = nn.LayerNorm(shape.width)
-        self.up = nn.Linear(shape.width, 4 * shape.width)
-        self.down = nn.Linear(4 * shape.width, shape.width)
+        self.norm2 = make_norm(shape)
+        self.gated = shape.mlp == "swiglu"
+        if self.gated:
+            self.gate = nn.Linear(shape.width, shape.inner_width, bias=shape.bias)
+        self.up = nn.Linear(shape.width, shape.inner_width, bias=shape.bias)
+        self.down = nn.Linear(shape.inner_width, shape.width, bias=shape.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.norm1(x))
-        hidden = F.gelu(self.up(self.norm2(x)), approximate="tanh")
+    def forward(self, x: Tensor, rotary: Tensor | None) -> Tensor:
+        x = x + self.attention(self.norm1(x), rotary)
+        normed = self.norm2(x)
+        hidden = activate(self.mlp, self.up(normed), self.gate(normed) if self.gated else None)
         return x + F.dropout(self.down(hidden), self.dropout if self.training else 0.0)
 
 
@@ -84,10 +94,16 @@ class Decoder(nn.Module):
     def __init__(self, shape: DecoderShape) -> None:
         super().__init__()
         self.shape = shape
+        self.rotates = shape.positions == "rotary"
         self.tokens = nn.Embedding(shape.vocabulary, shape.width)
-        self.positions = nn.Embedding(shape.context, shape.width)
+        if self.rotates:
+            self.register_buffer("rotary", rotary_table(shape), persistent=False)
+        else:
+            self.positions = nn.Embedding(shape.context, shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
-        self.norm = nn.LayerNorm(shape.width)
+        self.norm = make_norm(shape)
+        if not shape.tied:
+            self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
         self.apply(_initialise)
         for block in self.blocks:  # residual branches start smaller, so that depth does not add up
             for branch in (block.attention.out, block.down):  # type: ignore[union-attr]
@@ -98,12 +114,17 @@ class Decoder(nn.Module):
 
         A sum and not a mean: the step divides by the targets of its whole global batch.
         """
-        place = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.tokens(tokens) + self.positions(place)
+        length = tokens.shape[1]
+        x = self.tokens(tokens)
+        rotary: Tensor | None = None
+        if self.rotates:
+            rotary = self.rotary[:, :length]  # type: ignore[index]
+        else:
+            x = x + self.positions(torch.arange(length, device=tokens.device))
         x = F.dropout(x, self.shape.dropout if self.training else 0.0)
         for block in self.blocks:
-            x = block(x)
-        logits = F.linear(self.norm(x), self.tokens.weight)
+            x = block(x, rotary)
+        logits = F.linear(self.norm(x), self.head_weight)
         if targets is None:
             return logits
         return F.cross_entropy(
@@ -113,24 +134,29 @@ class Decoder(nn.Module):
             reduction="sum",
         )
 
+    def block_matrices(self) -> list[tuple[nn.Parameter, tuple[int, ...]]]:
+        """The matrices of the blocks, and the rows of those that are several in one (else none)."""
+        return [
+            (p, block.attention.widths if name == "attention.qkv.weight" else ())  # type: ignore[union-attr,misc]
+            for block in self.blocks
+            for name, p in block.named_parameters()
+            if p.ndim == 2
+        ]
+
+    @property
+    def head_weight(self) -> Tensor:
+        """(vocabulary, width); the embedding's matrix where they are tied."""
+        return self.tokens.weight if self.shape.tied else self.head.weight
+
 
 def _initialise(module: nn.Module) -> None:
     if isinstance(module, nn.Linear):
         nn.init.normal_(module.weight, std=0.02)
-        nn.init.zeros_(module.bias)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
     elif isinstance(module, nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
 
 
 def num_parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
-
-
-def flops_per_token(shape: DecoderShape) -> float:
-    """Training FLOPs per token by the PaLM convention: 6 N + 12 layers width context.
-
-    N counts the parameters used in matrix products (blocks and head); Chowdhery et al. 2022, app. B.
-    """
-    block = 12 * shape.width**2
-    matmul = shape.layers * block + shape.vocabulary * shape.width
-    return 6.0 * matmul + 12.0 * shape.layers * shape.width * shape.context

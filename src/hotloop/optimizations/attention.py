@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.nn.attention import SDPBackend
-
 from hotloop.optimizations.optimization import Choice, Optimization
 
 if TYPE_CHECKING:
@@ -22,15 +19,6 @@ LONGEST_PLAIN_CONTEXT = 512
 """Above this the scores (heads x context^2 per window) no longer stay in a CPU's caches."""
 
 
-def dispatched_backend(
-    device: torch.device, dtype: torch.dtype, *, heads: int, context: int, head_width: int
-) -> str:
-    """The kernel that scaled_dot_product_attention picks for this shape: `flash`, `math`, ..."""
-    q = torch.zeros(1, heads, context, head_width, device=device, dtype=dtype, requires_grad=True)
-    choice = SDPBackend(torch._fused_sdp_choice(q, q, q, is_causal=True))
-    return choice.name.lower().removesuffix("_attention")
-
-
 def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
     if not config["train.compile"]:
         return Choice("sdpa", "without the compiler the written-out product is slower")
@@ -39,7 +27,7 @@ def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
     return Choice("sdpa", "the fused kernel is the safer choice here; not measured")
 
 
-def _why_not(machine: Machine, value: Any) -> str | None:
+def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
     return None
 
 

@@ -35,8 +35,12 @@ def clip_through_optimizer(
     norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     divisor = ((norm + 1e-6) / max_norm).clamp(min=1.0)
     optimizer.grad_scale = divisor  # type: ignore[attr-defined]
-    optimizer.found_inf = torch.zeros_like(divisor)  # type: ignore[attr-defined]
     return norm
+
+
+def forget_factor(optimizer: torch.optim.Optimizer) -> None:
+    """Take the factor back after `optimizer.step()`, so that no later step is scaled by it."""
+    del optimizer.grad_scale  # type: ignore[attr-defined]
 
 
 def can_clip_through(optimizer: torch.optim.Optimizer) -> bool:
@@ -47,17 +51,25 @@ def can_clip_through(optimizer: torch.optim.Optimizer) -> bool:
 def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
     if config["train.clip_norm"] is None:
         return Choice("builtin", "nothing is clipped")
+    if config["optimizer.name"] == "muon":
+        return Choice("builtin", "muon takes no factor for its gradients")
     if config["optimizer.fused"] and config["train.precision"] != "fp16":
         return Choice("fused", "the fused optimizer applies the factor as it reads the gradients")
     return Choice("builtin", "needs a fused optimizer without a gradient scaler")
 
 
-def _why_not(machine: Machine, value: Any) -> str | None:
+def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
+    if value == "fused" and not config["optimizer.fused"]:
+        return "it needs `optimizer.fused`"
+    if value == "fused" and config["train.precision"] == "fp16":
+        return "the gradient scaler of fp16 uses the same slot of the optimizer"
+    if value == "fused" and config["optimizer.name"] == "muon":
+        return "muon takes no factor for its gradients"
     return None
 
 
 def _observed(census: Census, value: Any) -> bool | None:
-    return None
+    return census.clipping == value if census.clipping else None
 
 
 CLIPPING = Optimization(

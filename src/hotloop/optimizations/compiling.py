@@ -2,7 +2,8 @@
 
 The default mode. `reduce-overhead` is not a default: with gradient accumulation it has been reported
 to fail and to give wrong gradients. Compiling costs seconds to minutes at the first step, and pays
-only in runs longer than that; a verdict on it counts steps after the compile and says its cost.
+only in runs longer than that: a verdict on it counts steps after the compile, and the census carries the
+seconds it took.
 """
 
 from __future__ import annotations
@@ -45,13 +46,23 @@ def compile_counts() -> CompileCounts:
     )
 
 
+def compile_seconds() -> float | None:
+    """Seconds that dynamo and everything below it took so far; `None` where this torch does not tell."""
+    try:
+        from torch._dynamo.utils import cumulative_time_spent_ns
+    except ImportError:
+        return None
+    nanoseconds = cumulative_time_spent_ns.get("_compile.compile_inner")
+    return nanoseconds / 1e9 if nanoseconds else None
+
+
 def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
     if machine.why_no_compile is not None:
         return Choice(False, machine.why_no_compile)
     return Choice(True, "the compiler has what it needs here")
 
 
-def _why_not(machine: Machine, value: Any) -> str | None:
+def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
     return machine.why_no_compile if value else None
 
 

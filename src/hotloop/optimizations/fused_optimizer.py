@@ -16,7 +16,7 @@ def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
     return Choice(True, "one pass over weights and state")
 
 
-def _why_not(machine: Machine, value: Any) -> str | None:
+def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
     return None
 
 

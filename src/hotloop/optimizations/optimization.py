@@ -40,8 +40,9 @@ class Optimization:
     """Values of `key` worth trying, the likeliest first."""
     choose: Callable[[Machine, Mapping[str, Any]], Choice]
     """What `auto` becomes, given the machine and the flat config (other keys as already resolved)."""
-    why_not: Callable[[Machine, Any], str | None]
-    """`None` where the value of `key` can be used on the machine, else the reason it cannot."""
+    why_not: Callable[[Machine, Any, Mapping[str, Any]], str | None]
+    """`None` where the value of `key` can be used, given the machine and the flat config as far as it
+    is resolved; else the reason it cannot."""
     observed: Callable[[Census, Any], bool | None]
     """Whether the census shows that the value took effect; `None` where it does not tell."""
     answers: tuple[str, ...] = ()

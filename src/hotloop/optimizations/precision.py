@@ -43,15 +43,6 @@ def set_tf32(precision: str) -> None:
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 
-def observed_matmul_dtype(device: torch.device, precision: str) -> str:
-    """The dtype in which a product of two fp32 matrices really comes out under `precision`."""
-    if precision == "tf32" and torch.backends.cuda.matmul.allow_tf32:
-        return "tf32"
-    weight = torch.ones(8, 8, device=device)
-    with autocast(device.type, precision):
-        return str(torch.nn.functional.linear(weight, weight).dtype).removeprefix("torch.")
-
-
 def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
     if "bfloat16" in machine.fast_dtypes:
         return Choice("bf16", "the hardware multiplies bf16 natively")
@@ -60,7 +51,7 @@ def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
     return Choice("fp32", "no smaller dtype is native here")
 
 
-def _why_not(machine: Machine, value: Any) -> str | None:
+def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
     if value == "tf32" and machine.device_type != "cuda":
         return "tf32 is a mode of NVIDIA GPUs; this run is on the CPU"
     name = _CENSUS_NAME[value]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -75,17 +74,6 @@ def compiler_counts() -> tuple[bool | None, int | None, int | None]:
         return graphs > 0, graphs, sum(utils.counters["graph_break"].values())
     except (AttributeError, KeyError, TypeError):  # internals of another torch
         return None, None, None
-
-
-def peak_bytes() -> int | None:
-    """Highest resident set of this process. `ru_maxrss` would include the parent before exec."""
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    return None
 
 
 def end_process() -> None:

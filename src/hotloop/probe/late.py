@@ -31,14 +31,17 @@ class LateValues:
             stacked = host
         self._waiting.append((tuple(values), stacked, event))
 
-    def pop(self, *, wait: bool = False) -> dict[str, float] | None:
-        """The oldest step's scalars, or `None` while the device still computes them."""
+    def wait_for_all_but(self, newest: int) -> None:
+        """Wait until the device has computed the scalars of every step but the `newest` ones."""
+        for _, _, event in list(self._waiting)[: len(self._waiting) - newest]:
+            if event is not None:
+                event.synchronize()
+
+    def pop(self) -> dict[str, float] | None:
+        """The oldest step's scalars, waited for if need be; `None` when none were pushed."""
         if not self._waiting:
             return None
-        names, host, event = self._waiting[0]
-        if event is not None and not event.query():  # type: ignore[no-untyped-call]
-            if not wait:
-                return None
+        names, host, event = self._waiting.popleft()
+        if event is not None:
             event.synchronize()
-        self._waiting.popleft()
         return dict(zip(names, host.tolist(), strict=True))

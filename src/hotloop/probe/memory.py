@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import sys
+import platform
+from pathlib import Path
 
-if sys.platform != "win32":
-    import resource
 
-    def host_peak_bytes() -> int | None:
-        """Highest resident set, in bytes; `None` where the system does not tell."""
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+def host_peak_bytes() -> int | None:
+    """Highest resident set of this process, in bytes; `None` where the system does not tell.
 
-else:
-
-    def host_peak_bytes() -> int | None:
-        """Highest resident set, in bytes; `None` where the system does not tell."""
+    On Linux from VmHWM: `ru_maxrss` survives exec, so that a small child of a large parent would
+    report its parent's memory as its own.
+    """
+    system = platform.system()
+    if system == "Linux":
+        try:
+            for line in Path("/proc/self/status").read_text().splitlines():
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+        except (OSError, ValueError):
+            pass
         return None
+    if system == "Darwin":
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return None

@@ -39,6 +39,15 @@ class Recorder:
         for observer in self._observers:
             observer(record)
 
+    def flush(self) -> None:
+        """Make what was written durable. Raises `EnvironmentFailed` when the disk refuses."""
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise EnvironmentFailed(
+                f"cannot write step records: {error.strerror}", where=str(self._path)
+            ) from error
+
     def close(self) -> None:
         self._file.close()
 

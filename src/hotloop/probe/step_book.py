@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections import deque
 from dataclasses import replace
 
@@ -15,9 +16,12 @@ from hotloop.probe.memory import host_peak_bytes
 from hotloop.probe.phases import PhaseClock
 from hotloop.probe.recorder import Recorder
 
+PEAK_EVERY_S = 1.0
+"""Reading the resident set takes tens of microseconds: too much for every step of a small model."""
+
 
 class StepBook:
-    """Closes one record per step; writes it when the step's late values have arrived."""
+    """Closes one record per step; writes it a step late, when its values have arrived."""
 
     def __init__(self, recorder: Recorder, clock: PhaseClock, device: torch.device) -> None:
         self._recorder = recorder
@@ -26,6 +30,8 @@ class StepBook:
         self._late = LateValues(device)
         self._open: deque[StepRecord] = deque()
         self._tags: list[str] = []
+        self._peak: int | None = None
+        self._peak_read_at = float("-inf")
 
     def __enter__(self) -> StepBook:
         gc.callbacks.append(self._saw_collection)
@@ -62,23 +68,37 @@ class StepBook:
         )
         self._tags.clear()
 
-    def write_ready(self, *, wait: bool = False) -> float | None:
-        """Write the records whose values have arrived (all of them with `wait`).
+    def wait(self) -> None:
+        """Wait for the device to finish the step before the running one.
 
-        Returns the newest loss that became known, if any.
+        So the host is never more than a step ahead, and a step's wall time is the device's as well;
+        waiting for the running step itself would leave the device idle while the host catches up.
         """
+        self._late.wait_for_all_but(1)
+
+    def write_closed(self) -> dict[str, float] | None:
+        """Write the records of all closed steps; returns the newest values: `loss`, `grad_norm`."""
         newest = None
-        while self._open and (values := self._late.pop(wait=wait)) is not None:
-            newest = values["loss"]
+        while self._open and (values := self._late.pop()) is not None:
+            newest = values
             self._recorder.write(
-                replace(self._open.popleft(), loss=newest, grad_norm=values.get("grad_norm"))
+                replace(
+                    self._open.popleft(), loss=values["loss"], grad_norm=values.get("grad_norm")
+                )
             )
         return newest
+
+    def flush(self) -> None:
+        """Make the written records durable."""
+        self._recorder.flush()
 
     def _peak_bytes(self) -> int | None:
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device)
-        return host_peak_bytes()
+        now = time.monotonic()
+        if now - self._peak_read_at > PEAK_EVERY_S:
+            self._peak, self._peak_read_at = host_peak_bytes(), now
+        return self._peak
 
     def _saw_collection(self, phase: str, info: dict[str, int]) -> None:
         if phase == "stop" and info["generation"] == 2:

@@ -41,9 +41,9 @@ from hotloop.probe.foreign_process import (
     end_process,
     keep_untraced,
     parameter_dtypes,
-    peak_bytes,
     refuse_untested_torch,
 )
+from hotloop.probe.memory import host_peak_bytes
 
 DIRECTORY_VARIABLE = "HOTLOOP_STEP_CLOCK"
 STOP_VARIABLE = "HOTLOOP_STEP_CLOCK_STOP"
@@ -201,7 +201,7 @@ class StepClock:
             compiled=compiled,
             num_graphs=num_graphs,
             num_graph_breaks=num_breaks,
-            host_peak_bytes=peak_bytes(),
+            host_peak_bytes=host_peak_bytes(),
             clock_read_s=self._measured_cost(),
             notes=tuple(notes),
         )

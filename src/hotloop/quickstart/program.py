@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import io
 import json
+import math
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from hotloop.core.census import Census
 from hotloop.core.config import RunConfig
-from hotloop.core.errors import CommandFailed, ExitCode, Interrupted
+from hotloop.core.errors import CommandFailed, ExitCode, Interrupted, UsageError
 from hotloop.core.files import write_atomically, write_json
 from hotloop.core.judgement import Diagnosis, Final, TrialOutcome, Verdict
 from hotloop.core.measurement import Measurement
@@ -65,6 +70,11 @@ class Quickstart:
     final: Final
     trained: Trained
     host_peak_bytes: int | None
+    """Highest of the tuned arm's processes."""
+    compile_s: float | None
+    """Longest that compiling took in one of them; the first has nothing cached."""
+    steps_until_compile_pays: int | None
+    """Steps after which the time spent compiling is won back; `None` where nothing is won."""
     schema: str = "hotloop.quickstart/1"
 
 
@@ -135,28 +145,48 @@ def train_with(directory: Path, compared: Compared, *, minutes: float) -> Quicks
     per_token = verdict.candidate_s_per_work if trial.kept else verdict.baseline_s_per_work
     step_s = (per_token or 1e-3) * config.global_batch_tokens
     steps = max(int(minutes * 60 / step_s), MIN_FINAL_STEPS)
+    seen = [run.census for run in compared.tuned_runs if run.census]
     found = Quickstart(
         verdict=verdict,
         diagnosis=compared.diagnosis,
         trials=(trial,),
-        final=Final(
-            verdict.ratio,
-            verdict.ratio_low,
-            verdict.ratio_high,
-            kept=tuple(trial.optimization.split("+")) if trial.kept else (),
-            parity=verdict.parity.result,
-            outcome=verdict.outcome,
-        ),
+        final=final_of(verdict, trial),
         trained=train_and_sample(
             directory, compared.chosen, steps, name="hotloop" if trial.kept else "plain"
         ),
-        host_peak_bytes=max(
-            (run.census.host_peak_bytes or 0 for run in compared.tuned_runs if run.census),
-            default=None,
+        host_peak_bytes=max((c.host_peak_bytes for c in seen if c.host_peak_bytes), default=None),
+        compile_s=max((c.compile_s for c in seen if c.compile_s), default=None),
+        steps_until_compile_pays=steps_until_compile_pays(
+            verdict, seen, config.global_batch_tokens
         ),
     )
     write_json(directory / "quickstart.json", found)
     return found
+
+
+def final_of(verdict: Verdict, trial: TrialOutcome) -> Final:
+    """What was kept, all together. The one trial was of the whole stack, so its pairs are these."""
+    if not trial.kept:
+        return Final(None, None, None, kept=(), parity=verdict.parity.result)
+    return Final(
+        verdict.ratio,
+        verdict.ratio_low,
+        verdict.ratio_high,
+        kept=tuple(trial.optimization.split("+")),
+        parity=verdict.parity.result,
+        outcome=verdict.outcome,
+    )
+
+
+def steps_until_compile_pays(
+    verdict: Verdict, seen: Sequence[Census], tokens_per_step: int
+) -> int | None:
+    """Longest compile over seconds won per step, as whole steps."""
+    spent = max((census.compile_s for census in seen if census.compile_s), default=None)
+    before, after = verdict.baseline_s_per_work, verdict.candidate_s_per_work
+    if spent is None or before is None or after is None or before <= after:
+        return None
+    return math.ceil(spent / ((before - after) * tokens_per_step))
 
 
 def arms(directory: Path, tuned: Settings, data: Path, plan: TrialPlan) -> tuple[Arm, Arm]:
@@ -171,10 +201,16 @@ def arms(directory: Path, tuned: Settings, data: Path, plan: TrialPlan) -> tuple
     )
     order = io.BytesIO()
     np.save(order, loader.indices(0, plan.num_steps * config.windows_per_step))
-    order_file = directory.resolve() / "order.npy"
+    # Named by content: trials of other settings must never be taken for trials of these.
+    stem = hashlib.sha256(order.getvalue()).hexdigest()[:12]
+    order_file = directory.resolve() / f"order-{stem}.npy"
     write_atomically(order_file, order.getvalue())
-    config_file = directory.resolve() / "hotloop.yaml"
+    config_file = directory.resolve() / f"hotloop-{config.digest()}.yaml"
     store_settings(tuned, config_file)
+    refuse_what_the_script_cannot_do(config)
+    # Threads are a setting of their own, and not among those that are compared here.
+    threads = {"OMP_NUM_THREADS": str(config.train.num_threads)}
+    manifest = data.resolve() / "manifest.json"
     model, train = config.model, config.train
     shape = {
         "--steps": plan.num_steps,
@@ -195,6 +231,8 @@ def arms(directory: Path, tuned: Settings, data: Path, plan: TrialPlan) -> tuple
         name="plain",
         command=(python, script, "--data", str(data.resolve()), "--order", str(order_file), *words),
         records="step_clock",
+        env=threads,
+        inputs=(Path(script), order_file, manifest),
         tokens_per_step=config.global_batch_tokens,
         samples_per_step=config.windows_per_step,
     )
@@ -205,9 +243,34 @@ def arms(directory: Path, tuned: Settings, data: Path, plan: TrialPlan) -> tuple
             *("--stop-after", str(plan.num_steps)),
         ),
         records="run",
-        env={"HOTLOOP_CACHE": str(cache_directory())},
+        env={**threads, "HOTLOOP_CACHE": str(cache_directory())},
+        inputs=(manifest,),
     )
     return baseline, candidate
+
+
+_SCRIPT_TAKES = frozenset(
+    {
+        *("train.steps", "train.microbatch", "train.seed", "train.num_threads"),
+        *("model.context", "model.layers", "model.width", "model.heads"),
+        *("optimizer.learning_rate", "schedule.warmup_steps"),
+        *(optimization.key for optimization in CATALOGUE.values()),
+    }
+)
+_SCRIPT_NEVER_SEES = ("name", "data.", "eval.", "checkpoint.", "logging.")
+
+
+def refuse_what_the_script_cannot_do(config: RunConfig) -> None:
+    """Raises `UsageError` for a setting that only one arm would have."""
+    defaults = RunConfig(data=config.data).flat()
+    for key, value in config.flat().items():
+        if key in _SCRIPT_TAKES or key.startswith(_SCRIPT_NEVER_SEES):
+            continue
+        if value != defaults[key]:
+            raise UsageError(
+                f"`{key}: {value}` has no counterpart in examples/plain_gpt.py",
+                do=f"leave it at {defaults[key]}: both arms must train the same",
+            )
 
 
 def not_applied(config: RunConfig, runs: tuple[Measurement, ...]) -> tuple[str, ...]:
@@ -281,14 +344,26 @@ def train_and_sample(directory: Path, settings: Settings, steps: int, *, name: s
     )
 
 
+def _die_with_parent() -> None:
+    """Have the kernel send SIGTERM, on which training saves, when the quickstart is killed."""
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+
+
 def _hotloop(*arguments: str, quiet: bool = False) -> None:
     """Run a hotloop command as a child that writes to our terminal, or to nowhere."""
     command = [sys.executable, "-m", "hotloop", *arguments]
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL if quiet else None)
+    # A session of its own: it hears of a Ctrl-C from us, once. A second signal would end it unsaved.
+    child = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL if quiet else None,
+        start_new_session=True,
+        preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+    )
     try:
         code = child.wait()
     except KeyboardInterrupt:
-        # The terminal has sent the child the same signal: let it save before we end.
+        child.send_signal(signal.SIGTERM)
         code = child.wait()
     if code == ExitCode.RESUMABLE:
         raise Interrupted("stopped", do="run the same command again to continue")

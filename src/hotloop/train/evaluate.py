@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
+from hotloop.core.errors import UsageError
 from hotloop.core.files import storage_error, write_atomically
 from hotloop.optimizations.precision import autocast
 from hotloop.train.run import Run
@@ -56,9 +57,28 @@ def append_evaluation(run: Run, evaluation: Evaluation | None) -> None:
         raise storage_error(error, run.evals_file, "record an evaluation") from error
 
 
+def read_evaluations(run: Run) -> list[Evaluation]:
+    """Raises `UsageError` for a damaged line; a torn last one is left out."""
+    if not run.evals_file.exists():
+        return []
+    found = []
+    lines = run.evals_file.read_text(encoding="utf-8").splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        if not line.endswith("\n"):
+            break
+        try:
+            found.append(Evaluation(**json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise UsageError(
+                f"damaged evaluation: {error}",
+                where=f"{run.evals_file}:{number}",
+                do="delete that line to read the rest",
+            ) from error
+    return found
+
+
 def keep_evaluations_until(run: Run, step: int) -> None:
     """Drop evaluations after `step`: a resumed run makes them again."""
+    kept = [json.dumps(asdict(e)) + "\n" for e in read_evaluations(run) if e.step <= step]
     if run.evals_file.exists():
-        lines = run.evals_file.read_text(encoding="utf-8").splitlines(keepends=True)
-        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
         write_atomically(run.evals_file, "".join(kept).encode())

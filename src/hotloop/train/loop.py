@@ -20,8 +20,8 @@ from hotloop.core.errors import ExitCode, HotloopError, Interrupted
 from hotloop.core.files import write_json
 from hotloop.core.step import StepRecord
 from hotloop.data.batch import Batch
-from hotloop.optimizations.clipping import can_clip_through, clip_builtin, clip_through_optimizer
-from hotloop.optimizations.compiling import CompileCounts, compile_counts
+from hotloop.optimizations.clipping import clip_builtin, clip_through_optimizer, forget_factor
+from hotloop.optimizations.compiling import CompileCounts, compile_counts, compile_seconds
 from hotloop.optimizations.precision import autocast
 from hotloop.probe.memory import host_peak_bytes
 from hotloop.probe.phases import PhaseClock, clock_read_s
@@ -34,12 +34,12 @@ from hotloop.train.evaluate import (
     keep_evaluations_until,
 )
 from hotloop.train.interruption import StopRequest
-from hotloop.train.run import Run, observe
+from hotloop.train.run import Run, clips_through, observe
 from hotloop.train.schedule import learning_rate
 
 
 class TrainingDiverged(HotloopError):
-    """The loss is no longer a number."""
+    """The loss, the gradients or the weights are no longer numbers."""
 
     exit_code = ExitCode.FOUND
 
@@ -75,7 +75,7 @@ def train(
     timed = PhaseClock()
     census = observe(run, clock_read_s=clock_read_s(), notes=notes)
     counts = compile_counts()
-    loss: float | None = None
+    known: dict[str, float] | None = None
     evaluation: Evaluation | None = None
     model.train()
     with (
@@ -111,36 +111,44 @@ def train(
                 assert isinstance(step_loss, Tensor)
                 late = {"loss": step_loss}
                 book.note(late if grad_norm is None else {**late, "grad_norm": grad_norm})
-                # Last step's numbers: this step's are still being computed, and reading them would stall.
-                loss = checked(book.write_ready(), step, loss)
                 counts = tag_compiles(book, counts)
+            with timed.phase("sync"):
+                book.wait()  # for the step before: this one's numbers would leave the device idle
+            with timed.phase("logging"):
+                known = checked(run, book.write_closed(), step, known, measuring)
 
             book.close(
                 step=step, tokens=num_targets, samples=config.windows_per_step, learning_rate=rate
             )
 
-            # From here on time belongs to the next step. Records reach the disk before the checkpoint
-            # that lets a later process start behind them.
+            # From here on time belongs to the next step (the last evaluation and save to none). Records
+            # reach the disk before the checkpoint that lets a later process start behind them.
             done = step + 1
             finished = done == last_step
             if measuring:
                 if stop.asked:
                     raise KeyboardInterrupt
                 continue
-            if config.eval.every_steps and is_due(done, config.eval.every_steps, finished):
+            evaluates = config.eval.every_steps > 0 and is_due(
+                done, config.eval.every_steps, finished
+            )
+            saves = is_due(done, config.checkpoint.every_steps, finished or stop.asked)
+            if evaluates or saves:
+                with timed.phase("sync"):
+                    known = checked(run, book.write_closed(), done, known, measuring)
+            if evaluates:
                 book.tag("eval")
                 with timed.phase("eval"):
                     evaluation = evaluate(run, done)
                     append_evaluation(run, evaluation)
-            if is_due(done, config.checkpoint.every_steps, finished or stop.asked):
+            if saves:
                 book.tag("checkpoint")
-                with timed.phase("sync"):
-                    loss = checked(book.write_ready(wait=True), step, loss)
                 with timed.phase("checkpoint"):
+                    book.flush()
                     save(run, done)
             if stop.asked and not finished:
                 raise interrupted(run, done)
-        loss = checked(book.write_ready(wait=True), last_step, loss)
+        known = checked(run, book.write_closed(), last_step, known, measuring)
 
     counts = compile_counts()
     census = replace(
@@ -148,10 +156,11 @@ def train(
         compiled=bool(config.train.compile) and counts.graphs > 0,
         num_graphs=counts.graphs,
         num_graph_breaks=counts.graph_breaks,
+        compile_s=compile_seconds() if config.train.compile else None,
         host_peak_bytes=host_peak_bytes(),
     )
     write_json(run.directory / "census.json", census)
-    return Outcome(last_step, loss, evaluation, census)
+    return Outcome(last_step, known["loss"] if known else None, evaluation, census)
 
 
 def update(run: Run, rate: float) -> Tensor | None:
@@ -162,9 +171,7 @@ def update(run: Run, rate: float) -> Tensor | None:
     if run.scaler is not None:
         run.scaler.unscale_(run.optimizer)
     norm: Tensor | None = None
-    through = (
-        config.train.clip == "fused" and run.scaler is None and can_clip_through(run.optimizer)
-    )
+    through = clips_through(run)
     if config.train.clip_norm is not None and through:
         norm = clip_through_optimizer(run.model.parameters(), run.optimizer, config.train.clip_norm)
     elif config.train.clip_norm is not None:
@@ -174,6 +181,8 @@ def update(run: Run, rate: float) -> Tensor | None:
         run.scaler.update()
     else:
         run.optimizer.step()
+    if through:
+        forget_factor(run.optimizer)
     run.optimizer.zero_grad(set_to_none=True)
     return norm
 
@@ -192,17 +201,40 @@ def is_due(done: int, every: int, now: bool) -> bool:
 
 
 def save(run: Run, step: int) -> None:
+    """Raises `TrainingDiverged` for weights that are no numbers: such a checkpoint helps nobody."""
+    for name, parameter in run.model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise TrainingDiverged(
+                f"weight `{name}` is no longer finite after step {step}; nothing was saved",
+                do="lower `optimizer.learning_rate`, or train in fp32; checkpoints from before it are kept",
+            )
     tensors, extra = state.capture(run.model, run.optimizer, run.scaler)
     store.save(run.checkpoints, step, tensors=tensors, state=extra, keep=run.config.checkpoint.keep)
 
 
-def checked(newest: float | None, step: int, before: float | None) -> float | None:
-    """The newest known loss. Raises `TrainingDiverged` when it is not finite."""
+def checked(
+    run: Run,
+    newest: dict[str, float] | None,
+    step: int,
+    before: dict[str, float] | None,
+    measuring: bool,
+) -> dict[str, float] | None:
+    """The newest known values. Raises `TrainingDiverged` when they are no numbers.
+
+    A process that is measured goes on: what it recorded is for the judge to see. A gradient that
+    overflows under the scaler of fp16 is no divergence: the scaler skips that update.
+    """
     if newest is None:
         return before
-    if not math.isfinite(newest):
+    broken = [
+        name
+        for name, value in newest.items()
+        if not math.isfinite(value) and (name == "loss" or run.scaler is None)
+    ]
+    if broken and not measuring:
         raise TrainingDiverged(
-            f"the loss became {newest} at about step {step}",
+            f"the {broken[0].replace('grad_norm', 'gradient norm')} became {newest[broken[0]]} "
+            f"at about step {step}",
             do="lower `optimizer.learning_rate`, or train in fp32; checkpoints from before it are kept",
         )
     return newest

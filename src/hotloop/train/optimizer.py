@@ -3,26 +3,54 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from hotloop.core.config import OptimizerConfig
+from hotloop.models.decoder import Decoder
+from hotloop.train.muon import Muon
 
 
-def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """AdamW (Loshchilov and Hutter 2019) over all parameters. `fused` must be resolved."""
+def build_optimizer(
+    model: Decoder, config: OptimizerConfig, *, precision: str
+) -> torch.optim.Optimizer:
+    """AdamW (Loshchilov and Hutter 2019), SGD or Muon, over all parameters. `fused` must be resolved.
+
+    `precision` is `train.precision`: in bf16 training Muon's own products are bf16 too.
+    """
     assert config.fused != "auto", "auto is resolved before training"
-    return torch.optim.AdamW(
-        model.parameters(),
-        lr=config.learning_rate,
-        betas=(config.beta1, config.beta2),
-        eps=config.epsilon,
-        weight_decay=config.weight_decay,
-        fused=True if config.fused else None,  # None lets torch choose as it does by default
-    )
-
-
-def describe_optimizer(optimizer: torch.optim.Optimizer) -> str:
-    """Class and implementation as the optimizer itself reports them, e.g. `AdamW(fused)`."""
-    group = optimizer.param_groups[0]
-    how = "fused" if group.get("fused") else "foreach" if group.get("foreach") else "default"
-    return f"{type(optimizer).__name__}({how})"
+    # None lets torch choose as it does by default
+    fused = True if config.fused else None
+    momentum = config.momentum
+    match config.name:
+        case "adamw":
+            return torch.optim.AdamW(
+                model.parameters(),
+                lr=config.learning_rate,
+                betas=(config.beta1, config.beta2),
+                eps=config.epsilon,
+                weight_decay=config.weight_decay,
+                fused=fused,
+            )
+        case "sgd":
+            return torch.optim.SGD(
+                model.parameters(),
+                lr=config.learning_rate,
+                momentum=0.9 if momentum is None else momentum,
+                nesterov=bool(config.nesterov),
+                weight_decay=config.weight_decay,
+                fused=fused,
+            )
+        case "muon":
+            matrices = model.block_matrices()
+            theirs = {id(parameter) for parameter, _ in matrices}
+            return Muon(
+                matrices,
+                [p for p in model.parameters() if id(p) not in theirs],
+                lr=config.learning_rate,
+                momentum=0.95 if momentum is None else momentum,
+                nesterov=momentum != 0 if config.nesterov is None else config.nesterov,
+                betas=(config.beta1, config.beta2),
+                eps=config.epsilon,
+                weight_decay=config.weight_decay,
+                fused=bool(config.fused),
+                dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
+            )

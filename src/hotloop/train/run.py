@@ -13,12 +13,17 @@ from hotloop.core.config import RunConfig
 from hotloop.core.errors import UsageError
 from hotloop.data.loader import Loader
 from hotloop.data.prepared import Prepared
+from hotloop.data.tokenizer import fingerprint_of
 from hotloop.hardware.device import fast_dtypes
-from hotloop.models.decoder import Decoder, DecoderShape
-from hotloop.optimizations.attention import dispatched_backend
+from hotloop.models.decoder import Decoder
+from hotloop.models.import_hf import load_hf_weights
+from hotloop.models.shape import DecoderShape
+from hotloop.optimizations.clipping import can_clip_through
 from hotloop.optimizations.compiling import compile_model
-from hotloop.optimizations.precision import gradient_scaler, observed_matmul_dtype, set_tf32
-from hotloop.train.optimizer import build_optimizer, describe_optimizer
+from hotloop.optimizations.precision import autocast, gradient_scaler, set_tf32
+from hotloop.probe.foreign_process import describe_optimizer, parameter_dtypes
+from hotloop.probe.forward_census import watch_forward
+from hotloop.train.optimizer import build_optimizer
 
 
 @dataclass(slots=True)
@@ -58,14 +63,25 @@ def decoder_shape(config: RunConfig, vocabulary: int) -> DecoderShape:
             f"`model.vocabulary` {wanted} is smaller than the tokenizer's {vocabulary}",
             do=f"set it to {vocabulary} or more, or leave it out",
         )
+    model, parts = config.model, config.model.parts
     return DecoderShape(
         vocabulary=wanted,
-        context=config.model.context,
-        layers=config.model.layers,
-        width=config.model.width,
-        heads=config.model.heads,
-        dropout=config.model.dropout,
+        context=model.context,
+        layers=model.layers,
+        width=model.width,
+        heads=model.heads,
+        dropout=model.dropout,
         attention=config.train.attention,
+        norm=parts.norm,
+        norm_epsilon=model.norm_epsilon,
+        positions=parts.positions,
+        rotary_theta=model.rotary_theta,
+        mlp=parts.mlp,
+        hidden=model.inner_width,
+        kv_heads=model.kv_heads,
+        qk_norm=model.qk_norm,
+        bias=parts.bias,
+        tied=parts.tied,
     )
 
 
@@ -75,12 +91,14 @@ def build_run(config: RunConfig, prepared: Prepared, directory: Path, device: to
     Raises `UsageError` for data that is too small or a checkpoint that does not fit.
     """
     assert isinstance(config.train.num_threads, int), "auto is resolved before training"
+    if config.train.init_from is not None:
+        refuse_other_tokenizer(Path(config.train.init_from).expanduser(), prepared)
     torch.set_num_threads(config.train.num_threads)
     set_tf32(config.train.precision)
     torch.manual_seed(config.train.seed)
     # Built on the CPU, so that a seed gives the same weights on every device.
     model = Decoder(decoder_shape(config, prepared.manifest.vocabulary_size)).to(device)
-    optimizer = build_optimizer(model, config.optimizer)
+    optimizer = build_optimizer(model, config.optimizer, precision=config.train.precision)
     scaler = gradient_scaler(device.type, config.train.precision)
     batches = Loader(
         prepared.train,
@@ -100,8 +118,25 @@ def build_run(config: RunConfig, prepared: Prepared, directory: Path, device: to
     return run
 
 
+def refuse_other_tokenizer(directory: Path, prepared: Prepared) -> None:
+    """Raises `UsageError` when a model to start from reads other ids than the data holds.
+
+    A directory without a tokenizer.json is taken at its word.
+    """
+    theirs = directory / "tokenizer.json"
+    if theirs.exists() and fingerprint_of(theirs) != prepared.manifest.tokenizer_fingerprint:
+        raise UsageError(
+            "the model to start from has another tokenizer than the data",
+            where=str(directory),
+            do=f"prepare the data with `data.tokenizer: {theirs}`",
+        )
+
+
 def resume(run: Run) -> tuple[str, ...]:
-    """Continue from the newest checkpoint that verifies; returns what was wrong with newer ones."""
+    """Continue from the newest checkpoint that verifies; returns what was wrong with newer ones.
+
+    Without any checkpoint, start from the weights of `train.init_from` where it is given.
+    """
     found, problems = store.latest(run.checkpoints)
     if found is None:
         if problems:
@@ -110,38 +145,56 @@ def resume(run: Run) -> tuple[str, ...]:
                 where=str(run.checkpoints),
                 do="remove that directory to start over",
             )
+        if run.config.train.init_from is not None:
+            load_hf_weights(run.model, Path(run.config.train.init_from).expanduser())
         return ()
     tensors, extra = store.load(found, state.FILES)
     state.restore(tensors, extra, model=run.model, optimizer=run.optimizer, scaler=run.scaler)
     run.first_step = found.step
+    store.set_aside(run.checkpoints, newer_than=found.step)
     return problems
 
 
+def clips_through(run: Run) -> bool:
+    """Whether the optimizer applies the clipping factor, so that no pass of its own is needed."""
+    train = run.config.train
+    return (
+        train.clip_norm is not None
+        and train.clip == "fused"
+        and run.scaler is None
+        and can_clip_through(run.optimizer)
+    )
+
+
 def observe(run: Run, *, clock_read_s: float, notes: tuple[str, ...] = ()) -> Census:
-    """What the run uses, as seen and not as configured. Compile counts are added at the end."""
-    config, shape = run.config, run.model.shape
-    dtype_name = observed_matmul_dtype(run.device, config.train.precision)
-    dtype = torch.float32 if dtype_name == "tf32" else getattr(torch, dtype_name)
-    attention = "plain"
-    if config.train.attention == "sdpa":
-        backend = dispatched_backend(
-            run.device,
-            dtype,
-            heads=shape.heads,
-            context=shape.context,
-            head_width=shape.width // shape.heads,
-        )
-        attention = f"sdpa:{backend}"
+    """What the run uses, as seen: one window goes through an eager forward that is watched.
+
+    What only shows while training (compiled graphs, memory) is added at the end.
+    """
+    config = run.config
+    window = run.batches.batch(0, 1)
+    tokens = torch.from_numpy(window.tokens).to(run.device)
+    targets = torch.from_numpy(window.targets).to(run.device)
+
+    def forward() -> None:
+        with autocast(run.device.type, config.train.precision):
+            run.model.forward(
+                tokens, targets
+            )  # .forward: the model itself, not what it compiles to
+
+    dtypes, attention = watch_forward(forward)
+    if run.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
+        dtypes = tuple("tf32" if dtype == "float32" else dtype for dtype in dtypes)
+    clipping = None if config.train.clip_norm is None else "builtin"
     return Census(
         device=str(run.device),
         num_threads=torch.get_num_threads(),
-        matmul_dtypes=(dtype_name,),
+        matmul_dtypes=dtypes,
         fast_dtypes=fast_dtypes(run.device),
-        parameter_dtypes=tuple(
-            sorted({str(p.dtype).removeprefix("torch.") for p in run.model.parameters()})
-        ),
-        attention=(attention,),
+        parameter_dtypes=parameter_dtypes(run.optimizer),
+        attention=attention,
         optimizer=describe_optimizer(run.optimizer),
+        clipping="fused" if clips_through(run) else clipping,
         compiled=bool(config.train.compile),
         loader={"kind": "memory map", "num_workers": 0, "order": config.data.order},
         clock_read_s=clock_read_s,

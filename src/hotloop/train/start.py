@@ -21,9 +21,11 @@ from hotloop.data.cache import ensure_prepared
 from hotloop.data.prepared import open_prepared
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.hardware.environment import read_environment
+from hotloop.hardware.telemetry import telemetry
 from hotloop.optimizations.resolve import resolve
+from hotloop.train.evaluate import read_evaluations
 from hotloop.train.loop import train
-from hotloop.train.run import build_run, resume
+from hotloop.train.run import Run, build_run, resume
 from hotloop.train.tensorboard import event_writer, refuse_missing_tensorboard
 
 _FREE_KEYS = (
@@ -84,27 +86,43 @@ def start(
             warn(
                 f"a newer checkpoint cannot be used, continuing from step {run.first_step}: {problem}"
             )
+        if run.first_step >= config.train.steps:  # nothing to do, and nothing to write over
+            warn(f"already finished: {run.first_step} of {config.train.steps} steps")
+            return as_it_finished(run)
         store_settings(settings, directory / "config.yaml")
         described = {"path": str(data.resolve()), "manifest_sha256": fingerprint}
         write_atomically(directory / "data.json", json.dumps(described, indent=1).encode())
         write_atomically(directory / "tokenizer.json", prepared.tokenizer_path.read_bytes())
         write_json(directory / "environment.json", read_environment(str(device)))
-        if run.first_step >= config.train.steps:
-            warn(f"already finished: {run.first_step} of {config.train.steps} steps")
         last = config.train.steps if stop_after is None else min(stop_after, config.train.steps)
         meter = Meter(progress, total=last)
-        with event_writer(config, directory, measuring=stop_after is not None) as events:
+        with (
+            event_writer(config, directory, measuring=stop_after is not None) as events,
+            telemetry(directory, wanted=stop_after is None, warn=warn),
+        ):
             outcome = train(run, stop_after=stop_after, observers=(meter, *events), notes=notes)
-    evaluation = outcome.evaluation
-    loss = outcome.loss
-    if loss is None:  # nothing was left to do
-        loss = next((r.loss for r in reversed(list(read_steps(run.steps_file)))), None)
     return Finished(
-        steps=max(outcome.steps, run.first_step),
-        loss=loss,
-        held_out_loss=evaluation.loss if evaluation else None,
+        steps=outcome.steps,
+        loss=outcome.loss,
+        held_out_loss=outcome.evaluation.loss if outcome.evaluation else None,
         tokens_per_s=meter.tokens_per_s(),
         run=str(directory),
+    )
+
+
+def as_it_finished(run: Run) -> Finished:
+    """What an earlier process found, read from the files it left."""
+    records = list(read_steps(run.steps_file))
+    evaluations = read_evaluations(run)
+    meter = Meter(silent, total=len(records))
+    for record in records:
+        meter(record)
+    return Finished(
+        steps=run.first_step,
+        loss=records[-1].loss if records else None,
+        held_out_loss=evaluations[-1].loss if evaluations else None,
+        tokens_per_s=meter.tokens_per_s(),
+        run=str(run.directory),
     )
 
 
@@ -173,10 +191,12 @@ def locked(directory: Path) -> Iterator[None]:
             return
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise EnvironmentFailed(
                 "another process is training in this directory",
                 where=str(directory),
                 do="wait for it, or choose another --out",
             ) from error
+        except OSError:
+            pass  # a file system without locks: nothing to go by
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -36,6 +37,8 @@ class Arm:
     """Where the command is meant to run; `None` runs it in an empty directory."""
     tokens_per_step: int | None = None
     samples_per_step: int | None = None
+    inputs: tuple[Path, ...] = ()
+    """Files that the command reads and that decide what it does: other contents make another arm."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", self.name):
@@ -56,7 +59,16 @@ class Arm:
             "workdir": str(self.workdir.resolve()) if self.workdir else None,
             "tokens_per_step": self.tokens_per_step,
             "samples_per_step": self.samples_per_step,
+            "inputs": {str(path): _digest(path) for path in self.inputs},
         }
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UsageError(f"cannot read: {error.strerror}", where=str(path)) from error
 
 
 def refuse_missing(arm: Arm) -> None:

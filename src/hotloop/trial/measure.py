@@ -184,6 +184,12 @@ def _collect(
             )
         records = tuple(_marked(record, arm, plan) for record in found[:wanted])
         census = _read_census(run / ("census-0.json" if clocked else "census.json"))
+        if census is not None and (census.device or "").startswith("cpu"):
+            # What it ran on, not what the machine also has.
+            model = environment.cpu_model or environment.device
+            environment = dataclasses.replace(
+                environment, device=model, num_devices=1, cuda=None, driver=None
+            )
         if clocked:
             seen = _read_mapping(run / "clock-0.json")
             environment = dataclasses.replace(

@@ -1,0 +1,74 @@
+"""`hotloop export RUN --out DIR`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="Directory to write; a new one."
+)
+@click.option(
+    "--verify/--no-verify",
+    default=None,
+    help="Load it with transformers and compare the logits. Default: where transformers is installed.",
+)
+@click.option("--json", "json_file", metavar="FILE", help="Write it as JSON; `-` for stdout.")
+def export(run: Path, out: Path, verify: bool | None, json_file: str | None) -> None:
+    """Write the newest checkpoint of RUN for Hugging Face transformers, as GPT-2 or Llama.
+
+    DIR then loads with AutoModelForCausalLM and AutoTokenizer, without network.
+    """
+    import importlib.util
+
+    from hotloop.cli.output import write_object
+    from hotloop.models.decoder import num_parameters
+    from hotloop.models.export import export as export_model
+    from hotloop.models.export import largest_difference
+    from hotloop.models.hf_names import CLASSES, model_type_of
+    from hotloop.train.trained import load_trained
+
+    if verify is None:
+        verify = importlib.util.find_spec("transformers") is not None
+        why_not = "transformers is not installed; pip install 'hotloop[export]'"
+    else:
+        why_not = "--no-verify"
+    trained = load_trained(run, "cpu")
+    difference: float | None = None
+
+    def check(written: Path) -> None:
+        nonlocal difference
+        if verify:
+            difference = largest_difference(trained.model, written)
+
+    export_model(
+        trained.model,
+        trained.tokenizer.to_json(),
+        out,
+        end_of_text=trained.tokenizer.end_of_text,
+        check=check,
+    )
+    kind = CLASSES[model_type_of(trained.model.shape)]
+    if json_file is not None:
+        found = {
+            "schema": "hotloop.export/1",
+            "out": str(out),
+            "step": trained.step,
+            "class": kind,
+            "parameters": num_parameters(trained.model),
+            "largest_logit_difference": difference,
+            "not_verified": None if verify else why_not,
+        }
+        write_object(found, json_file)
+    if json_file != "-":
+        click.echo(f"exported step {trained.step} as {kind}")
+        click.echo(f"  at        {out}")
+        click.echo(f"  weights   {num_parameters(trained.model):,}, fp32")
+        if difference is None:
+            click.echo(f"  verified  no: {why_not}")
+        else:
+            click.echo(f"  verified  logits of transformers differ by at most {difference:.1e}")

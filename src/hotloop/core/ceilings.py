@@ -1,0 +1,73 @@
+"""What a machine was measured to do at best: the denominator of every utilization figure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+CEILINGS_SCHEMA = "hotloop.ceilings/1"
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulCeiling:
+    """The fastest matrix product in one dtype, as `torch.mm` computes it."""
+
+    dtype: str
+    """`float32`, `tf32`, `bfloat16` or `float16`: the names of `Census.matmul_dtypes`."""
+    flops_per_s: float
+    """Highest of all shapes and repetitions: 2 m k n over the seconds of one product."""
+    shape: tuple[int, int, int]
+    """m, k and n of that product: (m x k) times (k x n)."""
+    median_flops_per_s: float
+    """Of the repetitions of that shape; far below the highest on a machine that does other work."""
+    num_runs: int
+    """Timed products over all shapes."""
+    native: bool
+    """False where the hardware has no instruction for it and torch emulates it."""
+    measured_at: float
+    """Seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """The highest rate at which bytes were moved."""
+
+    bytes_per_s: float
+    median_bytes_per_s: float
+    block_bytes: int
+    """Bytes of one timed block."""
+    num_runs: int
+    measured_at: float
+    """Seconds since the epoch."""
+    place: str | None = None
+    """The directory written to; `None` for memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """One machine, one torch and one number of threads, measured. A ceiling is a maximum, so of two
+    measurements under the same key the higher value stands."""
+
+    device: str
+    """Exact name, as `Environment.device`."""
+    cpu_model: str | None
+    cpu_quota: float
+    num_threads: int
+    torch: str
+    matmul: tuple[MatmulCeiling, ...] = ()
+    """Fastest first."""
+    memory_copy: Rate | None = None
+    """Copying a buffer far larger than the caches, bytes read and bytes written counted; on a GPU its
+    own memory."""
+    disk_write: Rate | None = None
+    """Writing a new file and making it durable (fsync)."""
+    not_measured: dict[str, str] = field(default_factory=dict)
+    """Name of a ceiling (a dtype, `memory_copy`, `disk_write`) to why it is not known."""
+    method: str = "best of repetitions of single operations, interleaved over shapes and dtypes"
+    took_s: float | None = None
+    load_average: float | None = None
+    """One-minute load average when it began."""
+    schema: str = CEILINGS_SCHEMA
+
+    def of(self, dtype: str) -> MatmulCeiling | None:
+        """The matrix products of one dtype."""
+        return next((each for each in self.matmul if each.dtype == dtype), None)

@@ -1,0 +1,114 @@
+"""The settings of the model: a family is a preset, and every part of it can be set on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from hotloop.core.section import Fraction, Positive, PositiveNumber, Section
+
+Norm = Literal["layernorm", "rmsnorm"]
+Positions = Literal["learned", "rotary"]
+Mlp = Literal["gelu", "swiglu", "relu2"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts a decoder is made of."""
+
+    norm: Norm
+    positions: Positions
+    mlp: Mlp
+    bias: bool
+    tied: bool
+
+
+FAMILIES = {
+    "gpt2": Parts(norm="layernorm", positions="learned", mlp="gelu", bias=True, tied=True),
+    "llama": Parts(norm="rmsnorm", positions="rotary", mlp="swiglu", bias=False, tied=False),
+}
+
+
+class ModelConfig(Section):
+    family: Literal["gpt2", "llama"] = "gpt2"
+    """Preset for `norm`, `positions`, `mlp`, `bias` and `tied` where they are null.
+    gpt2: layernorm, learned, gelu, biases, tied. llama: rmsnorm, rotary, swiglu, no biases, untied."""
+    layers: Positive = 6
+    width: Positive = 384
+    """Width of the residual stream. Must be a multiple of `heads`."""
+    heads: Positive = 6
+    context: Positive = 256
+    """Tokens a window holds, and the longest context the model can see."""
+    vocabulary: Positive | None = None
+    """Ids the model can embed; null takes the tokenizer's size."""
+    dropout: Fraction = 0.0
+    norm: Norm | None = None
+    """null takes the family's."""
+    norm_epsilon: PositiveNumber = 1e-5
+    """Added to the variance in every norm."""
+    positions: Positions | None = None
+    """`learned` adds an embedding per position; `rotary` turns queries and keys. null takes the family's."""
+    rotary_theta: PositiveNumber = 10000.0
+    """Base of the rotary wavelengths. Needs `positions: rotary`."""
+    mlp: Mlp | None = None
+    """Feed-forward part; `swiglu` has a third matrix, the gate. null takes the family's."""
+    hidden: Positive | None = None
+    """Inner width of the feed-forward part. null takes 4 x `width`; with swiglu 8/3 x `width`, rounded
+    up to a multiple of 64."""
+    kv_heads: Positive | None = None
+    """Heads of keys and values, each shared by `heads / kv_heads` query heads. null takes `heads`."""
+    qk_norm: bool = False
+    """RMSNorm over every head of queries and keys, before the rotary turn."""
+    bias: bool | None = None
+    """Biases in linear layers and layernorms. null takes the family's."""
+    tied: bool | None = None
+    """The head uses the embedding's matrix. null takes the family's."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"`width` {self.width} is not a multiple of `heads` {self.heads}")
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            raise ValueError(
+                f"`heads` {self.heads} is not a multiple of `kv_heads` {self.kv_heads}: "
+                "each key head serves the same number of query heads"
+            )
+        if self.parts.positions == "rotary" and (self.width // self.heads) % 2:
+            raise ValueError(
+                f"rotary positions turn pairs, and `width` {self.width} over `heads` {self.heads} "
+                f"gives heads of {self.width // self.heads}; choose an even head width"
+            )
+        return self
+
+    @property
+    def parts(self) -> Parts:
+        """The family's parts, with those that are set on their own in place."""
+        preset = FAMILIES[self.family]
+        return Parts(
+            norm=self.norm or preset.norm,
+            positions=self.positions or preset.positions,
+            mlp=self.mlp or preset.mlp,
+            bias=preset.bias if self.bias is None else self.bias,
+            tied=preset.tied if self.tied is None else self.tied,
+        )
+
+    @property
+    def inner_width(self) -> int:
+        """`hidden`, or what it is when null."""
+        if self.hidden is not None:
+            return self.hidden
+        if self.parts.mlp == "swiglu":
+            return -(-8 * self.width // (3 * 64)) * 64
+        return 4 * self.width
+
+
+def model_setting_without_effect(
+    model: ModelConfig, given: Collection[str]
+) -> tuple[str, str] | None:
+    """The first key of `model.*` that the user gave and that changes nothing, and the fix."""
+    if model.parts.positions != "rotary" and "model.rotary_theta" in given:
+        return "model.rotary_theta", "set `model.positions: rotary`, or remove it"
+    return None

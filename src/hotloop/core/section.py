@@ -1,0 +1,20 @@
+"""What every block of settings shares: frozen, strict, unknown keys refused."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[int, Field(gt=0)]
+Natural = Annotated[int, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+PositiveNumber = Annotated[float, Field(gt=0)]
+
+
+class Section(BaseModel):
+    """One block of settings."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )

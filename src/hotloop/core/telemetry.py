@@ -1,0 +1,126 @@
+"""What machine and process did while a run trained, second by second: `telemetry.jsonl`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+TELEMETRY_FILE = "telemetry.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """One GPU, as NVML shows it. `None` means this GPU does not tell."""
+
+    index: int
+    """NVML's number: unlike CUDA's it ignores CUDA_VISIBLE_DEVICES."""
+    name: str | None = None
+    uuid: str | None = None
+    busy_fraction: float | None = None
+    """Share of the last sample period in which any kernel ran, on however few of its units."""
+    memory_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    sm_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    temperature_c: float | None = None
+    throttled_by: tuple[str, ...] = ()
+    """Why the clocks are lower than they could be: `power_cap`, `thermal_slowdown`, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetrySample:
+    """One second. Rates and CPU shares are means since the sample before; the first has none."""
+
+    sampled_at: float
+    """Seconds since the epoch."""
+    process_cpus: float | None = None
+    """CPUs that this process kept busy: 2.0 is two of them, all the time."""
+    process_bytes: int | None = None
+    """Resident set of this process."""
+    cpu_fraction: float | None = None
+    """Busy share of the machine's CPUs, all processes."""
+    iowait_fraction: float | None = None
+    """Share in which CPUs idled while a disk was waited for."""
+    steal_fraction: float | None = None
+    """Share that the hypervisor gave to other guests."""
+    memory_bytes: int | None = None
+    """Used on the machine; not what could be given back at once."""
+    memory_total_bytes: int | None = None
+    group_bytes: int | None = None
+    """Used by this process's control group, file cache included."""
+    memory_limit_bytes: int | None = None
+    """What this process may use: its control group's limit, or the machine's memory."""
+    disk_read_bytes_per_s: float | None = None
+    disk_write_bytes_per_s: float | None = None
+    """All disks of the machine, all processes."""
+    gpus: tuple[GpuSample, ...] = ()
+    sampler_s: float | None = None
+    """CPU seconds that sampling has cost so far, this sample included."""
+    sampler_fraction: float | None = None
+    """`sampler_s` over the wall seconds since sampling began: the share of one core it costs."""
+
+    def to_json(self) -> str:
+        """One line, without what is not known."""
+        values = _known(asdict(self))
+        values["gpus"] = [_known(gpu) for gpu in values.get("gpus", ())]
+        return json.dumps(_known(values), separators=(",", ":"))
+
+    @classmethod
+    def from_mapping(cls, values: dict[str, Any]) -> TelemetrySample:
+        """Unknown fields are left out: a newer hotloop may have written them. Raises `ValueError`."""
+        try:
+            gpus = tuple(
+                GpuSample(
+                    **{**_of(GpuSample, gpu), "throttled_by": tuple(gpu.get("throttled_by", ()))}
+                )
+                for gpu in values.get("gpus", ())
+            )
+            found = {**_of(cls, values), "gpus": gpus}
+            if any(isinstance(v, (str, list, dict, bool)) for v in found.values()):
+                raise ValueError("a value is not a number")
+            return cls(**found)
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"damaged telemetry: {error}") from error
+
+
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in values.items() if v is not None and v not in ((), [], {})}
+
+
+def _of(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
+    names = {each.name for each in fields(kind)}
+    return {key: value for key, value in values.items() if key in names}
+
+
+def read_telemetry(
+    path: Path, *, tail_bytes: int | None = None
+) -> tuple[tuple[TelemetrySample, ...], int]:
+    """The samples, oldest first, and the number of damaged lines left out; no file is no samples.
+
+    `tail_bytes` reads only the end of the file. A last line without its end is still being written,
+    or was when the process was killed: it is left out and not counted.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            start = 0 if tail_bytes is None else max(0, size - tail_bytes)
+            file.seek(start)
+            *lines, _ = file.read().split(b"\n")
+    except OSError:
+        return (), 0
+    samples, damaged = [], 0
+    for line in lines[1 if start else 0 :]:
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+            if not isinstance(values, dict):
+                raise ValueError("not an object")
+            samples.append(TelemetrySample.from_mapping(values))
+        except ValueError:
+            damaged += 1
+    return tuple(samples), damaged

@@ -1,0 +1,384 @@
+"""What this machine can do at best, measured in seconds and kept per machine.
+
+A ceiling is a maximum and other processes only ever lower a rate, so each is the best of many short
+repetitions, spread over the whole measurement: a neighbour's burst cannot cover them all.
+torch is loaded to measure, not to read what was measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hotloop.core.cache import cache_directory
+from hotloop.core.ceilings import Ceilings, MatmulCeiling, Rate
+from hotloop.core.errors import UsageError
+from hotloop.core.files import read_json, storage_error, write_json
+from hotloop.core.measurement import Environment
+from hotloop.core.progress import Progress, silent
+
+if TYPE_CHECKING:
+    import torch
+
+Shape = tuple[int, int, int]
+"""m, k, n."""
+
+CPU_SHAPES: tuple[Shape, ...] = (
+    (512, 512, 512),
+    (1024, 1024, 1024),
+    (2048, 384, 1536),
+    (2048, 1536, 384),
+    (2048, 384, 8192),
+    (2048, 2048, 2048),
+)
+"""Square, and those of a small decoder: up, down and vocabulary. Smallest first."""
+GPU_SHAPES: tuple[Shape, ...] = (
+    (2048, 384, 1536),
+    (4096, 4096, 4096),
+    (16384, 768, 3072),
+    (16384, 3072, 768),
+    (16384, 768, 50304),
+    (8192, 8192, 8192),
+)
+MATMUL_S, COPY_S, DISK_S = 4.0, 0.6, 1.0
+"""Seconds for all matrix products, for copies and for the disk."""
+COPY_BYTES, GPU_COPY_BYTES, DISK_BLOCK_BYTES = 256 << 20, 2 << 30, 32 << 20
+TURN_S = 0.03
+"""How long a product is repeated before the next one's turn: short ones get as much time as long ones."""
+GPU_BLOCK_S = 2e-3
+"""Products are queued until a timed block lasts about this: one alone is near the clock's grain."""
+
+
+def ceilings_path(environment: Environment, num_threads: int) -> Path:
+    """The file for a machine, a torch and, on a CPU, a number of threads."""
+    key = [
+        environment.device,
+        environment.cpu_model,
+        environment.cpu_quota,
+        environment.torch,
+        num_threads if environment.cuda is None else None,
+    ]
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+    name = re.sub(r"[^\w.]+", "-", environment.device).strip("-")[:40]
+    return cache_directory() / "ceilings" / f"{name}-{digest}.json"
+
+
+def stored_ceilings(environment: Environment, num_threads: int) -> Ceilings | None:
+    """What was measured on such a machine; `None` when it never was, or its file is damaged."""
+    path = ceilings_path(environment, num_threads)
+    if not path.is_file():
+        return None
+    try:
+        return read_json(path, Ceilings)
+    except UsageError:  # of an older version, or damaged: it can be measured again
+        return None
+
+
+def store_ceilings(environment: Environment, ceilings: Ceilings) -> Ceilings:
+    """Keep them, joined with what was kept before; returns what now stands.
+
+    Raises `EnvironmentFailed` when the cache cannot be written.
+    """
+    before = stored_ceilings(environment, ceilings.num_threads)
+    joined = ceilings if before is None else higher(before, ceilings)
+    write_json(ceilings_path(environment, ceilings.num_threads), joined)
+    return joined
+
+
+def higher(before: Ceilings, now: Ceilings) -> Ceilings:
+    """`now` with every value that was higher `before`. The disk's only for the same directory."""
+    matmul = {each.dtype: each for each in before.matmul}
+    for each in now.matmul:
+        old = matmul.get(each.dtype)
+        if old is None or each.flops_per_s >= old.flops_per_s:
+            matmul[each.dtype] = each
+    disk = now.disk_write
+    if disk is None or (before.disk_write is not None and before.disk_write.place == disk.place):
+        disk = _higher_rate(before.disk_write, disk)
+    joined = replace(
+        now,
+        matmul=_fastest_first(matmul.values()),
+        memory_copy=_higher_rate(before.memory_copy, now.memory_copy),
+        disk_write=disk,
+    )
+    known = {each.dtype for each in joined.matmul}
+    known |= {name for name in ("memory_copy", "disk_write") if getattr(joined, name) is not None}
+    reasons = {name: why for name, why in now.not_measured.items() if name not in known}
+    return replace(joined, not_measured=reasons)
+
+
+def _higher_rate(before: Rate | None, now: Rate | None) -> Rate | None:
+    if before is None or now is None:
+        return now or before
+    return now if now.bytes_per_s >= before.bytes_per_s else before
+
+
+def _fastest_first(found: Iterable[MatmulCeiling]) -> tuple[MatmulCeiling, ...]:
+    return tuple(sorted(found, key=lambda each: -each.flops_per_s))
+
+
+def measure_ceilings(
+    environment: Environment,
+    device: torch.device,
+    directory: Path,
+    *,
+    num_threads: int,
+    progress: Progress = silent,
+    matmul_s: float = MATMUL_S,
+    copy_s: float = COPY_S,
+    disk_s: float = DISK_S,
+) -> Ceilings:
+    """Measure everything, in about the seconds given. `directory` is where the disk is written.
+
+    torch's number of threads is set for the measurement and put back. What cannot be measured is
+    named in `not_measured` with the reason.
+    """
+    import torch
+
+    from hotloop.hardware.device import fast_dtypes
+
+    began = time.perf_counter()
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    missing: dict[str, str] = {}
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        progress("measuring this machine", 0, 3, "matrix products")
+        matmul = _matmul(device, fast_dtypes(device), matmul_s, missing)
+        progress("measuring this machine", 1, 3, "memory")
+        copy = _copy(device, environment.memory_limit_bytes, copy_s, missing)
+    finally:
+        torch.set_num_threads(threads_before)
+    progress("measuring this machine", 2, 3, "disk")
+    disk, why = measure_disk_write(directory, disk_s)
+    if why is not None:
+        missing["disk_write"] = why
+    progress("measuring this machine", 3, 3, "")
+    return Ceilings(
+        device=environment.device,
+        cpu_model=environment.cpu_model,
+        cpu_quota=environment.cpu_quota,
+        num_threads=num_threads,
+        torch=environment.torch or "",
+        matmul=matmul,
+        memory_copy=copy,
+        disk_write=disk,
+        not_measured=missing,
+        took_s=time.perf_counter() - began,
+        load_average=load,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """One dtype and shape, ready to be timed again and again."""
+
+    dtype: str
+    shape: Shape
+    seconds: Callable[[], float]
+
+    @property
+    def flops(self) -> float:
+        m, k, n = self.shape
+        return 2.0 * m * k * n
+
+
+def _matmul(
+    device: torch.device, native: tuple[str, ...], budget_s: float, missing: dict[str, str]
+) -> tuple[MatmulCeiling, ...]:
+    """Rounds over all dtypes and shapes until the time is up; each product at least twice.
+
+    A product whose dtype was so slow on smaller shapes that it would take the whole budget is left
+    out: an emulated dtype may need a hundred times longer.
+    """
+    names = ["float32", "bfloat16", "float16"]
+    if device.type == "cuda" and "tf32" in native:
+        names.append("tf32")
+    shapes = GPU_SHAPES if device.type == "cuda" else CPU_SHAPES
+    timed: dict[tuple[str, Shape], list[float]] = {}
+    products: list[_Product] = []
+    for name in names:
+        best = 0.0
+        for shape in shapes:
+            m, k, n = shape
+            if best and 2.0 * m * k * n / best > budget_s / 40:
+                continue
+            try:
+                product = _product(name, shape, device)
+                product.seconds()  # the first pays for kernels and pages
+                first = product.seconds()
+            except (RuntimeError, NotImplementedError) as error:
+                missing.setdefault(name, str(error).split("\n")[0])
+                break
+            timed[name, shape] = [first]
+            best = max(best, product.flops / first)
+            products.append(product)
+        if best:
+            missing.pop(name, None)
+    # Emulated dtypes have been timed; the rounds are for those that a run would use.
+    rounds = [p for p in products if p.dtype in native]
+    until = time.perf_counter() + budget_s
+    while rounds and time.perf_counter() < until:
+        for product in rounds:
+            turn = min(time.perf_counter() + TURN_S, until)
+            while time.perf_counter() < turn:
+                timed[product.dtype, product.shape].append(product.seconds())
+    return _fastest_first(
+        _best(
+            name, {p.shape: (p, timed[name, p.shape]) for p in products if p.dtype == name}, native
+        )
+        for name in names
+        if any(p.dtype == name for p in products)
+    )
+
+
+def _best(
+    name: str, runs: dict[Shape, tuple[_Product, list[float]]], native: tuple[str, ...]
+) -> MatmulCeiling:
+    rates = {shape: p.flops / min(seconds) for shape, (p, seconds) in runs.items()}
+    shape = max(rates, key=lambda each: rates[each])
+    product, seconds = runs[shape]
+    return MatmulCeiling(
+        dtype=name,
+        flops_per_s=rates[shape],
+        shape=shape,
+        median_flops_per_s=product.flops / statistics.median(seconds),
+        num_runs=sum(len(each) for _, each in runs.values()),
+        native=name in native,
+        measured_at=time.time(),
+    )
+
+
+def _product(name: str, shape: Shape, device: torch.device) -> _Product:
+    """(m x k) times a weight stored as (n x k), which is how a linear layer multiplies."""
+    import torch
+
+    m, k, n = shape
+    dtype = torch.float32 if name == "tf32" else getattr(torch, name)
+    x = torch.randn(m, k, device=device).to(dtype)
+    weight = torch.randn(n, k, device=device).to(dtype).t()
+    out = torch.empty(m, n, device=device, dtype=dtype)
+
+    def once() -> None:
+        torch.mm(x, weight, out=out)
+
+    if device.type != "cuda":
+        return _Product(name, shape, lambda: _host_seconds(once))
+    with _tf32(name == "tf32"):
+        once()
+        single = _device_seconds(once, 1, device)
+    count = max(1, round(GPU_BLOCK_S / max(single, 1e-6)))
+
+    def block() -> float:
+        with _tf32(name == "tf32"):
+            return _device_seconds(once, count, device)
+
+    return _Product(name, shape, block)
+
+
+@contextmanager
+def _tf32(wanted: bool) -> Iterator[None]:
+    import torch
+
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = wanted
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _host_seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _device_seconds(work: Callable[[], object], count: int, device: torch.device) -> float:
+    """Seconds of one `work`, by the device's own clock over `count` of them."""
+    import torch
+
+    with torch.cuda.device(device):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        for _ in range(count):
+            work()
+        end.record()
+        end.synchronize()
+    return float(start.elapsed_time(end)) / 1e3 / count
+
+
+def _copy(
+    device: torch.device, limit_bytes: int | None, budget_s: float, missing: dict[str, str]
+) -> Rate | None:
+    import torch
+
+    on_gpu = device.type == "cuda"
+    num_bytes = GPU_COPY_BYTES if on_gpu else COPY_BYTES
+    if on_gpu:
+        num_bytes = min(num_bytes, torch.cuda.mem_get_info(device)[0] // 8)
+    elif limit_bytes is not None:
+        num_bytes = min(num_bytes, limit_bytes // 16)
+    try:
+        source = torch.ones(num_bytes // 4, device=device)
+        target = torch.zeros_like(source)
+    except (RuntimeError, MemoryError) as error:
+        missing["memory_copy"] = str(error).split("\n")[0]
+        return None
+
+    def copy() -> None:
+        target.copy_(source)
+
+    def seconds() -> float:
+        return _device_seconds(copy, 1, device) if on_gpu else _host_seconds(copy)
+
+    return _rate(seconds, 2 * source.numel() * 4, budget_s)
+
+
+def measure_disk_write(directory: Path, budget_s: float = DISK_S) -> tuple[Rate | None, str | None]:
+    """The best rate of writing new files there, each made durable; or `None` and why not."""
+    block = os.urandom(1 << 20) * (DISK_BLOCK_BYTES >> 20)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".hotloop-disk-", dir=directory) as scratch:
+            names = iter(range(10**9))
+
+            def write() -> None:
+                with open(Path(scratch) / str(next(names)), "wb", buffering=0) as file:
+                    file.write(block)
+                    os.fsync(file.fileno())
+
+            def seconds() -> float:
+                took = _host_seconds(write)
+                for old in Path(scratch).iterdir():
+                    old.unlink()
+                return took
+
+            rate = _rate(seconds, len(block), budget_s)
+    except OSError as error:
+        return None, storage_error(error, directory, "write there").what
+    return replace(rate, place=str(directory.resolve())), None
+
+
+def _rate(seconds: Callable[[], float], num_bytes: int, budget_s: float) -> Rate:
+    """Repetitions for `budget_s`, at least two; the best of them."""
+    until = time.perf_counter() + budget_s
+    runs = [seconds()]
+    while len(runs) < 2 or time.perf_counter() < until:
+        runs.append(seconds())
+    return Rate(
+        bytes_per_s=num_bytes / min(runs),
+        median_bytes_per_s=num_bytes / statistics.median(runs),
+        block_bytes=num_bytes,
+        num_runs=len(runs),
+        measured_at=time.time(),
+    )

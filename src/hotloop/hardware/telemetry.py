@@ -1,0 +1,185 @@
+"""A thread that looks at process and machine once a second and writes `telemetry.jsonl`.
+
+It shares the interpreter with training, so what it costs is counted in the thread's own CPU time and
+written into every line. It can end early (a full disk); it never ends the training.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from hotloop.core.files import storage_error
+from hotloop.core.telemetry import TELEMETRY_FILE, TelemetrySample
+from hotloop.hardware.limits import memory_limit_bytes, memory_used_bytes
+from hotloop.hardware.nvml import Gpus
+
+EVERY_S = 1.0
+
+
+class Sampler:
+    """Reads one `TelemetrySample` at a time; rates are since the reading before."""
+
+    def __init__(self, *, process: bool = True) -> None:
+        """`process=False` leaves out this process: it only watches."""
+        self._process = psutil.Process() if process else None
+        self._gpus = Gpus()
+        self._limit = memory_limit_bytes()
+        self._before: tuple[float, float | None, Any, Any] | None = None
+
+    @property
+    def why_no_gpus(self) -> str | None:
+        return self._gpus.why_none
+
+    def sample(self) -> TelemetrySample:
+        """Never fails: what the system does not tell is `None`."""
+        now = time.monotonic()
+        used, rss = _read(self._process_times), _read(self._process_bytes)
+        cpu, disk = _read(psutil.cpu_times), _read(psutil.disk_io_counters)
+        memory = _read(psutil.virtual_memory)
+        before, self._before = self._before, (now, used, cpu, disk)
+        then, used_then, cpu_then, disk_then = before or (now, None, None, None)
+        wall = now - then
+        busy, iowait, steal = _shares(cpu_then, cpu)
+
+        def rate(old: float | None, new: float | None) -> float | None:
+            return None if old is None or new is None or wall <= 0 else round((new - old) / wall, 3)
+
+        return TelemetrySample(
+            sampled_at=round(time.time(), 3),
+            process_cpus=rate(used_then, used),
+            process_bytes=rss,
+            cpu_fraction=busy,
+            iowait_fraction=iowait,
+            steal_fraction=steal,
+            memory_bytes=None if memory is None else memory.total - memory.available,
+            memory_total_bytes=None if memory is None else memory.total,
+            group_bytes=memory_used_bytes(),
+            memory_limit_bytes=self._limit,
+            disk_read_bytes_per_s=rate(_field(disk_then, "read_bytes"), _field(disk, "read_bytes")),
+            disk_write_bytes_per_s=rate(
+                _field(disk_then, "write_bytes"), _field(disk, "write_bytes")
+            ),
+            gpus=self._gpus.sample(),
+        )
+
+    def close(self) -> None:
+        self._gpus.close()
+
+    def _process_times(self) -> float | None:
+        if self._process is None:
+            return None
+        times = self._process.cpu_times()
+        return float(times.user + times.system)
+
+    def _process_bytes(self) -> int | None:
+        return None if self._process is None else int(self._process.memory_info().rss)
+
+
+def _read(what: Callable[[], Any]) -> Any:
+    try:
+        return what()
+    except (OSError, psutil.Error, RuntimeError, NotImplementedError):
+        return None
+
+
+def _field(counters: Any, name: str) -> float | None:
+    return None if counters is None else getattr(counters, name, None)
+
+
+def _shares(before: Any, now: Any) -> tuple[float | None, float | None, float | None]:
+    """Busy, iowait and steal as shares of all CPU time between two readings."""
+    if before is None or now is None:
+        return None, None, None
+    # Guests' time is already in user and nice.
+    names = [name for name in now._fields if not name.startswith("guest")]
+    spent = {name: max(getattr(now, name) - getattr(before, name), 0.0) for name in names}
+    whole = sum(spent.values())
+    if whole <= 0:
+        return None, None, None
+    idle = spent.get("idle", 0.0) + spent.get("iowait", 0.0)
+
+    def share(name: str) -> float | None:
+        return round(spent[name] / whole, 4) if name in spent else None
+
+    return round(1 - idle / whole, 4), share("iowait"), share("steal")
+
+
+@contextmanager
+def telemetry(
+    directory: Path,
+    *,
+    wanted: bool = True,
+    every_s: float = EVERY_S,
+    warn: Callable[[str], None] = lambda message: None,
+) -> Iterator[None]:
+    """Append a sample a second to `telemetry.jsonl` in `directory` until the block ends.
+
+    Does nothing unless `wanted`. `warn` is told at the end when sampling had to stop early.
+    """
+    if not wanted:
+        yield
+        return
+    recorder = _Recorder(directory / TELEMETRY_FILE, every_s)
+    recorder.start()
+    try:
+        yield
+    finally:
+        recorder.stop()
+        if recorder.problem is not None:
+            warn(f"telemetry ended early: {recorder.problem}")
+
+
+class _Recorder(threading.Thread):
+    def __init__(self, path: Path, every_s: float) -> None:
+        super().__init__(name="hotloop-telemetry", daemon=True)
+        self.problem: str | None = None
+        self._path = path
+        self._every_s = every_s
+        self._ended = threading.Event()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join(timeout=5)
+
+    def run(self) -> None:
+        sampler = Sampler()
+        began = time.monotonic()
+        try:
+            with self._path.open("a+b", buffering=0) as file:
+                _end_torn_line(file)
+                while True:
+                    sample = sampler.sample()
+                    # Of this thread alone: training's own time is not in it.
+                    spent = time.thread_time()
+                    wall = time.monotonic() - began
+                    file.write(_line(sample, spent, wall))
+                    if self._ended.wait(self._every_s):
+                        return
+        except OSError as error:
+            self.problem = storage_error(error, self._path, "write telemetry").what
+        finally:
+            sampler.close()
+
+
+def _line(sample: TelemetrySample, spent_s: float, wall_s: float) -> bytes:
+    share = round(spent_s / wall_s, 5) if wall_s >= EVERY_S else None
+    costed = replace(sample, sampler_s=round(spent_s, 6), sampler_fraction=share)
+    return costed.to_json().encode() + b"\n"
+
+
+def _end_torn_line(file: Any) -> None:
+    """A process killed while writing left half a line: what follows starts on its own."""
+    size = file.seek(0, os.SEEK_END)
+    if size:
+        file.seek(size - 1)
+        if file.read(1) != b"\n":
+            file.write(b"\n")

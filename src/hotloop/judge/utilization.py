@@ -1,0 +1,82 @@
+"""Model FLOP/s and MFU: what a run computed over what its machine was measured to compute."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hotloop.core.ceilings import Ceilings
+from hotloop.core.census import Census
+from hotloop.core.judgement import ModelFlops, Utilization
+from hotloop.core.step import StepRecord
+from hotloop.judge.attribute import steady
+
+
+def utilize(
+    records: Sequence[StepRecord],
+    flops: ModelFlops | None,
+    census: Census | None,
+    ceilings: Ceilings | None,
+) -> Utilization:
+    """Utilization over the steady steps, as far as what is known carries.
+
+    `flops_per_s = tokens / seconds * flops_per_token`; MFU is that over the highest rate at which
+    this machine was measured to multiply matrices in the dtype that the run was seen to use.
+    There is no MFU, and a reason, when that rate or that dtype is not known.
+    """
+    tokens_per_s = steady_tokens_per_s(records)
+    if tokens_per_s is None:
+        return Utilization(None, reason="no steady step counts its tokens")
+    if flops is None:
+        return Utilization(tokens_per_s, reason="the shape of the model is not known")
+    palm, causal = flops.matmul + flops.attention, flops.matmul + flops.attention / 2
+    dtype, peak, why = _peak(census, ceilings)
+    return Utilization(
+        tokens_per_s=tokens_per_s,
+        palm_flops_per_token=palm,
+        causal_flops_per_token=causal,
+        palm_flops_per_s=tokens_per_s * palm,
+        causal_flops_per_s=tokens_per_s * causal,
+        palm_mfu=None if peak is None else tokens_per_s * palm / peak,
+        causal_mfu=None if peak is None else tokens_per_s * causal / peak,
+        dtype=dtype,
+        peak_flops_per_s=peak,
+        peak=why if peak is not None else None,
+        reason=None if peak is not None else why,
+    )
+
+
+def steady_tokens_per_s(records: Sequence[StepRecord]) -> float | None:
+    """Tokens over wall seconds of the steps without a tag; `None` when there are none to count."""
+    steps = [record for record in steady(records) if record.tokens is not None]
+    wall = math.fsum(record.wall_s for record in steps)
+    if not (math.isfinite(wall) and wall > 0):
+        return None
+    return sum(record.tokens or 0 for record in steps) / wall
+
+
+def _peak(census: Census | None, ceilings: Ceilings | None) -> tuple[str | None, float | None, str]:
+    """Dtype, its measured peak, and the name of that peak; or no peak and the reason."""
+    if census is None or not census.matmul_dtypes:
+        return None, None, "the dtype of the matrix products was not observed"
+    if len(census.matmul_dtypes) > 1:
+        names = ", ".join(census.matmul_dtypes)
+        return None, None, f"matrix products in several dtypes have no common ceiling: {names}"
+    dtype = census.matmul_dtypes[0]
+    if ceilings is None:
+        threads = ""
+        if (census.device or "cpu").startswith("cpu") and census.num_threads is not None:
+            threads = f" --threads {census.num_threads}"
+        return (
+            dtype,
+            None,
+            f"the ceiling of that machine was not measured: `hotloop env{threads}` there measures it",
+        )
+    found = ceilings.of(dtype)
+    if found is None:
+        why = ceilings.not_measured.get(dtype, "`hotloop env --measure` measures it")
+        return dtype, None, f"the ceiling in {dtype} was not measured: {why}"
+    m, k, n = found.shape
+    emulated = "" if found.native else "emulated "
+    name = f"{emulated}{dtype} matrix product {m} x {k} x {n}, the fastest measured on that machine"
+    return dtype, found.flops_per_s, name

@@ -1,0 +1,56 @@
+"""The shape of a decoder: what it is made of, how many weights, how much arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderShape:
+    """Everything that a decoder is built from; the defaults are GPT-2's parts."""
+
+    vocabulary: int
+    context: int
+    layers: int
+    width: int
+    heads: int
+    dropout: float = 0.0
+    attention: str = "sdpa"
+    """`sdpa` or `plain`; the same mathematics, summed in another order."""
+    norm: str = "layernorm"
+    norm_epsilon: float = 1e-5
+    positions: str = "learned"
+    rotary_theta: float = 10000.0
+    mlp: str = "gelu"
+    hidden: int | None = None
+    """Inner width of the feed-forward part; `None` is 4 x width."""
+    kv_heads: int | None = None
+    """Heads of keys and values; `None` is `heads`."""
+    qk_norm: bool = False
+    bias: bool = True
+    tied: bool = True
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.heads
+
+    @property
+    def kv_width(self) -> int:
+        """Width of all keys of a token, and of all values."""
+        return (self.kv_heads or self.heads) * self.head_width
+
+    @property
+    def inner_width(self) -> int:
+        return self.hidden or 4 * self.width
+
+
+def flops_per_token(shape: DecoderShape) -> float:
+    """Training FLOPs per token by the PaLM convention: 6 N + 12 layers width context.
+
+    N counts the weights used in matrix products (blocks and head); Chowdhery et al. 2022, app. B.
+    Keys and values shared by several query heads save weights, not scores.
+    """
+    attention = 2 * shape.width * (shape.width + shape.kv_width)
+    feed_forward = (3 if shape.mlp == "swiglu" else 2) * shape.width * shape.inner_width
+    matmul = shape.layers * (attention + feed_forward) + shape.vocabulary * shape.width
+    return 6.0 * matmul + 12.0 * shape.layers * shape.width * shape.context

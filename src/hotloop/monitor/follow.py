@@ -1,0 +1,106 @@
+"""Follows a run that another process writes: new lines of `steps.jsonl`, and whether it lives."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import deque
+from pathlib import Path
+
+from hotloop.core.step import StepRecord
+
+KEPT_RECORDS = 500
+TAIL_BYTES = 1 << 20
+"""Of a file that is already long, only the end is read."""
+FRESH_S = 3.0
+"""A run writes telemetry every second: files younger than this belong to a living process."""
+
+
+class StepFollower:
+    """The newest records of a file that grows, is cut short, is replaced, or is not there yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.records: deque[StepRecord] = deque(maxlen=KEPT_RECORDS)
+        self.num_damaged = 0
+        """Lines that were no records; a line still being written is not one of them."""
+        self._path = path
+        self._file_id: tuple[int, int] | None = None
+        self._offset = 0
+        self._rest = b""
+        self._skip_first = False
+
+    def poll(self) -> None:
+        """Take up what was written since."""
+        try:
+            with self._path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                file_id = (status.st_dev, status.st_ino)
+                if file_id != self._file_id or status.st_size < self._offset:
+                    self._begin(file_id, status.st_size)
+                file.seek(self._offset)
+                new = file.read()
+        except OSError:  # not there yet, or gone
+            return
+        self._offset += len(new)
+        *lines, self._rest = (self._rest + new).split(b"\n")
+        if self._skip_first and lines:
+            lines, self._skip_first = lines[1:], False
+        for line in lines:
+            if line.strip():
+                self._take(line)
+
+    def _begin(self, file_id: tuple[int, int], size: int) -> None:
+        self._file_id = file_id
+        self._offset = max(0, size - TAIL_BYTES)
+        self._skip_first = self._offset > 0  # it starts somewhere inside a line
+        self._rest = b""
+        self.records.clear()
+        self.num_damaged = 0
+
+    def _take(self, line: bytes) -> None:
+        try:
+            values = json.loads(line)
+            if not isinstance(values, dict):
+                raise ValueError("not an object")
+            record = StepRecord.from_mapping(values)
+            if not isinstance(record.tokens, int | None):
+                raise ValueError("`tokens` must be an integer")
+        except (ValueError, TypeError):
+            self.num_damaged += 1
+            return
+        while self.records and self.records[-1].step >= record.step:
+            self.records.pop()  # written again after a resume
+        self.records.append(record)
+
+
+def is_alive(directory: Path, names: tuple[str, ...]) -> bool:
+    """Whether a process trains in `directory`: it holds the lock, or one of the files just grew.
+
+    The lock is looked up, not tried: trying would refuse a training that starts in that moment.
+    The kernel lists no locks of other containers, hence the second way.
+    """
+    if _is_locked(directory / ".lock"):
+        return True
+    now = time.time()
+    for name in names:
+        try:
+            if now - (directory / name).stat().st_mtime < FRESH_S:
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _is_locked(path: Path) -> bool:
+    """By /proc/locks: `1: FLOCK ADVISORY WRITE 1234 fd:01:5678 0 EOF`."""
+    try:
+        inode = path.stat().st_ino
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return False
+    for line in lines:
+        words = line.split()
+        if len(words) >= 6 and words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode):
+            return True
+    return False

@@ -1,0 +1,86 @@
+"""What a machine can do, and how much of it a run used, in words."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from hotloop.core.ceilings import Ceilings, MatmulCeiling, Rate
+from hotloop.core.judgement import Utilization
+from hotloop.report import numbers
+
+BUSY = 0.8
+"""A median below this share of the best means that repetitions disturbed each other or were disturbed."""
+
+
+def ceiling_rows(ceilings: Ceilings) -> list[tuple[str, str]]:
+    """Names and values for a table: matrix products fastest first, memory, disk, what is missing."""
+    fp32 = ceilings.of("float32")
+    rows = [(f"{each.dtype} products", _product(each, fp32)) for each in ceilings.matmul]
+    if ceilings.memory_copy is not None:
+        rows.append(("memory copy", f"{_rate(ceilings.memory_copy)}, read + written"))
+    if ceilings.disk_write is not None:
+        rate = ceilings.disk_write
+        rows.append(("disk write, fsync", f"{_rate(rate)}, in {rate.place}"))
+    rows += [
+        (name.replace("_", " "), f"not measured: {why}")
+        for name, why in ceilings.not_measured.items()
+    ]
+    rows.append(("measured", _when(ceilings)))
+    return rows
+
+
+def _product(each: MatmulCeiling, fp32: MatmulCeiling | None) -> str:
+    m, k, n = each.shape
+    ratio = ""
+    if fp32 is not None and each is not fp32:
+        ratio = f", {numbers.ratio(each.flops_per_s / fp32.flops_per_s)} float32"
+    # Two different statements: there is no instruction for it here, and this is what that costs.
+    kind = "" if each.native else ", emulated here"
+    return f"{flops(each.flops_per_s)}{ratio}{kind} ({m} x {k} x {n})"
+
+
+def _rate(rate: Rate) -> str:
+    return f"{numbers.size(int(rate.bytes_per_s))}/s"
+
+
+def _when(ceilings: Ceilings) -> str:
+    times = [each.measured_at for each in ceilings.matmul]
+    when = (
+        datetime.fromtimestamp(max(times), UTC).strftime("%Y-%m-%d %H:%M UTC")
+        if times
+        else "at an unknown time"
+    )
+    threads = "1 thread" if ceilings.num_threads == 1 else f"{ceilings.num_threads} threads"
+    text = f"{when}, {threads}, torch {ceilings.torch}; the best of many"
+    if any(
+        each.native and each.median_flops_per_s < BUSY * each.flops_per_s
+        for each in ceilings.matmul
+    ):
+        text += "; the machine was busy: `hotloop env --measure` again when it is not"
+    return text
+
+
+def flops(per_s: float | None) -> str:
+    """`820 GFLOP/s`, `1.2 TFLOP/s`"""
+    if per_s is None:
+        return numbers.UNKNOWN
+    if per_s >= 0.9995e12:
+        return f"{numbers.count(per_s / 1e12)} TFLOP/s"
+    return f"{numbers.count(per_s / 1e9)} GFLOP/s"
+
+
+def utilization_rows(used: Utilization) -> list[tuple[str, str]]:
+    """Model FLOP/s and MFU in both conventions, with the denominator; or why there is none."""
+    rows: list[tuple[str, str]] = []
+    if used.palm_flops_per_s is not None:
+        both = f"{flops(used.palm_flops_per_s)} counting attention fully (PaLM)"
+        rows.append(
+            ("model arithmetic", f"{both}, {flops(used.causal_flops_per_s)} counting half (causal)")
+        )
+    if used.palm_mfu is not None:
+        palm, causal = numbers.percent(used.palm_mfu), numbers.percent(used.causal_mfu)
+        rows.append(("MFU", f"{palm} (PaLM), {causal} (causal)"))
+        rows.append(("  of", f"{flops(used.peak_flops_per_s)}: {used.peak}"))
+    elif used.palm_flops_per_s is not None:
+        rows.append(("MFU", f"{numbers.UNKNOWN}: {used.reason}"))
+    return rows

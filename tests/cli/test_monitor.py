@@ -1,0 +1,261 @@
+"""`hotloop monitor` on runs that wait, train, ended, were killed or are damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hotloop.cli import monitor as command
+from hotloop.cli.main import run
+from hotloop.core.config import RunConfig
+from hotloop.core.files import write_json
+from hotloop.core.settings import Settings, store_settings
+from hotloop.core.step import StepRecord
+from hotloop.core.telemetry import GpuSample, TelemetrySample
+from hotloop.hardware.environment import read_environment
+from hotloop.monitor.screen import bar, curve
+
+Monitor = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def monitor(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Monitor:
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = run(["monitor", *(str(argument) for argument in arguments)])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Path:
+    """A run at step 12 of 20, last written to a minute ago."""
+    directory = tmp_path / "run"
+    directory.mkdir()
+    values = {
+        "data": {"source": "python-stdlib"},
+        "train": {"steps": 20, "num_threads": 2, "precision": "bf16"},
+        "model": {"vocabulary": 512},
+        "schedule": {"warmup_steps": 0},
+    }
+    store_settings(Settings(RunConfig.model_validate(values), {}), directory / "config.yaml")
+    write_json(directory / "environment.json", read_environment("cpu"))
+    lines = [
+        StepRecord(
+            step,
+            0.1 if step else 9.0,
+            host={"forward": 0.04, "backward": 0.06},
+            tokens=2000,
+            loss=9.0 - step / 10,
+            tags=() if step else ("compile",),
+        ).to_json()
+        for step in range(12)
+    ]
+    (directory / "steps.jsonl").write_text("\n".join(lines) + "\n")
+    (directory / "evals.jsonl").write_text('{"step": 10, "loss": 7.25}\n')
+    sample = TelemetrySample(
+        time.time() - 130,
+        process_cpus=1.5,
+        process_bytes=10**9,
+        cpu_fraction=0.75,
+        iowait_fraction=0.02,
+        memory_bytes=10**9,
+        memory_total_bytes=4 * 10**9,
+        gpus=(
+            GpuSample(
+                0, "NVIDIA H200", busy_fraction=0.9, power_w=500.0, throttled_by=("power_cap",)
+            ),
+        ),
+    )
+    (directory / "telemetry.jsonl").write_text(sample.to_json() + "\n")
+    age(directory)
+    return directory
+
+
+def age(directory: Path) -> None:
+    old = time.time() - 60
+    for path in directory.iterdir():
+        os.utime(path, (old, old))
+
+
+def test_frame_shows_progress_speed_loss_phases_and_machine(
+    monitor: Monitor, training: Path
+) -> None:
+    os.utime(training / "steps.jsonl")
+    code, out, _ = monitor(training, "--once")
+    assert code == 0
+    assert "training" in out.splitlines()[0]
+    assert "12 of 20, 800 ms left" in out
+    assert "20.0 K tokens/s, 100 ms a step" in out
+    assert "7.9000" in out
+    assert "7.2500" in out
+    assert "backward" in out
+    assert "60.0 %" in out
+    assert "phases of the last 11 steps" in out
+    assert "75 % busy" in out
+    assert "1.50 CPUs" in out
+    assert "GPU 0 NVIDIA H200" in out
+    assert "slowed by  power cap" in out
+    assert "MFU" in out
+    unwrapped = " ".join(out.replace("│", " ").split())
+    assert "`hotloop env --threads 2`" in unwrapped
+    assert "\x1b" not in out
+
+
+def test_killed_run_is_said_to_have_stopped_and_how_old_its_numbers_are(
+    monitor: Monitor, training: Path
+) -> None:
+    out = monitor(training, "--once")[1]
+    assert "stopped before its end" in out
+    assert "2 min 1" in out
+    assert "left" not in out
+
+
+def test_finished_run_is_said_to_be_finished(monitor: Monitor, training: Path) -> None:
+    with (training / "steps.jsonl").open("a") as file:
+        file.writelines(StepRecord(i, 0.1, tokens=2000).to_json() + "\n" for i in range(12, 20))
+    assert "finished" in monitor(training, "--once")[1].splitlines()[0]
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_run_that_has_not_started_is_waited_for_and_no_error(
+    monitor: Monitor, tmp_path: Path, exists: bool
+) -> None:
+    directory = tmp_path / "later"
+    if exists:
+        directory.mkdir()
+    code, out, err = monitor(directory, "--once")
+    assert (code, err) == (0, "")
+    assert "not started yet" in out
+
+
+def test_run_that_compiles_is_starting(monitor: Monitor, training: Path) -> None:
+    (training / "steps.jsonl").write_text("")
+    assert "starting" in monitor(training, "--once")[1].splitlines()[0]
+
+
+def test_damaged_lines_are_counted_and_the_rest_is_shown(monitor: Monitor, training: Path) -> None:
+    for name in ("steps.jsonl", "telemetry.jsonl"):
+        with (training / name).open("a") as file:
+            file.write('{"broken\n')
+    code, out, _ = monitor(training, "--once")
+    assert code == 0
+    assert "2 lines of its files could not be read" in out
+    assert "12 of 20" in out
+
+
+def test_diverged_loss_and_a_name_with_control_characters_do_no_harm(
+    monitor: Monitor, training: Path
+) -> None:
+    with (training / "steps.jsonl").open("a") as file:
+        file.write(StepRecord(12, 0.1, tokens=2000, loss=float("nan")).to_json() + "\n")
+    gpu = TelemetrySample(time.time(), gpus=(GpuSample(0, "\x1b[2Jevil"),)).to_json()
+    (training / "telemetry.jsonl").write_text(gpu + "\n")
+    code, out, _ = monitor(training, "--once")
+    assert code == 0
+    assert "nan" in out
+    assert "\x1b" not in out
+    assert monitor(training, "--json", "-")[0] == 0
+
+
+def test_snapshot_as_json_is_one_object(monitor: Monitor, training: Path) -> None:
+    code, out, _ = monitor(training, "--json", "-")
+    found = json.loads(out)
+    assert code == 0
+    assert found["schema"] == "hotloop.monitor/1"
+    assert (found["state"], found["steps"], found["total_steps"]) == ("stopped", 12, 20)
+    assert found["breakdown"]["forward"] == pytest.approx(0.4)
+    assert found["telemetry"]["gpus"][0]["busy_fraction"] == 0.9
+    assert found["utilization"]["palm_flops_per_s"] > 0
+
+
+def test_system_alone_shows_this_machine(monitor: Monitor) -> None:
+    code, out, _ = monitor("--system", "--once", "--every", "0.2")
+    assert code == 0
+    assert "this machine" in out
+    assert "memory" in out
+    assert "training" not in out
+
+
+@pytest.mark.parametrize("arguments", [[], ["x", "--system"]])
+def test_exactly_one_thing_is_watched(monitor: Monitor, arguments: list[str]) -> None:
+    code, _, err = monitor(*arguments)
+    assert code == 2
+    assert "hotloop monitor runs/NAME" in err
+
+
+def test_file_in_place_of_a_run_is_bad_input(monitor: Monitor, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    code, _, err = monitor(tmp_path / "file")
+    assert code == 2
+    assert "not a directory" in err
+
+
+def test_interrupt_ends_quietly_with_0(
+    monitor: Monitor, training: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+
+    def live(watched: object, every_s: float) -> None:
+        looks.append(every_s)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "_live", live)
+    monkeypatch.setattr(command.sys.stdout, "isatty", lambda: True, raising=False)
+    assert monitor(training, "--every", "2") == (0, "", "")
+    assert looks == [2.0]
+
+
+def test_live_view_on_a_terminal_draws_and_ends_on_ctrl_c() -> None:
+    pty = pytest.importorskip("pty")
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hotloop", "monitor", "--system", "--every", "0.2"],
+        stdin=child,
+        stdout=child,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"},
+    )
+    os.close(child)
+    drawn = b""
+    try:
+        while b"memory" not in drawn:
+            drawn += os.read(parent, 4096)
+        process.send_signal(signal.SIGINT)
+        while True:
+            try:
+                if not os.read(parent, 4096):
+                    break
+            except OSError:  # the terminal's other side is gone
+                break
+        assert process.wait(timeout=30) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    finally:
+        process.kill()
+        process.wait()
+        os.close(parent)
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+def test_bars_and_curves_stay_in_their_cells() -> None:
+    assert bar(0.5, 4) == "██░░"
+    assert bar(-1, 4) == bar(float("nan"), 4) == "░░░░"
+    assert bar(9, 4) == "████"
+    assert curve([1.0]) == ""
+    assert curve([1.0, float("inf"), 2.0]) == "▁█"
+    assert curve([0.0, 2.0], scale=(0.0, 1.0)) == "▁█"
+    assert len(curve([float(i) for i in range(99)], 10)) == 10

@@ -1,0 +1,168 @@
+"""The parts a decoder can be made of, against formulas and torch's own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from hotloop.models.decoder import Decoder, num_parameters
+from hotloop.models.parts import activate, rotary_table, turn
+from hotloop.models.shape import DecoderShape, flops_per_token
+
+LLAMA = DecoderShape(
+    vocabulary=50, context=16, layers=2, width=32, heads=4, kv_heads=2, hidden=48,
+    norm="rmsnorm", positions="rotary", mlp="swiglu", bias=False, tied=False,
+)  # fmt: skip
+SHAPES = {
+    "llama": LLAMA,
+    "llama with biases and tied": replace(LLAMA, bias=True, tied=True),
+    "qk norm": replace(LLAMA, qk_norm=True),
+    "gpt2 with shared keys": DecoderShape(50, 16, 2, 32, 4, kv_heads=1),
+    "gpt2 without biases": DecoderShape(50, 16, 2, 32, 4, bias=False, mlp="relu2", tied=False),
+}
+
+
+def model(shape: DecoderShape = LLAMA) -> Decoder:
+    torch.manual_seed(0)
+    return Decoder(shape)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_plain_attention_is_the_same_mathematics_in_every_family(shape: DecoderShape) -> None:
+    sdpa, plain = model(shape), model(replace(shape, attention="plain"))
+    plain.load_state_dict(sdpa.state_dict())
+    tokens, targets = torch.randint(0, 50, (2, 2, 16))
+    losses = [decoder(tokens, targets) for decoder in (sdpa, plain)]
+    for loss in losses:
+        loss.backward()
+    assert torch.allclose(losses[0], losses[1], rtol=1e-6)
+    for a, b in zip(sdpa.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(a.grad, b.grad, atol=1e-5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_in_every_family_a_token_sees_only_those_before_it(shape: DecoderShape) -> None:
+    decoder = model(shape)
+    tokens = torch.randint(0, 50, (2, 16))
+    changed = tokens.clone()
+    changed[:, 9] = (changed[:, 9] + 1) % 50
+    before, after = decoder(tokens), decoder(changed)
+    assert torch.equal(before[:, :9], after[:, :9])
+    assert not torch.allclose(before[:, 9:], after[:, 9:])
+
+
+def test_query_heads_share_keys_in_consecutive_groups() -> None:
+    """Four heads over two keys are four heads over the keys 0 0 1 1."""
+    shared, full = model(), model(replace(LLAMA, kv_heads=4))
+    weights = shared.state_dict()
+    for name in [n for n in weights if "qkv" in n]:
+        q, k, v = weights[name].split((32, 16, 16))
+        repeated = [t.view(2, 8, 32).repeat_interleave(2, dim=0).reshape(32, 32) for t in (k, v)]
+        weights[name] = torch.cat((q, *repeated))
+    full.load_state_dict(weights)
+    tokens = torch.randint(0, 50, (2, 16))
+    assert torch.allclose(shared(tokens), full(tokens), atol=1e-6)
+
+
+def test_rotary_scores_depend_on_the_distance_alone() -> None:
+    table = rotary_table(replace(LLAMA, context=64))
+    q, k = torch.randn(2, 8)
+    queries, keys = (turn(x.expand(1, 1, 64, 8), table)[0, 0] for x in (q, k))
+    scores = queries @ keys.T
+    for distance in (0, 3, 40):
+        along = scores.diagonal(-distance)
+        assert torch.allclose(along, along[0].expand_as(along), atol=1e-4)
+    assert not torch.allclose(scores[10, 0], scores[10, 5], atol=1e-3)
+
+
+def test_rotary_is_the_complex_product_in_double_precision() -> None:
+    table = rotary_table(replace(LLAMA, context=2048, rotary_theta=5e5))
+    x = torch.randn(2048, 8)
+    pairs = torch.complex(x[:, :4].double(), x[:, 4:].double())
+    angles = torch.outer(
+        torch.arange(2048, dtype=torch.float64),
+        5e5 ** -(torch.arange(4, dtype=torch.float64) / 4),
+    )
+    wanted = pairs * torch.polar(torch.ones_like(angles), angles)
+    found = turn(x[None, None], table)[0, 0]
+    assert torch.allclose(found[:, :4].double(), wanted.real, atol=2e-3)
+    assert torch.allclose(found[:, 4:].double(), wanted.imag, atol=2e-3)
+
+
+def test_rotary_turns_in_fp32_whatever_it_is_given() -> None:
+    table = rotary_table(LLAMA)
+    x = torch.randn(1, 1, 16, 8).bfloat16()
+    assert turn(x, table).dtype == torch.float32
+    assert torch.equal(turn(x, table), turn(x.float(), table))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(turn(x, table), turn(x.float(), table))
+
+
+def test_norm_of_queries_and_keys_makes_their_length_irrelevant() -> None:
+    decoder = model(replace(LLAMA, qk_norm=True))
+    tokens = torch.randint(0, 50, (2, 16))
+    before = decoder(tokens)
+    with torch.no_grad():
+        for block in decoder.blocks:
+            block.attention.qkv.weight[:48] *= 3.0  # type: ignore[union-attr,operator,index]
+    assert torch.allclose(decoder(tokens), before, atol=1e-3)
+
+
+def test_activations_are_their_formulas() -> None:
+    up, gate = torch.randn(2, 100)
+    assert torch.allclose(activate("swiglu", up, gate), gate * torch.sigmoid(gate) * up)
+    assert torch.allclose(activate("relu2", up, None), up.clamp(min=0) ** 2)
+    assert torch.allclose(activate("gelu", up, None), F.gelu(up, approximate="tanh"))
+
+
+def test_every_weight_is_drawn_once_and_branches_start_smaller() -> None:
+    decoder = model(replace(LLAMA, width=128, hidden=384))
+    stds = {name: float(p.detach().std()) for name, p in decoder.named_parameters() if p.ndim == 2}
+    for name, std in stds.items():
+        small = name.endswith(("out.weight", "down.weight"))
+        assert std == pytest.approx(0.02 / math.sqrt(4) if small else 0.02, rel=0.1), name
+    assert not [name for name, _ in decoder.named_parameters() if "bias" in name]
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_every_weight_gets_a_gradient(shape: DecoderShape) -> None:
+    decoder = model(shape)
+    tokens, targets = torch.randint(0, 50, (2, 2, 16))
+    decoder(tokens, targets).backward()
+    without = [n for n, p in decoder.named_parameters() if p.grad is None or not p.grad.any()]
+    assert without == []
+
+
+def test_flops_of_a_llama_agree_with_a_count_by_hand() -> None:
+    one_b = DecoderShape(
+        vocabulary=128256, context=2048, layers=16, width=2048, heads=32, kv_heads=8, hidden=8192,
+        norm="rmsnorm", positions="rotary", mlp="swiglu", bias=False,
+    )  # fmt: skip
+    # per layer: q and out 2 x 2048 x 2048, k and v 2 x 2048 x 512, three matrices 2048 x 8192
+    layer = 2 * 2048 * 2048 + 2 * 2048 * 512 + 3 * 2048 * 8192
+    assert layer == 60_817_408
+    scores = 12 * 16 * 2048 * 2048  # 4 T width forward, times 3
+    assert flops_per_token(one_b) == 6 * (16 * layer + 128256 * 2048) + scores
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_flops_count_every_matrix_of_the_model(shape: DecoderShape) -> None:
+    decoder = model(shape)
+    matrices = sum(
+        p.numel() for n, p in decoder.named_parameters() if p.ndim == 2 and "blocks" in n
+    )
+    head = decoder.head_weight.numel()
+    expected = 6 * (matrices + head) + 12 * 2 * 32 * 16
+    assert flops_per_token(shape) == expected
+
+
+def test_rotary_and_untied_parameters_are_those_expected() -> None:
+    names = {name for name, _ in model().named_parameters()}
+    assert "positions.weight" not in names
+    assert {"head.weight", "blocks.0.gate.weight"} <= names
+    tied = model(replace(LLAMA, tied=True))
+    assert num_parameters(model()) - num_parameters(tied) == 50 * 32

@@ -236,10 +236,10 @@ def test_run_without_a_single_step_is_reported_without_numbers(
     assert "no step has been recorded yet" in out
 
 
-def test_unwritable_output_is_an_environment_failure(report: Report, trained: Path) -> None:
+def test_output_below_a_file_is_refused_with_its_place(report: Report, trained: Path) -> None:
     code, _, err = report("report", trained, "--json", trained / "config.yaml" / "x.json")
-    assert code == 4
-    assert "cannot write" in err
+    assert code == 2
+    assert "no such directory" in err
 
 
 def test_explain_lists_and_prints_pages_and_corrects_a_typo(report: Report) -> None:

@@ -138,3 +138,23 @@ def test_flag_for_prepared_data_takes_the_place_of_the_files_source(tmp_path: Pa
     assert "exactly one" in error_of(path, "data.prepared=a", "data.source=b").what
     other = write(tmp_path, "data:\n  prepared: somewhere\n")
     assert load_settings(other, ["data.source=text"]).config.data.source == "text"
+
+
+def test_flag_that_turns_something_off_does_not_blame_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, BASE + "eval:\n  every_steps: 20\n  windows: 8\n")
+    assert load_settings(path, ["eval.every_steps=0"]).config.eval.every_steps == 0
+    assert "no effect" in error_of(path, "eval.every_steps=0", "eval.windows=3").what
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "optimizer.learning_rate=.inf",
+        "optimizer.weight_decay=.inf",
+        "train.seed=99999999999999999999",
+        "train.num_threads=100000",
+        "name=../elsewhere",
+    ],
+)
+def test_value_that_would_break_later_is_refused_at_once(tmp_path: Path, override: str) -> None:
+    assert error_of(write(tmp_path, BASE), override).what

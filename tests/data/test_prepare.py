@@ -388,3 +388,20 @@ def test_two_at_once_both_succeed(corpus: Path, tmp_path: Path) -> None:
     outcomes = sorted(process.communicate(timeout=60)[0].strip() for process in running)
     assert outcomes == ["up_to_date", "up_to_date", "written"]
     open_prepared(out)
+
+
+@pytest.mark.parametrize("content", [None, "[]", "{"])
+def test_lost_or_damaged_manifest_is_mended_with_force(tmp_path: Path, content: str | None) -> None:
+    (tmp_path / "text.txt").write_text("some words and some more. " * 200)
+    out = tmp_path / "out"
+    prepare([str(tmp_path / "text.txt")], out, tokenizer="bytes")
+    before = (out / "manifest.json").read_bytes()
+    if content is None:
+        (out / "manifest.json").unlink()
+    else:
+        (out / "manifest.json").write_text(content)
+    with pytest.raises(UsageError) as caught:
+        prepare([str(tmp_path / "text.txt")], out, tokenizer="bytes")
+    assert "--force" in (caught.value.do or "")
+    prepare([str(tmp_path / "text.txt")], out, tokenizer="bytes", force=True)
+    assert (out / "manifest.json").read_bytes() == before

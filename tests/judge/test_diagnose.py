@@ -148,7 +148,7 @@ def test_training_that_mostly_evaluates_or_saves_is_bound_by_that(phase: str, bo
     spent = phased(10, 5.0, phase, **{phase: 5.0})
     diagnosis = diagnose(measured(BUSY, HEALTHY, spent))
     assert diagnosis.bound == bound
-    assert diagnosis.breakdown[phase] > 0.5
+    assert diagnosis.breakdown[phase] > 0.2
 
 
 def test_phases_that_miss_wall_time_are_reported() -> None:

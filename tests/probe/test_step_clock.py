@@ -78,6 +78,7 @@ print(json.dumps(sorted(m for m in set(sys.modules) - before if m.startswith("ho
         "hotloop.core.step",
         "hotloop.probe",
         "hotloop.probe.foreign_process",
+        "hotloop.probe.memory",
         "hotloop.probe.step_clock",
     ]
     assert len(records(tmp_path)) == 2

@@ -197,5 +197,5 @@ def test_ledger_lists_dropped_trials_with_their_reason() -> None:
 def test_verdict_shows_every_pair_and_what_it_could_not_have_seen() -> None:
     text = render_verdict(replace(VERDICT, baseline="plain"))
     assert "2.60  2.80" in text
-    assert "smallest gain shown  3.1 %" in text
+    assert "gains these pairs can show  3.1 % or more" in text
     assert "0.8 % (same against same)" in text

@@ -311,6 +311,8 @@ def test_model_too_small_for_the_tokenizer_is_refused(tiny_config: Path, tmp_pat
 def test_corpus_smaller_than_one_batch_is_refused(tiny_config: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         train(tiny_config, tmp_path / "run", "train.microbatch=100000")
+    with pytest.raises(UsageError, match="one step takes"):
+        train(tiny_config, tmp_path / "run", "train.grad_accum_steps=100000000000")
 
 
 def test_loss_that_is_no_number_stops_the_run(tiny_config: Path, tmp_path: Path) -> None:

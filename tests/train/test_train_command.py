@@ -132,3 +132,6 @@ def test_generate_writes_text_and_refuses_what_is_no_run(tiny_config: Path, tmp_
     refused = hotloop("generate", str(tmp_path))
     assert refused.returncode == 2
     assert "not a run directory" in refused.stderr
+    for wrong in (["--temperature", "nan"], ["--temperature", "1e-320"], ["--seed", "9" * 20]):
+        ended = hotloop("generate", str(tmp_path / "run"), *wrong)
+        assert ended.returncode == 2, ended.stderr

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from hotloop.core.errors import UsageError
+
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
@@ -31,7 +33,7 @@ import click
     type=click.IntRange(min=0),
     help="Choose among this many likeliest; 0 for all.",
 )
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1))
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option(
     "--json", "json_file", metavar="FILE", help="Write prompt and text here; `-` for stdout."
@@ -48,6 +50,16 @@ def generate(
 ) -> None:
     """Continue a prompt with the newest checkpoint of RUN."""
     from hotloop.cli.output import write_object
+
+    if temperature != 0 and not 0.01 <= temperature <= 100:  # also refuses nan
+        raise UsageError(
+            f"a temperature of {temperature} makes no text", do="use 0, or 0.01 to 100"
+        )
+    if not prompt.isascii():
+        try:
+            prompt.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError("the prompt is not UTF-8 text") from error
     from hotloop.train.trained import load_trained, write_text
 
     trained = load_trained(run, device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 
@@ -66,7 +67,9 @@ def train(
     )
     if outcome.tokens_per_s is not None:
         click.echo(f"{rate(outcome.tokens_per_s, 'tokens')} in steady state")
-    click.echo(f"{directory}: `hotloop report {directory}` shows where the time went")
+    click.echo(
+        f"{directory}: `hotloop report {shlex.quote(str(directory))}` shows where the time went"
+    )
 
 
 def _warn(message: str) -> None:

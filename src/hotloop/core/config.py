@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from hotloop.core.model_config import ModelConfig, model_setting_without_effect
-from hotloop.core.section import Fraction, Natural, Positive, PositiveNumber, Section
+from hotloop.core.section import Fraction, Natural, Positive, PositiveNumber, Section, Seed
 
 
 class DataConfig(Section):
@@ -26,7 +26,7 @@ class DataConfig(Section):
     """`train:N`, `bytes`, or a `tokenizer.json`; used when `source` is prepared. null means `bytes`."""
     order: Literal["shuffled", "sequential"] = "shuffled"
     """Order of the training windows: a seeded permutation per epoch, or as they stand in the shards."""
-    seed: Natural = 0
+    seed: Seed = 0
     """Seed of the order."""
     verify: Literal["checksum", "size"] = "checksum"
     """What is checked of every shard before training."""
@@ -50,7 +50,7 @@ class OptimizerConfig(Section):
     """Of sgd and muon. null takes 0.9 for sgd and 0.95 for muon."""
     nesterov: bool | None = None
     """Look one step ahead with the momentum. null takes false for sgd and true for muon."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     """Applied to every parameter, as `torch.optim.AdamW` does by default; with sgd added to the gradient."""
     fused: bool | Literal["auto"] = "auto"
     """One kernel for the whole update (with muon: for the part that AdamW updates)."""
@@ -83,14 +83,14 @@ class TrainConfig(Section):
     """Windows in one forward and backward."""
     grad_accum_steps: Positive = 1
     """Microbatches in one step. The loss is the mean over all targets of the step."""
-    seed: Natural = 0
+    seed: Seed = 0
     """Seed of the weights and of dropout."""
     init_from: str | None = None
     """Directory of a GPT-2 or Llama in the format of `transformers` whose weights the run starts from.
     The model and the tokenizer must be its own."""
     device: str = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
-    num_threads: Positive | Literal["auto"] = "auto"
+    num_threads: Annotated[int, Field(gt=0, le=1024)] | Literal["auto"] = "auto"
     """Intra-op CPU threads; `auto` is what the process may really use (cgroup quota, affinity)."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """Arithmetic of matrix products. Weights, gradients and optimizer state stay fp32.
@@ -125,7 +125,7 @@ class LoggingConfig(Section):
 
 
 class RunConfig(Section):
-    name: str = "run"
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
     """Names the run directory when none is given."""
     data: DataConfig
     model: ModelConfig = ModelConfig()
@@ -181,7 +181,7 @@ class RunConfig(Section):
 
 
 def without_effect(config: RunConfig, given: Collection[str]) -> tuple[str, str] | None:
-    """The first key among those the user gave that changes nothing here, and the fix."""
+    """The first key among those the user gave together that changes nothing here, and the fix."""
     optimizer, schedule = config.optimizer.name, config.schedule.name
     idle = {
         "schedule.final_fraction": (

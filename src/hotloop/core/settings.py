@@ -86,7 +86,10 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
         config = RunConfig.model_validate(values)
     except ValidationError as error:
         raise _explain(error, path, where) from error
-    if not stored and (idle := without_effect(config, origins)) is not None:
+    # What a flag turns off leaves keys of the file idle; only those given together can contradict.
+    flagged = [key for key, origin in origins.items() if origin == "flag"]
+    together = origins if not overrides else flagged
+    if not stored and (idle := without_effect(config, together)) is not None:
         raise UsageError(f"`{idle[0]}` has no effect here", where=where[idle[0]], do=idle[1])
     return Settings(config, origins)
 

@@ -121,12 +121,16 @@ def read_manifest(directory: Path) -> Manifest:
         raise UsageError(
             "no manifest.json: not a prepared directory, or its preparation did not finish",
             where=str(directory),
-            do="run `hotloop prepare` (again) to write it",
+            do="write it with `hotloop prepare` (with --force where shards are left)",
         )
     manifest = read_json(path, Manifest)
     wrong = _inconsistency(manifest)
     if wrong is not None:
-        raise UsageError(f"damaged: {wrong}", where=str(path), do="run `hotloop prepare` again")
+        raise UsageError(
+            f"damaged: {wrong}",
+            where=str(path),
+            do="write it again with `hotloop prepare ... --force`",
+        )
     return manifest
 
 

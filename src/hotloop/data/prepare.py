@@ -93,7 +93,7 @@ def prepare_text(
     if out.exists() and not out.is_dir():
         raise UsageError("a file stands where the result should go", where=str(out))
     with locked(out, progress):
-        finished = is_finished(out)
+        finished = is_finished(out, force=force)
         scan = scan_sources(
             sources,
             text_field=text_field,

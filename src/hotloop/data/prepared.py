@@ -15,7 +15,7 @@ from hotloop.data.shards import DOCUMENT_ENDS, LITTLE_ENDIAN
 from hotloop.data.stream import MappedShard, TokenStream
 from hotloop.data.tokenizer import fingerprint_of
 
-_AGAIN = "run `hotloop prepare` again"
+_AGAIN = "write it again with `hotloop prepare ... --force`"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

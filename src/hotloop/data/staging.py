@@ -87,10 +87,11 @@ def _same_file(descriptor: int, path: Path) -> bool:
         return False
 
 
-def is_finished(target: Path) -> bool:
+def is_finished(target: Path, *, force: bool = False) -> bool:
     """Whether the locked target holds a finished preparation.
 
-    Clears away what a killed run left. Raises `UsageError` for a directory that holds other things.
+    Clears away what a killed run left, and with `force` a preparation whose manifest is lost or damaged.
+    Raises `UsageError` for a directory that holds other things.
     """
     names = {path.name for path in target.iterdir()} - {_LOCK}
     leftovers = {name for name in names if name.startswith(_STAGING)}
@@ -100,7 +101,16 @@ def is_finished(target: Path) -> bool:
         foreign = sorted(name for name in names - leftovers if not _is_ours(name))
     else:
         foreign = sorted(names)
-    if foreign:
+    # Only what cannot be anything else: a tokenizer, and shards with their document ends.
+    whole = {TOKENIZER, "train-00000.bin", "train-00000.docs"} <= names
+    damaged = whole and all(map(_is_ours, names - leftovers))
+    if foreign and damaged and not force:
+        raise UsageError(
+            f"the directory holds shards, but {MANIFEST} is missing or damaged",
+            where=str(target),
+            do="give --force to write it again, or choose another directory",
+        )
+    if foreign and not damaged:
         raise UsageError(
             f"the directory holds something else ({foreign[0]})",
             where=str(target),

@@ -8,6 +8,7 @@ import io
 import json
 import math
 import signal
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -84,7 +85,7 @@ class Compared:
 
     verdict: Verdict
     diagnosis: Diagnosis
-    """Of the tuned arm."""
+    """Of the tuned arm's process of middle speed."""
     trial: TrialOutcome
     chosen: Settings
     """The tuned settings where they were proven, else the plain ones."""
@@ -124,7 +125,7 @@ def measure_and_judge(
     verdict = session.verdict
     tuned_runs = tuple(pair[1] for pair in session.pairs)
     kept = verdict.outcome == "improved" and verdict.parity.result in ("same", "within_noise")
-    diagnosis = diagnose(tuned_runs[-1])
+    diagnosis = diagnose(middle_run(tuned_runs))
     write_json(directory / "verdict.json", verdict)
     write_json(directory / "diagnosis.json", diagnosis)
     return Compared(
@@ -137,6 +138,12 @@ def measure_and_judge(
         plain_runs=tuple(pair[0] for pair in session.pairs),
         tuned_runs=tuned_runs,
     )
+
+
+def middle_run(runs: tuple[Measurement, ...]) -> Measurement:
+    """The process of middle speed: the last one may be the one that another tenant slowed down."""
+    ranked = sorted(runs, key=lambda run: statistics.median(r.wall_s for r in run.counted()))
+    return ranked[len(ranked) // 2]
 
 
 def train_with(directory: Path, compared: Compared, *, minutes: float) -> Quickstart:

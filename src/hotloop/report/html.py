@@ -103,7 +103,12 @@ def _verdict(verdict: Verdict | None) -> str:
     if verdict.noise_floor is not None:
         rows.append(("noise floor, same against same", numbers.percent(verdict.noise_floor)))
     if verdict.minimum_detectable_effect is not None:
-        rows.append(("smallest gain shown", numbers.percent(verdict.minimum_detectable_effect)))
+        rows.append(
+            (
+                "gains these pairs can show",
+                f"{numbers.percent(verdict.minimum_detectable_effect)} or more",
+            )
+        )
     rows.extend(("because", reason) for reason in verdict.reasons)
     pairs = [(str(i), f"{ratio:.4f}") for i, ratio in enumerate(verdict.pair_ratios, 1)]
     return f"<h2>Verdict</h2>{bar}{_table('', ('', ''), rows)}" + _table(

@@ -17,7 +17,8 @@ h2{font-size:1.15rem;margin:40px 0 12px;border-bottom:1px solid var(--line);padd
 h3{font-size:1rem;margin:20px 0 6px}
 .answer{font-size:1.35rem;line-height:1.4;margin:0 0 20px;padding-left:16px;border-left:5px solid var(--plain)}
 .answer.good{border-color:var(--good)}.answer.bad{border-color:var(--bad)}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 18px;margin:0}
+dl{display:grid;grid-template-columns:minmax(8em,max-content) 1fr;gap:2px 18px;margin:0}
+@media (max-width:640px){dl{display:block}dt{margin-top:6px}dd{margin:0}}
 dt,th{color:var(--dim);font-weight:500}dd{margin:0}
 .wide{overflow-x:auto}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}

@@ -35,7 +35,12 @@ def render_verdict(
     if verdict.noise_floor is not None:
         rows.append(("noise floor", f"{numbers.percent(verdict.noise_floor)} (same against same)"))
     if verdict.minimum_detectable_effect is not None:
-        rows.append(("smallest gain shown", numbers.percent(verdict.minimum_detectable_effect)))
+        rows.append(
+            (
+                "gains these pairs can show",
+                f"{numbers.percent(verdict.minimum_detectable_effect)} or more",
+            )
+        )
     if verdict.pair_ratios:
         each = "  ".join(f"{value:.{digits}f}" for value in verdict.pair_ratios)
         rows.append(("each pair", each))

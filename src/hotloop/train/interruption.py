@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a flag that the loop reads between steps."""
+"""Ctrl-C, SIGTERM and SIGHUP as a flag that the loop reads between steps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import signal
 import threading
 from types import FrameType
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = [signal.SIGINT, signal.SIGTERM]
+if hasattr(signal, "SIGHUP"):  # the terminal was closed
+    _SIGNALS.append(signal.SIGHUP)
 
 
 class StopRequest:

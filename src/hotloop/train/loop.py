@@ -206,7 +206,7 @@ def save(run: Run, step: int) -> None:
         if not torch.isfinite(parameter).all():
             raise TrainingDiverged(
                 f"weight `{name}` is no longer finite after step {step}; nothing was saved",
-                do="lower `optimizer.learning_rate`, or train in fp32; checkpoints from before it are kept",
+                do="lower `optimizer.learning_rate`, or train in fp32; what was saved before is kept",
             )
     tensors, extra = state.capture(run.model, run.optimizer, run.scaler)
     store.save(run.checkpoints, step, tensors=tensors, state=extra, keep=run.config.checkpoint.keep)
@@ -235,7 +235,7 @@ def checked(
         raise TrainingDiverged(
             f"the {broken[0].replace('grad_norm', 'gradient norm')} became {newest[broken[0]]} "
             f"at about step {step}",
-            do="lower `optimizer.learning_rate`, or train in fp32; checkpoints from before it are kept",
+            do="lower `optimizer.learning_rate`, or train in fp32; what was saved before is kept",
         )
     return newest
 

@@ -106,6 +106,12 @@ def build_run(config: RunConfig, prepared: Prepared, directory: Path, device: to
         order=config.data.order,
         seed=config.data.seed,
     )
+    if config.windows_per_step > batches.num_windows:
+        raise UsageError(
+            f"one step takes {config.windows_per_step} windows, and the corpus has {batches.num_windows}",
+            where="train.microbatch and train.grad_accum_steps",
+            do="lower them, or prepare more text",
+        )
     held_out = None
     if len(prepared.validation) > config.model.context:
         held_out = Loader(

@@ -89,6 +89,8 @@ def start(
         if run.first_step >= config.train.steps:  # nothing to do, and nothing to write over
             warn(f"already finished: {run.first_step} of {config.train.steps} steps")
             return as_it_finished(run)
+        if run.held_out is None and config.eval.every_steps and stop_after is None:
+            warn("nothing is evaluated: the held-out text is shorter than one window")
         store_settings(settings, directory / "config.yaml")
         described = {"path": str(data.resolve()), "manifest_sha256": fingerprint}
         write_atomically(directory / "data.json", json.dumps(described, indent=1).encode())

@@ -3,7 +3,7 @@
     python benchmarks/planted_delays.py [--steps 80] [--json FILE]
 
 For each phase and each of 5, 20 and 100 ms, a small model is trained with a busy wait of that length
-inside the phase, in every other step. The delay measures itself; `error` is how far the phase's extra
+at the end of the phase, in every other step. The delay measures itself; `error` is how far the phase's extra
 seconds are from it, relative: the median difference of a delayed step and the step before it. Phases
 and wall time are held against each other over every run. Saving and evaluating do nothing here but
 wait, since a disk's jitter would hide 0.1 ms. Exits 1 past the bars of 2 % and 0.5 %.
@@ -57,15 +57,27 @@ class Delay:
         self.taken.append(time.perf_counter() - start)
 
 
-def before(
+def after(
     owner: Any, name: str, delay: Callable[[], None], *, only: Callable[..., bool] | None = None
 ) -> Any:
+    """`owner.name` with the delay behind it: in front, the work would find its caches cold."""
+    real = getattr(owner, name)
+
+    def delayed(*args: Any, **kwargs: Any) -> Any:
+        result = real(*args, **kwargs)
+        if only is None or only(*args, **kwargs):
+            delay()
+        return result
+
+    return patch.object(owner, name, delayed)
+
+
+def before(owner: Any, name: str, delay: Callable[[], None]) -> Any:
     """`owner.name` with the delay in front of it."""
     real = getattr(owner, name)
 
     def delayed(*args: Any, **kwargs: Any) -> Any:
-        if only is None or only(*args, **kwargs):
-            delay()
+        delay()
         return real(*args, **kwargs)
 
     return patch.object(owner, name, delayed)
@@ -77,31 +89,25 @@ def instead(owner: Any, name: str, delay: Callable[[], None]) -> Any:
 
 
 def in_backward(delay: Callable[[], None]) -> Any:
-    """The delay in the backward pass, when the gradient of the loss arrives."""
-    real = Decoder.forward
+    """The delay in the backward pass, when the last gradient, of the positions, has been added up."""
+    build = Decoder.__init__
 
-    def forward(self: Decoder, *args: Any) -> Any:
-        loss = real(self, *args)
-        if loss.requires_grad:
-            loss.register_hook(lambda gradient: delay())
-        return loss
+    def init(self: Decoder, *args: Any) -> None:
+        build(self, *args)
+        self.positions.weight.register_post_accumulate_grad_hook(lambda weight: delay())
 
-    return patch.object(Decoder, "forward", forward)
-
-
-def waits(self: StepBook, *, wait: bool = False) -> bool:
-    return wait
+    return patch.object(Decoder, "__init__", init)
 
 
 PLANTS: dict[str, Callable[[Callable[[], None]], Any]] = {
-    "data_wait": lambda delay: before(Loader, "batch", delay, only=lambda self, at, n: n == 4),
-    "host_to_device": lambda delay: before(loop, "to_device", delay),
-    "forward": lambda delay: before(Decoder, "forward", delay, only=lambda self, *a: self.training),
+    "data_wait": lambda delay: after(Loader, "batch", delay, only=lambda self, at, n: n == 4),
+    "host_to_device": lambda delay: after(loop, "to_device", delay),
+    "forward": lambda delay: after(Decoder, "forward", delay, only=lambda self, *a: self.training),
     "backward": in_backward,
-    "optimizer": lambda delay: before(loop, "update", delay),
-    "logging": lambda delay: before(loop, "tag_compiles", delay),
+    "optimizer": lambda delay: after(loop, "update", delay),
+    "logging": lambda delay: after(loop, "tag_compiles", delay),
     "eval": lambda delay: instead(loop, "evaluate", delay),
-    "sync": lambda delay: before(StepBook, "write_ready", delay, only=waits),
+    "sync": lambda delay: after(StepBook, "wait", delay),
     "checkpoint": lambda delay: instead(loop, "save", delay),
     "unattributed": lambda delay: before(StepBook, "close", delay),
 }

@@ -109,6 +109,7 @@ def test_compiled_training_is_one_graph_with_the_same_losses(
     census = json.loads((compiled / "census.json").read_text())
     assert census["num_graphs"] == 1
     assert census["num_graph_breaks"] == 0
+    assert 0.1 < census["compile_s"] < 600
     records = list(read_steps(compiled / "steps.jsonl"))
     assert [record.step for record in records if "compile" in record.tags] == [0]
     for a, b in zip(records, read_steps(eager / "steps.jsonl"), strict=True):

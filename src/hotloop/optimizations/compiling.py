@@ -49,11 +49,11 @@ def compile_counts() -> CompileCounts:
 def compile_seconds() -> float | None:
     """Seconds that dynamo and everything below it took so far; `None` where this torch does not tell."""
     try:
-        from torch._dynamo.utils import cumulative_time_spent_ns
-    except ImportError:
+        from torch._dynamo.utils import calculate_time_spent
+
+        return calculate_time_spent().get("total_wall_time")
+    except (ImportError, AttributeError):  # internals of another torch
         return None
-    nanoseconds = cumulative_time_spent_ns.get("_compile.compile_inner")
-    return nanoseconds / 1e9 if nanoseconds else None
 
 
 def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:

@@ -18,7 +18,7 @@ from hotloop.core.settings import load_settings
 from hotloop.data.cache import ensure_prepared
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.optimizations.resolve import resolve
-from hotloop.quickstart.program import arms
+from hotloop.quickstart.arms import arms
 from hotloop.quickstart.shipped import shipped
 from hotloop.report.terminal import render_verdict
 from hotloop.trial.plan import TrialPlan

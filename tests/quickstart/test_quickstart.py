@@ -14,13 +14,13 @@ from hotloop.core.errors import UsageError
 from hotloop.core.files import read_json
 from hotloop.core.judgement import Diagnosis, Parity, Verdict
 from hotloop.core.measurement import Environment, Measurement, Plan
+from hotloop.quickstart.arms import refuse_what_the_script_cannot_do
 from hotloop.quickstart.program import (
     Quickstart,
     final_of,
     ledger_line,
     measure_and_judge,
     not_applied,
-    refuse_what_the_script_cannot_do,
     train_with,
 )
 from hotloop.report.html import render_html
@@ -87,7 +87,7 @@ def test_other_settings_are_measured_anew_and_never_taken_from_old_trials(
         (tmp_path / out).mkdir()
     from hotloop.core.settings import load_settings
     from hotloop.data.cache import ensure_prepared
-    from hotloop.quickstart.program import arms
+    from hotloop.quickstart.arms import arms
     from hotloop.quickstart.shipped import shipped
 
     data = ensure_prepared(str(texts), "bytes")

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
-import io
-import json
 import math
-import signal
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from hotloop.core.census import Census
 from hotloop.core.config import RunConfig
-from hotloop.core.errors import CommandFailed, ExitCode, Interrupted, UsageError
-from hotloop.core.files import write_atomically, write_json
+from hotloop.core.files import write_json
 from hotloop.core.judgement import Diagnosis, Final, TrialOutcome, Verdict
 from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
-from hotloop.core.settings import Settings, load_settings, store_settings
-from hotloop.data.cache import cache_directory, ensure_prepared
-from hotloop.data.loader import Loader
-from hotloop.data.prepared import open_prepared
+from hotloop.core.settings import Settings, load_settings
+from hotloop.data.cache import ensure_prepared
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.judge.diagnose import diagnose
 from hotloop.optimizations.catalogue import CATALOGUE, parity_class_of
 from hotloop.optimizations.resolve import resolve
+from hotloop.quickstart.arms import arms
+from hotloop.quickstart.final_training import Trained, train_and_sample
 from hotloop.quickstart.shipped import shipped
-from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import compare_arms
 
@@ -42,23 +31,7 @@ PLAN = TrialPlan(warmup_steps=3, steps=17, timeout_s=1200.0, looks=(6, 10), aa_p
 than more steps: what differs on a shared machine is one process from the next. The first look comes
 after 6 pairs, since the interval of 4 is twice as wide."""
 
-PROMPT = "def __init__(self"
-
 MIN_FINAL_STEPS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """The final training."""
-
-    run: str
-    settings: str
-    """Which arm's settings it used: the proven ones, or the plain ones when nothing was proven."""
-    steps: int
-    loss: float | None
-    held_out_loss: float | None
-    tokens_per_s: float | None
-    sample: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,90 +169,6 @@ def steps_until_compile_pays(
     return math.ceil(spent / ((before - after) * tokens_per_step))
 
 
-def arms(directory: Path, tuned: Settings, data: Path, plan: TrialPlan) -> tuple[Arm, Arm]:
-    """The plain script and hotloop's trainer: same data, same windows in the same order, same start.
-
-    The script knows nothing of hotloop's order, so it is handed the window numbers.
-    """
-    config = tuned.config
-    prepared = open_prepared(data, verify=config.data.verify)
-    loader = Loader(
-        prepared.train, context=config.model.context, order=config.data.order, seed=config.data.seed
-    )
-    order = io.BytesIO()
-    np.save(order, loader.indices(0, plan.num_steps * config.windows_per_step))
-    # Named by content: trials of other settings must never be taken for trials of these.
-    stem = hashlib.sha256(order.getvalue()).hexdigest()[:12]
-    order_file = directory.resolve() / f"order-{stem}.npy"
-    write_atomically(order_file, order.getvalue())
-    config_file = directory.resolve() / f"hotloop-{config.digest()}.yaml"
-    store_settings(tuned, config_file)
-    refuse_what_the_script_cannot_do(config)
-    # Threads are a setting of their own, and not among those that are compared here.
-    threads = {"OMP_NUM_THREADS": str(config.train.num_threads)}
-    manifest = data.resolve() / "manifest.json"
-    model, train = config.model, config.train
-    shape = {
-        "--steps": plan.num_steps,
-        "--schedule-steps": train.steps,
-        "--batch": train.microbatch,
-        "--context": model.context,
-        "--layers": model.layers,
-        "--width": model.width,
-        "--heads": model.heads,
-        "--lr": config.optimizer.learning_rate,
-        "--warmup": config.schedule.warmup_steps,
-        "--seed": train.seed,
-    }
-    words = [word for flag, value in shape.items() for word in (flag, str(value))]
-    python = sys.executable
-    script = str(shipped("examples/plain_gpt.py"))
-    baseline = Arm(
-        name="plain",
-        command=(python, script, "--data", str(data.resolve()), "--order", str(order_file), *words),
-        records="step_clock",
-        env=threads,
-        inputs=(Path(script), order_file, manifest),
-        tokens_per_step=config.global_batch_tokens,
-        samples_per_step=config.windows_per_step,
-    )
-    candidate = Arm(
-        name="hotloop",
-        command=(
-            *(python, "-m", "hotloop", "train", str(config_file), "--out", "{run}"),
-            *("--stop-after", str(plan.num_steps)),
-        ),
-        records="run",
-        env={**threads, "HOTLOOP_CACHE": str(cache_directory())},
-        inputs=(manifest,),
-    )
-    return baseline, candidate
-
-
-_SCRIPT_TAKES = frozenset(
-    {
-        *("train.steps", "train.microbatch", "train.seed", "train.num_threads"),
-        *("model.context", "model.layers", "model.width", "model.heads"),
-        *("optimizer.learning_rate", "schedule.warmup_steps"),
-        *(optimization.key for optimization in CATALOGUE.values()),
-    }
-)
-_SCRIPT_NEVER_SEES = ("name", "data.", "eval.", "checkpoint.", "logging.")
-
-
-def refuse_what_the_script_cannot_do(config: RunConfig) -> None:
-    """Raises `UsageError` for a setting that only one arm would have."""
-    defaults = RunConfig(data=config.data).flat()
-    for key, value in config.flat().items():
-        if key in _SCRIPT_TAKES or key.startswith(_SCRIPT_NEVER_SEES):
-            continue
-        if value != defaults[key]:
-            raise UsageError(
-                f"`{key}: {value}` has no counterpart in examples/plain_gpt.py",
-                do=f"leave it at {defaults[key]}: both arms must train the same",
-            )
-
-
 def not_applied(config: RunConfig, runs: tuple[Measurement, ...]) -> tuple[str, ...]:
     """Techniques that were asked for and not seen in a process's census."""
     values = config.flat()
@@ -318,66 +207,6 @@ def ledger_line(
         kept=kept,
         reason=reason,
     )
-
-
-def train_and_sample(directory: Path, settings: Settings, steps: int, *, name: str) -> Trained:
-    """Train in a fresh process that shows its own progress, then let the model write."""
-    run, outcome = directory / "train", directory / "train.json"
-    stored = run / "config.yaml"
-    if stored.is_file():  # continue what an interrupted quickstart began, with its number of steps
-        steps = load_settings(stored).config.train.steps
-    warmup = min(settings.config.schedule.warmup_steps, max(1, steps // 10))
-    settings = settings.with_values(
-        {"train.steps": steps, "schedule.warmup_steps": warmup}, origin="quickstart --minutes"
-    )
-    config_file = directory / "train.yaml"
-    store_settings(settings, config_file)
-    _hotloop("train", str(config_file), "--out", str(run), "--json", str(outcome))
-    text = directory / "sample.json"
-    _hotloop(
-        *("generate", str(run), "--prompt", PROMPT, "--tokens", "120", "--json", str(text)),
-        quiet=True,
-    )
-    found = json.loads(outcome.read_bytes())
-    written = json.loads(text.read_bytes())
-    return Trained(
-        run=str(run),
-        settings=name,
-        steps=found["steps"],
-        loss=found["loss"],
-        held_out_loss=found["held_out_loss"],
-        tokens_per_s=found["tokens_per_s"],
-        sample=written["prompt"] + written["text"],
-    )
-
-
-def _die_with_parent() -> None:
-    """Have the kernel send SIGTERM, on which training saves, when the quickstart is killed."""
-    set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
-
-
-def _hotloop(*arguments: str, quiet: bool = False) -> None:
-    """Run a hotloop command as a child that writes to our terminal, or to nowhere."""
-    command = [sys.executable, "-m", "hotloop", *arguments]
-    # A session of its own: it hears of a Ctrl-C from us, once. A second signal would end it unsaved.
-    child = subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL if quiet else None,
-        start_new_session=True,
-        preexec_fn=_die_with_parent if sys.platform == "linux" else None,
-    )
-    try:
-        code = child.wait()
-    except KeyboardInterrupt:
-        child.send_signal(signal.SIGTERM)
-        code = child.wait()
-    if code == ExitCode.RESUMABLE:
-        raise Interrupted("stopped", do="run the same command again to continue")
-    if code:
-        raise CommandFailed(
-            f"`hotloop {arguments[0]}` ended with exit code {code}", returncode=code
-        )
 
 
 def loss_curve(runs: tuple[Measurement, ...]) -> list[tuple[int, float]]:

@@ -1,0 +1,105 @@
+"""The two arms of the quickstart: the plain script and hotloop's trainer, on the same work."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from hotloop.core.cache import cache_directory
+from hotloop.core.config import RunConfig
+from hotloop.core.errors import UsageError
+from hotloop.core.files import write_atomically
+from hotloop.core.settings import Settings, store_settings
+from hotloop.data.loader import Loader
+from hotloop.data.prepared import open_prepared
+from hotloop.optimizations.catalogue import CATALOGUE
+from hotloop.quickstart.shipped import shipped
+from hotloop.trial.arm import Arm
+from hotloop.trial.plan import TrialPlan
+
+_SCRIPT_TAKES = frozenset(
+    {
+        *("train.steps", "train.microbatch", "train.seed", "train.num_threads"),
+        *("model.context", "model.layers", "model.width", "model.heads"),
+        *("optimizer.learning_rate", "schedule.warmup_steps"),
+        *(optimization.key for optimization in CATALOGUE.values()),
+    }
+)
+_SCRIPT_NEVER_SEES = ("name", "data.", "eval.", "checkpoint.", "logging.")
+
+
+def refuse_what_the_script_cannot_do(config: RunConfig) -> None:
+    """Raises `UsageError` for a setting that only one arm would have."""
+    defaults = RunConfig(data=config.data).flat()
+    for key, value in config.flat().items():
+        if key in _SCRIPT_TAKES or key.startswith(_SCRIPT_NEVER_SEES):
+            continue
+        if value != defaults[key]:
+            raise UsageError(
+                f"`{key}: {value}` has no counterpart in examples/plain_gpt.py",
+                do=f"leave it at {defaults[key]}: both arms must train the same",
+            )
+
+
+def arms(directory: Path, tuned: Settings, data: Path, plan: TrialPlan) -> tuple[Arm, Arm]:
+    """The plain script and hotloop's trainer: same data, same windows in the same order, same start.
+
+    The script knows nothing of hotloop's order, so it is handed the window numbers.
+    """
+    config = tuned.config
+    prepared = open_prepared(data, verify=config.data.verify)
+    loader = Loader(
+        prepared.train, context=config.model.context, order=config.data.order, seed=config.data.seed
+    )
+    order = io.BytesIO()
+    np.save(order, loader.indices(0, plan.num_steps * config.windows_per_step))
+    # Named by content: trials of other settings must never be taken for trials of these.
+    stem = hashlib.sha256(order.getvalue()).hexdigest()[:12]
+    order_file = directory.resolve() / f"order-{stem}.npy"
+    write_atomically(order_file, order.getvalue())
+    config_file = directory.resolve() / f"hotloop-{config.digest()}.yaml"
+    store_settings(tuned, config_file)
+    refuse_what_the_script_cannot_do(config)
+    # Threads are a setting of their own, and not among those that are compared here.
+    threads = {"OMP_NUM_THREADS": str(config.train.num_threads)}
+    manifest = data.resolve() / "manifest.json"
+    model, train = config.model, config.train
+    shape = {
+        "--steps": plan.num_steps,
+        "--schedule-steps": train.steps,
+        "--batch": train.microbatch,
+        "--context": model.context,
+        "--layers": model.layers,
+        "--width": model.width,
+        "--heads": model.heads,
+        "--lr": config.optimizer.learning_rate,
+        "--warmup": config.schedule.warmup_steps,
+        "--seed": train.seed,
+    }
+    words = [word for flag, value in shape.items() for word in (flag, str(value))]
+    python = sys.executable
+    script = str(shipped("examples/plain_gpt.py"))
+    baseline = Arm(
+        name="plain",
+        command=(python, script, "--data", str(data.resolve()), "--order", str(order_file), *words),
+        records="step_clock",
+        env=threads,
+        inputs=(Path(script), order_file, manifest),
+        tokens_per_step=config.global_batch_tokens,
+        samples_per_step=config.windows_per_step,
+    )
+    candidate = Arm(
+        name="hotloop",
+        command=(
+            *(python, "-m", "hotloop", "train", str(config_file), "--out", "{run}"),
+            *("--stop-after", str(plan.num_steps)),
+        ),
+        records="run",
+        env={**threads, "HOTLOOP_CACHE": str(cache_directory())},
+        inputs=(manifest,),
+    )
+    return baseline, candidate

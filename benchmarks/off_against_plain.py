@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hotloop.cli.progress import progress_bar
 from hotloop.core.files import write_json
+from hotloop.core.judgement import Verdict
 from hotloop.core.settings import load_settings
 from hotloop.data.cache import ensure_prepared
 from hotloop.hardware.device import pick_device, read_machine
@@ -56,11 +57,23 @@ def main() -> int:
     print(render_verdict(verdict))
     if args.json:
         write_json(args.json, verdict)
-    assert verdict.ratio is not None
-    print(
-        f"{verdict.ratio - 1:+.1%} from the plain loop, bar {BAR:.0%}; losses {verdict.parity.result}"
+    return ending(verdict)
+
+
+def ending(verdict: Verdict) -> int:
+    """0 when the whole interval is within the bar, 1 when it is beyond or the losses differ, else 3."""
+    if verdict.ratio_low is None or verdict.ratio_high is None or verdict.ratio is None:
+        print("no interval: not proven")
+        return 3
+    inside = verdict.ratio_low >= 1 - BAR and verdict.ratio_high <= 1 + BAR
+    beyond = verdict.ratio_high < 1 - BAR or verdict.ratio_low > 1 + BAR
+    word = (
+        "proven" if inside else "missed" if beyond else "not proven, the interval reaches past it"
     )
-    return int(abs(verdict.ratio - 1) > BAR or verdict.parity.result == "different")
+    print(f"{verdict.ratio - 1:+.1%} from the plain loop, bar {BAR:.0%}: {word}")
+    if beyond or verdict.parity.result == "different":
+        return 1
+    return 0 if inside else 3
 
 
 if __name__ == "__main__":

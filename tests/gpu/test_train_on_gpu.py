@@ -40,7 +40,7 @@ def test_settings_train_to_the_losses_of_fp32(
     assert losses(tiny_config, tmp_path / "other", setting) == pytest.approx(plain, rel=tolerance)
 
 
-def test_a_step_never_waits_for_the_device(tiny_config: Path, tmp_path: Path) -> None:
+def test_a_step_has_no_implicit_sync(tiny_config: Path, tmp_path: Path) -> None:
     torch.cuda.set_sync_debug_mode("error")
     try:
         start(
@@ -50,6 +50,7 @@ def test_a_step_never_waits_for_the_device(tiny_config: Path, tmp_path: Path) ->
         )
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    assert len(list(read_steps(tmp_path / "run/steps.jsonl"))) == 8
 
 
 def test_gpu_and_cpu_train_alike(tiny_config: Path, tmp_path: Path) -> None:

@@ -93,7 +93,9 @@ def build_run(config: RunConfig, prepared: Prepared, directory: Path, device: to
     assert isinstance(config.train.num_threads, int), "auto is resolved before training"
     if config.train.init_from is not None:
         refuse_other_tokenizer(Path(config.train.init_from).expanduser(), prepared)
-    torch.set_num_threads(config.train.num_threads)
+    if config.train.num_threads != torch.get_num_threads():
+        # Not when it changes nothing: the call also takes MKL's choice per product away from it.
+        torch.set_num_threads(config.train.num_threads)
     set_tf32(config.train.precision)
     torch.manual_seed(config.train.seed)
     # Built on the CPU, so that a seed gives the same weights on every device.

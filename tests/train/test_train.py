@@ -13,7 +13,7 @@ from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.settings import load_settings
 from hotloop.core.step import read_steps
 from hotloop.train import loop
-from hotloop.train.loop import TrainingDiverged
+from hotloop.train.stability import TrainingDiverged
 from hotloop.train.start import Finished, start
 
 

@@ -7,7 +7,6 @@ give the same update.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -16,11 +15,10 @@ from torch import Tensor
 
 from hotloop.checkpoint import state, store
 from hotloop.core.census import Census
-from hotloop.core.errors import ExitCode, HotloopError, Interrupted
+from hotloop.core.errors import Interrupted
 from hotloop.core.files import write_json
 from hotloop.core.step import StepRecord
 from hotloop.data.batch import Batch
-from hotloop.optimizations.clipping import clip_builtin, clip_through_optimizer, forget_factor
 from hotloop.optimizations.compiling import CompileCounts, compile_counts, compile_seconds
 from hotloop.optimizations.precision import autocast
 from hotloop.probe.memory import host_peak_bytes
@@ -34,14 +32,10 @@ from hotloop.train.evaluate import (
     keep_evaluations_until,
 )
 from hotloop.train.interruption import StopRequest
-from hotloop.train.run import Run, clips_through, observe
+from hotloop.train.run import Run, observe
 from hotloop.train.schedule import learning_rate
-
-
-class TrainingDiverged(HotloopError):
-    """The loss, the gradients or the weights are no longer numbers."""
-
-    exit_code = ExitCode.FOUND
+from hotloop.train.stability import TrainingDiverged, checked
+from hotloop.train.update import update
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,30 +157,6 @@ def train(
     return Outcome(last_step, known["loss"] if known else None, evaluation, census)
 
 
-def update(run: Run, rate: float) -> Tensor | None:
-    """Clip, update the weights, clear the gradients. Returns the gradients' norm before clipping, unread."""
-    config = run.config
-    for group in run.optimizer.param_groups:
-        group["lr"] = rate
-    if run.scaler is not None:
-        run.scaler.unscale_(run.optimizer)
-    norm: Tensor | None = None
-    through = clips_through(run)
-    if config.train.clip_norm is not None and through:
-        norm = clip_through_optimizer(run.model.parameters(), run.optimizer, config.train.clip_norm)
-    elif config.train.clip_norm is not None:
-        norm = clip_builtin(run.model.parameters(), config.train.clip_norm)
-    if run.scaler is not None:
-        run.scaler.step(run.optimizer)
-        run.scaler.update()
-    else:
-        run.optimizer.step()
-    if through:
-        forget_factor(run.optimizer)
-    run.optimizer.zero_grad(set_to_none=True)
-    return norm
-
-
 def to_device(batch: Batch, device: torch.device) -> tuple[Tensor, Tensor]:
     """Tokens and targets, (B, T) int64 each; copied without blocking from pinned memory to a GPU."""
     tensors = (torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets))
@@ -210,34 +180,6 @@ def save(run: Run, step: int) -> None:
             )
     tensors, extra = state.capture(run.model, run.optimizer, run.scaler)
     store.save(run.checkpoints, step, tensors=tensors, state=extra, keep=run.config.checkpoint.keep)
-
-
-def checked(
-    run: Run,
-    newest: dict[str, float] | None,
-    step: int,
-    before: dict[str, float] | None,
-    measuring: bool,
-) -> dict[str, float] | None:
-    """The newest known values. Raises `TrainingDiverged` when they are no numbers.
-
-    A process that is measured goes on: what it recorded is for the judge to see. A gradient that
-    overflows under the scaler of fp16 is no divergence: the scaler skips that update.
-    """
-    if newest is None:
-        return before
-    broken = [
-        name
-        for name, value in newest.items()
-        if not math.isfinite(value) and (name == "loss" or run.scaler is None)
-    ]
-    if broken and not measuring:
-        raise TrainingDiverged(
-            f"the {broken[0].replace('grad_norm', 'gradient norm')} became {newest[broken[0]]} "
-            f"at about step {step}",
-            do="lower `optimizer.learning_rate`, or train in fp32; what was saved before is kept",
-        )
-    return newest
 
 
 def tag_compiles(book: StepBook, before: CompileCounts) -> CompileCounts:

@@ -105,8 +105,8 @@ def learning_rate(step, args):
     return args.lr * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def arguments(description):
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="a prepared directory")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument(
@@ -117,25 +117,34 @@ def main():
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--heads", type=int, default=6)
+    parser.add_argument("--vocabulary", type=int, help="ids of the model (default: the data's)")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--warmup", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--order", type=Path, help="windows to train on, in this order (.npy)")
     parser.add_argument("--save", type=Path, help="where to save the weights at the end")
-    args = parser.parse_args()
+    return parser
+
+
+def make_loader(windows, args):
+    if args.order:
+        return DataLoader(windows, args.batch, sampler=np.load(args.order).tolist(), drop_last=True)
+    return DataLoader(windows, args.batch, shuffle=True, drop_last=True)
+
+
+def make_model(vocabulary, args):
+    return GPT(vocabulary, args.context, args.layers, args.width, args.heads)
+
+
+def train(args, make_model):
     args.schedule_steps = args.schedule_steps or args.steps
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(args.seed)
     windows = TokenWindows(args.data, args.context)
-    model = GPT(windows.vocabulary, args.context, args.layers, args.width, args.heads).to(device)
+    model = make_model(args.vocabulary or windows.vocabulary, args).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
-    if args.order:
-        loader = DataLoader(
-            windows, args.batch, sampler=np.load(args.order).tolist(), drop_last=True
-        )
-    else:
-        loader = DataLoader(windows, args.batch, shuffle=True, drop_last=True)
+    loader = make_loader(windows, args)
 
     step = 0
     while step < args.steps:
@@ -156,6 +165,10 @@ def main():
                 break
     if args.save:
         torch.save(model.state_dict(), args.save)
+
+
+def main():
+    train(arguments(__doc__).parse_args(), make_model)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ import pytest
 
 from hotloop.core.settings import load_settings
 from hotloop.hardware.machine import Machine
+from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.resolve import resolve
+from hotloop.quickstart.arms import refuse_what_the_script_cannot_do
 
 REPOSITORY = Path(__file__).parents[1]
 CONFIGS = sorted((REPOSITORY / "configs").glob("*.yaml"))
@@ -28,22 +30,33 @@ def test_shipped_config_loads_names_a_text_source_and_resolves(path: Path) -> No
         resolve(settings, Machine(device, ("bfloat16", "float32"), None, 2))
 
 
-def test_quickstart_and_its_plain_twin_differ_in_techniques_alone() -> None:
-    tuned, plain = (
-        load_settings(REPOSITORY / f"configs/{name}.yaml").config.flat()
-        for name in ("quickstart", "quickstart-plain")
-    )
+@pytest.mark.parametrize("name", ["quickstart", "llama-32k", "gpt2-124m-cpu"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_config_and_its_plain_twin_differ_in_techniques_alone(name: str, device: str) -> None:
+    """As they become on a machine that can do everything: the twin has every technique off."""
+    machine = Machine(device, ("bfloat16", "float32"), None, 2)
+    settings = [load_settings(REPOSITORY / f"configs/{n}.yaml") for n in (name, f"{name}-plain")]
+    refuse_what_the_script_cannot_do(settings[0].config)
+    tuned, plain = (resolve(s, machine)[0].config.flat() for s in settings)
+    for technique in CATALOGUE.values():
+        assert plain[technique.key] == technique.off
     different = {key for key, value in tuned.items() if plain[key] != value}
-    assert different == {
-        "name", "train.precision", "train.compile", "train.attention", "train.clip",
-        "optimizer.fused",
-    }  # fmt: skip
+    assert {"train.precision", "train.compile", "optimizer.fused"} <= different
+    assert different <= {"name", *(technique.key for technique in CATALOGUE.values())}
 
 
-def test_plain_example_imports_nothing_of_ours() -> None:
-    text = (REPOSITORY / "examples/plain_gpt.py").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("name", "beside"),
+    [
+        ("plain_gpt", set()),
+        ("plain_llama", {"plain_gpt"}),
+        ("compiled_gpt", {"plain_gpt", "plain_llama"}),
+    ],
+)
+def test_example_imports_nothing_of_ours(name: str, beside: set[str]) -> None:
+    text = (REPOSITORY / f"examples/{name}.py").read_text(encoding="utf-8")
     imported = set(re.findall(r"^(?:from|import) (\w+)", text, flags=re.MULTILINE))
-    assert imported <= {"argparse", "json", "math", "pathlib", "numpy", "torch"}
+    assert imported <= {"argparse", "json", "math", "pathlib", "numpy", "torch"} | beside
 
 
 def test_readme_names_only_targets_and_files_that_are_there() -> None:

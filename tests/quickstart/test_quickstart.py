@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.cli.quickstart import page
+from hotloop.cli.report import page_of
+from hotloop.cli.run_directory import read_run
 from hotloop.core.census import Census
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import UsageError
@@ -60,7 +61,11 @@ def test_quickstart_walks_from_text_to_a_judged_run_and_a_sample(
     assert found.trained.loss is not None
     assert found.trained.sample.startswith("def __init__(self")
     assert read_json(out / "quickstart.json", Quickstart) == found
-    HTMLParser().feed(render_html(page(found, compared)))
+    drawn = render_html(page_of(read_run(out)))
+    HTMLParser().feed(drawn)
+    for section in ("before-after", "time", "loss", "speed", "targets", "sample", "settings"):
+        assert f'id="{section}"' in drawn
+    assert "Every pair of fresh processes" in drawn
 
     again = measure_and_judge(out, plan=PLAN, overrides=small(prepared.parent / "texts"))
     assert again.verdict == compared.verdict  # nothing was measured twice
@@ -117,7 +122,8 @@ def test_nothing_kept_means_no_final_ratio() -> None:
 
 def resolved(**train: object) -> RunConfig:
     values = {
-        "compile": False, "precision": "bf16", "attention": "sdpa", "clip": "builtin", **train,
+        "compile": False, "precision": "bf16", "attention": "sdpa", "clip": "builtin",
+        "gelu": "tanh", "host_memory": "default", "gradient_compression": "none", **train,
     }  # fmt: skip
     return RunConfig.model_validate(
         {"data": {"source": "x"}, "train": values, "optimizer": {"fused": True}}

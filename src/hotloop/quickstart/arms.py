@@ -1,4 +1,4 @@
-"""The two arms of the quickstart: the plain script and hotloop's trainer, on the same work."""
+"""Two arms on the same work: a script that imports nothing of ours, and hotloop's trainer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import io
 import sys
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,22 +22,36 @@ from hotloop.quickstart.shipped import shipped
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
 
+Style = Literal["plain", "compiled"]
+"""How the script of the baseline is written: with torch's defaults, or with bf16, torch.compile and
+fused AdamW as every guide says."""
+_SCRIPTS: dict[tuple[str, Style], tuple[str, ...]] = {
+    ("gpt2", "plain"): ("plain_gpt.py",),
+    ("llama", "plain"): ("plain_llama.py",),
+    ("gpt2", "compiled"): ("compiled_gpt.py",),
+    ("llama", "compiled"): ("compiled_gpt.py", "--llama"),
+}
+_FILES = ("plain_gpt.py", "plain_llama.py", "compiled_gpt.py")
+"""They import each other."""
 _SCRIPT_TAKES = frozenset(
     {
         *("train.steps", "train.microbatch", "train.seed", "train.num_threads"),
-        *("model.context", "model.layers", "model.width", "model.heads"),
+        *("model.family", "model.context", "model.layers", "model.width", "model.heads"),
+        "model.vocabulary",
         *("optimizer.learning_rate", "schedule.warmup_steps"),
         *(optimization.key for optimization in CATALOGUE.values()),
     }
 )
+_LLAMA_TAKES = frozenset({"model.kv_heads", "model.hidden"})
 _SCRIPT_NEVER_SEES = ("name", "data.", "eval.", "checkpoint.", "logging.")
 
 
 def refuse_what_the_script_cannot_do(config: RunConfig) -> None:
     """Raises `UsageError` for a setting that only one arm would have."""
     defaults = RunConfig(data=config.data).flat()
+    takes = _SCRIPT_TAKES | (_LLAMA_TAKES if config.model.family == "llama" else frozenset())
     for key, value in config.flat().items():
-        if key in _SCRIPT_TAKES or key.startswith(_SCRIPT_NEVER_SEES):
+        if key in takes or key.startswith(_SCRIPT_NEVER_SEES):
             continue
         if value != defaults[key]:
             raise UsageError(
@@ -45,8 +60,10 @@ def refuse_what_the_script_cannot_do(config: RunConfig) -> None:
             )
 
 
-def arms(directory: Path, tuned: Settings, data: Path, plan: TrialPlan) -> tuple[Arm, Arm]:
-    """The plain script and hotloop's trainer: same data, same windows in the same order, same start.
+def arms(
+    directory: Path, tuned: Settings, data: Path, plan: TrialPlan, *, style: Style = "plain"
+) -> tuple[Arm, Arm]:
+    """The script and hotloop's trainer: same data, same windows in the same order, same start.
 
     The script knows nothing of hotloop's order, so it is handed the window numbers.
     """
@@ -68,7 +85,7 @@ def arms(directory: Path, tuned: Settings, data: Path, plan: TrialPlan) -> tuple
     threads = {"OMP_NUM_THREADS": str(config.train.num_threads)}
     manifest = data.resolve() / "manifest.json"
     model, train = config.model, config.train
-    shape = {
+    shape: dict[str, Any] = {
         "--steps": plan.num_steps,
         "--schedule-steps": train.steps,
         "--batch": train.microbatch,
@@ -79,16 +96,25 @@ def arms(directory: Path, tuned: Settings, data: Path, plan: TrialPlan) -> tuple
         "--lr": config.optimizer.learning_rate,
         "--warmup": config.schedule.warmup_steps,
         "--seed": train.seed,
+        "--vocabulary": model.vocabulary,
     }
-    words = [word for flag, value in shape.items() for word in (flag, str(value))]
+    if model.family == "llama":
+        shape |= {"--kv-heads": model.kv_heads, "--hidden": model.inner_width}
+    words = [
+        word for flag, value in shape.items() if value is not None for word in (flag, str(value))
+    ]
     python = sys.executable
-    script = str(shipped("examples/plain_gpt.py"))
+    name, *how = _SCRIPTS[model.family, style]
+    files = {file: shipped(f"examples/{file}") for file in _FILES}
     baseline = Arm(
-        name="plain",
-        command=(python, script, "--data", str(data.resolve()), "--order", str(order_file), *words),
+        name=style,
+        command=(
+            *(python, str(files[name]), *how),
+            *("--data", str(data.resolve()), "--order", str(order_file), *words),
+        ),
         records="step_clock",
         env=threads,
-        inputs=(Path(script), order_file, manifest),
+        inputs=(*files.values(), order_file, manifest),
         tokens_per_step=config.global_batch_tokens,
         samples_per_step=config.windows_per_step,
     )

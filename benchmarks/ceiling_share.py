@@ -1,0 +1,151 @@
+"""How near a training step comes to its own matrix products alone, measured side by side.
+
+    python benchmarks/ceiling_share.py CONFIG [key=value ...] [--rounds 20] [--json FILE]
+
+The ceiling of a step is the time that its matrix products take when nothing else is done: each of its
+shapes (forward, gradient of the inputs, gradient of the weights; attention's at half, for a causal
+model needs no score of the future), in the run's dtype, alone, repeated on warm memory. The share is
+that time over the step's. Steps and products alternate in one process, so a machine that slows down
+slows both; the interval is over rounds (their medians, by bootstrap), and says nothing of other
+processes or machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hotloop.cli.progress import progress_bar
+from hotloop.core.settings import load_settings
+from hotloop.data.cache import ensure_prepared
+from hotloop.data.prepared import open_prepared
+from hotloop.hardware.device import pick_device, read_machine
+from hotloop.models.products import Product, step_products
+from hotloop.optimizations.precision import autocast
+from hotloop.optimizations.resolve import resolve
+from hotloop.quickstart.shipped import shipped
+from hotloop.train.run import Run, build_run
+from hotloop.train.update import update
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+WARMUP = 4
+TIMED = 3
+"""Repetitions of a product in a round, after one that warms it up; the fastest counts."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("config")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    settings = load_settings(shipped(f"configs/{args.config}.yaml"), tuple(args.overrides))
+    device = pick_device("cpu")
+    settings, _ = resolve(settings, read_machine(device))
+    config = settings.config
+    assert config.data.source is not None
+    with progress_bar() as progress, tempfile.TemporaryDirectory() as scratch:
+        data = ensure_prepared(config.data.source, config.data.tokenizer, progress=progress)
+        run = build_run(config, open_prepared(data), Path(scratch), device)
+        run.model.train()
+        dtype = DTYPES.get(config.train.precision, torch.float32)
+        products = step_products(run.model.shape, config.windows_per_step)
+        timers = [timer(product, dtype) for product in products]
+        for step in range(WARMUP):
+            one_step(run, step)
+        steps: list[float] = []
+        alone: list[list[float]] = [[] for _ in products]
+        for number in range(args.rounds):
+            progress("steps and products in turn", number, args.rounds, "")
+            steps.append(one_step(run, WARMUP + number))
+            for times, timed in zip(alone, timers, strict=True):
+                times.append(min(timed() for _ in range(TIMED + 1)))
+        progress("steps and products in turn", args.rounds, args.rounds, "")
+    counts = [product.count for product in products]
+    floors = [
+        sum(count * times[i] for count, times in zip(counts, alone, strict=True))
+        for i in range(args.rounds)
+    ]
+    shares = [floor / step for floor, step in zip(floors, steps, strict=True)]
+    low, high = bootstrap(shares)
+    print(f"{'product':<16}{'kind':<17}{'m x k x n':>22}{'count':>7}{'ms':>9}{'GFLOP/s':>9}")
+    for product, times in zip(products, alone, strict=True):
+        took = statistics.median(times)
+        size = f"{product.m} x {product.k} x {product.n}"
+        rate = product.flops / product.count / took / 1e9
+        print(
+            f"{product.name:<16}{product.kind:<17}{size:>22}{product.count:>7g}"
+            f"{took * 1e3:>9.2f}{rate:>9.0f}"
+        )
+    flops = sum(product.flops for product in products)
+    step, floor = statistics.median(steps), statistics.median(floors)
+    print(f"a step took {step * 1e3:.0f} ms, its products alone {floor * 1e3:.0f} ms (medians)")
+    print(f"{flops / step / 1e9:.0f} GFLOP/s of products needed, {flops / floor / 1e9:.0f} alone")
+    print(f"share of the ceiling: {statistics.median(shares):.1%} (95 % {low:.1%} to {high:.1%})")
+    if args.json:
+        stored = {"share": statistics.median(shares), "low": low, "high": high, "steps_s": steps}
+        args.json.write_text(json.dumps({**stored, "products_s": floors}, indent=1) + "\n")
+    return 0
+
+
+def one_step(run: Run, step: int) -> float:
+    """Seconds of a whole step as `train/loop.py` makes it, without the books."""
+    config = run.config
+    began = time.perf_counter()
+    size = config.train.microbatch
+    batches = [
+        run.batches.batch(step * config.windows_per_step + i * size, size)
+        for i in range(config.train.grad_accum_steps)
+    ]
+    num_targets = sum(batch.num_targets for batch in batches)
+    loss = torch.zeros(())
+    for batch in batches:
+        with autocast("cpu", config.train.precision):
+            share = run.model(torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets))
+            share = share / num_targets
+        share.backward()
+        loss = loss + share.detach()
+    update(run, config.optimizer.learning_rate / 10, loss)
+    loss.item()
+    return time.perf_counter() - began
+
+
+def timer(product: Product, dtype: torch.dtype) -> Callable[[], float]:
+    """Operands laid out as in a decoder: a linear layer's weight is stored as (n x k)."""
+    shape = () if product.batch == 1 else (product.batch,)
+    left = torch.randn(*shape, product.m, product.k).to(dtype)
+    if product.kind == "weight gradient":  # both operands are stored with the tokens first
+        left = torch.randn(product.k, product.m).to(dtype).t()
+    right = torch.randn(*shape, product.k, product.n).to(dtype)
+    if product.kind == "forward" and product.name != "mixing":
+        right = torch.randn(*shape, product.n, product.k).to(dtype).mT
+    out = torch.empty(*shape, product.m, product.n, dtype=dtype)
+
+    def timed() -> float:
+        began = time.perf_counter()
+        torch.matmul(left, right, out=out)
+        return time.perf_counter() - began
+
+    return timed
+
+
+def bootstrap(values: list[float], draws: int = 10_000) -> tuple[float, float]:
+    """95 % percentile interval of the median."""
+    rng = np.random.default_rng(0)
+    drawn = np.median(rng.choice(values, size=(draws, len(values))), axis=1)
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return float(low), float(high)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

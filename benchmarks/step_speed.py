@@ -1,0 +1,79 @@
+"""hotloop's settings for this machine against the two plain styles, on the same work.
+
+    python benchmarks/step_speed.py CONFIG [key=value ...] [--styles plain compiled] [--pairs 6]
+                                    [--steps 16] [--out DIR] [--json FILE]
+
+CONFIG is one of `configs/` whose model the scripts in `examples/` can train: quickstart, llama-32k,
+gpt2-124m-cpu. Each style is compared in its own session of interleaved fresh processes, by the same
+judge as everywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import get_args
+
+from hotloop.cli.progress import progress_bar
+from hotloop.core.files import write_json
+from hotloop.core.settings import load_settings
+from hotloop.data.cache import ensure_prepared
+from hotloop.hardware.device import pick_device, read_machine
+from hotloop.optimizations.catalogue import parity_class_of
+from hotloop.optimizations.resolve import resolve
+from hotloop.quickstart.arms import Style, arms
+from hotloop.quickstart.shipped import shipped
+from hotloop.report.terminal import render_verdict
+from hotloop.trial.plan import TrialPlan
+from hotloop.trial.session import compare_arms
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("config")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("--styles", nargs="+", choices=get_args(Style), default=get_args(Style))
+    parser.add_argument("--pairs", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--warmup", type=int, default=3, help="steps that are not counted")
+    parser.add_argument("--timeout", type=float, default=900, help="seconds a process may take")
+    parser.add_argument("--out", type=Path, default=Path("runs/step-speed"))
+    parser.add_argument("--json", type=Path, help="directory for one verdict per style")
+    args = parser.parse_args()
+    plan = TrialPlan(
+        warmup_steps=args.warmup,
+        steps=args.steps,
+        timeout_s=args.timeout,
+        looks=(args.pairs,),
+        aa_pairs=1,
+    )
+    settings = load_settings(shipped(f"configs/{args.config}.yaml"), tuple(args.overrides))
+    settings, notes = resolve(settings, read_machine(pick_device("auto")))
+    for note in notes:
+        print(note, file=sys.stderr)
+    with progress_bar() as progress:
+        source = settings.config.data.source
+        assert source is not None
+        data = ensure_prepared(source, settings.config.data.tokenizer, progress=progress)
+        for style in args.styles:
+            directory = args.out / args.config / style
+            baseline, candidate = arms(directory, settings, data, plan, style=style)
+            result = compare_arms(
+                baseline,
+                candidate,
+                directory=directory / "trials",
+                plan=plan,
+                parity_class=parity_class_of(settings.config.flat()),
+                progress=progress,
+            )
+            print(f"\n{args.config} against the {style} style")
+            print(render_verdict(result.verdict))
+            if args.json:
+                args.json.mkdir(parents=True, exist_ok=True)
+                write_json(args.json / f"{args.config}-{style}.json", result.verdict)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,35 @@ def test_quota_of_version_2_counts_and_not_the_machines_cpus(groups: Path) -> No
     (groups / "cpu.max").write_text("150000 100000\n")
     assert limits.cpu_quota() == 1.5
     assert limits.default_threads() == 1
+
+
+def test_processes_of_one_machine_share_its_cpus(
+    groups: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (groups / "cpu.max").write_text("700000 100000\n")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(limits, "_parent_has", lambda variable: False)  # set by torchrun
+    assert [limits.default_threads(n) for n in (1, 2, 3, 8)] == [1, 3, 2, 1]
+    monkeypatch.setattr(limits, "_parent_has", lambda variable: True)  # set by the user
+    assert limits.default_threads(2) == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
+@pytest.mark.parametrize("set_by_user", [False, True])
+def test_what_torchrun_set_is_told_from_what_the_user_set(set_by_user: bool) -> None:
+    program = (
+        "import os, subprocess, sys\n"
+        "os.environ['OMP_NUM_THREADS'] = '1'\n"  # as torchrun does for its children
+        "subprocess.run([sys.executable, '-c', 'from hotloop.hardware import limits;"
+        'print(limits._parent_has("OMP_NUM_THREADS"))\'], check=True)\n'
+    )
+    variables = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    if set_by_user:
+        variables["OMP_NUM_THREADS"] = "1"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=variables, timeout=60
+    )
+    assert ended.stdout.strip() == str(set_by_user), ended.stderr
 
 
 def test_no_quota_means_all_cpus(groups: Path) -> None:

@@ -160,6 +160,17 @@ def test_block_is_sampled_from_its_start_with_its_own_cost(tmp_path: Path) -> No
     assert costs == sorted(costs)  # type: ignore[type-var]
 
 
+def test_the_newest_sample_is_at_hand_while_the_block_runs(tmp_path: Path) -> None:
+    with telemetry(tmp_path, every_s=0.01) as newest:
+        _wait_for(lambda: newest() is not None)
+        seen = newest()
+    assert seen is not None
+    samples, _ = read_telemetry(tmp_path / "telemetry.jsonl")
+    assert seen.sampled_at in [sample.sampled_at for sample in samples]
+    with telemetry(tmp_path / "nowhere", wanted=False) as newest:
+        assert newest() is None
+
+
 def test_resumed_run_appends_behind_a_torn_line(tmp_path: Path) -> None:
     path = tmp_path / "telemetry.jsonl"
     path.write_text(TelemetrySample(1.0).to_json() + '\n{"sampled_at":2.0,"cpu_fr')

@@ -84,6 +84,28 @@ def test_strongest_parity_class_counts() -> None:
     assert parity_class_of(off) == "bitwise"
 
 
+@pytest.mark.parametrize("name", ["compile", "attention", "fused_optimizer", "clipping"])
+def test_another_order_of_sums_is_judged_by_the_digits_of_the_products(name: str) -> None:
+    technique = CATALOGUE[name]
+    flat = resolve(settings(), GPU)[0].config.flat()
+    assert technique.parity_class_on({**flat, "train.precision": "fp32"}) == "reduction_order"
+    for precision in ("bf16", "fp16", "tf32"):
+        on = {**flat, "train.precision": precision}
+        assert technique.parity_class_on(on) == "reduced_precision"
+
+
+def test_class_between_two_configs_is_of_what_differs_alone() -> None:
+    flat = resolve(settings(), CPU)[0].config.flat()
+    assert flat["train.precision"] == "bf16"
+    assert parity_class_of(flat, baseline=flat) == "bitwise"
+    eager = {**flat, "train.compile": False}
+    assert parity_class_of(flat, baseline=eager) == "reduced_precision"
+    assert parity_class_of(eager, baseline=flat) == "reduced_precision"
+    fp32, eager_fp32 = ({**c, "train.precision": "fp32"} for c in (flat, eager))
+    assert parity_class_of(fp32, baseline=eager_fp32) == "reduction_order"
+    assert parity_class_of(fp32, baseline=flat) == "reduced_precision"
+
+
 def test_census_shows_what_was_not_applied() -> None:
     census = Census(
         matmul_dtypes=("float32",),
@@ -149,3 +171,14 @@ for module in ours:
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_gelu_knows_the_families() -> None:
+    from hotloop.core.model_config import FAMILIES
+    from hotloop.optimizations import gelu
+
+    assert {name: parts.mlp for name, parts in FAMILIES.items()} == gelu._FAMILY_HAS
+    machine = Machine("cpu", ("bfloat16",), None, 2)
+    config = {"train.compile": True, "model.mlp": None, "model.family": "llama"}
+    assert gelu.GELU.choose(machine, config).value == "tanh"
+    assert gelu.GELU.choose(machine, {**config, "model.mlp": "gelu"}).value == "sigmoid"

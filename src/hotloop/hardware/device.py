@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from pathlib import Path
 import torch
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.core.ranks import ALONE, Ranks
 from hotloop.hardware.limits import default_threads
 from hotloop.hardware.machine import Machine
 
@@ -19,17 +22,13 @@ _CPU_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
 """Flags of /proc/cpuinfo that mean bf16 products in hardware (`bf16` is Arm's)."""
 
 
-def pick_device(name: str) -> torch.device:
-    """The torch device for `auto`, `cpu`, `cuda` or `cuda:N`.
+def pick_device(name: str, ranks: Ranks = ALONE) -> torch.device:
+    """The torch device for `auto`, `cpu`, `cuda` or `cuda:N`; each of several processes takes its own GPU.
 
     Raises `UsageError` for an unknown name and `EnvironmentFailed` for a device that is not there.
     """
     if name == "auto":
-        return (
-            torch.device("cuda", torch.cuda.current_device())
-            if torch.cuda.is_available()
-            else torch.device("cpu")
-        )
+        return _own_gpu(ranks) if torch.cuda.is_available() else torch.device("cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -50,13 +49,35 @@ def pick_device(name: str) -> torch.device:
             where="train.device",
             do="use train.device=cpu, or install a CUDA build of torch and its driver",
         )
-    index = device.index if device.index is not None else torch.cuda.current_device()
-    if index >= torch.cuda.device_count():
+    if ":" not in name:
+        return _own_gpu(ranks)
+    if ranks.num_local_ranks > 1 and device.index != ranks.local_rank:
+        raise UsageError(
+            f"{ranks.num_local_ranks} processes train on this machine, each on its own GPU, and "
+            f"{name!r} is that of one of them",
+            where="train.device",
+            do="set train.device=cuda; CUDA_VISIBLE_DEVICES says which GPUs there are",
+        )
+    if device.index >= torch.cuda.device_count():
         raise EnvironmentFailed(
             f"device {name!r} is not there: torch sees {torch.cuda.device_count()}",
             where="train.device",
         )
-    return torch.device("cuda", index)
+    return device
+
+
+def _own_gpu(ranks: Ranks) -> torch.device:
+    """The current one; of several processes on a machine, the one of the process's number."""
+    if ranks.num_local_ranks == 1:
+        return torch.device("cuda", torch.cuda.current_device())
+    seen = torch.cuda.device_count()
+    if ranks.local_rank >= seen:
+        raise EnvironmentFailed(
+            f"{ranks.num_local_ranks} processes train on this machine, and torch sees {seen} GPUs",
+            where="train.device",
+            do=f"start as many with torchrun --nproc-per-node {seen}, or set train.device=cpu",
+        )
+    return torch.device("cuda", ranks.local_rank)
 
 
 def fast_dtypes(device: torch.device) -> tuple[str, ...]:
@@ -78,6 +99,14 @@ def fast_dtypes(device: torch.device) -> tuple[str, ...]:
     except OSError:
         return ("float32",)
     return ("bfloat16", "float32") if flags & set(_CPU_BF16) else ("float32",)
+
+
+def gpu_uuid(device: torch.device) -> str | None:
+    """The name that NVML gives to this GPU; `None` for another device. Not yet run on a GPU."""
+    if device.type != "cuda":
+        return None
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return None if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}"
 
 
 def why_compile_cannot_run(device: torch.device) -> str | None:
@@ -125,11 +154,24 @@ def _why_it_does_not_compile(command: tuple[str, ...], source: str) -> str | Non
     return f"the compiler {command[0]} fails: {(ended.stderr.splitlines() or ['no message'])[0]}"
 
 
-def read_machine(device: torch.device) -> Machine:
-    """What this machine can do with `device`."""
+def why_memory_cannot_be_kept() -> str | None:
+    """What keeps the allocator of this process from being told; `None` where it can be."""
+    preloaded = os.environ.get("LD_PRELOAD", "")
+    if any(name in preloaded for name in ("jemalloc", "tcmalloc", "mimalloc")):
+        return "another allocator is preloaded, which keeps memory by its own rules"
+    try:
+        ctypes.CDLL(None).gnu_get_libc_version  # noqa: B018
+    except (OSError, AttributeError, TypeError):
+        return "it is a setting of glibc's allocator, and this is another C library"
+    return None
+
+
+def read_machine(device: torch.device, ranks: Ranks = ALONE) -> Machine:
+    """What this machine can do with `device` for one of the processes that train on it."""
     return Machine(
         device_type=device.type,
         fast_dtypes=fast_dtypes(device),
         why_no_compile=why_compile_cannot_run(device),
-        num_threads=default_threads(),
+        num_threads=default_threads(ranks.num_local_ranks),
+        why_no_kept_memory=why_memory_cannot_be_kept(),
     )

@@ -34,10 +34,26 @@ def cpu_quota() -> float:
     return min(quotas)
 
 
-def default_threads() -> int:
-    """`OMP_NUM_THREADS` where the user set it, else what the quota can run at once, at least one."""
+def default_threads(num_processes: int = 1) -> int:
+    """`OMP_NUM_THREADS` where the user set it, else what the quota can run at once, at least one.
+
+    `num_processes` that train together on this machine share it equally.
+    """
     wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    return int(wanted) if wanted.isdigit() and int(wanted) > 0 else max(1, int(cpu_quota()))
+    if num_processes > 1 and not _parent_has("OMP_NUM_THREADS"):
+        wanted = ""  # torchrun sets 1 wherever the user set nothing
+    if wanted.isdigit() and int(wanted) > 0:
+        return int(wanted)
+    return max(1, int(cpu_quota() / num_processes))
+
+
+def _parent_has(variable: str) -> bool:
+    """Whether the parent process, torchrun, was itself started with it; False where nothing tells."""
+    try:
+        block = Path(f"/proc/{os.getppid()}/environ").read_bytes()
+    except OSError:
+        return False
+    return any(entry.startswith(f"{variable}=".encode()) for entry in block.split(b"\0"))
 
 
 def memory_limit_bytes() -> int:

@@ -14,3 +14,5 @@ class Machine:
     why_no_compile: str | None
     """What `torch.compile` misses here; `None` where it can run."""
     num_threads: int
+    why_no_kept_memory: str | None = None
+    """Why the allocator of this process cannot be told to keep what is freed; `None` where it can."""

@@ -24,6 +24,9 @@ from hotloop.hardware.nvml import Gpus
 
 EVERY_S = 1.0
 
+Newest = Callable[[], TelemetrySample | None]
+"""The last sample taken; `None` before the first."""
+
 
 class Sampler:
     """Reads one `TelemetrySample` at a time; rates are since the reading before."""
@@ -120,18 +123,19 @@ def telemetry(
     wanted: bool = True,
     every_s: float = EVERY_S,
     warn: Callable[[str], None] = lambda message: None,
-) -> Iterator[None]:
+) -> Iterator[Newest]:
     """Append a sample a second to `telemetry.jsonl` in `directory` until the block ends.
 
-    Does nothing unless `wanted`. `warn` is told at the end when sampling had to stop early.
+    Gives a function that returns the newest sample. Does nothing unless `wanted`. `warn` is told at
+    the end when sampling had to stop early.
     """
     if not wanted:
-        yield
+        yield lambda: None
         return
     recorder = _Recorder(directory / TELEMETRY_FILE, every_s)
     recorder.start()
     try:
-        yield
+        yield lambda: recorder.newest
     finally:
         recorder.stop()
         if recorder.problem is not None:
@@ -142,6 +146,7 @@ class _Recorder(threading.Thread):
     def __init__(self, path: Path, every_s: float) -> None:
         super().__init__(name="hotloop-telemetry", daemon=True)
         self.problem: str | None = None
+        self.newest: TelemetrySample | None = None
         self._path = path
         self._every_s = every_s
         self._ended = threading.Event()
@@ -157,7 +162,7 @@ class _Recorder(threading.Thread):
             with self._path.open("a+b", buffering=0) as file:
                 _end_torn_line(file)
                 while True:
-                    sample = sampler.sample()
+                    sample = self.newest = sampler.sample()
                     # Of this thread alone: training's own time is not in it.
                     spent = time.thread_time()
                     wall = time.monotonic() - began

@@ -10,12 +10,18 @@ from hotloop.optimizations.attention import ATTENTION
 from hotloop.optimizations.clipping import CLIPPING
 from hotloop.optimizations.compiling import COMPILE
 from hotloop.optimizations.fused_optimizer import FUSED_OPTIMIZER
+from hotloop.optimizations.gelu import GELU
+from hotloop.optimizations.gradient_compression import GRADIENT_COMPRESSION
+from hotloop.optimizations.host_memory import HOST_MEMORY
 from hotloop.optimizations.optimization import Optimization
 from hotloop.optimizations.precision import PRECISION
 
 CATALOGUE: dict[str, Optimization] = {
     optimization.name: optimization
-    for optimization in (PRECISION, COMPILE, ATTENTION, FUSED_OPTIMIZER, CLIPPING)
+    for optimization in (
+        *(PRECISION, COMPILE, ATTENTION, GELU, FUSED_OPTIMIZER, CLIPPING, HOST_MEMORY),
+        GRADIENT_COMPRESSION,
+    )
 }
 """In the order in which `auto` is resolved: a later one may look at an earlier one's value."""
 
@@ -28,7 +34,20 @@ _SEVERITY: tuple[ParityClass, ...] = (
 )
 
 
-def parity_class_of(config: Mapping[str, Any]) -> ParityClass:
-    """The strongest class among the techniques that a resolved flat config turns on."""
-    classes = [o.parity_class for o in CATALOGUE.values() if config[o.key] != o.off]
+def parity_class_of(
+    config: Mapping[str, Any], *, baseline: Mapping[str, Any] | None = None
+) -> ParityClass:
+    """The strongest class among the techniques in which two resolved flat configs differ.
+
+    Without a baseline, from everything off. Each technique counts by the stronger of its classes on
+    the two sides.
+    """
+    if baseline is None:
+        baseline = {**config, **{o.key: o.off for o in CATALOGUE.values()}}
+    classes = [
+        o.parity_class_on(side)
+        for o in CATALOGUE.values()
+        if config[o.key] != baseline[o.key]
+        for side in (config, baseline)
+    ]
     return max(classes, key=_SEVERITY.index, default="bitwise")

@@ -31,7 +31,7 @@ class Optimization:
     summary: str
     """What it changes, in a sentence or two."""
     parity_class: ParityClass
-    """The most that it may change in what the model learns."""
+    """The most that it may change in what the model learns, where products are fp32."""
     key: str
     """The config key that it governs."""
     off: Any
@@ -56,6 +56,16 @@ class Optimization:
     conflicts: tuple[str, ...] = ()
     risks: str = ""
     """What can go wrong."""
+
+    def parity_class_on(self, config: Mapping[str, Any]) -> ParityClass:
+        """Its class in a run of this resolved flat config.
+
+        Sums in another order round otherwise. What they feed is rounded to the digits of the products:
+        a difference in the last digit of fp32 becomes one in the last digit of bf16, fp16 or tf32.
+        """
+        if self.parity_class == "reduction_order" and config["train.precision"] != "fp32":
+            return "reduced_precision"
+        return self.parity_class
 
     def changes(self, value: Any) -> dict[str, Any]:
         """The technique with `value`, as changes to a `RunConfig`."""

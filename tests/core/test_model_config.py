@@ -45,3 +45,23 @@ def test_base_of_rotary_positions_needs_rotary_positions() -> None:
     )
     llama = config.replaced({"model.family": "llama"})
     assert without_effect(llama, {"model.rotary_theta"}) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "idle_for"),
+    [
+        ({"name": "none"}, "averaging.decay", True),
+        ({"name": "tail"}, "averaging.decay", True),
+        ({"name": "ema"}, "averaging.decay", False),
+        ({"name": "none"}, "averaging.start_fraction", True),
+        ({"name": "none"}, "averaging.every_steps", True),
+        ({"name": "tail"}, "averaging.every_steps", False),
+    ],
+)
+def test_settings_of_averaging_need_averaging(
+    given: dict[str, str], key: str, idle_for: bool
+) -> None:
+    config = RunConfig.model_validate({"data": {"source": "x"}, "averaging": given})
+    found = without_effect(config, {key})
+    assert (found is not None) == idle_for
+    assert found is None or found[0] == key

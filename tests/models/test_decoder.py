@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +23,9 @@ def model(shape: DecoderShape = SHAPE, seed: int = 0) -> Decoder:
     return Decoder(shape)
 
 
-def plain_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("plain_gpt", REPOSITORY / "examples/plain_gpt.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def plain_script(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:
+    monkeypatch.syspath_prepend(REPOSITORY / "examples")
+    return importlib.import_module(name)
 
 
 def test_a_token_sees_only_those_before_it() -> None:
@@ -63,10 +59,24 @@ def test_loss_is_the_sum_over_targets_that_count() -> None:
     assert torch.allclose(decoder(tokens, targets), expected)
 
 
-def test_same_seed_gives_the_weights_of_the_plain_script() -> None:
+LLAMA = replace(
+    SHAPE, norm="rmsnorm", positions="rotary", mlp="swiglu", hidden=48, kv_heads=2, bias=False, tied=False
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ["gpt", "llama"])
+def test_same_seed_gives_the_weights_and_the_logits_of_the_plain_script(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(3)
-    theirs = plain_script().GPT(50, 16, 2, 32, 4)
-    ours = model(seed=3)
+    if family == "gpt":
+        theirs = plain_script(monkeypatch, "plain_gpt").GPT(50, 16, 2, 32, 4)
+        ours = model(seed=3)
+    else:
+        theirs = plain_script(monkeypatch, "plain_llama").Llama(50, 16, 2, 32, 4, 2, 48)
+        ours = model(LLAMA, seed=3)
+    tokens = torch.randint(0, 50, (2, 16))
+    torch.testing.assert_close(theirs(tokens), ours(tokens), rtol=1e-5, atol=1e-6)
     names = [name for name, _ in theirs.named_parameters()]
     assert names == [name for name, _ in ours.named_parameters()]
     for a, b in zip(theirs.parameters(), ours.parameters(), strict=True):

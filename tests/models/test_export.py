@@ -28,6 +28,10 @@ SHAPES = {
     "llama": LLAMA,
     "llama tied, with biases, all heads": replace(LLAMA, tied=True, bias=True, kv_heads=4),
     "llama with one key head, another epsilon": replace(LLAMA, kv_heads=1, norm_epsilon=1e-2),
+    "llama tied, shared keys": replace(LLAMA, tied=True),
+    "llama of one layer and two heads, all of it": replace(LLAMA, layers=1, heads=2, kv_heads=None),
+    "qwen3": replace(LLAMA, qk_norm=True),
+    "qwen3 tied, another epsilon": replace(LLAMA, qk_norm=True, tied=True, norm_epsilon=1e-2),
 }
 
 
@@ -53,7 +57,8 @@ def test_transformers_computes_the_same_logits(shape: DecoderShape, tmp_path: Pa
     decoder = model(shape)
     directory = write(decoder, tmp_path / "out")
     loaded = transformers.AutoModelForCausalLM.from_pretrained(directory, local_files_only=True)
-    assert type(loaded).__name__ in ("GPT2LMHeadModel", "LlamaForCausalLM")
+    kind = "GPT2LMHeadModel" if shape.positions == "learned" else "LlamaForCausalLM"
+    assert type(loaded).__name__ == ("Qwen3ForCausalLM" if shape.qk_norm else kind)
     tokens = torch.randint(0, 300, (3, 32), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         ours, theirs = decoder(tokens), loaded.eval()(tokens).logits
@@ -89,9 +94,11 @@ def test_transformers_reads_text_into_the_same_ids(tmp_path: Path) -> None:
             ["`model.mlp: swiglu`", "`model.kv_heads: 2`", "`model.qk_norm: true`"],
         ),
         (
-            replace(LLAMA, mlp="relu2", qk_norm=True),
-            ["`model.mlp: relu2`", "`model.qk_norm: true`"],
+            replace(LLAMA, mlp="relu2", qk_norm=True, bias=True),
+            ["`model.mlp: relu2`", "`model.bias: true`"],
         ),
+        (replace(LLAMA, value_embeddings=True), ["`model.value_embeddings: true`"]),
+        (replace(GPT2, value_embeddings=True), ["`model.value_embeddings: true`"]),
         (replace(LLAMA, norm="layernorm"), ["`model.norm: layernorm`"]),
     ],
 )

@@ -21,6 +21,8 @@ SHAPES = {
     "llama": LLAMA,
     "llama with biases and tied": replace(LLAMA, bias=True, tied=True),
     "qk norm": replace(LLAMA, qk_norm=True),
+    "value embeddings": replace(LLAMA, value_embeddings=True),
+    "gpt2 with value embeddings": DecoderShape(50, 16, 3, 32, 4, value_embeddings=True),
     "gpt2 with shared keys": DecoderShape(50, 16, 2, 32, 4, kv_heads=1),
     "gpt2 without biases": DecoderShape(50, 16, 2, 32, 4, bias=False, mlp="relu2", tied=False),
 }
@@ -120,8 +122,10 @@ def test_activations_are_their_formulas() -> None:
 
 
 def test_every_weight_is_drawn_once_and_branches_start_smaller() -> None:
-    decoder = model(replace(LLAMA, width=128, hidden=384))
+    decoder = model(replace(LLAMA, width=128, hidden=384, value_embeddings=True))
     stds = {name: float(p.detach().std()) for name, p in decoder.named_parameters() if p.ndim == 2}
+    assert set(stds) > {"head.weight", "tokens.weight", "value_tokens.1.weight"}
+    assert stds.pop("blocks.1.attention.value_gate.weight") == 0
     for name, std in stds.items():
         small = name.endswith(("out.weight", "down.weight"))
         assert std == pytest.approx(0.02 / math.sqrt(4) if small else 0.02, rel=0.1), name
@@ -156,7 +160,7 @@ def test_flops_count_every_matrix_of_the_model(shape: DecoderShape) -> None:
         p.numel() for n, p in decoder.named_parameters() if p.ndim == 2 and "blocks" in n
     )
     head = decoder.head_weight.numel()
-    expected = 6 * (matrices + head) + 12 * 2 * 32 * 16
+    expected = 6 * (matrices + head) + 12 * shape.layers * 32 * 16
     assert flops_per_token(shape) == expected
 
 
@@ -166,3 +170,43 @@ def test_rotary_and_untied_parameters_are_those_expected() -> None:
     assert {"head.weight", "blocks.0.gate.weight"} <= names
     tied = model(replace(LLAMA, tied=True))
     assert num_parameters(model()) - num_parameters(tied) == 50 * 32
+
+
+def test_every_second_layer_from_the_last_has_an_embedding_of_the_values_width() -> None:
+    for layers, wanted in ((1, (0,)), (2, (1,)), (3, (0, 2)), (6, (1, 3, 5))):
+        shape = replace(LLAMA, layers=layers, value_embeddings=True)
+        assert shape.value_layers == wanted
+        decoder = model(shape)
+        tables = {n: p.shape for n, p in decoder.named_parameters() if "value_tokens" in n}
+        assert tables == {f"value_tokens.{i}.weight": (50, 16) for i in wanted}
+        gates = [n for n, _ in decoder.named_parameters() if "value_gate" in n]
+        assert gates == [f"blocks.{i}.attention.value_gate.weight" for i in wanted]
+    assert LLAMA.value_layers == ()
+
+
+def test_value_embeddings_are_weights_but_no_arithmetic() -> None:
+    """Two more tables of 50 x 16 and gates of 32 x 2, of which the gates alone are products."""
+    shape = replace(LLAMA, layers=4)
+    larger = replace(shape, value_embeddings=True)
+    gates = 2 * 32 * 2
+    assert num_parameters(model(larger)) - num_parameters(model(shape)) == 2 * 50 * 16 + gates
+    assert flops_per_token(larger) - flops_per_token(shape) == 6 * gates
+
+
+def test_values_are_those_of_the_input_plus_the_gated_embedding_of_the_token() -> None:
+    """With one token in sight attention returns the values: what is added can be computed by hand."""
+    shape = replace(LLAMA, layers=1, value_embeddings=True)
+    decoder, without = model(shape), model(replace(LLAMA, layers=1))
+    without.load_state_dict(decoder.state_dict(), strict=False)
+    attention = decoder.blocks[0].attention
+    torch.nn.init.normal_(attention.value_gate.weight)  # type: ignore[union-attr,arg-type]
+    x, tokens = torch.randn(3, 1, 32), torch.tensor([[4], [4], [9]])
+    table = decoder.value_tokens["0"].weight
+    gate = 2 / (1 + torch.exp(-x @ attention.value_gate.weight.T))  # type: ignore[union-attr,operator]
+    added = (gate.view(3, 1, 2, 1) * table[tokens].view(3, 1, 2, 8)).repeat_interleave(2, dim=2)
+    rotary = decoder.rotary[:, :1]  # type: ignore[index]
+    found = attention(x, rotary, decoder.value_tokens["0"](tokens))  # type: ignore[operator]
+    plain = without.blocks[0].attention(x, rotary)  # type: ignore[operator]
+    wanted = plain + attention.out(added.view(3, 1, 32))  # type: ignore[union-attr,operator]
+    assert torch.allclose(found, wanted, atol=1e-6)
+    assert not torch.allclose(found, plain, atol=1e-3)

@@ -36,7 +36,13 @@ def written(decoder: Decoder, directory: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("shape", [GPT2, replace(GPT2, tied=False), LLAMA, replace(LLAMA, bias=True)])  # fmt: skip
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *(GPT2, replace(GPT2, tied=False)),
+        *(LLAMA, replace(LLAMA, bias=True), replace(LLAMA, qk_norm=True, tied=True)),
+    ],
+)
 def test_what_was_exported_is_imported_bit_by_bit(shape: DecoderShape, tmp_path: Path) -> None:
     there, back = model(shape), model(shape, seed=1)
     load_hf_weights(back, written(there, tmp_path / "out"))
@@ -44,7 +50,7 @@ def test_what_was_exported_is_imported_bit_by_bit(shape: DecoderShape, tmp_path:
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen3"])
 def test_what_transformers_saves_is_imported_with_its_logits(kind: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
@@ -57,14 +63,15 @@ def test_what_transformers_saves_is_imported_with_its_logits(kind: str, tmp_path
         )  # fmt: skip
         shape = GPT2  # of a shorter context
     else:
-        theirs = transformers.LlamaForCausalLM(
-            transformers.LlamaConfig(
-                vocab_size=300, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        name = {"llama": "Llama", "qwen3": "Qwen3"}[kind]
+        theirs = getattr(transformers, f"{name}ForCausalLM")(
+            getattr(transformers, f"{name}Config")(
+                head_dim=8, vocab_size=300, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
                 num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
                 initializer_range=0.2, rope_parameters={"rope_type": "default", "rope_theta": 5e5},
             )
         )  # fmt: skip
-        shape = replace(LLAMA, norm_epsilon=1e-6)
+        shape = replace(LLAMA, norm_epsilon=1e-6, qk_norm=kind == "qwen3")
     theirs.eval().save_pretrained(tmp_path / "out", max_shard_size="20KB")
     assert (tmp_path / "out/model.safetensors.index.json").is_file()
     ours = model(shape)
@@ -88,6 +95,8 @@ def test_every_setting_that_differs_is_named_with_both_values(tmp_path: Path) ->
     ):
         assert words in caught.value.what
     assert caught.value.what.count("`model.") == 4
+    with pytest.raises(UsageError, match=r"`model.value_embeddings: false` \(here true\)"):
+        load_hf_weights(Decoder(replace(LLAMA, value_embeddings=True)), directory)
     with pytest.raises(UsageError, match=r"`model.positions: \"rotary\"` \(here \"learned\"\)"):
         load_hf_weights(Decoder(GPT2), directory)
 
@@ -95,7 +104,10 @@ def test_every_setting_that_differs_is_named_with_both_values(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model_type": "qwen3"}, "'qwen3'"),
+        ({"model_type": "qwen2"}, "'qwen2'"),
+        ({"model_type": "qwen3"}, r"`model.qk_norm: true` \(here false\)"),
+        ({"model_type": "qwen3", "head_dim": None}, "head_dim"),
+        ({"model_type": "qwen3", "use_sliding_window": True}, "use_sliding_window"),
         ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "'llama3'"),
         ({"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2}}, "'linear'"),
         ({"hidden_act": "relu"}, "'relu'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -13,13 +14,24 @@ import click
     "--out", required=True, type=click.Path(path_type=Path), help="Directory to write; a new one."
 )
 @click.option(
+    "--weights",
+    type=click.Choice(["averaged", "last"]),
+    help="The mean kept by `averaging`, or those of the last step. Default: averaged where it is kept.",
+)
+@click.option(
     "--verify/--no-verify",
     default=None,
     help="Load it with transformers and compare the logits. Default: where transformers is installed.",
 )
 @click.option("--json", "json_file", metavar="FILE", help="Write it as JSON; `-` for stdout.")
-def export(run: Path, out: Path, verify: bool | None, json_file: str | None) -> None:
-    """Write the newest checkpoint of RUN for Hugging Face transformers, as GPT-2 or Llama.
+def export(
+    run: Path,
+    out: Path,
+    weights: Literal["averaged", "last"] | None,
+    verify: bool | None,
+    json_file: str | None,
+) -> None:
+    """Write the newest checkpoint of RUN for Hugging Face transformers: GPT-2, Llama or Qwen 3.
 
     DIR then loads with AutoModelForCausalLM and AutoTokenizer, without network.
     """
@@ -37,7 +49,7 @@ def export(run: Path, out: Path, verify: bool | None, json_file: str | None) -> 
         why_not = "transformers is not installed; pip install 'hotloop[export]'"
     else:
         why_not = "--no-verify"
-    trained = load_trained(run, "cpu")
+    trained = load_trained(run, "cpu", weights=weights)
     difference: float | None = None
 
     def check(written: Path) -> None:
@@ -58,6 +70,7 @@ def export(run: Path, out: Path, verify: bool | None, json_file: str | None) -> 
             "schema": "hotloop.export/1",
             "out": str(out),
             "step": trained.step,
+            "weights": trained.weights,
             "class": kind,
             "parameters": num_parameters(trained.model),
             "largest_logit_difference": difference,
@@ -67,7 +80,8 @@ def export(run: Path, out: Path, verify: bool | None, json_file: str | None) -> 
     if json_file != "-":
         click.echo(f"exported step {trained.step} as {kind}")
         click.echo(f"  at        {out}")
-        click.echo(f"  weights   {num_parameters(trained.model):,}, fp32")
+        which = "averaged" if trained.weights == "averaged" else "of the last step"
+        click.echo(f"  weights   {num_parameters(trained.model):,}, fp32, {which}")
         if difference is None:
             click.echo(f"  verified  no: {why_not}")
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -34,6 +35,11 @@ from hotloop.core.errors import UsageError
     help="Choose among this many likeliest; 0 for all.",
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1))
+@click.option(
+    "--weights",
+    type=click.Choice(["averaged", "last"]),
+    help="The mean kept by `averaging`, or those of the last step. Default: averaged where it is kept.",
+)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option(
     "--json", "json_file", metavar="FILE", help="Write prompt and text here; `-` for stdout."
@@ -45,6 +51,7 @@ def generate(
     temperature: float,
     top_k: int,
     seed: int,
+    weights: Literal["averaged", "last"] | None,
     device: str,
     json_file: str | None,
 ) -> None:
@@ -62,7 +69,9 @@ def generate(
             raise UsageError("the prompt is not UTF-8 text") from error
     from hotloop.train.trained import load_trained, write_text
 
-    trained = load_trained(run, device)
+    trained = load_trained(run, device, weights=weights)
+    if weights is None and trained.weights == "averaged":
+        click.echo("note: with the averaged weights; `--weights last` takes the others", err=True)
     text = write_text(
         trained, prompt, num_tokens=tokens, temperature=temperature, top_k=top_k or None, seed=seed
     )
@@ -70,6 +79,7 @@ def generate(
         found = {
             "schema": "hotloop.generate/1",
             "step": trained.step,
+            "weights": trained.weights,
             "prompt": prompt,
             "text": text,
         }

@@ -62,6 +62,9 @@ class ModelConfig(Section):
     """Heads of keys and values, each shared by `heads / kv_heads` query heads. null takes `heads`."""
     qk_norm: bool = False
     """RMSNorm over every head of queries and keys, before the rotary turn."""
+    value_embeddings: bool = False
+    """Every second layer, the last included, adds an embedding of its own of the token to its values,
+    through a gate per head: many weights (`vocabulary` x width of the values each), little arithmetic."""
     bias: bool | None = None
     """Biases in linear layers and layernorms. null takes the family's."""
     tied: bool | None = None

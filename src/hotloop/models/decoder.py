@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hotloop.models.parts import activate, make_norm, rotary_table, turn
+from hotloop.models.parts import activate, attend, make_norm, rotary_table, turn, value_gate
 from hotloop.models.shape import DecoderShape
 
 IGNORED_TARGET = -100
@@ -22,7 +22,7 @@ IGNORED_TARGET = -100
 class Attention(nn.Module):
     """Causal self-attention, (B, T, width) to (B, T, width)."""
 
-    def __init__(self, shape: DecoderShape) -> None:
+    def __init__(self, shape: DecoderShape, *, gated_values: bool = False) -> None:
         super().__init__()
         self.head_width = shape.head_width
         self.shared_by = shape.width // shape.kv_width
@@ -36,27 +36,28 @@ class Attention(nn.Module):
         if self.qk_norm:  # Henry et al. 2020, with RMSNorm and before the turn as in Qwen 3
             self.q_norm = nn.RMSNorm(shape.head_width, eps=shape.norm_epsilon)
             self.k_norm = nn.RMSNorm(shape.head_width, eps=shape.norm_epsilon)
+        if gated_values:
+            heads = shape.kv_heads or shape.heads
+            self.value_gate = nn.Linear(shape.value_gate_width, heads, bias=False)
         if self.plain:
             future = torch.ones(shape.context, shape.context, dtype=torch.bool).triu(1)
             self.register_buffer("future", future, persistent=False)
 
-    def forward(self, x: Tensor, rotary: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, rotary: Tensor | None, values: Tensor | None = None) -> Tensor:
+        """`rotary` is the table cut to T; `values` (B, T, kv_width) are added to those of x, gated."""
         batch, length, width = x.shape
         heads = (batch, length, -1, self.head_width)
         q, k, v = (t.view(heads).transpose(1, 2) for t in self.qkv(x).split(self.widths, dim=2))
+        if values is not None:
+            gate = value_gate(self.value_gate, x).transpose(1, 2).unsqueeze(-1)
+            v = (v + gate * values.view(heads).transpose(1, 2)).to(v.dtype)
         if self.qk_norm:
             q, k = self.q_norm(q.float()).to(v.dtype), self.k_norm(k.float()).to(v.dtype)
         if rotary is not None:
             q, k = turn(q, rotary).to(v.dtype), turn(k, rotary).to(v.dtype)
         dropout = self.dropout if self.training else 0.0
         if self.plain:
-            if self.shared_by > 1:
-                k, v = (t.repeat_interleave(self.shared_by, dim=1) for t in (k, v))
-            # Written out, for the compiler to fuse mask, scale, softmax and casts into one pass.
-            scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(self.head_width))
-            scores = scores.masked_fill(self.future[:length, :length], float("-inf"))  # type: ignore[index]
-            weights = F.softmax(scores.float(), dim=-1).to(v.dtype)
-            mixed = F.dropout(weights, dropout) @ v
+            mixed = attend(q, k, v, self.future, dropout)  # type: ignore[arg-type]
         else:
             mixed = F.scaled_dot_product_attention(
                 q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=self.shared_by > 1
@@ -68,12 +69,12 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Attention, then a wider feed-forward part; both added to the residual stream."""
 
-    def __init__(self, shape: DecoderShape) -> None:
+    def __init__(self, shape: DecoderShape, *, gated_values: bool = False) -> None:
         super().__init__()
         self.dropout = shape.dropout
-        self.mlp = shape.mlp
+        self.mlp_form = shape.mlp_form
         self.norm1 = make_norm(shape)
-        self.attention = Attention(shape)
+        self.attention = Attention(shape, gated_values=gated_values)
         self.norm2 = make_norm(shape)
         self.gated = shape.mlp == "swiglu"
         if self.gated:
@@ -81,10 +82,10 @@ class Block(nn.Module):
         self.up = nn.Linear(shape.width, shape.inner_width, bias=shape.bias)
         self.down = nn.Linear(shape.inner_width, shape.width, bias=shape.bias)
 
-    def forward(self, x: Tensor, rotary: Tensor | None) -> Tensor:
-        x = x + self.attention(self.norm1(x), rotary)
+    def forward(self, x: Tensor, rotary: Tensor | None, values: Tensor | None = None) -> Tensor:
+        x = x + self.attention(self.norm1(x), rotary, values)
         normed = self.norm2(x)
-        hidden = activate(self.mlp, self.up(normed), self.gate(normed) if self.gated else None)
+        hidden = activate(self.mlp_form, self.up(normed), self.gate(normed) if self.gated else None)
         return x + F.dropout(self.down(hidden), self.dropout if self.training else 0.0)
 
 
@@ -100,7 +101,14 @@ class Decoder(nn.Module):
             self.register_buffer("rotary", rotary_table(shape), persistent=False)
         else:
             self.positions = nn.Embedding(shape.context, shape.width)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.value_layers = shape.value_layers
+        if self.value_layers:  # not in the blocks: Muon is for the matrices there
+            self.value_tokens = nn.ModuleDict(
+                {str(i): nn.Embedding(shape.vocabulary, shape.kv_width) for i in self.value_layers}
+            )
+        self.blocks = nn.ModuleList(
+            Block(shape, gated_values=i in self.value_layers) for i in range(shape.layers)
+        )
         self.norm = make_norm(shape)
         if not shape.tied:
             self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
@@ -108,6 +116,8 @@ class Decoder(nn.Module):
         for block in self.blocks:  # residual branches start smaller, so that depth does not add up
             for branch in (block.attention.out, block.down):  # type: ignore[union-attr]
                 nn.init.normal_(branch.weight, std=0.02 / math.sqrt(2 * shape.layers))  # type: ignore[union-attr,arg-type]
+        for i in self.value_layers:
+            nn.init.zeros_(self.blocks[i].attention.value_gate.weight)  # type: ignore[union-attr,arg-type]
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         """Returns logits, or the sum over targets of the cross-entropy in nats, in fp32.
@@ -122,8 +132,9 @@ class Decoder(nn.Module):
         else:
             x = x + self.positions(torch.arange(length, device=tokens.device))
         x = F.dropout(x, self.shape.dropout if self.training else 0.0)
-        for block in self.blocks:
-            x = block(x, rotary)
+        for i, block in enumerate(self.blocks):
+            values = self.value_tokens[str(i)](tokens) if i in self.value_layers else None
+            x = block(x, rotary, values)
         logits = F.linear(self.norm(x), self.head_weight)
         if targets is None:
             return logits

@@ -1,4 +1,4 @@
-"""What a decoder is called in `transformers`: classes, settings and weights of GPT-2 and Llama.
+"""What a decoder is called in `transformers`: classes, settings and weights of GPT-2, Llama and Qwen 3.
 
 One table serves both directions, so that what `export` writes `import_hf` reads.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from hotloop.core.errors import UsageError
 from hotloop.models.shape import DecoderShape
 
-CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}
+CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 """`model_type` of a config.json to the class that loads it."""
 
 _ACTIVATIONS = {"gelu": "gelu_new", "relu2": "relu2", "swiglu": "silu"}
@@ -31,27 +31,36 @@ class Weight:
 
 
 def model_type_of(shape: DecoderShape) -> str:
-    """`gpt2` or `llama`. Raises `UsageError` naming every setting that the class cannot express."""
-    if shape.positions == "learned":
-        kind, wanted = "GPT-2", {"norm": "layernorm", "mlp": ("gelu", "relu2")}
+    """`gpt2`, `llama`, or `qwen3`, which is a Llama with QK norm.
+
+    Raises `UsageError` naming every setting that the class cannot express.
+    """
+    learned = shape.positions == "learned"
+    if learned:
+        kind, name, can = "gpt2", "GPT-2", {"norm": ("layernorm",), "mlp": ("gelu", "relu2")}
     else:
-        kind, wanted = "Llama", {"norm": "rmsnorm", "mlp": ("swiglu",)}
+        kind, name = ("qwen3", "Qwen 3") if shape.qk_norm else ("llama", "Llama")
+        can = {"norm": ("rmsnorm",), "mlp": ("swiglu",)}
     refused = [
         f"`model.{key}: {getattr(shape, key)}`"
-        for key, values in wanted.items()
+        for key, values in can.items()
         if getattr(shape, key) not in values
     ]
-    if kind == "GPT-2" and shape.kv_width != shape.width:
+    if learned and shape.kv_width != shape.width:
         refused.append(f"`model.kv_heads: {shape.kv_heads}`")
-    if shape.qk_norm:
+    if learned and shape.qk_norm:
         refused.append("`model.qk_norm: true`")
+    if kind == "qwen3" and shape.bias:
+        refused.append("`model.bias: true`")
+    if shape.value_embeddings:
+        refused.append("`model.value_embeddings: true`")
     if refused:
+        what = f"{shape.positions} positions" + (" and QK norm" if kind == "qwen3" else "")
         raise UsageError(
-            f"transformers' {kind}, the class for {shape.positions} positions, has no "
-            + ", ".join(refused),
+            f"transformers' {name}, the class for {what}, has no " + ", ".join(refused),
             do="only models that one of its classes computes exactly are exported",
         )
-    return "gpt2" if kind == "GPT-2" else "llama"
+    return kind
 
 
 def hf_config(shape: DecoderShape, end_of_text: int) -> dict[str, Any]:
@@ -82,6 +91,8 @@ def hf_config(shape: DecoderShape, end_of_text: int) -> dict[str, Any]:
             "embd_pdrop": shape.dropout,
             "attn_pdrop": shape.dropout,
         }
+    if kind == "llama":  # Qwen 3 has no biases in its feed-forward part, nor a word for them
+        common |= {"mlp_bias": shape.bias}
     return common | {
         "max_position_embeddings": shape.context,
         "hidden_size": shape.width,
@@ -95,7 +106,6 @@ def hf_config(shape: DecoderShape, end_of_text: int) -> dict[str, Any]:
         "rope_parameters": {"rope_type": "default", "rope_theta": shape.rotary_theta},
         "rope_theta": shape.rotary_theta,  # where transformers before 5 looks
         "attention_bias": shape.bias,
-        "mlp_bias": shape.bias,
         "attention_dropout": shape.dropout,
     }
 
@@ -137,6 +147,10 @@ def _llama(shape: DecoderShape) -> Iterator[Weight]:
         theirs = f"model.layers.{i}"
         yield Weight(f"blocks.{i}.norm1.weight", (f"{theirs}.input_layernorm.weight",))
         yield Weight(f"blocks.{i}.norm2.weight", (f"{theirs}.post_attention_layernorm.weight",))
+        for part in ("q_norm", "k_norm") if shape.qk_norm else ():
+            yield Weight(
+                f"blocks.{i}.attention.{part}.weight", (f"{theirs}.self_attn.{part}.weight",)
+            )
         for end in ("weight", "bias") if shape.bias else ("weight",):
             yield Weight(
                 f"blocks.{i}.attention.qkv.{end}",

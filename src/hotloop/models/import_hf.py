@@ -1,4 +1,4 @@
-"""Weights of a GPT-2 or Llama in the format of `transformers`, into a decoder of the same shape.
+"""Weights of a GPT-2, Llama or Qwen 3 in the format of `transformers`, into a decoder of the same shape.
 
 Reads safetensors and JSON alone: nothing in the directory can run code.
 """
@@ -70,13 +70,13 @@ def _settings(directory: Path) -> dict[str, Any]:
         match config.get("model_type"):
             case "gpt2":
                 return _gpt2(config, path)
-            case "llama":
-                return _llama(config, path)
+            case "llama" | "qwen3" as kind:
+                return _llama(config, path, qk_norm=kind == "qwen3")
             case other:
                 raise UsageError(
                     f"a model of type {other!r} cannot be imported",
                     where=str(path),
-                    do="gpt2 and llama can",
+                    do="gpt2, llama and qwen3 can",
                 )
     except (AttributeError, KeyError, TypeError) as error:
         raise UsageError(f"config.json lacks {error}", where=str(path)) from error
@@ -103,16 +103,20 @@ def _gpt2(config: dict[str, Any], path: Path) -> dict[str, Any]:
         "bias": True,
         "tied": config.get("tie_word_embeddings", True),
         "qk_norm": False,
+        "value_embeddings": False,
     }
 
 
-def _llama(config: dict[str, Any], path: Path) -> dict[str, Any]:
+def _llama(config: dict[str, Any], path: Path, *, qk_norm: bool) -> dict[str, Any]:
     width, heads = config["hidden_size"], config["num_attention_heads"]
     rotary = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = rotary.get("rope_type", rotary.get("type", "default"))
     _refuse(kind != "default", f"rope_type {kind!r}", path)
     _refuse(config.get("hidden_act", "silu") != "silu", f"hidden_act {config.get('hidden_act')!r}", path)  # fmt: skip
-    _refuse((config.get("head_dim") or width // heads) != width // heads, "head_dim apart", path)
+    # Qwen 3's class takes 128 where its config says nothing.
+    head_width = config.get("head_dim") or (128 if qk_norm else width // heads)
+    _refuse(head_width != width // heads, "head_dim apart", path)
+    _refuse(bool(config.get("use_sliding_window")), "use_sliding_window true", path)
     biases = bool(config.get("attention_bias")), bool(config.get("mlp_bias"))
     _refuse(biases[0] != biases[1], "biases in only one of attention and feed-forward", path)
     return {
@@ -130,7 +134,8 @@ def _llama(config: dict[str, Any], path: Path) -> dict[str, Any]:
         "norm_epsilon": config.get("rms_norm_eps", 1e-6),
         "bias": biases[0],
         "tied": config.get("tie_word_embeddings", False),
-        "qk_norm": False,
+        "qk_norm": qk_norm,
+        "value_embeddings": False,
     }
 
 

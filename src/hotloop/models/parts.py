@@ -1,12 +1,19 @@
-"""The parts a block is made of, each a function of its shape: norms, rotary turns, feed-forward."""
+"""The parts a block is made of, each a function of its shape: norms, rotary turns, feed-forward, gates."""
 
 from __future__ import annotations
+
+import math
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hotloop.models.shape import DecoderShape
+
+GELU_SLOPE = 2 * math.sqrt(2 / math.pi)
+SHORTEST_BLOCK, MOST_BLOCKS = 128, 4
+"""Of queries, in attention that is written out: shorter products are slower, more blocks longer to compile."""
 
 
 def make_norm(shape: DecoderShape, width: int | None = None) -> nn.Module:
@@ -23,11 +30,15 @@ def make_norm(shape: DecoderShape, width: int | None = None) -> nn.Module:
 def activate(mlp: str, up: Tensor, gate: Tensor | None) -> Tensor:
     """What stands between the matrices of the feed-forward part.
 
-    gelu: GPT-2's tanh form. relu2: relu squared, So et al. 2021. swiglu: silu(gate) * up, Shazeer 2020.
+    gelu: GPT-2's tanh form. gelu_sigmoid: the same by tanh(u) = 2 sigmoid(2u) - 1; an exponential costs a
+    vector unit half of what a tanh does, and the compiler keeps the steps in registers. relu2: relu squared, So et al. 2021. swiglu: silu(gate) * up, Shazeer 2020.
     """
     match mlp:
         case "gelu":
             return F.gelu(up, approximate="tanh")
+        case "gelu_sigmoid":
+            x = up.float()
+            return (x * torch.sigmoid(GELU_SLOPE * (x + 0.044715 * x * x * x))).to(up.dtype)
         case "relu2":
             return F.relu(up).square()
         case _:
@@ -58,3 +69,36 @@ def turn(x: Tensor, table: Tensor) -> Tensor:
     left, right = x.chunk(2, dim=-1)
     turned: Tensor = x * cos + torch.cat((-right, left), dim=-1) * sin
     return turned
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, future: Tensor, dropout: float) -> Tensor:
+    """Causal attention written out, for the compiler to fuse mask, scale, softmax and casts into one pass.
+
+    q (B, heads, T, head_width); k and v may have fewer heads, each serving as many queries. `future` is
+    True where a key comes after the query, at least (T, T). Block by block of queries: no block meets
+    the keys after its own, which spares up to half of the scores.
+    """
+    shared_by, length = q.shape[1] // k.shape[1], q.shape[2]
+    if shared_by > 1:
+        k, v = (t.repeat_interleave(shared_by, dim=1) for t in (k, v))
+    blocks = max(1, min(MOST_BLOCKS, length // SHORTEST_BLOCK))
+    edges = [length * i // blocks for i in range(blocks + 1)]
+    mixed = []
+    for first, last in pairwise(edges):
+        scores = q[:, :, first:last] @ k[:, :, :last].transpose(-2, -1)
+        scores = scores * (1.0 / math.sqrt(q.shape[-1]))
+        scores = scores.masked_fill(future[first:last, :last], float("-inf"))
+        weights = F.softmax(scores.float(), dim=-1).to(v.dtype)
+        mixed.append(F.dropout(weights, dropout) @ v[:, :, :last])
+    return torch.cat(mixed, dim=2) if len(mixed) > 1 else mixed[0]
+
+
+def value_gate(projection: nn.Linear, x: Tensor) -> Tensor:
+    """How much of its value embedding each token (B, T) adds in each head of values: 0 to 2, at first 1.
+
+    2 sigmoid of a product with the first channels of the attention's input `x`, whose weights start at
+    zero. Value embeddings as in nanochat (karpathy/nanochat, nanochat/gpt.py: `value_embeds`, `ve_gate`),
+    in the same layers; from modded-nanogpt, after value residual learning, Zhou et al. 2024,
+    arXiv 2410.17897.
+    """
+    return 2 * torch.sigmoid(projection(x[..., : projection.in_features]))

@@ -22,11 +22,15 @@ class DecoderShape:
     positions: str = "learned"
     rotary_theta: float = 10000.0
     mlp: str = "gelu"
+    gelu: str = "tanh"
+    """`tanh` or `sigmoid`: how GELU's curve is written; the same curve."""
     hidden: int | None = None
     """Inner width of the feed-forward part; `None` is 4 x width."""
     kv_heads: int | None = None
     """Heads of keys and values; `None` is `heads`."""
     qk_norm: bool = False
+    value_embeddings: bool = False
+    """Every second layer, the last included, adds an embedding of the token to its values."""
     bias: bool = True
     tied: bool = True
 
@@ -43,14 +47,31 @@ class DecoderShape:
     def inner_width(self) -> int:
         return self.hidden or 4 * self.width
 
+    @property
+    def mlp_form(self) -> str:
+        """`mlp`, or `gelu_sigmoid` where GELU is written so."""
+        return "gelu_sigmoid" if (self.mlp, self.gelu) == ("gelu", "sigmoid") else self.mlp
+
+    @property
+    def value_layers(self) -> tuple[int, ...]:
+        """The layers with value embeddings: every second one, counted from the last."""
+        return tuple(range((self.layers - 1) % 2, self.layers, 2)) if self.value_embeddings else ()
+
+    @property
+    def value_gate_width(self) -> int:
+        """Channels of the residual stream that the gate of a value embedding reads."""
+        return min(32, self.width)
+
 
 def flops_per_token(shape: DecoderShape) -> float:
     """Training FLOPs per token by the PaLM convention: 6 N + 12 layers width context.
 
     N counts the weights used in matrix products (blocks and head); Chowdhery et al. 2022, app. B.
-    Keys and values shared by several query heads save weights, not scores.
+    Keys and values shared by several query heads save weights, not scores. Embeddings, those of the
+    values too, are looked up and not multiplied; the gates of the latter are.
     """
     attention = 2 * shape.width * (shape.width + shape.kv_width)
     feed_forward = (3 if shape.mlp == "swiglu" else 2) * shape.width * shape.inner_width
-    matmul = shape.layers * (attention + feed_forward) + shape.vocabulary * shape.width
+    gates = len(shape.value_layers) * shape.value_gate_width * (shape.kv_heads or shape.heads)
+    matmul = shape.layers * (attention + feed_forward) + gates + shape.vocabulary * shape.width
     return 6.0 * matmul + 12.0 * shape.layers * shape.width * shape.context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 
 import pytest
@@ -63,3 +64,29 @@ def test_on_a_terminal_a_bar_is_drawn_and_markup_in_notes_is_left_alone(
     assert "train" in drawn
     assert "[/nonsense]" in drawn
     assert "100%" in drawn
+
+
+NOTE = "612/1000  5,290 tokens/s  loss 3.212  MFU 51 %  cpu 98 %  mem 1.0 GB"
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(80, 2), (140, 1)])
+def test_a_long_note_is_never_cut_and_takes_a_line_of_its_own_where_it_must(
+    monkeypatch: pytest.MonkeyPatch, columns: int, lines: int
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with progress_bar() as progress:
+        progress("training", 612, 1000, NOTE)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    every = [line.strip() for line in plain.replace("\r", "\n").splitlines() if line.strip()]
+    drawn = [line for line in every if " 0% " not in line]  # drawn once before anything is done
+    assert any(line.endswith(NOTE) for line in drawn)
+    assert any(line.startswith("training") and "61%" in line for line in drawn)
+    assert len(set(drawn)) == lines
+    assert all(len(line) <= columns for line in drawn)

@@ -139,7 +139,7 @@ def test_an_accelerator_without_device_clocks_has_no_bound() -> None:
 def test_steps_left_out_of_the_breakdown_are_named() -> None:
     compiling = phased(10, 5.0, "compile", "gc", forward=5.0)
     diagnosis = diagnose(measured(BUSY, HEALTHY, compiling))
-    assert diagnosis.not_examined == ("1 counted steps with compile: not in the breakdown",)
+    assert diagnosis.not_examined == ("1 counted step with compile: not in the breakdown",)
     assert diagnosis.steps.measured == 11
 
 

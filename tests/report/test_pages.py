@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from hotloop.core.course import MachineCourse, PairSpeeds, StepCourse
 from hotloop.core.judgement import (
     Diagnosis,
     Finding,
@@ -18,12 +21,15 @@ from hotloop.core.judgement import (
     Verdict,
 )
 from hotloop.core.measurement import Environment
+from hotloop.core.step import StepRecord
+from hotloop.core.telemetry import GpuSample, TelemetrySample
+from hotloop.judge.course import arms_course, machine_course, step_course
+from hotloop.judge.targets import check_targets
 from hotloop.report.html import Page, render_html, write_html
-from hotloop.report.svg import MAX_POINTS, loss_curves, thinned
 from hotloop.report.terminal import render_breakdown, render_diagnosis, render_verdict
 
 EVIL = "<script>alert('1')</script>"
-VOID = {"meta", "br", "line", "rect", "polyline"}
+VOID = {"meta", "br"}
 
 
 class Balanced(HTMLParser):
@@ -33,26 +39,33 @@ class Balanced(HTMLParser):
         super().__init__()
         self.open: list[str] = []
         self.seen: set[str] = set()
+        self.ids: list[str] = []
+        self.links: list[str] = []
 
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        self.seen.add(tag)
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_startendtag(tag, attrs)
         if tag not in VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag: str, attrs: object) -> None:
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.add(tag)
+        found = dict(attrs)
+        assert not any(name.startswith("on") for name in found)
+        self.ids += [found["id"]] if found.get("id") else []
+        self.links += [found["href"]] if found.get("href") else []
 
     def handle_endtag(self, tag: str) -> None:
-        if tag not in VOID:
-            assert self.open.pop() == tag
+        assert self.open.pop() == tag
 
 
-def tags_of(page: str) -> set[str]:
+def parsed(page: str) -> Balanced:
     parser = Balanced()
     parser.feed(page)
     parser.close()
     assert parser.open == []
-    return parser.seen
+    assert len(set(parser.ids)) == len(parser.ids)
+    assert set(parser.links) <= {f"#{name}" for name in parser.ids}
+    return parser
 
 
 def findings(count: int) -> tuple[Finding, ...]:
@@ -108,31 +121,100 @@ ENVIRONMENT = Environment(
     hotloop="0.1.0",
     variables={"OMP_NUM_THREADS": EVIL},
 )
+
+
+def course(count: int = 40, *, loss: float = 3.0) -> StepCourse:
+    """A step in ten evaluates and takes twice as long; the first compiles for twenty seconds."""
+    records = [
+        StepRecord(
+            n,
+            20.0 if n == 0 else 0.2 if n % 10 == 5 else 0.1,
+            host={"forward": 0.04, "backward": 0.06, **({"eval": 0.1} if n % 10 == 5 else {})},
+            tokens=512,
+            loss=loss,
+            grad_norm=1.5,
+            tags=("compile",) if n == 0 else ("eval", EVIL) if n % 10 == 5 else (),
+        )
+        for n in range(count)
+    ]
+    found = step_course(records)
+    assert found is not None
+    return found
+
+
+def machine(*, num_gpus: int = 1, count: int = 30) -> MachineCourse:
+    gpus = tuple(
+        GpuSample(
+            i, name=EVIL, busy_fraction=0.9, memory_bytes=60, memory_total_bytes=100, power_w=650.0,
+            power_limit_w=700.0, sm_clock_mhz=1980.0, temperature_c=60.0, throttled_by=(EVIL,),
+        )
+        for i in range(num_gpus)
+    )  # fmt: skip
+    found = machine_course(
+        [
+            TelemetrySample(
+                1e9 + n + (3600 if n > 20 else 0), process_cpus=1.9, process_bytes=10**9,
+                cpu_fraction=0.97, iowait_fraction=0.01, steal_fraction=0.0, memory_bytes=2 * 10**9,
+                memory_total_bytes=25 * 10**9, group_bytes=15 * 10**8, memory_limit_bytes=25 * 10**9,
+                disk_read_bytes_per_s=0.0, disk_write_bytes_per_s=1e6, gpus=gpus,
+                sampler_fraction=0.001,
+            )
+            for n in range(count)
+        ]
+    )  # fmt: skip
+    assert found is not None
+    return found
+
+
+RECORDS = [StepRecord(n, 0.1, loss=9.0 - n / 10) for n in range(25)]
 FULL = Page(
     title=EVIL,
     answer=EVIL,
-    verdict=VERDICT,
-    diagnosis=DIAGNOSIS,
-    breakdowns={EVIL: DIAGNOSIS.breakdown, "other": {"eval": 1.0}, "empty": {}},
-    loss_curves={EVIL: [(0, 9.0), (1, float("nan")), (2, 8.0), (3, 7.5)], "empty": []},
-    facts=((EVIL, EVIL),),
-    settings=((EVIL, EVIL, EVIL),),
-    environment=ENVIRONMENT,
-    sample=EVIL,
+    problems=(EVIL,),
     notes=(EVIL,),
+    facts=((EVIL, EVIL),),
+    verdict=VERDICT,
+    pairs=(PairSpeeds(1, 1600.0, 4200.0), PairSpeeds(2, 1500.0, None)),
+    pairs_of=(EVIL, "hotloop", "token"),
+    arms=arms_course([RECORDS, RECORDS], [RECORDS]),
+    breakdowns={EVIL: DIAGNOSIS.breakdown, "other": {"eval": 0.5, EVIL: 0.5}, "empty": {}},
+    device={"compute": 0.8, "idle": 0.2},
+    ranks=(("rank 0", EVIL),),
+    steps=course(),
+    held_out={EVIL: [(20, 5.0), (40, float("nan"))]},
+    machine=machine(),
+    cpus=2.0,
+    use=((EVIL, EVIL),),
+    targets=check_targets(None, verdict=VERDICT),
+    diagnosis=DIAGNOSIS,
+    sample=EVIL + "\x00\x1b[31m",
+    environment=ENVIRONMENT,
+    settings=((EVIL, EVIL, EVIL), ("key", "value", "default")),
+    footer=EVIL,
 )
 
 
 def test_full_page_is_well_formed_and_runs_nothing() -> None:
     page = render_html(FULL)
-    assert "script" not in tags_of(page)
-    assert "<script" not in page
-    for outside in ("http://", "https://", "src=", "@import", "url("):
+    found = parsed(page)
+    assert found.seen & {"script", "link", "img", "iframe", "object", "form"} == set()
+    for outside in ("<script", "http://", "https://", "src=", "@import", "url(", "javascript:"):
         assert outside not in page
+    assert "\x00" not in page
+    assert "\x1b" not in page
+    assert set(found.ids) == {
+        "before-after", "time", "loss", "speed", "targets", "hardware", "findings", "sample",
+        "environment", "settings",
+    }  # fmt: skip
+
+
+def test_commands_between_backticks_are_shown_as_code_and_still_escaped() -> None:
+    page = render_html(Page(title="t", notes=("run `hotloop report <b>` and `more`",)))
+    assert "<code>hotloop report &lt;b&gt;</code> and <code>more</code>" in page
 
 
 def test_page_escapes_attributes_too() -> None:
-    quoted = Page(title="t", loss_curves={'" onload="x': [(0, 1.0)]})
+    quoted = Page(title="t", held_out={'" onload="x': [(0, 1.0), (1, 2.0)]})
     assert '" onload="' not in render_html(quoted)
 
 
@@ -147,30 +229,101 @@ def test_page_escapes_attributes_too() -> None:
                 "incomparable", None, None, None, None, Parity("not_checked", None), "a", "b"
             ),
         ),
+        Page(title="ratio without end", verdict=replace(VERDICT, ratio_high=math.inf)),
+        Page(title="no time at all", verdict=replace(VERDICT, baseline_s_per_work=0.0)),
         Page(title="no steady step", diagnosis=Diagnosis(None, Steps(0, 0, None))),
-        Page(title="diverged", loss_curves={"a": [(0, float("inf"))]}),
-        Page(title="one point", loss_curves={"a": [(5, 2.0)]}),
+        Page(title="diverged", steps=course(loss=float("inf"))),
+        Page(title="one step", steps=course(1)),
+        Page(title="one evaluation", held_out={"held-out": [(5, 2.0)]}),
+        Page(title="pairs without a verdict", pairs=(PairSpeeds(1, None, 4.0),)),
+        Page(title="no pair measured", pairs=(PairSpeeds(1, None, None),)),
+        Page(title="eight GPUs", machine=machine(num_gpus=8)),
+        Page(title="two samples", machine=machine(num_gpus=0, count=2)),
         Page(title="\udcff lone surrogate of a file name"),
     ],
     ids=lambda page: page.title.encode("ascii", "replace").decode(),
 )
 def test_page_with_missing_parts_is_well_formed(page: Page, tmp_path: Path) -> None:
     write_html(tmp_path / "page.html", page)
-    tags_of((tmp_path / "page.html").read_text(encoding="utf-8"))
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    parsed(text)
+    drawn = text.partition("<body>")[2]
+    assert not re.search(r"\bnan\b|\binf\b", re.sub("<title>.*?</title>", "", drawn), re.IGNORECASE)
 
 
 def test_page_shows_the_answer_before_anything_else() -> None:
     page = render_html(Page(title="t", answer="THE ANSWER", verdict=VERDICT, facts=(("a", "b"),)))
     body = page.partition("<body>")[2]
-    assert body.index("THE ANSWER") < body.index("<dl>") < body.index("<h2>")
+    assert body.index("THE ANSWER") < body.index("<dl") < body.index("<h2>")
 
 
-def test_long_loss_curve_is_thinned_and_keeps_its_last_point() -> None:
-    points = [(step, 1.0) for step in range(100_000)]
-    kept = thinned(points)
-    assert len(kept) <= MAX_POINTS + 1
-    assert kept[-1] == points[-1]
-    assert len(loss_curves({"a": points})) < 20_000
+def test_damage_is_said_right_below_the_answer() -> None:
+    body = render_html(
+        Page(title="t", answer="ANSWER", problems=("steps.jsonl:5",), facts=(("a", "b"),))
+    )
+    assert body.index("ANSWER") < body.index("steps.jsonl:5") < body.index("<dl")
+
+
+def test_every_pair_and_the_interval_are_drawn_with_their_numbers() -> None:
+    page = render_html(FULL)
+    for text in (
+        "2.71x (2.60 to 2.82)",
+        "pair 1: 2.6000x",
+        "pair 2: 2.8000x",
+        "1.60 K tokens/s",
+        "4.30 K tokens/s",
+        "noise floor, 0.8 %",
+        "ratio and its 95 % interval",
+        "2.62x",  # of the first pair's own speeds
+        "not yet",
+    ):
+        assert text in page, text
+
+
+def test_bars_over_time_mark_tagged_steps_and_name_the_one_that_is_cut_off() -> None:
+    page = render_html(Page(title="t", steps=course()))
+    assert "1 bar is cut off at the top; the highest is 20 s a step (step 0)" in page
+    assert "each bar is one step" in page
+    assert "compile: 1 in step 0" in page
+    assert page.count("<title>eval: 1 in step") == 4
+    assert "step 15: 200 ms a step; forward 20.0 %; backward 30.0 %; eval 50.0 %" in page
+
+
+def test_a_step_clock_without_phases_is_drawn_as_whole_bars() -> None:
+    found = step_course([StepRecord(n, 0.1) for n in range(5)])
+    page = render_html(Page(title="t", steps=found))
+    assert 'class="ph-other" d="M0' in page
+
+
+def test_losses_that_are_no_numbers_are_said_where_nothing_can_be_drawn() -> None:
+    page = render_html(Page(title="t", steps=course(3, loss=float("nan"))))
+    assert "no number at 3 steps, first at step 0" in page
+
+
+def test_limits_far_above_the_values_are_named_and_not_drawn() -> None:
+    page = render_html(Page(title="t", machine=machine(), cpus=2.0))
+    assert "allowed: 2 CPUs (dashed)" in page
+    assert "limit of this run: 25 GB (above this scale)" in page
+    assert "the run was stopped and continued (1)" in page
+
+
+def test_what_held_a_gpu_down_is_said() -> None:
+    page = render_html(Page(title="t", machine=machine()))
+    assert "in 100 % of the samples" in page
+    assert "GPU busy: GPU 0" in page
+    many = render_html(Page(title="t", machine=machine(num_gpus=8)))
+    assert "3 more GPUs are not drawn" in many
+
+
+def test_a_page_of_a_million_steps_is_small() -> None:
+    records = [
+        StepRecord(n, 0.1, host={"forward": 0.04, "backward": 0.06}, tokens=512, loss=3.0 + n % 7)
+        for n in range(1000)
+    ]
+    few = len(render_html(Page(title="t", steps=step_course(records))))
+    many = len(render_html(Page(title="t", steps=step_course(records * 20))))
+    assert few < 200_000
+    assert many < 1.3 * few
 
 
 def test_at_most_three_findings_are_shown_and_the_rest_counted() -> None:
@@ -186,6 +339,16 @@ def test_breakdown_column_adds_up_to_its_total() -> None:
     assert sum(shares) == pytest.approx(100.0)
     assert lines[-1].split()[:2] == ["total", "100.0"]
     assert [line.split()[0] for line in lines[1:3]] == ["data_wait", "forward"]
+
+
+def test_breakdown_on_the_page_adds_up_and_its_bar_too() -> None:
+    fractions = {"forward": 1 / 3, "data_wait": 1 / 3, "backward": 1 / 3}
+    page = render_html(Page(title="t", breakdowns={"run": fractions}))
+    table = page.partition('class="breakdown"')[2].partition("</table>")[0]
+    *shares, total = (float(text) for text in re.findall(r"([\d.]+) %</td>", table))
+    assert sum(shares) == pytest.approx(total) == 100.0
+    bar = page.partition('class="stack"')[2].partition("</div>")[0]
+    assert sum(map(float, re.findall(r"flex:([\d.]+)", bar))) == pytest.approx(1.0, abs=1e-4)
 
 
 def test_ledger_lists_dropped_trials_with_their_reason() -> None:

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from hotloop.core.judgement import Finding, Outcome, Parity, ParityName, Verdict
-from hotloop.report.words import answer, gain, headline, is_kept
+from hotloop.report.words import answer, gain, headline, is_kept, trouble
 
 OUTCOMES = typing.get_args(Outcome)
 PARITIES = typing.get_args(ParityName)
@@ -120,3 +120,9 @@ def test_arms_of_others_are_named() -> None:
 def test_loose_gain_is_not_sold_as_an_estimate() -> None:
     assert gain(Finding("HL302", "t", 1.4)) == "at most 1.40x"
     assert "only when tried" in gain(Finding("HL302", "t", 4.0, gain_is_loose=True))
+
+
+def test_trouble_counts_what_was_seen_and_is_silent_about_nothing() -> None:
+    assert trouble(spikes=1, skipped=2) == "1 spike, 2 updates left out"
+    assert trouble(skipped=1, rollbacks=1) == "1 update left out, 1 rollback"
+    assert trouble() == ""

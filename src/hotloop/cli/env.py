@@ -40,8 +40,8 @@ def env(
     from hotloop.hardware.device import fast_dtypes, pick_device, why_compile_cannot_run
     from hotloop.hardware.environment import read_environment
     from hotloop.hardware.limits import default_threads
-    from hotloop.report.html import environment_rows
     from hotloop.report.machine import ceiling_rows
+    from hotloop.report.tables import environment_rows
     from hotloop.report.terminal import render_rows
 
     device = pick_device("auto")

@@ -90,6 +90,7 @@ def _live(watched: RunMonitor | SystemMonitor, every_s: float) -> None:
 def read_facts(directory: Path) -> RunFacts | None:
     """What the files of a run say about it; `None` before it has written its settings."""
     from hotloop.cli.run_directory import ceilings_of, model_flops
+    from hotloop.core.ceilings import PRECISION_DTYPES
     from hotloop.core.census import Census
     from hotloop.core.files import read_json
     from hotloop.core.measurement import Environment
@@ -111,7 +112,9 @@ def read_facts(directory: Path) -> RunFacts | None:
         census = Census(
             device="cpu" if environment.cuda is None else "cuda",
             num_threads=train.num_threads if isinstance(train.num_threads, int) else None,
-            matmul_dtypes=tuple(_DTYPES[name] for name in (train.precision,) if name in _DTYPES),
+            matmul_dtypes=tuple(
+                PRECISION_DTYPES[name] for name in (train.precision,) if name in PRECISION_DTYPES
+            ),
         )
     threads = census.num_threads
     return RunFacts(
@@ -121,7 +124,3 @@ def read_facts(directory: Path) -> RunFacts | None:
         census=census,
         ceilings=None if threads is None else ceilings_of(environment, threads),
     )
-
-
-_DTYPES = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "float16"}
-"""Names of `train.precision` as a census says them."""

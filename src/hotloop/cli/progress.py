@@ -51,23 +51,33 @@ def plain_lines(write: Callable[[str], None]) -> Progress:
 
 @contextmanager
 def _bars() -> Iterator[Progress]:
-    from rich.console import Console
-    from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.console import Console, RenderableType
+    from rich.progress import BarColumn, TaskID, TaskProgressColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
+    from rich.table import Table
+    from rich.text import Text
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=30),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-    )
+    parts = (BarColumn(bar_width=30), TaskProgressColumn(), TimeRemainingColumn())
+
+    class Lines(Bars):
+        """A task a line; a note that does not fit beside its bar stands below it."""
+
+        def get_renderables(self) -> Iterator[RenderableType]:
+            shown = [task for task in self.tasks if task.visible]
+            width = max((len(task.description) for task in shown), default=0)
+            for task in shown:
+                note = str(task.fields["note"])
+                cells = [Text(task.description.ljust(width)), *(part(task) for part in parts)]
+                line = Table.grid(padding=(0, 1))
+                fits = width + 46 + len(note) <= self.console.width
+                line.add_row(*cells, *([Text(note)] if fits else []))
+                yield line
+                if not fits:
+                    yield Text(f"  {note}", no_wrap=True, overflow="ellipsis")
+
     # Redirecting stdout is for a terminal only: `hotloop ... > file` must still fill the file.
-    bars = Bars(
-        *columns,
-        console=Console(stderr=True),
-        auto_refresh=False,
-        redirect_stdout=sys.stdout.isatty(),
+    bars = Lines(
+        console=Console(stderr=True), auto_refresh=False, redirect_stdout=sys.stdout.isatty()
     )
     tasks: dict[str, TaskID] = {}
     current: str | None = None

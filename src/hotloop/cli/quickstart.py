@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from hotloop.quickstart.program import Compared, Quickstart
-    from hotloop.report.html import Page
+    from hotloop.quickstart.program import Quickstart
 
 
 @click.command()
@@ -37,6 +36,8 @@ def quickstart(out: Path, minutes: float, json_file: str | None) -> None:
     """
     from hotloop.cli.output import write_object
     from hotloop.cli.progress import progress_bar
+    from hotloop.cli.report import compile_cost, page_of
+    from hotloop.cli.run_directory import read_run
     from hotloop.core.files import to_plain
     from hotloop.quickstart.program import measure_and_judge, train_with
     from hotloop.report.html import write_html
@@ -48,61 +49,14 @@ def quickstart(out: Path, minutes: float, json_file: str | None) -> None:
     click.echo("The hotloop process of middle speed:")
     click.echo(f"{render_diagnosis(compared.diagnosis)}\n")
     found = train_with(out, compared, minutes=minutes)
-    write_html(out / "report.html", page(found, compared))
+    write_html(out / "report.html", page_of(read_run(out)))
     if json_file is not None:
         write_object(to_plain(found), json_file)
     click.echo(f"\n{_trained(found)}. A sample of what it writes:\n")
     click.echo("\n".join(f"    {_printable(line)}" for line in found.trained.sample.splitlines()))
-    for name, value in compile_cost(found):
+    for name, value in compile_cost(to_plain(found)):
         click.echo(f"\n{name}: {value}")
     click.echo(f"\nEverything is in {out}; look at {out / 'report.html'}")
-
-
-def page(found: Quickstart, compared: Compared) -> Page:
-    """The same as a page."""
-    from hotloop.core.settings import load_settings
-    from hotloop.quickstart.program import loss_curve
-    from hotloop.report.html import Page
-    from hotloop.report.numbers import size
-    from hotloop.report.words import answer
-
-    settings = load_settings(Path(found.trained.run) / "config.yaml")
-    return Page(
-        title="hotloop quickstart",
-        answer=answer(found.verdict),
-        verdict=found.verdict,
-        diagnosis=found.diagnosis,
-        breakdowns={"hotloop": found.diagnosis.breakdown},
-        loss_curves={
-            "plain": loss_curve(compared.plain_runs),
-            "hotloop": loss_curve(compared.tuned_runs),
-        },
-        facts=(
-            ("final training", _trained(found)),
-            ("highest host memory of a measured hotloop process", size(found.host_peak_bytes)),
-            *compile_cost(found),
-        ),
-        settings=[
-            (key, str(value), settings.origin(key)) for key, value in settings.config.flat().items()
-        ],
-        environment=compared.tuned_runs[-1].environment,
-        sample=found.trained.sample,
-    )
-
-
-def compile_cost(found: Quickstart) -> list[tuple[str, str]]:
-    """What compiling cost, and when it is won back: a ratio of steady steps does not say."""
-    from hotloop.report.numbers import seconds
-
-    if found.compile_s is None or found.steps_until_compile_pays is None:
-        return []
-    pays = found.steps_until_compile_pays
-    return [
-        (
-            "compiling",
-            f"{seconds(found.compile_s)} before the first step, won back after {pays} steps",
-        )
-    ]
 
 
 def _trained(found: Quickstart) -> str:

@@ -10,8 +10,11 @@ import click
 
 from hotloop.cli.output import write_object
 from hotloop.cli.run_directory import Found, read_run
+from hotloop.cli.run_notes import num_done
+from hotloop.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from hotloop.core.course import PairSpeeds
     from hotloop.core.settings import Settings
     from hotloop.report.html import Page
 
@@ -23,8 +26,8 @@ if TYPE_CHECKING:
 def report(run: Path, json_file: str | None, html_file: Path | None) -> None:
     """Say what the run or comparison in the directory RUN showed.
 
-    Reads config.yaml, steps.jsonl, census.json, measurement.json, diagnosis.json, verdict.json:
-    whatever is there, also of a run that was interrupted.
+    Reads whatever is there, also of a run that still trains, was interrupted, or is damaged: then
+    everything else is shown, and the exit code is 2.
     """
     found = read_run(run)
     if html_file is not None:
@@ -37,36 +40,108 @@ def report(run: Path, json_file: str | None, html_file: Path | None) -> None:
         click.echo(text_of(found))
         if html_file is not None:
             click.echo(f"\npage written to {html_file}")
+    if found.problems:
+        raise _damage(found)
 
 
-def facts_of(found: Found) -> list[tuple[str, str]]:
-    """The few numbers a reader looks for first, in words."""
+def _damage(found: Found) -> UsageError:
+    """The first thing that is damaged, said last: everything else was shown."""
+    first, *others = found.problems
+    more = f" (and {len(others)} more, listed above)" if others else ""
+    return UsageError(f"{first.what}{more}", where=first.where, do=first.do)
+
+
+def answer_of(found: Found) -> str:
+    """The one sentence a reader came for."""
+    from hotloop.report.words import answer, run_answer
+
+    if found.verdict is not None:
+        return answer(found.verdict)
+    run = found.run
+    if found.trials is not None and run.measurement is None:
+        return "No verdict yet."
+    if run.measurement is None or run.measurement.samples:
+        return ""
+    from hotloop.judge.course import pace
+
+    records = run.measurement.records
+    settings = run.settings
+    return run_answer(
+        done=num_done(records) if settings is not None else len(records),
+        planned=settings.config.train.steps if settings is not None else None,
+        state=run.state,
+        pace=pace(records),
+        loss=next((r.loss for r in reversed(records) if r.loss is not None), None),
+        held_out=run.evals[-1]["loss"] if run.evals else None,
+        breakdown=run.diagnosis.breakdown if run.diagnosis is not None else {},
+    )
+
+
+def facts_of(found: Found, *, brief: bool = False) -> list[tuple[str, str]]:
+    """The few numbers a reader looks for first, in words; `brief` leaves the long ones out."""
     from hotloop.report import numbers
 
-    facts: list[tuple[str, str]] = []
-    records = found.measurement.records if found.measurement else ()
+    run, facts = found.run, list[tuple[str, str]]()
+    of = "final training: " if found.trained is not None else ""
+    records = run.measurement.records if run.measurement else ()
     if last := next((r for r in reversed(records) if r.loss is not None), None):
-        facts.append(("loss", f"{numbers.loss(last.loss)} at step {last.step}"))
-    if found.evals:
-        last_eval = found.evals[-1]
+        facts.append((f"{of}loss", f"{numbers.loss(last.loss)} at step {last.step}"))
+    if run.evals:
+        last_eval = run.evals[-1]
         facts.append(
-            ("held-out loss", f"{numbers.loss(last_eval['loss'])} at step {last_eval['step']}")
+            (f"{of}held-out loss", f"{numbers.loss(last_eval['loss'])} at step {last_eval['step']}")
         )
-    if found.diagnosis is not None and found.diagnosis.steps.tokens_per_s is not None:
-        facts.append(("speed", numbers.rate(found.diagnosis.steps.tokens_per_s, "tokens")))
-    if found.utilization is not None:
-        from hotloop.report.machine import utilization_rows
+        if (averaged := last_eval.get("averaged_loss")) is not None:
+            facts.append((f"{of}with averaged weights", numbers.loss(averaged)))
+    if run.diagnosis is not None and run.diagnosis.steps.tokens_per_s is not None:
+        speed = numbers.rate(run.diagnosis.steps.tokens_per_s, "tokens")
+        facts.append((f"{of}speed, slow steps included", speed))
+    if run.ranks is not None:
+        from hotloop.report.ranks import rank_rows, ranks_answer
 
-        facts.extend(utilization_rows(found.utilization))
-    census = found.measurement.census if found.measurement else None
+        facts.append((f"{of}processes", ranks_answer(run.ranks)))
+        facts.extend([] if brief else rank_rows(run.ranks))
+    used = run.utilization
+    if not brief:
+        facts.extend(use_rows(found))
+    elif used is not None and used.palm_mfu is not None:
+        both = (
+            f"{numbers.percent(used.palm_mfu)} (PaLM), {numbers.percent(used.causal_mfu)} (causal)"
+        )
+        facts.append(("MFU", both))
+    census = run.measurement.census if run.measurement else None
     if census is not None and census.host_peak_bytes is not None:
-        facts.append(("host memory, peak", numbers.size(census.host_peak_bytes)))
-    trained = (found.quickstart or {}).get("trained")
-    if isinstance(trained, dict) and isinstance(trained.get("run"), str):
-        facts.append(("trained with it", f"`hotloop report {trained['run']}`"))
-    if found.environment is not None:
-        facts.append(("device", found.environment.device))
+        whose = "host memory of rank 0" if run.ranks is not None else "host memory"
+        facts.append((f"{of}{whose}, peak", numbers.size(census.host_peak_bytes)))
+    measured_peak = (found.quickstart or {}).get("host_peak_bytes")
+    if isinstance(measured_peak, int):
+        facts.append(("host memory of a measured process, peak", numbers.size(measured_peak)))
+    facts.extend(compile_cost(found.quickstart))
+    if found.trained is not None:
+        facts.append(("trained with it", f"`hotloop report {found.trained.directory}`"))
+    environment = run.environment or found.environment
+    if environment is not None:
+        facts.append(("device", environment.device))
     return facts
+
+
+def use_rows(found: Found) -> list[tuple[str, str]]:
+    """Model FLOP/s and MFU, or why there is none."""
+    from hotloop.report.machine import utilization_rows
+
+    used = found.run.utilization
+    return [] if used is None else utilization_rows(used)
+
+
+def compile_cost(quickstart: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """What compiling cost, and when it is won back: a ratio of steady steps does not say."""
+    from hotloop.report.numbers import seconds
+
+    found = quickstart or {}
+    spent, pays = found.get("compile_s"), found.get("steps_until_compile_pays")
+    if not isinstance(spent, int | float) or not isinstance(pays, int):
+        return []
+    return [("compiling", f"{seconds(spent)} before the first step, won back after {pays:,} steps")]
 
 
 def settings_rows(settings: Settings | None) -> list[tuple[str, str, str]]:
@@ -77,47 +152,110 @@ def settings_rows(settings: Settings | None) -> list[tuple[str, str, str]]:
     return [(key, json.dumps(flat[key]).strip('"'), settings.origin(key)) for key in flat]
 
 
+def problem_lines(found: Found) -> list[str]:
+    """What is damaged, a line each."""
+    return [f"{each.where}: {each.what}" if each.where else each.what for each in found.problems]
+
+
 def text_of(found: Found) -> str:
-    """For a terminal: the verdict first where there is one."""
+    """For a terminal: the answer first."""
     from hotloop.report import terminal
+    from hotloop.report.checklist import render_targets
 
     parts = [str(found.directory)]
     if found.verdict is not None:
         parts.append(terminal.render_verdict(found.verdict))
+    elif sentence := answer_of(found):
+        parts.append(sentence)
+    if found.problems:
+        parts.append(
+            "\n".join(["damaged, and left out", *(f"  {line}" for line in problem_lines(found))])
+        )
     # The diagnosis opens with the speed.
-    facts = [fact for fact in facts_of(found) if fact[0] != "speed"]
+    facts = [fact for fact in facts_of(found) if not fact[0].startswith("speed,")]
     parts.append(terminal.render_rows("run", facts))
     parts.append("\n".join(found.notes))
+    parts.append(terminal.render_pairs(pairs_of(found)) if found.verdict is None else "")
     if found.diagnosis is not None:
         parts.append(terminal.render_diagnosis(found.diagnosis))
-    rows = settings_rows(found.settings)
+    parts.append(render_targets(found.targets))
+    rows = settings_rows(found.run.settings)
     chosen = [row for row in rows if row[2] != "default"]
     if rows:
         parts.append(terminal.render_settings(chosen, num_defaults=len(rows) - len(chosen)))
     return "\n\n".join(part for part in parts if part)
 
 
+def pairs_of(found: Found) -> tuple[PairSpeeds, ...]:
+    """Work per second of every pair that was measured."""
+    from hotloop.judge.course import pair_speeds
+
+    if found.trials is None:
+        return ()
+    try:
+        return pair_speeds(found.trials.pairs)
+    except UsageError:  # a time that is no time: the verdict says so
+        return ()
+
+
 def page_of(found: Found) -> Page:
     """The same, as a `report.html.Page`."""
+    from hotloop.judge.course import arms_course, machine_course, step_course
     from hotloop.report.html import Page
-    from hotloop.report.words import answer
+    from hotloop.report.ranks import rank_rows
 
-    records = found.measurement.records if found.measurement else ()
-    curves = {"training loss": [(r.step, r.loss) for r in records if r.loss is not None]}
-    if found.evals:
-        curves["held-out loss"] = [(e["step"], e["loss"]) for e in found.evals]
-    name = found.settings.config.name if found.settings else found.directory.name
+    run, trials = found.run, found.trials
+    records = run.measurement.records if run.measurement else ()
+    held_out = {}
+    if run.evals:
+        held_out["held-out"] = [(e["step"], e["loss"]) for e in run.evals]
+    averaged = [(e["step"], e["averaged_loss"]) for e in run.evals if "averaged_loss" in e]
+    if averaged:
+        held_out["held-out, averaged weights"] = averaged
+    environment = run.environment or found.environment
+    sample = ((found.quickstart or {}).get("trained") or {}).get("sample")
+    name = run.settings.config.name if run.settings else found.directory.name
+    unit = found.verdict.unit if found.verdict is not None else "token"
     return Page(
-        title=f"hotloop: {name}",
-        answer=answer(found.verdict) if found.verdict else "",
-        verdict=found.verdict,
-        diagnosis=found.diagnosis,
-        loss_curves=curves,
-        facts=facts_of(found),
-        settings=settings_rows(found.settings),
-        environment=found.environment,
+        title=f"hotloop: {'quickstart' if found.trained is not None else name}",
+        answer=answer_of(found),
+        problems=problem_lines(found),
         notes=found.notes,
+        facts=facts_of(found, brief=True),
+        verdict=found.verdict,
+        pairs=pairs_of(found),
+        pairs_of=(trials.baseline, trials.candidate, unit) if trials else ("", "", unit),
+        arms=arms_course(
+            [m.records for m in trials.baseline_runs], [m.records for m in trials.candidate_runs]
+        )
+        if trials
+        else None,
+        breakdowns=_breakdowns(found),
+        device=run.diagnosis.device if run.diagnosis is not None else None,
+        ranks=rank_rows(run.ranks) if run.ranks is not None else (),
+        steps=step_course(records),
+        held_out=held_out,
+        machine=machine_course(run.telemetry),
+        cpus=environment.cpu_quota if environment is not None else None,
+        use=use_rows(found),
+        targets=found.targets,
+        diagnosis=found.diagnosis,
+        sample=sample if isinstance(sample, str) else "",
+        environment=environment,
+        settings=settings_rows(run.settings),
+        footer=f"Made by `hotloop report {found.directory}` from the files in that directory.",
     )
+
+
+def _breakdowns(found: Found) -> dict[str, dict[str, float]]:
+    bars: dict[str, dict[str, float]] = {}
+    if found.diagnosis is not None:
+        compared = found.verdict is not None or found.trials is not None
+        name = "the measured process of middle speed" if compared else "this run"
+        bars[name] = found.diagnosis.breakdown
+    if found.trained is not None and found.trained.diagnosis is not None:
+        bars["the final training"] = found.trained.diagnosis.breakdown
+    return bars
 
 
 def object_of(found: Found) -> dict[str, Any]:
@@ -130,10 +268,18 @@ def object_of(found: Found) -> dict[str, Any]:
     return {
         "schema": "hotloop.report/1",
         "run": str(found.directory),
+        "state": found.run.state,
+        "answer": answer_of(found),
         "notes": list(found.notes),
+        "problems": [
+            {"what": each.what, "where": each.where, "do": each.do} for each in found.problems
+        ],
         "verdict": plain(found.verdict),
         "diagnosis": plain(found.diagnosis),
+        "targets": [to_plain(target) for target in found.targets],
         "utilization": plain(found.utilization),
+        "ranks": plain(found.ranks),
+        "pairs": [to_plain(pair) for pair in pairs_of(found)],
         "quickstart": found.quickstart,
         "evals": list(found.evals),
         "settings": {
@@ -144,4 +290,5 @@ def object_of(found: Found) -> dict[str, Any]:
         else None,
         "environment": plain(found.environment),
         "measurement": plain(found.measurement),
+        "trained": None if found.trained is None else object_of(found.trained),
     }

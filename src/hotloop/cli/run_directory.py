@@ -1,20 +1,36 @@
-"""What a run directory holds: every stored stage, also of a run that was interrupted."""
+"""What a run directory holds: every stored stage, also of a run that is damaged or was interrupted.
+
+What cannot be read is left out and named; everything else is there.
+"""
 
 from __future__ import annotations
 
-import json
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from hotloop.core.errors import UsageError
+from hotloop.cli.reading import Reading, evaluations, mapping, measurement_of
+from hotloop.cli.run_notes import comparison_notes, note_what_is_missing, num_done
+from hotloop.core.errors import HotloopError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hotloop.cli.trials_directory import Trials
     from hotloop.core.ceilings import Ceilings
-    from hotloop.core.judgement import Diagnosis, ModelFlops, Utilization, Verdict
+    from hotloop.core.judgement import (
+        Diagnosis,
+        ModelFlops,
+        RankComparison,
+        Target,
+        Utilization,
+        Verdict,
+    )
     from hotloop.core.measurement import Environment, Measurement
     from hotloop.core.settings import Settings
+    from hotloop.core.step import StepRecord
+    from hotloop.core.telemetry import TelemetrySample
 
 STAGES = (
     "verdict.json",
@@ -23,76 +39,171 @@ STAGES = (
     "measurement.json",
     "steps.jsonl",
     "steps-0.jsonl",
+    "config.yaml",
+    "trials",
+    "plan.json",
 )
-"""Files, any of which makes a directory worth reporting on."""
+"""Any of these makes a directory worth reporting on."""
+
+State = Literal["running", "finished", "stopped", "recorded"]
+"""`recorded`: steps are there, and not how many there should be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a run directory holds. `None` or empty: not there."""
+    """What a run directory holds. `None` or empty: not there, or damaged."""
 
     directory: Path
-    settings: Settings | None
-    environment: Environment | None
-    measurement: Measurement | None
-    diagnosis: Diagnosis | None
-    verdict: Verdict | None
-    quickstart: dict[str, Any] | None
-    evals: tuple[dict[str, Any], ...]
-    notes: tuple[str, ...]
+    settings: Settings | None = None
+    environment: Environment | None = None
+    measurement: Measurement | None = None
+    diagnosis: Diagnosis | None = None
+    verdict: Verdict | None = None
+    quickstart: dict[str, Any] | None = None
+    evals: tuple[dict[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+    """What is missing, unfinished or otherwise good to know."""
     utilization: Utilization | None = None
+    ranks: RankComparison | None = None
+    """Of a training by several processes."""
+    problems: tuple[HotloopError, ...] = ()
+    """What is damaged, and where."""
+    state: State = "recorded"
+    telemetry: tuple[TelemetrySample, ...] = ()
+    trials: Trials | None = None
+    """The processes of a comparison."""
+    trained: Found | None = None
+    """The quickstart's final training."""
+    targets: tuple[Target, ...] = ()
+
+    @property
+    def run(self) -> Found:
+        """Where the steps of the training are: here, or in the quickstart's final training."""
+        return self.trained if self.trained is not None else self
 
 
 def read_run(directory: Path) -> Found:
-    """Read every stored stage. Raises `UsageError` for nothing there, or for the first damage."""
-    from hotloop.core.files import read_json
-    from hotloop.core.judgement import Diagnosis, Verdict
-    from hotloop.core.measurement import Environment
-    from hotloop.core.settings import load_settings
-
+    """Read every stored stage. Raises `UsageError` when there is nothing to read at all."""
     if not directory.is_dir():
         what = "not a directory" if directory.exists() else "no such directory"
         raise UsageError(
             what, where=str(directory), do="give the run directory of a `hotloop` command"
         )
-    if not any((directory / name).is_file() for name in STAGES):
+    if not any((directory / name).exists() for name in STAGES):
         raise UsageError(
-            "nothing to report on yet"
-            if (directory / "config.yaml").is_file()
-            else "not a run directory",
+            "not a run directory",
             where=str(directory),
             do=f"a run directory holds at least one of {', '.join(STAGES)}",
         )
+    from hotloop.cli.trials_directory import find_trials
+    from hotloop.core.judgement import Diagnosis, Verdict
 
-    def stored(name: str, kind: type[Any]) -> Any:
-        path = directory / name
-        return read_json(path, kind) if path.is_file() else None
+    reading = Reading(directory)
+    found = _read_training(reading)
+    # A comparison on its own leaves its verdict beside its trials.
+    names = ("verdict.json", "trials/verdict.json")
+    name = next((name for name in names if (directory / name).is_file()), names[0])
+    verdict = reading.stored(name, Verdict)
+    trials, problems = find_trials(directory)
+    reading.problems.extend(problems)
+    trained = (
+        read_run(directory / "train") if (directory / "train" / "config.yaml").is_file() else None
+    )
+    found = replace(
+        found,
+        diagnosis=reading.stored("diagnosis.json", Diagnosis) or found.diagnosis,
+        verdict=verdict,
+        quickstart=reading.tried(lambda: mapping(directory / "quickstart.json")),
+        trials=trials,
+        trained=trained,
+    )
+    if trials is not None:
+        reading.notes.extend(comparison_notes(found))
+    if found.environment is None and trials is not None and trials.measured:
+        found = replace(found, environment=trials.measured[-1].environment)
+    parts = (found.settings, found.measurement, found.diagnosis, verdict, trials, found.quickstart)
+    if not any(part is not None for part in parts) and not reading.problems:
+        reading.notes.append("nothing has been recorded yet")
+    if trained is not None:
+        reading.notes.extend(f"final training: {note}" for note in trained.notes)
+        reading.problems.extend(trained.problems)
+    found = replace(found, notes=tuple(reading.notes))
+    targets = reading.tried(lambda: _targets(found))
+    return replace(found, targets=targets or (), problems=tuple(reading.problems))
 
-    config = directory / "config.yaml"
-    settings = load_settings(config) if config.is_file() else None
-    environment: Environment | None = stored("environment.json", Environment)
-    measurement = _measurement(directory, settings, environment)
-    verdict = stored("verdict.json", Verdict)
-    diagnosis = stored("diagnosis.json", Diagnosis)
-    if diagnosis is None and measurement is not None and measurement.records:
+
+def _read_training(reading: Reading) -> Found:
+    """The files that a training, or one measured process, writes."""
+    from hotloop.core.measurement import Environment
+    from hotloop.core.settings import load_settings
+    from hotloop.core.telemetry import TELEMETRY_FILE, readable_telemetry
+
+    directory, config = reading.directory, reading.directory / "config.yaml"
+    settings = reading.tried(lambda: load_settings(config)) if config.is_file() else None
+    environment = reading.stored("environment.json", Environment)
+    measurement = measurement_of(reading, settings, environment)
+    samples, damaged = readable_telemetry(directory / TELEMETRY_FILE)
+    reading.damaged_lines(directory / TELEMETRY_FILE, damaged, "telemetry")
+    evals = evaluations(reading)
+    state = _state(directory, settings, measurement)
+    diagnosis = None
+    if measurement is not None and measurement.records:
         from hotloop.judge.diagnose import diagnose
 
         try:
             diagnosis = diagnose(measurement)
         except ValueError as error:
-            raise UsageError(f"damaged step records: {error}", where=str(directory)) from error
+            reading.problems.append(
+                UsageError(f"damaged step records: {error}", where=str(directory))
+            )
+    note_what_is_missing(reading, settings, measurement, samples, state)
     return Found(
         directory=directory,
         settings=settings,
         environment=environment or (measurement.environment if measurement else None),
         measurement=measurement,
         diagnosis=diagnosis,
-        verdict=verdict,
-        quickstart=_mapping(directory / "quickstart.json"),
-        evals=_lines(directory / "evals.jsonl"),
-        notes=_notes(settings, measurement),
+        evals=evals,
         utilization=_utilization(directory, settings, measurement),
+        ranks=_ranks(reading, measurement),
+        state=state,
+        telemetry=tuple(samples),
     )
+
+
+def _state(directory: Path, settings: Settings | None, measurement: Measurement | None) -> State:
+    from hotloop.core.telemetry import TELEMETRY_FILE
+    from hotloop.monitor.follow import is_alive
+
+    if settings is None or (measurement is not None and measurement.arm != "train"):
+        return "recorded"
+    done = num_done(measurement.records) if measurement is not None else 0
+    if done >= settings.config.train.steps:
+        return "finished"
+    return "running" if is_alive(directory, ("steps.jsonl", TELEMETRY_FILE)) else "stopped"
+
+
+def _targets(found: Found) -> tuple[Target, ...]:
+    from hotloop.judge.targets import check_targets
+
+    run = found.run
+    repeats: tuple[tuple[StepRecord, ...], ...] = ()
+    if found.trials is not None:
+        trained = (found.quickstart or {}).get("trained")
+        with_plain = isinstance(trained, dict) and trained.get("settings") == "plain"
+        processes = found.trials.baseline_runs if with_plain else found.trials.candidate_runs
+        repeats = tuple(process.records for process in processes)
+    try:
+        return check_targets(
+            run.measurement,
+            diagnosis=run.diagnosis or found.diagnosis,
+            verdict=found.verdict,
+            telemetry=run.telemetry,
+            model=run.settings.config.model if run.settings is not None else None,
+            repeats=repeats,
+        )
+    except ValueError as error:
+        raise UsageError(f"damaged step records: {error}", where=str(run.directory)) from error
 
 
 def _utilization(
@@ -111,6 +222,21 @@ def _utilization(
     return utilize(measurement.records, model_flops(directory, settings), census, ceilings)
 
 
+def _ranks(reading: Reading, measurement: Measurement | None) -> RankComparison | None:
+    from hotloop.core.step import readable_steps, steps_of_ranks
+    from hotloop.judge.ranks import compare_ranks
+
+    if measurement is None or not measurement.records:
+        return None
+    by_rank: dict[int, Sequence[StepRecord]] = {0: measurement.records}
+    for rank, path in steps_of_ranks(reading.directory).items():
+        if rank:
+            read = partial(readable_steps, path)
+            by_rank[rank], damaged = reading.tried(read) or ([], {})
+            reading.damaged_lines(path, damaged, "step record")
+    return compare_ranks(by_rank)
+
+
 def ceilings_of(environment: Environment, num_threads: int | str) -> Ceilings | None:
     """What such a machine was measured to do; `None` when it was not measured from here."""
     from hotloop.hardware.ceilings import stored_ceilings
@@ -123,8 +249,6 @@ def model_flops(directory: Path, settings: Settings) -> ModelFlops | None:
 
     Loads torch.
     """
-    from dataclasses import replace
-
     from hotloop.core.judgement import ModelFlops
     from hotloop.data.tokenizer import Tokenizer
     from hotloop.models.shape import flops_per_token
@@ -141,104 +265,3 @@ def model_flops(directory: Path, settings: Settings) -> ModelFlops | None:
     # What does not grow with the context is matrix products with weights.
     matmul = flops_per_token(replace(shape, context=0))
     return ModelFlops(matmul=matmul, attention=flops_per_token(shape) - matmul)
-
-
-def _measurement(
-    directory: Path, settings: Settings | None, environment: Environment | None
-) -> Measurement | None:
-    """The stored measurement, or one built from what a training run writes as it goes."""
-    from hotloop.core.census import Census
-    from hotloop.core.files import read_json
-    from hotloop.core.measurement import Measurement, Plan
-    from hotloop.core.step import read_steps
-
-    path = directory / "measurement.json"
-    if path.is_file():
-        return read_json(path, Measurement)
-    steps = next(
-        (p for n in ("steps.jsonl", "steps-0.jsonl") if (p := directory / n).is_file()), None
-    )
-    if steps is None:
-        return None
-    records = tuple(read_steps(steps))
-    census = directory / "census.json"
-    warmup = sum("warmup" in record.tags for record in records)
-    planned = settings.config.train.steps if settings else len(records)
-    return Measurement(
-        arm="train",
-        command=(),
-        plan=Plan(warmup_steps=warmup, steps=max(planned - warmup, 0), timeout_s=0.0),
-        environment=environment or _unknown_environment(),
-        records=records,
-        census=read_json(census, Census) if census.is_file() else None,
-    )
-
-
-def _unknown_environment() -> Environment:
-    from hotloop.core.measurement import Environment
-
-    return Environment(
-        device="not recorded",
-        num_devices=1,
-        cpu_model=None,
-        num_cpus=1,
-        cpu_quota=1.0,
-        memory_limit_bytes=None,
-        platform="not recorded",
-        kernel=None,
-        python="not recorded",
-        torch=None,
-        cuda=None,
-        driver=None,
-        hotloop="not recorded",
-    )
-
-
-def _mapping(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UsageError(f"not valid JSON: {error}", where=str(path)) from error
-    if not isinstance(value, dict):
-        raise UsageError("damaged: not an object", where=str(path))
-    return value
-
-
-def _lines(path: Path) -> tuple[dict[str, Any], ...]:
-    """`evals.jsonl`. A torn last line was being written when the run ended."""
-    if not path.is_file():
-        return ()
-    evals = []
-    lines = path.read_bytes().splitlines(keepends=True)
-    for number, line in enumerate(lines, 1):
-        try:
-            value = json.loads(line)
-            evals.append({"step": int(value["step"]), "loss": float(value["loss"]), **value})
-        except (ValueError, TypeError, KeyError) as error:
-            if number == len(lines) and not line.endswith(b"\n"):
-                break
-            raise UsageError(
-                f"damaged evaluation: {error}", where=f"{path}:{number}", do="delete that line"
-            ) from error
-    return tuple(evals)
-
-
-def _notes(settings: Settings | None, measurement: Measurement | None) -> tuple[str, ...]:
-    notes: list[str] = []
-    if settings is not None and measurement is not None and measurement.arm == "train":
-        done = 1 + max((record.step for record in measurement.records), default=-1)
-        planned = settings.config.train.steps
-        if done < planned:
-            notes.append(
-                f"unfinished: {done} of {planned} steps; run the same `hotloop train` again to continue"
-            )
-    if measurement is not None:
-        if not measurement.records and not measurement.samples:
-            notes.append("no step has been recorded yet")
-        if any(r.loss is not None and not math.isfinite(r.loss) for r in measurement.records):
-            notes.append("a loss was not finite: the run diverged")
-        if measurement.census is not None:
-            notes.extend(measurement.census.notes)
-    return tuple(notes)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hotloop.core.config import known_keys
+
+if TYPE_CHECKING:
+    from hotloop.core.ranks import Ranks
+    from hotloop.train.joining import Meeting
+    from hotloop.train.start import Finished
 
 
 def _list_keys(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -46,25 +55,67 @@ def train(
 ) -> None:
     """Train a model from a CONFIG file; KEY=VALUE changes a setting.
 
-    Ctrl-C saves. The same command again continues where it stopped.
+    Ctrl-C saves. The same command again continues where it stopped. Several processes:
+    `torchrun --nproc-per-node 2 -m hotloop train CONFIG`; they share the microbatches of each step.
     """
     from hotloop.cli.output import write_object
     from hotloop.cli.progress import progress_bar
+    from hotloop.core.progress import silent
+    from hotloop.core.ranks import read_ranks
     from hotloop.core.settings import load_settings
-    from hotloop.report.numbers import rate
-    from hotloop.train.start import start
 
-    settings = load_settings(config, overrides)
-    directory = out or Path("runs") / settings.config.name
-    with progress_bar() as progress:
-        outcome = start(settings, directory, stop_after=stop_after, progress=progress, warn=_warn)
-    if json_file is not None:
-        write_object(asdict(outcome), json_file)
-    if json_file == "-":
+    ranks = read_ranks(os.environ)
+    with _meeting(ranks) as meeting:
+        settings = load_settings(config, overrides)
+        from hotloop.train.start import start
+
+        directory = out or Path("runs") / settings.config.name
+        tells = ranks.is_first
+        with progress_bar() if tells else nullcontext(silent) as progress:
+            outcome = start(
+                settings,
+                directory,
+                stop_after=stop_after,
+                progress=progress,
+                warn=_warn if tells else _keep_to_itself,
+                meeting=meeting,
+            )
+        if not tells:
+            return
+        if json_file is not None:
+            write_object(asdict(outcome), json_file)
+        if json_file != "-":
+            _tell(outcome, directory)
+
+
+@contextmanager
+def _meeting(ranks: Ranks) -> Iterator[Meeting | None]:
+    """With the other processes of a `torchrun`; an error that all of them have is shown by one."""
+    if not ranks.launched:
+        yield None
         return
+    from hotloop.train.joining import SaidElsewhere, joined
+
+    try:
+        with joined(ranks) as meeting:
+            yield meeting
+    except SaidElsewhere as ended:
+        raise click.exceptions.Exit(ended.exit_code) from ended
+
+
+def _tell(outcome: Finished, directory: Path) -> None:
+    from hotloop.report.numbers import rate
+    from hotloop.report.words import trouble
+
     click.echo(
-        f"{outcome.steps} steps, loss {_loss(outcome.loss)}{_held_out(outcome.held_out_loss)}"
+        f"{outcome.steps} steps, loss {_loss(outcome.loss)}"
+        f"{_held_out(outcome.held_out_loss, outcome.averaged_held_out_loss)}"
     )
+    seen = trouble(
+        spikes=outcome.num_spikes, skipped=outcome.num_skipped, rollbacks=outcome.num_rollbacks
+    )
+    if seen:
+        click.echo(f"stability: {seen}")
     if outcome.tokens_per_s is not None:
         click.echo(f"{rate(outcome.tokens_per_s, 'tokens')} in steady state")
     click.echo(
@@ -76,9 +127,16 @@ def _warn(message: str) -> None:
     click.echo(f"note: {message}", err=True)
 
 
+def _keep_to_itself(message: str) -> None:
+    """Of a process that is not the first: that one says the same."""
+
+
 def _loss(loss: float | None) -> str:
     return "not known" if loss is None else f"{loss:.4f}"
 
 
-def _held_out(loss: float | None) -> str:
-    return "" if loss is None else f", on held-out text {loss:.4f}"
+def _held_out(loss: float | None, averaged: float | None) -> str:
+    if loss is None:
+        return ""
+    mean = "" if averaged is None else f" ({averaged:.4f} with averaged weights)"
+    return f", on held-out text {loss:.4f}{mean}"

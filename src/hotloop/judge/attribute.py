@@ -12,11 +12,11 @@ from hotloop.core.step import HOST_PHASES, StepRecord
 
 
 def steady(records: Sequence[StepRecord]) -> tuple[StepRecord, ...]:
-    """Steps like their neighbours: those without any tag.
+    """Steps like their neighbours: those without any tag but `spike`, which takes no time.
 
     What a typical step takes. Where a training's time goes is another question: `under_way`.
     """
-    return tuple(record for record in records if not record.tags)
+    return tuple(record for record in records if not set(record.tags) - {"spike"})
 
 
 STARTING_UP = frozenset({"warmup", "compile", "resumed", "profiled"})

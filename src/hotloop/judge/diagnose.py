@@ -50,7 +50,7 @@ def diagnose(measurement: Measurement) -> Diagnosis:
     missing += _not_examined(measurement, breakdown, device)
     found = [module.find(measurement, breakdown) for module in FINDINGS.values()]
     return Diagnosis(
-        bound=bound_of(breakdown.fractions, device, on_cpu=_on_cpu(measurement)),
+        bound=bound_of(breakdown.fractions, device, on_cpu=runs_on_cpu(measurement)),
         steps=steps,
         breakdown=breakdown.fractions,
         device=device,
@@ -113,7 +113,7 @@ def _steps(records: tuple[StepRecord, ...]) -> Steps:
     )
 
 
-def _on_cpu(measurement: Measurement) -> bool:
+def runs_on_cpu(measurement: Measurement) -> bool:
     """Whether the model ran on the CPU, as seen; without a census, as its records look."""
     census = measurement.census
     if census is not None and census.device is not None:
@@ -130,14 +130,15 @@ def _not_examined(
     left_out = [r for r in records if starting & set(r.tags) and "warmup" not in r.tags]
     if left_out:
         tags = sorted({tag for record in left_out for tag in record.tags} & starting)
+        steps = "step" if len(left_out) == 1 else "steps"
         missing.append(
-            f"{len(left_out)} counted steps with {', '.join(tags)}: not in the breakdown"
+            f"{len(left_out)} counted {steps} with {', '.join(tags)}: not in the breakdown"
         )
     if breakdown.closure_error_fraction > CLOSURE_LIMIT:
         missing.append(
             f"{breakdown.closure_error_fraction:.1%} of wall time: phases and wall time disagree"
         )
-    if device is None and not _on_cpu(measurement):
+    if device is None and not runs_on_cpu(measurement):
         missing.append("device time: without it a host wait can not be told from a busy device")
     census = measurement.census
     if census is None:

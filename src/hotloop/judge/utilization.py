@@ -63,6 +63,10 @@ def _peak(census: Census | None, ceilings: Ceilings | None) -> tuple[str | None,
         names = ", ".join(census.matmul_dtypes)
         return None, None, f"matrix products in several dtypes have no common ceiling: {names}"
     dtype = census.matmul_dtypes[0]
+    num_ranks = census.num_ranks or 1
+    if num_ranks > 1 and (census.device or "cpu").startswith("cpu"):
+        why = f"{num_ranks} processes trained together, and a CPU's ceiling is measured for one"
+        return dtype, None, why
     if ceilings is None:
         threads = ""
         if (census.device or "cpu").startswith("cpu") and census.num_threads is not None:
@@ -79,4 +83,6 @@ def _peak(census: Census | None, ceilings: Ceilings | None) -> tuple[str | None,
     m, k, n = found.shape
     emulated = "" if found.native else "emulated "
     name = f"{emulated}{dtype} matrix product {m} x {k} x {n}, the fastest measured on that machine"
-    return dtype, found.flops_per_s, name
+    if num_ranks > 1:
+        name = f"{num_ranks} times the {name}"
+    return dtype, num_ranks * found.flops_per_s, name

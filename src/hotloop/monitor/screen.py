@@ -15,7 +15,9 @@ from hotloop.core.telemetry import GpuSample, TelemetrySample
 from hotloop.monitor.snapshot import Snapshot
 from hotloop.report import numbers
 from hotloop.report.machine import flops
+from hotloop.report.ranks import rank_rows, ranks_answer
 from hotloop.report.terminal import in_order
+from hotloop.report.words import trouble
 
 PLAIN_WIDTH = 100
 BAR_CELLS = 24
@@ -42,6 +44,9 @@ def frame(now: Snapshot) -> RenderableType:
     if now.state != "system":
         panels.append(_panel("training", _training(now)))
         panels.append(_panel(f"phases of the last {now.num_window_steps} steps", _phases(now)))
+        if now.ranks is not None:
+            rows = [("processes", ranks_answer(now.ranks)), *rank_rows(now.ranks)]
+            panels.append(_panel(f"ranks, over {now.ranks.num_steps} steps", rows))
     panels.append(_panel("machine", _machine(now)))
     if now.telemetry is not None:
         for gpu in now.telemetry.gpus:
@@ -92,6 +97,9 @@ def _training(now: Snapshot) -> list[Row]:
         rows.append(("", f"of {flops(used.peak_flops_per_s)} measured in {used.dtype}"))
     elif used is not None:
         rows.append(("MFU", f"{numbers.UNKNOWN}: {used.reason}"))
+    seen = trouble(spikes=now.num_spikes, skipped=now.num_skipped, rollbacks=now.num_rollbacks)
+    if seen:
+        rows.append(("stability", f"{seen} in the last {now.num_recent} steps"))
     if now.num_damaged:
         lines = "line" if now.num_damaged == 1 else "lines"
         rows.append(("damaged", f"{now.num_damaged} {lines} of its files could not be read"))

@@ -7,18 +7,19 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from hotloop.core.ceilings import Ceilings
 from hotloop.core.census import Census
-from hotloop.core.judgement import ModelFlops, Utilization
-from hotloop.core.step import StepRecord
+from hotloop.core.judgement import ModelFlops, RankComparison, Utilization
+from hotloop.core.step import StepRecord, steps_of_ranks
 from hotloop.core.telemetry import TELEMETRY_FILE, TelemetrySample, read_telemetry
 from hotloop.hardware.environment import cpu_model
 from hotloop.hardware.telemetry import Sampler
 from hotloop.judge.attribute import attribute, steady
+from hotloop.judge.ranks import compare_ranks
 from hotloop.judge.utilization import steady_tokens_per_s, utilize
 from hotloop.monitor.follow import StepFollower, is_alive
 
@@ -70,12 +71,20 @@ class Snapshot:
     """Steps that `breakdown`, `step_s` and `utilization` are about."""
     breakdown: dict[str, float] | None = None
     utilization: Utilization | None = None
+    ranks: RankComparison | None = None
+    """The processes that train together; `None` for one."""
     losses: tuple[float, ...] = ()
     rates: tuple[float, ...] = ()
     """Tokens per second of the newest steps."""
     telemetry: TelemetrySample | None = None
     telemetry_age_s: float | None = None
     cpu_fractions: tuple[float, ...] = ()
+    num_recent: int = 0
+    """Newest steps that are looked through for the three below."""
+    num_spikes: int = 0
+    num_skipped: int = 0
+    """Updates left out."""
+    num_rollbacks: int = 0
     num_damaged: int = 0
     """Lines of `steps.jsonl` and `telemetry.jsonl` that could not be read."""
     why_no_gpus: str | None = None
@@ -90,6 +99,7 @@ class RunMonitor:
         self._read_facts = read_facts
         self._facts: RunFacts | None = None
         self._steps = StepFollower(directory / "steps.jsonl")
+        self._others: dict[int, StepFollower] = {}
 
     def look(self) -> Snapshot:
         if self._facts is None or not self._facts.complete:
@@ -100,6 +110,7 @@ class RunMonitor:
         )
         facts = self._facts
         records = list(self._steps.records)
+        by_rank = self._by_rank(records)
         window = records[-WINDOW:]
         calm = steady(window)
         to_come = [r.wall_s for r in window if "compile" not in r.tags]
@@ -122,9 +133,10 @@ class RunMonitor:
             held_out_loss=_last_evaluation(self._directory / "evals.jsonl"),
             num_window_steps=len(calm),
             breakdown=_breakdown(window),
-            utilization=utilize(window, facts.flops, facts.census, facts.ceilings)
+            utilization=_utilization(window, facts, num_ranks=len(by_rank))
             if facts and calm
             else None,
+            ranks=compare_ranks(by_rank),
             losses=tuple(r.loss for r in records if r.loss is not None)[-CURVE:],
             rates=tuple(
                 r.tokens / r.wall_s for r in records if r.tokens is not None and r.wall_s > 0
@@ -134,8 +146,27 @@ class RunMonitor:
             cpu_fractions=tuple(
                 s.cpu_fraction for s in samples[-CURVE:] if s.cpu_fraction is not None
             ),
+            num_recent=len(records),
+            num_spikes=sum("spike" in record.tags for record in records),
+            num_skipped=sum("skipped" in record.tags for record in records),
+            num_rollbacks=sum("rolled_back" in record.tags for record in records),
             num_damaged=self._steps.num_damaged + damaged,
         )
+
+    def _by_rank(self, records: list[StepRecord]) -> dict[int, list[StepRecord]]:
+        """The newest records of every process that trains now; the first one's are `records`."""
+        if not records:
+            return {}
+        for rank, path in steps_of_ranks(self._directory).items():
+            if rank and rank not in self._others:
+                self._others[rank] = StepFollower(path)
+        newest = {0: records[-WINDOW:]}
+        for rank, follower in sorted(self._others.items()):
+            follower.poll()
+            kept = [r for r in follower.records if r.step >= newest[0][0].step]
+            if kept:  # else it took part in an earlier process
+                newest[rank] = kept
+        return newest
 
     def _state(self, done: int, total: int | None) -> State:
         if total is not None and done >= total:
@@ -143,6 +174,13 @@ class RunMonitor:
         if is_alive(self._directory, ("steps.jsonl", TELEMETRY_FILE)):
             return "training" if done else "starting"
         return "stopped" if done else "not_started"
+
+
+def _utilization(window: list[StepRecord], facts: RunFacts, *, num_ranks: int) -> Utilization:
+    census = facts.census
+    if census is not None and num_ranks > 1:
+        census = replace(census, num_ranks=num_ranks)
+    return utilize(window, facts.flops, census, facts.ceilings)
 
 
 def _breakdown(window: list[StepRecord]) -> dict[str, float] | None:

@@ -41,7 +41,8 @@ class Technique(Protocol):
 
 MEANING = {
     "bitwise": "bitwise: the same losses, to the last bit",
-    "reduction_order": "reduction_order: the same sums in another order; losses agree to rounding",
+    "reduction_order": "reduction_order: the same sums in another order; losses agree to rounding "
+    "(with products of bf16, fp16 or tf32 to theirs: judged as reduced_precision)",
     "reduced_precision": "reduced_precision: fewer digits; losses agree within a calibrated band",
     "changes_training": "changes_training: another training; only the result can be compared",
 }

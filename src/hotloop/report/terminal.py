@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from hotloop.core.course import PairSpeeds
 from hotloop.core.judgement import Diagnosis, Finding, TrialOutcome, Verdict
 from hotloop.core.step import HOST_PHASES
 from hotloop.report import numbers
@@ -114,6 +115,19 @@ def _trial_cells(trial: TrialOutcome) -> tuple[str, str, str, str]:
     what = f"{trial.optimization} ({settings})" if settings else trial.optimization
     speed = with_interval(trial.ratio, trial.ratio_low, trial.ratio_high) or trial.outcome
     return what, speed, f"losses {trial.parity.replace('_', ' ')}", trial.reason
+
+
+def render_pairs(pairs: Sequence[PairSpeeds]) -> str:
+    """What both processes of each pair reached, before there is a verdict."""
+    if not pairs:
+        return ""
+    rows = []
+    for each in pairs:
+        before, after = each.baseline_per_s, each.candidate_per_s
+        both = f"{numbers.count(before)} and {numbers.count(after)} per second"
+        ratio = f", {numbers.ratio(after / before)}" if before and after else ""
+        rows.append((f"pair {each.pair}", both + ratio))
+    return render_rows("measured so far", rows)
 
 
 def render_settings(rows: Iterable[tuple[str, str, str]], *, num_defaults: int = 0) -> str:

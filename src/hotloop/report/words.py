@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from hotloop.core.course import Pace
 from hotloop.core.judgement import Finding, Parity, Verdict
 from hotloop.report import numbers
 
-PHRASES = {"hotloop": "hotloop's settings", "plain": "the plain loop"}
+PHRASES = {
+    "hotloop": "hotloop's settings",
+    "plain": "the plain loop",
+    "compiled": "the compiled loop",
+}
 """How the arms of hotloop's own comparisons are spoken of."""
 
 
@@ -21,6 +28,62 @@ def answer(verdict: Verdict, *, candidate: str | None = None, baseline: str | No
     if verdict.outcome == "incomparable":
         return f"{speed}."
     return _capital_kept(f"{speed}; {losses(verdict.parity)}{_consequence(verdict)}.")
+
+
+def run_answer(
+    *,
+    done: int,
+    planned: int | None,
+    state: str,
+    pace: Pace | None,
+    loss: float | None,
+    held_out: float | None,
+    breakdown: Mapping[str, float],
+) -> str:
+    """What a reader asks of a single run: how far, how fast, what it learned, where its time went.
+
+    `state` is `running`, `finished`, `stopped`, or `recorded` where nothing says how many there should be.
+    """
+    if not done:
+        return {"running": "Running: no step has been recorded yet."}.get(
+            state, "No step was recorded."
+        )
+    of = f"{done:,} of {planned:,} steps" if planned is not None else _steps(done)
+    start = {
+        "running": f"Running: {of} so far",
+        "finished": f"Finished: {_steps(done)}",
+        "stopped": f"Stopped after {of}",
+        "recorded": f"Recorded: {_steps(done)}",
+    }[state]
+    parts = [start]
+    if pace is not None:
+        unit = f"{pace.unit}s"
+        parts.append(
+            f"{numbers.rate(pace.median, unit)} (nine steps in ten: {numbers.count(pace.low)} to "
+            f"{numbers.count(pace.high)})"
+        )
+    learned = [
+        f"{name} {numbers.loss(value)}"
+        for name, value in (("loss", loss), ("held-out loss", held_out))
+        if value is not None
+    ]
+    if learned:
+        parts.append(" and ".join(learned))
+    sentence = ", ".join(parts)
+    computing = [name for name in ("forward", "backward", "optimizer") if name in breakdown]
+    if computing:
+        share = sum(breakdown[name] for name in computing)
+        names = (
+            " and ".join((", ".join(computing[:-1]), computing[-1]))
+            if computing[1:]
+            else computing[0]
+        )
+        sentence += f"; {names} took {numbers.percent(share)} of the time"
+    return f"{sentence}."
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} step" if count == 1 else f"{count:,} steps"
 
 
 def headline(verdict: Verdict) -> str:
@@ -142,3 +205,17 @@ def _capital_kept(sentence: str) -> str:
     if sentence.startswith(("hotloop", "`")):
         return sentence
     return sentence[0].upper() + sentence[1:]
+
+
+def trouble(*, spikes: int = 0, skipped: int = 0, rollbacks: int = 0) -> str:
+    """What a training saw go wrong and did about it, as a clause; empty when it saw nothing."""
+    parts = [
+        f"{number} {one if number == 1 else many}"
+        for number, one, many in (
+            (spikes, "spike", "spikes"),
+            (skipped, "update left out", "updates left out"),
+            (rollbacks, "rollback", "rollbacks"),
+        )
+        if number
+    ]
+    return ", ".join(parts)

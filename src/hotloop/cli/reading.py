@@ -1,0 +1,156 @@
+"""Reads the files of a run one by one, and keeps what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hotloop.core.errors import HotloopError, UsageError
+
+if TYPE_CHECKING:
+    from hotloop.core.measurement import Environment, Measurement
+    from hotloop.core.settings import Settings
+
+T = TypeVar("T")
+
+MAX_LINES_NAMED = 3
+"""Damaged lines of one file that are named; the rest are counted."""
+
+
+class Reading:
+    """Reads files one by one and keeps what is wrong with them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.problems: list[HotloopError] = []
+        self.notes: list[str] = []
+
+    def stored(self, name: str, kind: type[T]) -> T | None:
+        from hotloop.core.files import read_json
+
+        path = self.directory / name
+        return self.tried(lambda: read_json(path, kind)) if path.is_file() else None
+
+    def tried(self, read: Callable[[], T]) -> T | None:
+        try:
+            return read()
+        except HotloopError as error:
+            self.problems.append(error)
+            return None
+
+    def damaged_lines(self, path: Path, lines: dict[int, str], what: str) -> None:
+        """One problem per damaged line, up to a few; a torn last line is only a note."""
+        from hotloop.core.step import TORN
+
+        torn = [number for number, why in lines.items() if why == TORN]
+        for number in torn:
+            self.notes.append(f"{path.name}:{number}: the last line is {TORN}; it is left out")
+        wrong = {number: why for number, why in lines.items() if number not in torn}
+        rest = len(wrong) - MAX_LINES_NAMED
+        for place, (number, why) in enumerate(list(wrong.items())[:MAX_LINES_NAMED]):
+            more = ""
+            if place == MAX_LINES_NAMED - 1 and rest > 0:
+                more = f" (and {rest} more damaged {'line' if rest == 1 else 'lines'})"
+            self.problems.append(
+                UsageError(
+                    f"damaged {what}: {why}{more}",
+                    where=f"{path}:{number}",
+                    do="delete that line; the others are read as they are",
+                )
+            )
+
+
+def measurement_of(
+    reading: Reading, settings: Settings | None, environment: Environment | None
+) -> Measurement | None:
+    """The stored measurement, or one built from what a training run writes as it goes."""
+    from hotloop.core.census import Census
+    from hotloop.core.measurement import Measurement, Plan
+    from hotloop.core.step import readable_steps
+
+    directory = reading.directory
+    if (directory / "measurement.json").is_file():
+        stored = reading.stored("measurement.json", Measurement)
+        if stored is not None:
+            return stored
+    steps = next(
+        (p for n in ("steps.jsonl", "steps-0.jsonl") if (p := directory / n).is_file()), None
+    )
+    if steps is None:
+        return None
+    records, damaged = reading.tried(lambda: readable_steps(steps)) or ([], {})
+    reading.damaged_lines(steps, damaged, "step record")
+    warmup = sum("warmup" in record.tags for record in records)
+    planned = settings.config.train.steps if settings else len(records)
+    return Measurement(
+        arm="train",
+        command=(),
+        plan=Plan(warmup_steps=warmup, steps=max(planned - warmup, 0), timeout_s=0.0),
+        environment=environment or _unknown_environment(),
+        records=tuple(records),
+        census=reading.stored("census.json", Census),
+    )
+
+
+def _unknown_environment() -> Environment:
+    from hotloop.core.measurement import Environment
+
+    return Environment(
+        device="not recorded",
+        num_devices=1,
+        cpu_model=None,
+        num_cpus=1,
+        cpu_quota=1.0,
+        memory_limit_bytes=None,
+        platform="not recorded",
+        kernel=None,
+        python="not recorded",
+        torch=None,
+        cuda=None,
+        driver=None,
+        hotloop="not recorded",
+    )
+
+
+def mapping(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"not valid JSON: {error}", where=str(path)) from error
+    if not isinstance(value, dict):
+        raise UsageError("damaged: not an object", where=str(path))
+    return value
+
+
+def evaluations(reading: Reading) -> tuple[dict[str, Any], ...]:
+    """`evals.jsonl`. A torn last line was being written when the run ended."""
+    from hotloop.core.step import TORN
+
+    path = reading.directory / "evals.jsonl"
+    if not path.is_file():
+        return ()
+    evals: list[dict[str, Any]] = []
+    damaged: dict[int, str] = {}
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            evals.append(_evaluation(json.loads(line)))
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+            torn = number == len(lines)
+            damaged[number] = TORN if torn else f"{type(error).__name__}: {error}"
+    reading.damaged_lines(path, damaged, "evaluation")
+    return tuple(evals)
+
+
+def _evaluation(value: dict[str, Any]) -> dict[str, Any]:
+    """With its numbers as numbers. Raises what a line of another kind raises."""
+    value = {**value, "step": int(value["step"]), "loss": float(value["loss"])}
+    if "averaged_loss" in value:
+        value["averaged_loss"] = float(value["averaged_loss"])
+    return value

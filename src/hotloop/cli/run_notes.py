@@ -1,0 +1,125 @@
+"""What a reader of a run should know: what is missing, unfinished, or went wrong on the way."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING
+
+from hotloop.cli.reading import Reading
+from hotloop.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hotloop.cli.run_directory import Found, State
+    from hotloop.core.measurement import Measurement
+    from hotloop.core.settings import Settings
+    from hotloop.core.step import StepRecord
+    from hotloop.core.telemetry import TelemetrySample
+
+
+def num_done(records: Sequence[StepRecord]) -> int:
+    """Steps done, those of earlier processes included."""
+    return 1 + max((record.step for record in records), default=-1)
+
+
+def note_what_is_missing(
+    reading: Reading,
+    settings: Settings | None,
+    measurement: Measurement | None,
+    samples: Sequence[TelemetrySample],
+    state: State,
+) -> None:
+    directory, notes = reading.directory, reading.notes
+    is_training = settings is not None or (directory / "steps.jsonl").is_file()
+    if is_training and (measurement is None or measurement.arm == "train"):
+        done = num_done(measurement.records) if measurement is not None else 0
+        if settings is None and not (directory / "config.yaml").is_file():
+            notes.append("config.yaml is missing: settings and planned steps are not known")
+        elif settings is not None and done < settings.config.train.steps:
+            planned = settings.config.train.steps
+            then = (
+                "it is still training"
+                if state == "running"
+                else "run the same `hotloop train` again to continue"
+            )
+            notes.append(f"unfinished: {done} of {planned} steps; {then}")
+        if not (directory / "environment.json").is_file():
+            notes.append("environment.json is missing: device and versions are not known")
+        if not (directory / "census.json").is_file():
+            when = (
+                "it is written at the end"
+                if state == "running"
+                else "the run did not end by itself"
+            )
+            notes.append(f"census.json is missing ({when}): dtypes and kernels are not known")
+        if not samples:
+            notes.append(
+                "no telemetry: what CPU, memory, disks and GPUs did over time is not known"
+            )
+    if measurement is None:
+        if is_training:
+            notes.append("no step has been recorded yet")
+        return
+    if not measurement.records and not measurement.samples:
+        notes.append("no step has been recorded yet")
+    if any(
+        r.loss is not None and not math.isfinite(r.loss) and "skipped" not in r.tags
+        for r in measurement.records
+    ):
+        notes.append("a loss was not finite: the run diverged")
+    notes.extend(_stability_notes(reading, measurement.records))
+    if measurement.census is not None:
+        notes.extend(measurement.census.notes)
+
+
+def _stability_notes(reading: Reading, records: Sequence[StepRecord]) -> list[str]:
+    """What the training saw go wrong, and what rollbacks undid."""
+    from hotloop.core.files import ROLLBACKS_FILE
+    from hotloop.report.words import trouble
+
+    notes = []
+    for tag, name in (("spike", "spikes"), ("skipped", "skipped")):
+        steps = [record.step for record in records if tag in record.tags]
+        if steps:
+            first = f"at step {steps[0]}" if len(steps) == 1 else f"the first at step {steps[0]}"
+            notes.append(f"{trouble(**{name: len(steps)})} ({first})")
+    path = reading.directory / ROLLBACKS_FILE
+    if not path.is_file():
+        return notes
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+        try:
+            entry = json.loads(line)
+            notes.append(
+                f"rollback at step {int(entry['step'])}, back to {int(entry['back_to'])}: "
+                f"{int(entry['lost_steps'])} steps and {float(entry['lost_s']):.1f} s undone "
+                f"({entry['why']})"
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            if line.endswith(b"\n"):
+                reading.problems.append(
+                    UsageError(f"damaged rollback: {error}", where=f"{path}:{number}")
+                )
+    return notes
+
+
+def comparison_notes(found: Found) -> list[str]:
+    assert found.trials is not None
+    trials, notes = found.trials, []
+    if found.verdict is None:
+        of = f" of up to {trials.num_planned}" if trials.num_planned else ""
+        notes.append(
+            f"no verdict yet: {len(trials.measured)}{of} processes were measured; the same command "
+            "again continues"
+        )
+    if trials.num_cut_off:
+        which = "process was" if trials.num_cut_off == 1 else "processes were"
+        notes.append(f"{trials.num_cut_off} {which} cut off, and will be measured again")
+    begun = found.quickstart is not None or found.trained is not None
+    of_a_quickstart = (found.directory / "verdict.json").is_file() and (
+        found.directory / "trials"
+    ).is_dir()
+    if of_a_quickstart and not begun:
+        notes.append("the final training has not begun")
+    return notes

@@ -1,0 +1,98 @@
+"""The processes of a comparison, read from the directory in which they were measured."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hotloop.core.errors import HotloopError, UsageError
+
+if TYPE_CHECKING:
+    from hotloop.core.measurement import Measurement
+
+NAMED = re.compile(r"(aa|pair)-(\d+)-([ab])-(.+)")
+"""Directories of single processes: kind, number of the pair, place in it, arm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """What was measured so far."""
+
+    baseline: str
+    candidate: str
+    pairs: tuple[tuple[int, Measurement | None, Measurement | None], ...]
+    """Number, baseline and candidate of each pair; `None`: not measured (yet)."""
+    measured: tuple[Measurement, ...]
+    """Every process, those of the baseline against itself included."""
+    num_planned: int | None
+    """Processes at most; `None` where the plan cannot be read."""
+    num_cut_off: int
+    """Processes that began and did not end."""
+
+    @property
+    def baseline_runs(self) -> tuple[Measurement, ...]:
+        return tuple(run for _, run, _ in self.pairs if run is not None)
+
+    @property
+    def candidate_runs(self) -> tuple[Measurement, ...]:
+        return tuple(run for _, _, run in self.pairs if run is not None)
+
+
+def find_trials(directory: Path) -> tuple[Trials | None, list[HotloopError]]:
+    """The trials below a directory, or in it; what is damaged is left out and said."""
+    place = directory / "trials" if (directory / "trials").is_dir() else directory
+    path = place / "plan.json"
+    if not path.is_file():
+        return None, []
+    from hotloop.core.files import read_json
+    from hotloop.core.measurement import Measurement
+
+    problems: list[HotloopError] = []
+    plan: dict[str, Any] = {}
+    try:
+        plan = json.loads(path.read_text(encoding="utf-8"))
+        names = [str(plan[role]["name"]) for role in ("baseline", "candidate")]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        problems.append(UsageError(f"damaged plan: {error!r}", where=str(path)))
+        return None, problems
+    arms: dict[int, dict[str, Measurement]] = {}
+    measured, num_cut_off = [], 0
+    for each in sorted(place.iterdir()):
+        matched = NAMED.fullmatch(each.name)
+        if matched is None or not each.is_dir():
+            continue
+        stored = each / "measurement.json"
+        if not stored.is_file():
+            num_cut_off += 1
+            continue
+        try:
+            run = read_json(stored, Measurement)
+        except HotloopError as error:
+            problems.append(error)
+            continue
+        measured.append(run)
+        kind, number, _, arm = matched.groups()
+        if kind == "pair":
+            arms.setdefault(int(number), {})[arm] = run
+    pairs = tuple((number, pair.get(names[0]), pair.get(names[1])) for number, pair in arms.items())
+    return (
+        Trials(
+            baseline=names[0],
+            candidate=names[1],
+            pairs=pairs,
+            measured=tuple(measured),
+            num_planned=_num_planned(plan),
+            num_cut_off=num_cut_off,
+        ),
+        problems,
+    )
+
+
+def _num_planned(plan: dict[str, Any]) -> int | None:
+    try:
+        return 2 * (int(plan["plan"]["aa_pairs"]) + int(plan["plan"]["looks"][-1]))
+    except (KeyError, TypeError, ValueError, IndexError):
+        return None

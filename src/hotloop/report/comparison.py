@@ -1,0 +1,133 @@
+"""Before and after, drawn: the speeds of both arms, every pair, the ratio with its interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+
+from hotloop.core.course import ArmsCourse, PairSpeeds
+from hotloop.core.judgement import Verdict
+from hotloop.report import numbers
+from hotloop.report.axes import Axis, axis
+from hotloop.report.canvas import HEIGHT, WIDTH, across, figure, plot
+from hotloop.report.charts import Series, line_chart
+from hotloop.report.terminal import with_interval
+
+
+def arm_bars(verdict: Verdict) -> str:
+    """Work per second of the two arms as bars from zero; empty when not known."""
+    arms = (
+        (verdict.baseline, verdict.baseline_s_per_work, "s0"),
+        (verdict.candidate, verdict.candidate_s_per_work, "s1"),
+    )
+    rates = [(name, 1 / seconds, kind) for name, seconds, kind in arms if seconds]
+    if len(rates) < 2 or not all(math.isfinite(rate) for _, rate, _ in rates):
+        return ""
+    highest = max(rate for _, rate, _ in rates)
+    rows = "".join(
+        f'<div class="row"><span class="name">{escape(name)}</span><span class="track">'
+        f'<span class="fill {kind}" style="width:{100 * rate / highest:.2f}%"></span></span>'
+        f'<span class="value">{escape(numbers.rate(rate, f"{verdict.unit}s"))}</span></div>'
+        for name, rate, kind in rates
+    )
+    return f'<div class="rows">{rows}</div>'
+
+
+def ratio_chart(verdict: Verdict) -> str:
+    """The ratio with its interval and every pair, on a line that holds 1 (no difference)."""
+    low, mid, high = verdict.ratio_low, verdict.ratio, verdict.ratio_high
+    if low is None or mid is None or high is None:
+        return ""
+    pairs = [ratio for ratio in verdict.pair_ratios if math.isfinite(ratio)]
+    everything = [low, mid, high, 1.0, *pairs]
+    if not all(math.isfinite(value) for value in everything):
+        return ""
+    pad = 0.05 * (max(everything) - min(everything))
+    x = axis(min(everything) - pad, max(everything) + pad, "ratio", exact=True, count=6)
+    parts = []
+    legend = [("no difference", "line one")]
+    if verdict.noise_floor:
+        left, right = across(x, 1 / (1 + verdict.noise_floor)), across(x, 1 + verdict.noise_floor)
+        parts.append(f'<path class="noise" d="M{left} 0H{max(right, left + 2)}V{HEIGHT}H{left}z"/>')
+        legend.append((f"noise floor, {numbers.percent(verdict.noise_floor)}", "box noise"))
+    parts.append(f'<path class="one" d="M{across(x, 1.0)} 0V{HEIGHT}"/>')
+    parts.append(
+        f'<path class="interval" d="M{across(x, low)} 700H{max(across(x, high), across(x, low) + 4)}"/>'
+        f'<path class="mid" d="M{across(x, mid)} 520V880"/>'
+    )
+    sure = f"{numbers.percent(verdict.confidence)} " if verdict.confidence is not None else ""
+    legend.append((f"ratio and its {sure}interval", "box interval"))
+    parts += [
+        f'<path class="pair" d="M{across(x, ratio)} 260h1"><title>pair {number}: {ratio:.4f}x</title>'
+        "</path>"
+        for number, ratio in enumerate(pairs, 1)
+    ]
+    if pairs:
+        legend.append(("each pair", "dot pair"))
+    label = with_interval(mid, low, high)
+    return figure(
+        f"{label} as fast",
+        plot(x, None, "".join(parts), label=f"ratio {label}", kind="flat"),
+        x_name=f"speed of {verdict.candidate} over that of {verdict.baseline}, in steady state",
+        legend=legend,
+    )
+
+
+def pair_chart(pairs: Sequence[PairSpeeds], baseline: str, candidate: str, unit: str) -> str:
+    """Each pair as two dots on one line from zero: what both processes of it reached."""
+    speeds = [s for p in pairs for s in (p.baseline_per_s, p.candidate_per_s) if s is not None]
+    if not speeds:
+        return ""
+    x = axis(0.0, max(speeds), "count", unit=f"{unit}s/s", count=6)
+    rows = "".join(_pair_row(x, each, baseline, candidate, unit) for each in pairs)
+    empty = plot(x, None, "", label="", kind="none")
+    return figure(
+        "Every pair of fresh processes",
+        f'<div class="pairs">{rows}</div>{empty}',
+        x_name=x.unit,
+        legend=[(baseline, "dot s0"), (candidate, "dot s1")],
+    )
+
+
+def loss_charts(
+    arms: ArmsCourse, baseline: str, candidate: str, *, band: float | None = None
+) -> str:
+    """Losses of both arms on the same axes, and how far they are apart; `band` is what was allowed."""
+    allowed = f"; at most {numbers.percent(band)} was allowed" if band else ""
+    together = line_chart(
+        "Training loss",
+        [Series(baseline, arms.baseline, 0), Series(candidate, arms.candidate, 1)],
+        kind="plain",
+        from_zero=False,
+        note="the band is the spread over all processes of an arm",
+    )
+    apart = line_chart(
+        f"Loss of {candidate} against {baseline}",
+        [Series("relative difference", arms.difference, 1)],
+        kind="fraction",
+        from_zero=False,
+        written=lambda value: f"{100 * value:+.4f} %",
+        note=f"medians over the processes of an arm; 0 is the same loss{allowed}",
+    )
+    return together + apart
+
+
+def _pair_row(x: Axis, each: PairSpeeds, baseline: str, candidate: str, unit: str) -> str:
+    before, after = each.baseline_per_s, each.candidate_per_s
+    parts = []
+    if before is not None and after is not None:
+        parts.append(f'<path class="link" d="M{across(x, before)} 500H{across(x, after)}"/>')
+    for name, speed, kind in ((baseline, before, "s0"), (candidate, after, "s1")):
+        if speed is not None:
+            told = escape(f"{name}: {numbers.rate(speed, f'{unit}s')}")
+            parts.append(
+                f'<path class="dot {kind}" d="M{across(x, speed)} 500h1"><title>{told}</title></path>'
+            )
+    ratio = numbers.ratio(after / before) if before and after else "not yet"
+    return (
+        f'<div class="row"><span class="name">pair {each.pair}</span>'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" '
+        f'aria-label="pair {each.pair}: {ratio}">{"".join(parts)}</svg>'
+        f'<span class="value">{ratio}</span></div>'
+    )

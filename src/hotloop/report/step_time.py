@@ -1,0 +1,183 @@
+"""Where a step's time goes: a bar that adds up, and bars over the steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from hotloop.core.course import StepSpan
+from hotloop.report import numbers
+from hotloop.report.axes import Axis, axis
+from hotloop.report.canvas import (
+    HEIGHT,
+    WIDTH,
+    across,
+    down,
+    figure,
+    hover_areas,
+    in_words,
+    phase,
+    plot,
+    with_unit,
+)
+from hotloop.report.terminal import in_order
+
+
+def breakdown(arms: Mapping[str, Mapping[str, float]]) -> str:
+    """A bar per arm, and a table whose columns add up to their totals."""
+    every = {
+        name: max(f.get(name, 0.0) for f in arms.values()) for f in arms.values() for name in f
+    }
+    names = in_order(every)
+    bars = "".join(
+        f"<h3>{escape(arm)}</h3>{_stack(fractions, names)}" for arm, fractions in arms.items()
+    )
+    columns = {arm: numbers.shares(dict(fractions)) for arm, fractions in arms.items()}
+    body = "".join(
+        f'<tr><td><span class="swatch {phase(name)}"></span>{escape(name.replace("_", " "))}</td>'
+        + "".join(f'<td class="number">{column.get(name, "")}</td>' for column in columns.values())
+        + "</tr>"
+        for name in names
+    )
+    totals = "".join(
+        f'<td class="number">{numbers.share(sum(f.values()))}</td>' for f in arms.values()
+    )
+    head = "".join(f'<th class="number">{escape(arm)}</th>' for arm in arms)
+    return (
+        f'{bars}<div class="wide"><table class="breakdown"><thead><tr><th>phase</th>{head}</tr></thead>'
+        f'<tbody>{body}<tr class="total"><td>total</td>{totals}</tr></tbody></table></div>'
+    )
+
+
+def _stack(fractions: Mapping[str, float], names: Sequence[str]) -> str:
+    """One stacked bar; widths are the fractions as they are, letters where they fit."""
+    parts = []
+    for name in names:
+        share = max(fractions.get(name, 0.0), 0.0)
+        if not share:
+            continue
+        words = name.replace("_", " ")
+        text = f"{words} {100 * share:.0f} %" if share >= 0.16 else ""
+        parts.append(
+            f'<span class="{phase(name)}" style="flex:{share:.5f} 1 0" '
+            f'title="{escape(words)} {100 * share:.1f} %">{escape(text)}</span>'
+        )
+    return f'<div class="stack" role="img" aria-label="share of wall time by phase">{"".join(parts)}</div>'
+
+
+def step_bars(spans: Sequence[StepSpan]) -> str:
+    """Seconds of a step over the steps, stacked by phase; below it, a row of marks for every tag."""
+    if not spans:
+        return ""
+    top, num_cut = _top([span.wall_s for span in spans])
+    y = axis(0.0, top, "seconds", unit="a step", count=4)
+    x = axis(spans[0].first_step, spans[-1].last_step + 1, "step", exact=True, count=7)
+    every = {name: max(s.host.get(name, 0.0) for s in spans) for s in spans for name in s.host}
+    names = in_order(every) if every else []
+    paths: dict[str, list[str]] = {name: [] for name in names}
+    whole: list[str] = []
+    cut: list[str] = []
+    for span in spans:
+        left, right = across(x, span.first_step), across(x, span.last_step + 1)
+        bottom = 0.0
+        for name in names:
+            if seconds := span.host.get(name, 0.0):
+                paths[name].append(_box(left, right, y, bottom, bottom + seconds))
+                bottom += seconds
+        if not bottom:  # only a step clock was carried
+            whole.append(_box(left, right, y, 0.0, span.wall_s))
+        if span.wall_s > y.high:
+            cut.append(f"M{left} 0H{right}")
+    body = "".join(f'<path class="{phase(name)}" d="{"".join(d)}"/>' for name, d in paths.items())
+    if whole:
+        body += f'<path class="ph-other" d="{"".join(whole)}"/>'
+    if cut:
+        body += f'<path class="cut" d="{"".join(cut)}"/>'
+    hover = hover_areas(x, [span.first_step for span in spans], [_span_tip(span) for span in spans])
+    slow = max(spans, key=lambda span: span.wall_s)
+    notes = [_each_bar(spans)]
+    if num_cut:
+        bars = "1 bar is" if num_cut == 1 else f"{num_cut} bars are"
+        notes.append(
+            f"{bars} cut off at the top; the highest is {numbers.seconds(slow.wall_s)} "
+            f"a step ({_steps(slow)})"
+        )
+    return figure(
+        "Seconds of a step, by phase",
+        plot(
+            x,
+            y,
+            body + hover,
+            label="seconds of a step by phase, over the steps",
+            kind="tall",
+            below=_tag_rows(spans, x),
+        ),
+        unit=y.unit,
+        x_name=with_unit("step", x),
+        legend=[(in_words(name), f"box {phase(name)}") for name in names],
+        note="; ".join(notes),
+    )
+
+
+def _box(left: int, right: int, y: Axis, low: float, high: float) -> str:
+    top, bottom = down(y, high), down(y, low)
+    if top == bottom:
+        return ""
+    return f"M{left} {bottom}V{top}H{right}V{bottom}z"
+
+
+def _top(heights: Sequence[float]) -> tuple[float, int]:
+    """The highest value to draw, and how many are cut: a few slow steps must not flatten the rest."""
+    ranked = sorted(heights)
+    usual = ranked[(9 * (len(ranked) - 1)) // 10]
+    if ranked[-1] <= 2.5 * usual or not usual:
+        return ranked[-1], 0
+    kept = [height for height in ranked if height <= 2.5 * usual]
+    return 1.1 * kept[-1], len(ranked) - len(kept)
+
+
+def _each_bar(spans: Sequence[StepSpan]) -> str:
+    most = max(span.num_steps for span in spans)
+    return "each bar is one step" if most == 1 else f"each bar is the mean of {most:,} steps"
+
+
+def _steps(span: StepSpan) -> str:
+    if span.first_step == span.last_step:
+        return f"step {span.first_step:,}"
+    return f"steps {span.first_step:,} to {span.last_step:,}"
+
+
+def _span_tip(span: StepSpan) -> str:
+    mean = f"{numbers.seconds(span.wall_s)} a step"
+    if span.num_steps > 1:
+        mean += f" (longest {numbers.seconds(span.longest_s)})"
+    whole = math.fsum(span.host.values())
+    shares = numbers.shares({k: v / whole for k, v in span.host.items()}) if whole > 0 else {}
+    parts = [f"{in_words(name)} {shares[name].strip()}" for name in in_order(span.host) if shares]
+    tags = [f"{in_words(tag)} in {num} of them" for tag, num in span.tags.items()]
+    if span.num_steps == 1:
+        tags = [in_words(tag) for tag in span.tags]
+    return "; ".join([f"{_steps(span)}: {mean}", *parts, *tags])
+
+
+def _tag_rows(spans: Sequence[StepSpan], x: Axis) -> str:
+    tags = list(dict.fromkeys(tag for span in spans for tag in span.tags))
+    rows = []
+    for tag in tags:
+        marks, total = [], 0
+        for span in spans:
+            if num := span.tags.get(tag, 0):
+                total += num
+                left, right = across(x, span.first_step), across(x, span.last_step + 1)
+                marks.append(
+                    f'<path class="mark" d="M{(left + right) // 2} 0V{HEIGHT}">'
+                    f"<title>{escape(in_words(tag))}: {num} in {_steps(span)}</title></path>"
+                )
+        steps = "step" if total == 1 else "steps"
+        rows.append(
+            f'<div class="tags"><span>{escape(in_words(tag))}</span>'
+            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" '
+            f'aria-label="{total} {steps} with {escape(in_words(tag))}">{"".join(marks)}</svg></div>'
+        )
+    return "".join(rows)

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from hotloop.core.judgement import RankComparison, RankTime
+from hotloop.report.ranks import MAX_RANKS, rank_rows, ranks_answer
+
+EACH = (RankTime(0, 0.021, 0.004), RankTime(1, 0.025, 0.0))
+
+
+def test_rank_that_is_waited_for_is_named() -> None:
+    found = RankComparison(EACH, 40, slowest=1, slower_by=0.19)
+    assert ranks_answer(found) == "rank 1 is 19 % slower than the others, who wait for it"
+    assert rank_rows(found)[0] == ("rank 0", "computes 21 ms, waits 4 ms a step")
+
+
+def test_nobody_is_blamed_without_evidence() -> None:
+    assert ranks_answer(RankComparison(EACH, 40)) == "2, none reliably slower than the others"
+    unseen = RankComparison(EACH, 40, reason="the host does not see it")
+    assert ranks_answer(unseen) == "not compared: the host does not see it"
+    assert rank_rows(unseen)[0] == ("rank 0", "21 ms a step")
+
+
+def test_of_many_ranks_those_that_compute_longest_are_listed() -> None:
+    many = RankComparison(tuple(RankTime(n, 0.01 * n, 0.0) for n in range(12)), 40)
+    rows = rank_rows(many)
+    assert [name for name, _ in rows[:2]] == ["rank 11", "rank 10"]
+    assert rows[MAX_RANKS] == ("", "and 4 others that compute no longer")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -110,6 +112,36 @@ def test_only_matrices_of_the_blocks_are_orthogonalized() -> None:
     slots = {names[id(p)]: set(slots) for p, slots in optimizer.state.items()}
     assert slots["blocks.0.up.weight"] == {"momentum"}
     assert slots["tokens.weight"] == {"step", "exp_avg", "exp_avg_sq"}
+
+
+def test_embeddings_of_the_values_are_updated_by_adamw() -> None:
+    torch.manual_seed(0)
+    model = Decoder(replace(SHAPE, value_embeddings=True))
+    optimizer = build(model)
+    names = {id(p): name for name, p in model.named_parameters()}
+    matrices, others = ({names[id(p)] for p in g["params"]} for g in optimizer.param_groups)
+    assert "value_tokens.1.weight" in others
+    assert "blocks.1.attention.value_gate.weight" in matrices
+    steps(model, optimizer, num=1)
+    table = model.get_parameter("value_tokens.1.weight")
+    assert set(optimizer.state[table]) == {"step", "exp_avg", "exp_avg_sq"}
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (24, 8), (8, 40), (2, 32)])
+def test_a_batch_is_orthogonalized_as_torch_does_one_by_one(shape: tuple[int, int]) -> None:
+    """torch's own update of a weight of zero, without momentum, is its orthogonalized gradient."""
+    gradients = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
+    theirs = [torch.nn.Parameter(torch.zeros(shape)) for _ in gradients]
+    for p, gradient in zip(theirs, gradients, strict=True):
+        p.grad = gradient.clone()
+    torch.optim.Muon(theirs, lr=1.0, momentum=0.0, nesterov=False, weight_decay=0.0).step()
+    size = max(1, shape[0] / shape[1]) ** 0.5
+    wide = gradients if shape[0] <= shape[1] else gradients.mT
+    ours = orthogonalize(wide.bfloat16()).float()
+    ours = ours if shape[0] <= shape[1] else ours.mT
+    for mine, p in zip(ours, theirs, strict=True):
+        their = -p.detach() / size
+        assert float((mine - their).norm()) < 2e-2 * float(their.norm())
 
 
 def test_one_product_per_shape_whatever_the_depth(monkeypatch: pytest.MonkeyPatch) -> None:

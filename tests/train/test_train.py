@@ -92,12 +92,12 @@ def test_killed_run_continues_to_the_same_losses_and_weights(
     real = loop.update
     steps = 0
 
-    def dies(run: loop.Run, rate: float) -> torch.Tensor | None:
+    def dies(run: loop.Run, rate: float, loss: torch.Tensor) -> dict[str, torch.Tensor]:
         nonlocal steps
         steps += 1
         if steps > killed_after:
             raise RuntimeError("killed")
-        return real(run, rate)
+        return real(run, rate, loss)
 
     with monkeypatch.context() as patch:
         patch.setattr(loop, "update", dies)

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from hotloop.core.step import read_steps
 
 
@@ -99,12 +101,23 @@ def test_without_a_compiler_it_trains_eager_and_says_so(tiny_config: Path, tmp_p
     assert any("train.compile is off" in note for note in census["notes"])
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("train.attention=sdpa",),
+        (
+            *("train.attention=plain", "optimizer.name=muon", "model.family=llama"),
+            *("model.kv_heads=1", "model.qk_norm=true", "model.value_embeddings=true"),
+        ),
+    ],
+    ids=["gpt2, adamw, sdpa", "llama, muon, plain, value embeddings"],
+)
 def test_compiled_training_is_one_graph_with_the_same_losses(
-    tiny_config: Path, tmp_path: Path
+    tiny_config: Path, tmp_path: Path, settings: tuple[str, ...]
 ) -> None:
     compiled, eager = tmp_path / "compiled", tmp_path / "eager"
     for run, setting in ((compiled, "train.compile=true"), (eager, "train.compile=false")):
-        ended = hotloop("train", str(tiny_config), setting, "--out", str(run))
+        ended = hotloop("train", str(tiny_config), setting, *settings, "--out", str(run))
         assert ended.returncode == 0, ended.stderr
     census = json.loads((compiled / "census.json").read_text())
     assert census["num_graphs"] == 1

@@ -14,6 +14,11 @@ FILES = ("model", "optimizer", "random")
 """Names of the tensor files of a training checkpoint."""
 
 
+def random_file(rank: int) -> str:
+    """Name of the file with the random states of one of several processes."""
+    return f"random-{rank}" if rank else "random"
+
+
 def capture(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -76,6 +81,21 @@ def restore(
                 torch.cuda.set_rng_state(tensors["random"][f"cuda{index}"], index)
     version, integers, gauss = state["python_random"]
     random.setstate((version, tuple(integers), gauss))
+
+
+def capture_random(device: torch.device) -> dict[str, Tensor]:
+    """The states of torch's random generators of one of several processes, uint8 each."""
+    states = {"torch": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["device"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def restore_random(states: dict[str, Tensor], device: torch.device) -> None:
+    """The inverse of `capture_random`."""
+    torch.set_rng_state(states["torch"])
+    if device.type == "cuda" and "device" in states:
+        torch.cuda.set_rng_state(states["device"], device)
 
 
 def restore_weights(weights: dict[str, Tensor], model: nn.Module) -> None:

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 CEILINGS_SCHEMA = "hotloop.ceilings/1"
 
+PRECISION_DTYPES = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "float16"}
+"""Names of `train.precision` as a census and the ceilings say them."""
+
 
 @dataclass(frozen=True, slots=True)
 class MatmulCeiling:

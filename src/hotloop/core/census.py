@@ -11,6 +11,8 @@ class Census:
 
     device: str | None = None
     """`cpu`, `cuda:0`, ..."""
+    device_uuid: str | None = None
+    """A GPU's name to NVML, which counts GPUs otherwise than CUDA does."""
     num_threads: int | None = None
     matmul_dtypes: tuple[str, ...] = ()
     """Dtypes in which matrix products were computed, e.g. `("bfloat16",)`."""
@@ -23,6 +25,12 @@ class Census:
     """Class and implementation, e.g. `AdamW(fused)`."""
     clipping: str | None = None
     """How gradients are clipped: `builtin` or `fused`; `None` when nothing is."""
+    host_memory: str | None = None
+    """`keep` where the allocator was told to keep what is freed, and agreed; else `default`."""
+    num_ranks: int | None = None
+    """Processes that train together."""
+    sent_gradient_dtype: str | None = None
+    """Dtype in which gradients travel between them; `None` when nothing was sent."""
     compiled: bool | None = None
     num_graphs: int | None = None
     num_graph_breaks: int | None = None
@@ -33,6 +41,12 @@ class Census:
     """Loader settings and, for foreign scripts, the call site."""
     host_peak_bytes: int | None = None
     """Highest resident set of the training process."""
+    num_skipped: int | None = None
+    """Optimizer updates left out: gradients that were no numbers, overflow in fp16, spikes if so configured."""
+    num_spikes: int | None = None
+    """Steps whose loss or gradient norm stood far above the recent ones."""
+    num_rollbacks: int | None = None
+    """How often the run went back to a checkpoint because of a spike."""
     clock_read_s: float | None = None
     """Measured cost of one clock read of the probe."""
     notes: tuple[str, ...] = ()

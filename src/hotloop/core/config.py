@@ -80,18 +80,20 @@ class TrainConfig(Section):
     steps: Positive = 1000
     """Optimizer updates."""
     microbatch: Positive = 8
-    """Windows in one forward and backward."""
+    """Windows in one forward and backward of one process."""
     grad_accum_steps: Positive = 1
-    """Microbatches in one step. The loss is the mean over all targets of the step."""
+    """Microbatches in one step, over all processes: each of N takes 1/N of them. The loss is the mean over
+    all targets of the step."""
     seed: Seed = 0
     """Seed of the weights and of dropout."""
     init_from: str | None = None
-    """Directory of a GPT-2 or Llama in the format of `transformers` whose weights the run starts from.
+    """Directory of a GPT-2, Llama or Qwen 3 in the format of `transformers` whose weights the run starts from.
     The model and the tokenizer must be its own."""
     device: str = "auto"
-    """`auto`, `cpu`, `cuda` or `cuda:N`."""
+    """`auto`, `cpu`, `cuda` or `cuda:N`. Of several processes on a machine each takes its own GPU."""
     num_threads: Annotated[int, Field(gt=0, le=1024)] | Literal["auto"] = "auto"
-    """Intra-op CPU threads; `auto` is what the process may really use (cgroup quota, affinity)."""
+    """Intra-op CPU threads; `auto` is what the process may really use (cgroup quota, affinity), of several on
+    a machine an equal share."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """Arithmetic of matrix products. Weights, gradients and optimizer state stay fp32.
     fp16 uses a gradient scaler; tf32 needs a GPU that has it."""
@@ -99,10 +101,52 @@ class TrainConfig(Section):
     """Compile the model with `torch.compile`. Falls back to eager, and says so, without a C++ compiler."""
     attention: Literal["auto", "sdpa", "plain"] = "auto"
     """`sdpa` calls scaled_dot_product_attention; `plain` writes the product out, for the compiler to fuse."""
+    gelu: Literal["auto", "tanh", "sigmoid"] = "auto"
+    """How GELU's curve is computed, where the model has it: torch's `tanh` form, or the same by a `sigmoid`."""
     clip: Literal["auto", "builtin", "fused"] = "auto"
     """How gradients are clipped: `builtin` calls clip_grad_norm_; `fused` folds the factor into one pass."""
+    host_memory: Literal["auto", "default", "keep"] = "auto"
+    """`keep` leaves memory that a step frees with the process; `default` is the allocator's own way."""
+    gradient_compression: Literal["auto", "none", "bf16", "fp16"] = "auto"
+    """What gradients are rounded to on their way between processes; `auto` does not round. Nothing is sent by
+    one process."""
+    rank_timeout_s: Annotated[float, Field(ge=1, le=604_800)] = 1800.0
+    """Seconds that a process waits for the others, also while the first one saves. Only for one that hangs: the
+    end of a process is noticed at once. No effect with one process."""
     clip_norm: PositiveNumber | None = 1.0
     """Gradients are scaled down to this global L2 norm; null does not clip."""
+
+
+class AveragingConfig(Section):
+    name: Literal["none", "ema", "tail"] = "none"
+    """Keep a mean of the weights beside training, which stays the same: `ema` moves with them, `tail` is the
+    plain mean over the end of the run. Evaluated beside the last weights; what `generate` and `export` use."""
+    decay: Fraction = 0.99
+    """Share of the mean that a step keeps with `ema`: 0.99 remembers about 100 steps. No effect with `tail`."""
+    start_fraction: Fraction | None = None
+    """Part of all steps after which the mean begins. null takes 0 for `ema` and 0.8 for `tail`."""
+    every_steps: Positive = 5
+    """Steps between updates of the mean; the last step is always one. `decay` still counts in steps."""
+
+
+class StabilityConfig(Section):
+    nonfinite: Literal["stop", "skip"] = "stop"
+    """When a gradient is no number: `stop` ends the run and keeps what was saved; `skip` leaves that update
+    out. fp16 always leaves it out and lowers its scale."""
+    spikes: Literal["warn", "skip", "rollback"] = "warn"
+    """When a loss or a gradient norm stands far above the recent ones: `warn` tags and counts the step; `skip`
+    leaves its update out as well; `rollback` goes back to the newest checkpoint and passes over the data since."""
+    spike_factor: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 5.0
+    """A gradient norm above this many times the median of the window is a spike."""
+    spike_loss: PositiveNumber = 1.0
+    """A loss this many nats above the median of the window is a spike."""
+    window_steps: Annotated[int, Field(ge=4, le=10_000)] = 100
+    """Steps in the window, which ends before the step that is looked at. None is a spike until half of it
+    is known."""
+    max_skips: Positive = 16
+    """Updates left out in a row that end the run. From its start fp16 halves its scale to 1 in 16."""
+    max_rollbacks: Positive = 3
+    """Spikes of a run that it goes back from; the next one ends it."""
 
 
 class EvalConfig(Section):
@@ -122,6 +166,15 @@ class CheckpointConfig(Section):
 class LoggingConfig(Section):
     tensorboard: bool | Literal["auto"] = "auto"
     """Write TensorBoard event files into the run directory; `auto` does so where it is installed."""
+    wandb: bool | Literal["offline"] = False
+    """Send steps and evaluations to Weights & Biases. `offline` writes them into the run directory, for
+    `wandb sync` to upload; so does true as long as nobody is logged in or the server cannot be reached."""
+    mlflow: bool = False
+    """Send steps and evaluations to the MLflow server of MLFLOW_TRACKING_URI, or into MLflow's local store."""
+    project: Annotated[str, Field(min_length=1)] = "hotloop"
+    """The project at Weights & Biases, the experiment in MLflow."""
+    run_name: Annotated[str, Field(min_length=1)] | None = None
+    """What the run is called there. null takes `name`."""
 
 
 class RunConfig(Section):
@@ -132,6 +185,8 @@ class RunConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     train: TrainConfig = TrainConfig()
+    averaging: AveragingConfig = AveragingConfig()
+    stability: StabilityConfig = StabilityConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     logging: LoggingConfig = LoggingConfig()
@@ -151,6 +206,11 @@ class RunConfig(Section):
                 f"`schedule.warmup_steps` {self.schedule.warmup_steps} reaches into the decay: "
                 f"`schedule.decay_fraction` {self.schedule.decay_fraction:g} of `train.steps` "
                 f"{self.train.steps}; lower one of them"
+            )
+        if self.stability.spikes == "rollback" and not self.checkpoint.every_steps:
+            raise ValueError(
+                "`stability.spikes: rollback` goes back to checkpoints, and `checkpoint.every_steps: 0` "
+                "makes none; set it"
             )
         return self
 
@@ -207,17 +267,62 @@ def without_effect(config: RunConfig, given: Collection[str]) -> tuple[str, str]
             )
             for key in ("momentum", "nesterov")
         },
+        "train.gelu": (
+            config.model.parts.mlp != "gelu",
+            "set `model.mlp: gelu`, or remove it",
+        ),
         "train.clip": (config.train.clip_norm is None, "set `train.clip_norm`, or remove it"),
         "data.tokenizer": (
             config.data.prepared is not None,
             "remove it: a prepared directory holds its own tokenizer",
         ),
+        "averaging.decay": (
+            config.averaging.name != "ema",
+            "set `averaging.name: ema`, or remove it",
+        ),
+        **{
+            f"averaging.{key}": (
+                config.averaging.name == "none",
+                "set `averaging.name` to ema or tail, or remove it",
+            )
+            for key in ("start_fraction", "every_steps")
+        },
+        "stability.spike_factor": (
+            not computes_grad_norm(config),
+            "set `train.clip_norm` or `stability.spikes`: the gradient norm is not computed here",
+        ),
+        "stability.max_skips": (
+            config.stability.nonfinite == "stop"
+            and config.stability.spikes != "skip"
+            and config.train.precision not in ("fp16", "auto"),
+            "set `stability.nonfinite` or `stability.spikes` to skip, or remove it",
+        ),
+        "stability.max_rollbacks": (
+            config.stability.spikes != "rollback",
+            "set `stability.spikes: rollback`, or remove it",
+        ),
+        **{
+            f"logging.{key}": (
+                not (config.logging.wandb or config.logging.mlflow),
+                "set `logging.wandb` or `logging.mlflow`, or remove it",
+            )
+            for key in ("project", "run_name")
+        },
         "eval.windows": (not config.eval.every_steps, "set `eval.every_steps`, or remove it"),
     }
     for key, (has_none, fix) in idle.items():
         if has_none and key in given:
             return key, fix
     return model_setting_without_effect(config.model, given)
+
+
+def computes_grad_norm(config: RunConfig) -> bool:
+    """Whether a step knows its gradient norm: for clipping, or because an action depends on it."""
+    return (
+        config.train.clip_norm is not None
+        or config.stability.nonfinite == "skip"
+        or config.stability.spikes != "warn"
+    )
 
 
 def _flatten(values: Mapping[str, Any], prefix: str) -> list[tuple[str, Any]]:

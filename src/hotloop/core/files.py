@@ -15,6 +15,9 @@ from hotloop.core.errors import EnvironmentFailed, UsageError
 
 T = TypeVar("T")
 
+ROLLBACKS_FILE = "rollbacks.jsonl"
+"""In a run directory: a line for every time that training went back to a checkpoint."""
+
 
 def storage_error(error: OSError, path: Path | str, doing: str) -> EnvironmentFailed:
     """The clear form of an `OSError` from writing `path`."""

@@ -28,6 +28,8 @@ Bound = Literal[
 ]
 ParityClass = Literal["bitwise", "reduction_order", "reduced_precision", "changes_training"]
 ParityName = Literal["same", "within_noise", "different", "not_checked"]
+TargetStatus = Literal["pass", "fail", "not_applicable"]
+TargetUnit = Literal["fraction", "s", "ratio", "tokens/s", "samples/s", "relative_difference"]
 Outcome = Literal["improved", "regressed", "unchanged", "inconclusive", "incomparable"]
 
 
@@ -182,6 +184,27 @@ class Diagnosis:
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """One line of the checklist that every run is held against."""
+
+    name: str
+    """Permanent, e.g. `data_wait`."""
+    title: str
+    bar: str
+    """What is asked for, in words."""
+    status: TargetStatus
+    value: float | None
+    """What was measured, also where the bar does not apply; `None`: not known."""
+    unit: TargetUnit
+    above: float | None
+    """The value must be higher than this."""
+    below: float | None
+    """The value must be lower than this."""
+    reason: str
+    """What the value is, or why the bar does not apply."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFlops:
     """Floating-point operations of training on one token, forward and backward."""
 
@@ -189,6 +212,32 @@ class ModelFlops:
     """6 per parameter that takes part in a matrix product: blocks and head."""
     attention: float
     """Scores and their use, every key counted: 12 layers width context. A causal mask needs half."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankTime:
+    """One of several processes; medians over the same steps."""
+
+    rank: int
+    computing_s: float
+    """Wall seconds of a step without those in which it waited for the others."""
+    waiting_s: float
+    """Until the gradients of all were summed, after its own were computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankComparison:
+    """Processes that train together."""
+
+    ranks: tuple[RankTime, ...]
+    num_steps: int
+    """That this is about: made by all of them, without a tag, since the last start."""
+    slowest: int | None = None
+    """The rank that the others wait for; `None` where none stands out."""
+    slower_by: float | None = None
+    """Relative; its computing over the mean of the others', in the median step."""
+    reason: str | None = None
+    """Why nothing can be said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,17 @@ HOST_PHASES = (
 
 DEVICE_PHASES = ("compute", "communication", "memcpy", "idle")
 
-TAGS = ("warmup", "compile", "gc", "checkpoint", "eval", "profiled", "resumed")
-"""Why a step may be unlike its neighbours. `warmup` steps are kept and left out of statistics."""
+TAGS = (
+    "warmup", "compile", "gc", "checkpoint", "eval", "profiled", "resumed",
+    "spike", "skipped", "rolled_back",
+)  # fmt: skip
+"""Why a step may be unlike its neighbours. `warmup` steps are kept and left out of statistics.
+`spike`: its loss or gradient norm stood far above the recent ones. `skipped`: its update was left out.
+`rolled_back`: the first after going back to a checkpoint."""
 
 
 _MAY_OVERFLOW = frozenset({"loss", "grad_norm"})
+_AMOUNTS = frozenset({"tokens", "samples", "learning_rate", "syncs", "peak_bytes", "clock_reads"})
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
@@ -77,31 +83,63 @@ class StepRecord:
     @classmethod
     def from_mapping(cls, values: dict[str, object]) -> StepRecord:
         """Raises `ValueError` for a missing or unknown field."""
-        known = {f.name for f in fields(cls)}
-        unknown = set(values) - known
+        unknown = values.keys() - _FIELDS
         if unknown:
             raise ValueError(f"unknown field {sorted(unknown)[0]!r}")
-        if not isinstance(values.get("step"), int):
-            raise ValueError("`step` must be an integer")
-        wall = values.get("wall_s")
-        if not _is_number(wall) or not wall >= 0:  # type: ignore[operator]
+        step = values.get("step")
+        if not isinstance(step, int) or not 0 <= step < 1 << 53:
+            raise ValueError("`step` must be an integer, 0 or more")
+        if not _is_amount(values.get("wall_s")):
             raise ValueError("`wall_s` must be seconds, 0 or more")
         words = {key: values[key] for key in _MAY_OVERFLOW if values.get(key) in _NOT_FINITE}
         values = {**values, **{key: float(str(word)) for key, word in words.items()}}
         host = values.get("host", {})
-        if not isinstance(host, dict) or not all(_is_number(v) for v in host.values()):
-            raise ValueError("`host` must map phases to seconds")
-        for key in _MAY_OVERFLOW:
-            if values.get(key) is not None and not _is_number(values[key]):
+        device = values.get("device") or {}
+        for name, phases in (("host", host), ("device", device)):
+            if not isinstance(phases, dict) or not all(map(_is_amount, phases.values())):
+                raise ValueError(f"`{name}` must map phases to seconds, 0 or more")
+        for key in _MAY_OVERFLOW & values.keys():
+            if values[key] is not None and not _is_number(values[key]):
                 raise ValueError(f"`{key}` must be a number")
+        for key in _AMOUNTS & values.keys():
+            if values[key] is not None and not _is_amount(values[key]):
+                raise ValueError(f"`{key}` must be a number, 0 or more")
         tags = values.get("tags", ())
-        if not isinstance(tags, (list, tuple)):
-            raise ValueError("`tags` must be a list")
+        if not isinstance(tags, (list, tuple)) or not all(isinstance(tag, str) for tag in tags):
+            raise ValueError("`tags` must be a list of words")
         return cls(**{**values, "tags": tuple(tags)})  # type: ignore[arg-type]
 
 
+_FIELDS = frozenset(each.name for each in fields(StepRecord))
+
+
+def steps_name(rank: int) -> str:
+    """The file of one of several processes that train together: `steps.jsonl`, `steps-1.jsonl`, ..."""
+    return f"steps-{rank}.jsonl" if rank else "steps.jsonl"
+
+
+def steps_of_ranks(directory: Path) -> dict[int, Path]:
+    """The step records in a run directory, by rank; of somebody else's script rank 0 is `steps-0.jsonl`."""
+    found = {}
+    for path in directory.glob("steps-*.jsonl"):
+        number = path.stem.removeprefix("steps-")
+        if number.isascii() and number.isdigit():
+            found[int(number)] = path
+    if (directory / steps_name(0)).is_file():
+        found[0] = directory / steps_name(0)
+    return dict(sorted(found.items()))
+
+
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    """A float, or an integer that fits one."""
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 1000)
+
+
+def _is_amount(value: object) -> bool:
+    """A finite number, 0 or more."""
+    return _is_number(value) and 0 <= value < 1e300  # type: ignore[operator]
 
 
 def read_steps(path: Path) -> Iterator[StepRecord]:
@@ -110,27 +148,54 @@ def read_steps(path: Path) -> Iterator[StepRecord]:
     A torn last line (the process was killed while writing it) is left out; damage anywhere else
     raises `UsageError` with the line number.
     """
+    for number, found in _lines_of(path):
+        if isinstance(found, StepRecord):
+            yield found
+        elif found is not TORN:
+            raise UsageError(
+                f"damaged step record: {found}",
+                where=f"{path}:{number}",
+                do="delete that line to read the rest",
+            )
+
+
+def readable_steps(path: Path) -> tuple[list[StepRecord], dict[int, str]]:
+    """Every record that can be read, and what is wrong with each other line, by its number.
+
+    A torn last line counts as `TORN`. Raises `UsageError` when the file cannot be opened.
+    """
+    records: list[StepRecord] = []
+    damaged: dict[int, str] = {}
+    for number, found in _lines_of(path):
+        if isinstance(found, StepRecord):
+            records.append(found)
+        else:
+            damaged[number] = found
+    return records, damaged
+
+
+TORN = "torn: the process ended while writing it"
+
+
+def _lines_of(path: Path) -> Iterator[tuple[int, StepRecord | str]]:
+    """Each line that is not empty: its number, and its record or what is wrong with it."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise UsageError(f"cannot read step records: {error.strerror}", where=str(path)) from error
-    torn = lines.pop()  # b"" after a complete last line
-    if torn.strip():
-        try:
-            lines.append(torn) if isinstance(json.loads(torn), dict) else None
-        except ValueError:
-            pass
+    last = len(lines)  # the only one without an end; empty in a file that is whole
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             values = json.loads(line)
-            if not isinstance(values, dict):
-                raise ValueError("not an object")
-            yield StepRecord.from_mapping(values)
+        except (ValueError, RecursionError) as error:
+            yield number, TORN if number == last else str(error)
+            continue
+        if not isinstance(values, dict):
+            yield number, TORN if number == last else "not an object"
+            continue
+        try:
+            yield number, StepRecord.from_mapping(values)
         except (ValueError, TypeError) as error:
-            raise UsageError(
-                f"damaged step record: {error}",
-                where=f"{path}:{number}",
-                do="delete that line to read the rest",
-            ) from error
+            yield number, str(error)

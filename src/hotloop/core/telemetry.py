@@ -73,18 +73,28 @@ class TelemetrySample:
     def from_mapping(cls, values: dict[str, Any]) -> TelemetrySample:
         """Unknown fields are left out: a newer hotloop may have written them. Raises `ValueError`."""
         try:
-            gpus = tuple(
-                GpuSample(
-                    **{**_of(GpuSample, gpu), "throttled_by": tuple(gpu.get("throttled_by", ()))}
-                )
-                for gpu in values.get("gpus", ())
-            )
-            found = {**_of(cls, values), "gpus": gpus}
-            if any(isinstance(v, (str, list, dict, bool)) for v in found.values()):
-                raise ValueError("a value is not a number")
-            return cls(**found)
+            gpus = tuple(_gpu(gpu) for gpu in values.get("gpus", ()))
+            return cls(**{**_numbers(_of(cls, values), but=("gpus",)), "gpus": gpus})
         except (TypeError, AttributeError) as error:
             raise ValueError(f"damaged telemetry: {error}") from error
+
+
+def _gpu(values: dict[str, Any]) -> GpuSample:
+    found = _numbers(_of(GpuSample, values), but=("name", "uuid", "throttled_by"))
+    if not all(isinstance(found.get(key), str | None) for key in ("name", "uuid")):
+        raise TypeError("a GPU's name is not text")
+    found["throttled_by"] = tuple(str(why) for why in values.get("throttled_by", ()))
+    return GpuSample(**found)
+
+
+def _numbers(values: dict[str, Any], *, but: tuple[str, ...]) -> dict[str, Any]:
+    """The same values. Raises `TypeError` for one that is no number."""
+    for key, value in values.items():
+        if key in but or value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
+            raise TypeError(f"`{key}` is not a number")
+    return values
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:
@@ -92,8 +102,10 @@ def _known(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
-    names = {each.name for each in fields(kind)}
-    return {key: value for key, value in values.items() if key in names}
+    return {key: value for key, value in values.items() if key in _NAMES[kind]}
+
+
+_NAMES = {kind: {each.name for each in fields(kind)} for kind in (GpuSample, TelemetrySample)}
 
 
 def read_telemetry(
@@ -104,6 +116,16 @@ def read_telemetry(
     `tail_bytes` reads only the end of the file. A last line without its end is still being written,
     or was when the process was killed: it is left out and not counted.
     """
+    samples, damaged = readable_telemetry(path, tail_bytes=tail_bytes)
+    return tuple(samples), len(damaged)
+
+
+def readable_telemetry(
+    path: Path, *, tail_bytes: int | None = None
+) -> tuple[list[TelemetrySample], dict[int, str]]:
+    """The same, with what is wrong with each damaged line, by its number in what was read."""
+    samples: list[TelemetrySample] = []
+    damaged: dict[int, str] = {}
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -111,16 +133,15 @@ def read_telemetry(
             file.seek(start)
             *lines, _ = file.read().split(b"\n")
     except OSError:
-        return (), 0
-    samples, damaged = [], 0
-    for line in lines[1 if start else 0 :]:
-        if not line.strip():
+        return samples, damaged
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or (start and number == 1):  # that one starts somewhere inside
             continue
         try:
             values = json.loads(line)
             if not isinstance(values, dict):
                 raise ValueError("not an object")
             samples.append(TelemetrySample.from_mapping(values))
-        except ValueError:
-            damaged += 1
-    return tuple(samples), damaged
+        except ValueError as error:
+            damaged[number] = str(error)
+    return samples, damaged

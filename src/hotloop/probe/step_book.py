@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -16,6 +17,9 @@ from hotloop.probe.memory import host_peak_bytes
 from hotloop.probe.phases import PhaseClock
 from hotloop.probe.recorder import Recorder
 
+LateTags = Callable[[int, dict[str, float]], tuple[str, ...]]
+"""From a step's number and its late values to tags that only they can tell; called once per step, in order."""
+
 PEAK_EVERY_S = 1.0
 """Reading the resident set takes tens of microseconds: too much for every step of a small model."""
 
@@ -23,9 +27,16 @@ PEAK_EVERY_S = 1.0
 class StepBook:
     """Closes one record per step; writes it a step late, when its values have arrived."""
 
-    def __init__(self, recorder: Recorder, clock: PhaseClock, device: torch.device) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        clock: PhaseClock,
+        device: torch.device,
+        late_tags: LateTags = lambda step, values: (),
+    ) -> None:
         self._recorder = recorder
         self._clock = clock
+        self._late_tags = late_tags
         self._device = device
         self._late = LateValues(device)
         self._open: deque[StepRecord] = deque()
@@ -47,7 +58,7 @@ class StepBook:
             self._tags.append(name)
 
     def note(self, values: dict[str, Tensor]) -> None:
-        """Scalars of the running step, still on the device: `loss`, `grad_norm`."""
+        """Scalars of the running step, still on the device: `loss`, `grad_norm`, and what `late_tags` reads."""
         self._late.push(values)
 
     def close(self, *, step: int, tokens: int, samples: int, learning_rate: float) -> None:
@@ -77,13 +88,17 @@ class StepBook:
         self._late.wait_for_all_but(1)
 
     def write_closed(self) -> dict[str, float] | None:
-        """Write the records of all closed steps; returns the newest values: `loss`, `grad_norm`."""
+        """Write the records of all closed steps; returns the newest values that were noted."""
         newest = None
         while self._open and (values := self._late.pop()) is not None:
             newest = values
+            record = self._open.popleft()
             self._recorder.write(
                 replace(
-                    self._open.popleft(), loss=values["loss"], grad_norm=values.get("grad_norm")
+                    record,
+                    loss=values["loss"],
+                    grad_norm=values.get("grad_norm"),
+                    tags=record.tags + self._late_tags(record.step, values),
                 )
             )
         return newest

@@ -207,8 +207,3 @@ def ledger_line(
         kept=kept,
         reason=reason,
     )
-
-
-def loss_curve(runs: tuple[Measurement, ...]) -> list[tuple[int, float]]:
-    """Step and loss of an arm's first process."""
-    return [(r.step, r.loss) for r in runs[0].records if r.loss is not None] if runs else []

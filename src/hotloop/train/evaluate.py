@@ -9,6 +9,7 @@ import torch
 
 from hotloop.core.errors import UsageError
 from hotloop.core.files import storage_error, write_atomically
+from hotloop.data.loader import Loader
 from hotloop.optimizations.precision import autocast
 from hotloop.train.run import Run
 
@@ -19,9 +20,10 @@ class Evaluation:
     loss: float
     """Mean over targets, in nats."""
     num_targets: int
+    averaged_loss: float | None = None
+    """With the averaged weights; `None` where there are none (yet), and not written then."""
 
 
-@torch.no_grad()
 def evaluate(run: Run, step: int) -> Evaluation | None:
     """Mean held-out loss over the first `eval.windows` windows, the same ones every time.
 
@@ -29,12 +31,24 @@ def evaluate(run: Run, step: int) -> Evaluation | None:
     """
     if run.held_out is None:
         return None
-    windows = min(run.config.eval.windows, run.held_out.num_windows)
+    loss, targets = held_out_loss(run, run.held_out)
+    if run.average is None or not run.average.num_updates:
+        return Evaluation(step, loss, targets)
+    with run.average.in_place():
+        averaged, _ = held_out_loss(run, run.held_out)
+    return Evaluation(step, loss, targets, averaged)
+
+
+@torch.no_grad()
+def held_out_loss(run: Run, held_out: Loader) -> tuple[float, int]:
+    """The mean loss with the model's present weights, and over how many targets."""
+    windows = min(run.config.eval.windows, held_out.num_windows)
     run.model.eval()
     total = torch.zeros((), device=run.device)
     targets = 0
-    for position in range(0, windows, run.config.train.microbatch):
-        batch = run.held_out.batch(position, min(run.config.train.microbatch, windows - position))
+    ranks, size = run.group.ranks, run.config.train.microbatch
+    for position in range(ranks.rank * size, windows, ranks.num_ranks * size):
+        batch = held_out.batch(position, min(size, windows - position))
         tokens = torch.from_numpy(batch.tokens).to(run.device)
         wanted = torch.from_numpy(batch.targets).to(run.device)
         with autocast(run.device.type, run.config.train.precision):
@@ -43,16 +57,22 @@ def evaluate(run: Run, step: int) -> Evaluation | None:
             total += run.model.forward(tokens, wanted)
         targets += batch.num_targets
     run.model.train()
-    return Evaluation(step, total.item() / targets, targets)
+    targets = int(run.group.summed(torch.tensor(targets)))
+    return run.group.summed(total).item() / targets, targets
+
+
+def _line(evaluation: Evaluation) -> str:
+    fields = {key: value for key, value in asdict(evaluation).items() if value is not None}
+    return json.dumps(fields) + "\n"
 
 
 def append_evaluation(run: Run, evaluation: Evaluation | None) -> None:
     """Add a line to `evals.jsonl`. Raises `EnvironmentFailed` on a full disk."""
-    if evaluation is None:
+    if evaluation is None or not run.group.ranks.is_first:
         return
     try:
         with run.evals_file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(evaluation)) + "\n")
+            file.write(_line(evaluation))
     except OSError as error:
         raise storage_error(error, run.evals_file, "record an evaluation") from error
 
@@ -79,6 +99,6 @@ def read_evaluations(run: Run) -> list[Evaluation]:
 
 def keep_evaluations_until(run: Run, step: int) -> None:
     """Drop evaluations after `step`: a resumed run makes them again."""
-    kept = [json.dumps(asdict(e)) + "\n" for e in read_evaluations(run) if e.step <= step]
+    kept = [_line(e) for e in read_evaluations(run) if e.step <= step]
     if run.evals_file.exists():
         write_atomically(run.evals_file, "".join(kept).encode())

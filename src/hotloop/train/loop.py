@@ -2,7 +2,7 @@
 
 One step is one optimizer update: `grad_accum_steps` microbatches, each a forward and a backward, whose
 gradients are those of the mean loss over all targets of the step. So one microbatch of N and N of one
-give the same update.
+give the same update, and so do several processes that share the microbatches (`group.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hotloop.train.evaluate import (
 from hotloop.train.interruption import StopRequest
 from hotloop.train.run import Run, observe
 from hotloop.train.schedule import learning_rate
-from hotloop.train.stability import TrainingDiverged, checked
+from hotloop.train.stability import TrainingDiverged
 from hotloop.train.update import update
 
 
@@ -51,6 +51,7 @@ class Outcome:
 def train(
     run: Run,
     *,
+    stop: StopRequest,
     stop_after: int | None = None,
     observers: tuple[Callable[[StepRecord], None], ...] = (),
     notes: tuple[str, ...] = (),
@@ -58,58 +59,64 @@ def train(
     """Train from `run.first_step` to the end, or only up to `stop_after` steps in all.
 
     With `stop_after` the process measures: it neither evaluates nor saves, and ends there.
-    Raises `Interrupted` after Ctrl-C, once everything needed to continue is on the disk, and
-    `TrainingDiverged` when the loss is not finite.
+    Raises `Interrupted` after Ctrl-C, once everything needed to continue is on the disk,
+    `TrainingDiverged` when the numbers are beyond help, and `RollBack` for `rollback.py`.
     """
-    config, model, device = run.config, run.model, run.device
+    config, group, device = run.config, run.group, run.device
     last_step = config.train.steps if stop_after is None else min(stop_after, config.train.steps)
     measuring = stop_after is not None
     keep_steps_before(run.steps_file, run.first_step)
-    keep_evaluations_until(run, run.first_step)
+    if group.ranks.is_first:
+        keep_evaluations_until(run, run.first_step)
     timed = PhaseClock()
+    group.book_waits(timed)
     census = observe(run, clock_read_s=clock_read_s(), notes=notes)
     counts = compile_counts()
     known: dict[str, float] | None = None
     evaluation: Evaluation | None = None
-    model.train()
-    with (
-        StepBook(Recorder(run.steps_file, observers), timed, device) as book,
-        StopRequest() as stop,
-    ):
+    run.model.train()
+    recorder = Recorder(run.steps_file, observers)
+    with StepBook(recorder, timed, device, run.stability.tags) as book:
         if run.first_step:
             book.tag("resumed")
         timed.start_step()
         for step in range(run.first_step, last_step):
             with timed.phase("data_wait"):
-                position = step * config.windows_per_step
+                position = (step + run.stability.steps_passed_over) * config.windows_per_step
                 batches = [
                     run.batches.batch(
                         position + i * config.train.microbatch, config.train.microbatch
                     )
-                    for i in range(config.train.grad_accum_steps)
+                    for i in group.ranks.share(config.train.grad_accum_steps)
                 ]
             with timed.phase("host_to_device"):
                 pairs = [to_device(batch, device) for batch in batches]
-            num_targets = sum(batch.num_targets for batch in batches)
-            step_loss: Tensor | float = 0.0
+            num_targets = group.num_targets(batches)
+            step_loss: Tensor | None = None
             for tokens, targets in pairs:
-                with timed.phase("forward"), autocast(device.type, config.train.precision):
-                    share = model(tokens, targets) / num_targets
-                with timed.phase("backward"):
-                    (run.scaler.scale(share) if run.scaler else share).backward()
-                step_loss = step_loss + share.detach()
+                last = targets is pairs[-1][1]
+                with group.microbatch(last=last):
+                    with timed.phase("forward"), autocast(device.type, config.train.precision):
+                        share = run.replica(tokens, targets) / num_targets
+                    own = share.detach()
+                    step_loss = own if step_loss is None else step_loss + own
+                    if last:  # it travels between processes while the backward computes
+                        totals = group.totals(step_loss, stop)
+                    with timed.phase("backward"), group.backward():
+                        (run.scaler.scale(share) if run.scaler else share).backward()
+            whole = totals()
             with timed.phase("optimizer"):
                 rate = learning_rate(config, step)
-                grad_norm = update(run, rate)
+                late = update(run, rate, whole["loss"])
+                if run.average is not None:
+                    run.average.update(step + 1)
             with timed.phase("logging"):
-                assert isinstance(step_loss, Tensor)
-                late = {"loss": step_loss}
-                book.note(late if grad_norm is None else {**late, "grad_norm": grad_norm})
+                book.note({**whole, **late})
                 counts = tag_compiles(book, counts)
             with timed.phase("sync"):
                 book.wait()  # for the step before: this one's numbers would leave the device idle
             with timed.phase("logging"):
-                known = checked(run, book.write_closed(), step, known, measuring)
+                known = run.stability.checked(book.write_closed(), known, measuring=measuring)
 
             book.close(
                 step=step, tokens=num_targets, samples=config.windows_per_step, learning_rate=rate
@@ -119,17 +126,18 @@ def train(
             # reach the disk before the checkpoint that lets a later process start behind them.
             done = step + 1
             finished = done == last_step
+            stopping = group.stops(stop, known)
             if measuring:
-                if stop.asked:
+                if stopping:
                     raise KeyboardInterrupt
                 continue
             evaluates = config.eval.every_steps > 0 and is_due(
                 done, config.eval.every_steps, finished
             )
-            saves = is_due(done, config.checkpoint.every_steps, finished or stop.asked)
+            saves = is_due(done, config.checkpoint.every_steps, finished or stopping)
             if evaluates or saves:
                 with timed.phase("sync"):
-                    known = checked(run, book.write_closed(), done, known, measuring)
+                    known = run.stability.checked(book.write_closed(), known, measuring=measuring)
             if evaluates:
                 book.tag("eval")
                 with timed.phase("eval"):
@@ -140,9 +148,9 @@ def train(
                 with timed.phase("checkpoint"):
                     book.flush()
                     save(run, done)
-            if stop.asked and not finished:
+            if stopping and not finished:
                 raise interrupted(run, done)
-        known = checked(run, book.write_closed(), last_step, known, measuring)
+        known = run.stability.checked(book.write_closed(), known, measuring=measuring)
 
     counts = compile_counts()
     census = replace(
@@ -152,8 +160,13 @@ def train(
         num_graph_breaks=counts.graph_breaks,
         compile_s=compile_seconds() if config.train.compile else None,
         host_peak_bytes=host_peak_bytes(),
+        num_skipped=run.stability.num_skipped,
+        num_spikes=run.stability.num_spikes,
+        num_rollbacks=run.stability.num_rollbacks,
+        sent_gradient_dtype=group.sent_gradient_dtype,
     )
-    write_json(run.directory / "census.json", census)
+    if group.ranks.is_first:
+        write_json(run.directory / "census.json", census)
     return Outcome(last_step, known["loss"] if known else None, evaluation, census)
 
 
@@ -178,8 +191,21 @@ def save(run: Run, step: int) -> None:
                 f"weight `{name}` is no longer finite after step {step}; nothing was saved",
                 do="lower `optimizer.learning_rate`, or train in fp32; what was saved before is kept",
             )
-    tensors, extra = state.capture(run.model, run.optimizer, run.scaler)
-    store.save(run.checkpoints, step, tensors=tensors, state=extra, keep=run.config.checkpoint.keep)
+    group = run.group
+    group.refuse_drift(run.model)
+    random_states = group.gathered(state.capture_random(run.device))
+    if group.ranks.is_first:
+        tensors, extra = state.capture(run.model, run.optimizer, run.scaler)
+        tensors |= {
+            state.random_file(rank): states for rank, states in enumerate(random_states) if rank
+        }
+        extra["num_ranks"] = group.ranks.num_ranks
+        extra["stability"] = run.stability.state()
+        if run.average is not None:
+            tensors |= run.average.files()
+        keep = run.config.checkpoint.keep
+        store.save(run.checkpoints, step, tensors=tensors, state=extra, keep=keep)
+    group.level()  # nobody goes on, or ends, before it is on the disk
 
 
 def tag_compiles(book: StepBook, before: CompileCounts) -> CompileCounts:

@@ -23,7 +23,11 @@ ITERATIONS = 5
 
 
 class Muon(torch.optim.Optimizer):
-    """State per weight: `momentum` for the matrices; `step`, `exp_avg`, `exp_avg_sq` for the others."""
+    """State per weight: `momentum` for the matrices; `step`, `exp_avg`, `exp_avg_sq` for the others.
+
+    Where it is fused it heeds `found_inf`, as torch's fused optimizers do: a float () on the device set as
+    an attribute, at 1.0 the step leaves everything as it was.
+    """
 
     def __init__(
         self,
@@ -64,11 +68,17 @@ class Muon(torch.optim.Optimizer):
             if not self.state[p]:
                 self.state[p]["momentum"] = torch.zeros_like(p)
         moments = [self.state[p]["momentum"] for p in weights]
+        skip = None if self._found_inf is None else self._found_inf > 0
+        decay: float | Tensor = 1 - group["lr"] * group["weight_decay"]
+        if skip is not None:
+            # Chosen and not multiplied, as 0 times NaN is NaN: a momentum drawn to itself stays what it is.
+            grads = [torch.where(skip, m, g) for m, g in zip(moments, grads, strict=True)]
+            decay = torch.where(skip, 1.0, decay)
         torch._foreach_lerp_(moments, grads, 1 - group["momentum"])
         updates = moments
         if group["nesterov"]:
             updates = list(torch._foreach_lerp(grads, moments, group["momentum"]))
-        torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_mul_(weights, decay)
         # One product per shape and not per matrix: a decoder has four to seven shapes whatever its depth.
         by_shape: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = {}
         for weight, update, (_, rows) in zip(weights, updates, given, strict=True):
@@ -80,6 +90,8 @@ class Muon(torch.optim.Optimizer):
         for (_, longer), pairs in by_shape.items():
             targets = [target for target, _ in pairs]
             batch = orthogonalize(torch.stack([piece for _, piece in pairs]).to(self._dtype))
+            if skip is not None:
+                batch = batch.masked_fill(skip, 0.0)
             size = group["lr"] * 0.2 * math.sqrt(longer)
             torch._foreach_add_(targets, list(batch.to(targets[0].dtype)), alpha=-size)
 
@@ -108,7 +120,12 @@ class Muon(torch.optim.Optimizer):
             weight_decay=group["weight_decay"],
             eps=group["eps"],
             maximize=False,
+            found_inf=self._found_inf,
         )
+
+    @property
+    def _found_inf(self) -> Tensor | None:
+        return getattr(self, "found_inf", None)
 
 
 def orthogonalize(batch: Tensor) -> Tensor:

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from hotloop.checkpoint import state, store
 from hotloop.core.census import Census
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import UsageError
+from hotloop.core.step import steps_name
 from hotloop.data.loader import Loader
 from hotloop.data.prepared import Prepared
 from hotloop.data.tokenizer import fingerprint_of
-from hotloop.hardware.device import fast_dtypes
+from hotloop.hardware.device import fast_dtypes, gpu_uuid
+from hotloop.hardware.limits import memory_limit_bytes
 from hotloop.models.decoder import Decoder
 from hotloop.models.import_hf import load_hf_weights
 from hotloop.models.shape import DecoderShape
 from hotloop.optimizations.clipping import can_clip_through
 from hotloop.optimizations.compiling import compile_model
+from hotloop.optimizations.host_memory import is_kept, keep_freed_memory
 from hotloop.optimizations.precision import autocast, gradient_scaler, set_tf32
 from hotloop.probe.foreign_process import describe_optimizer, parameter_dtypes
 from hotloop.probe.forward_census import watch_forward
+from hotloop.train.averaging import Average, averaging
+from hotloop.train.group import Group, seed_of
 from hotloop.train.optimizer import build_optimizer
+from hotloop.train.stability import Stability
+
+HEAP_RESERVE_BYTES = 16 << 30
+"""Addresses set aside for the heap of a run on the CPU; they cost nothing until they are used."""
 
 
 @dataclass(slots=True)
@@ -41,6 +51,17 @@ class Run:
     """`None` when the validation shards are too small for one window."""
     first_step: int = 0
     """Steps already done by an earlier process."""
+    average: Average | None = None
+    """The mean of the weights that `averaging` asks for."""
+    group: Group = field(default_factory=Group)
+    """The processes that train together; by default this one alone."""
+    stability: Stability = field(init=False)
+    replica: nn.Module = field(init=False)
+    """The model as the steps call it: among several processes, with the gradients summed over them."""
+
+    def __post_init__(self) -> None:
+        self.stability = Stability(self.config, self.device)
+        self.replica = self.model
 
     @property
     def checkpoints(self) -> Path:
@@ -48,7 +69,8 @@ class Run:
 
     @property
     def steps_file(self) -> Path:
-        return self.directory / "steps.jsonl"
+        """Of this process."""
+        return self.directory / steps_name(self.group.ranks.rank)
 
     @property
     def evals_file(self) -> Path:
@@ -77,15 +99,23 @@ def decoder_shape(config: RunConfig, vocabulary: int) -> DecoderShape:
         positions=parts.positions,
         rotary_theta=model.rotary_theta,
         mlp=parts.mlp,
+        gelu=config.train.gelu,
         hidden=model.inner_width,
         kv_heads=model.kv_heads,
         qk_norm=model.qk_norm,
+        value_embeddings=model.value_embeddings,
         bias=parts.bias,
         tied=parts.tied,
     )
 
 
-def build_run(config: RunConfig, prepared: Prepared, directory: Path, device: torch.device) -> Run:
+def build_run(
+    config: RunConfig,
+    prepared: Prepared,
+    directory: Path,
+    device: torch.device,
+    group: Group | None = None,
+) -> Run:
     """Model, optimizer and loaders for a resolved config, continued from the newest checkpoint.
 
     Raises `UsageError` for data that is too small or a checkpoint that does not fit.
@@ -96,6 +126,8 @@ def build_run(config: RunConfig, prepared: Prepared, directory: Path, device: to
     if config.train.num_threads != torch.get_num_threads():
         # Not when it changes nothing: the call also takes MKL's choice per product away from it.
         torch.set_num_threads(config.train.num_threads)
+    if config.train.host_memory == "keep":
+        keep_freed_memory(min(memory_limit_bytes() // 2, HEAP_RESERVE_BYTES))
     set_tf32(config.train.precision)
     torch.manual_seed(config.train.seed)
     # Built on the CPU, so that a seed gives the same weights on every device.
@@ -120,9 +152,15 @@ def build_run(config: RunConfig, prepared: Prepared, directory: Path, device: to
             prepared.validation, context=config.model.context, order="sequential", seed=0
         )
     run = Run(config, directory, device, model, optimizer, scaler, batches, held_out)
-    store.remove_uncommitted(run.checkpoints)
+    run.average = averaging(config, model)
+    run.group = group or run.group
+    if run.group.ranks.is_first:
+        store.remove_uncommitted(run.checkpoints)
+    else:  # as seeded above, every process would drop the same units
+        torch.manual_seed(seed_of(config.train.seed, 0, run.group.ranks.rank))
     if config.train.compile:
         compile_model(model)
+    run.replica = run.group.replicate(model)
     return run
 
 
@@ -145,7 +183,8 @@ def resume(run: Run) -> tuple[str, ...]:
 
     Without any checkpoint, start from the weights of `train.init_from` where it is given.
     """
-    found, problems = store.latest(run.checkpoints)
+    # The first process decides: the others could see another state of the disk.
+    found, problems = run.group.decided(lambda: store.latest(run.checkpoints))
     if found is None:
         if problems:
             raise UsageError(
@@ -156,10 +195,26 @@ def resume(run: Run) -> tuple[str, ...]:
         if run.config.train.init_from is not None:
             load_hf_weights(run.model, Path(run.config.train.init_from).expanduser())
         return ()
+    ranks = run.group.ranks
+    if not found.path.is_dir():
+        raise UsageError(
+            f"rank {ranks.rank} does not see the checkpoint that rank 0 continues from",
+            where=str(found.path),
+            do="give a run directory (--out) on a disk that all machines share",
+        )
     tensors, extra = store.load(found, state.FILES)
     state.restore(tensors, extra, model=run.model, optimizer=run.optimizer, scaler=run.scaler)
+    if ranks.rank in range(1, extra.get("num_ranks", 1)):
+        name = state.random_file(ranks.rank)
+        state.restore_random(store.load(found, (name,))[0][name], run.device)
+    elif not ranks.is_first:
+        torch.manual_seed(seed_of(run.config.train.seed, found.step, ranks.rank))
+    if run.average is not None:
+        run.average.restore(found)
+    run.stability.restore(extra.get("stability"))
     run.first_step = found.step
-    store.set_aside(run.checkpoints, newer_than=found.step)
+    if ranks.is_first:
+        store.set_aside(run.checkpoints, newer_than=found.step)
     return problems
 
 
@@ -196,6 +251,7 @@ def observe(run: Run, *, clock_read_s: float, notes: tuple[str, ...] = ()) -> Ce
     clipping = None if config.train.clip_norm is None else "builtin"
     return Census(
         device=str(run.device),
+        device_uuid=gpu_uuid(run.device),
         num_threads=torch.get_num_threads(),
         matmul_dtypes=dtypes,
         fast_dtypes=fast_dtypes(run.device),
@@ -203,6 +259,8 @@ def observe(run: Run, *, clock_read_s: float, notes: tuple[str, ...] = ()) -> Ce
         attention=attention,
         optimizer=describe_optimizer(run.optimizer),
         clipping="fused" if clips_through(run) else clipping,
+        host_memory="keep" if is_kept() else "default",
+        num_ranks=run.group.ranks.num_ranks,
         compiled=bool(config.train.compile),
         loader={"kind": "memory map", "num_workers": 0, "order": config.data.order},
         clock_read_s=clock_read_s,

@@ -1,42 +1,151 @@
-"""What is done when the numbers go wrong: seen late, a step behind, so that looking costs nothing."""
+"""What is done when the numbers go wrong.
+
+Where an update is to be left out, the device decides (`update.py`). Everything else is looked at here,
+a step late, when the values have arrived on their own: looking costs the step nothing. What is decided
+depends on the reduced gradients and the loss of the whole step alone, so all ranks decide alike.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
+import torch
+
+from hotloop.core.config import RunConfig
 from hotloop.core.errors import ExitCode, HotloopError
-from hotloop.train.run import Run
+from hotloop.train.spikes import Spike, SpikesOnDevice, SpikesOnHost
+
+KEPT = "what was saved before is kept"
+START_AGAIN = f"start again with a lower `optimizer.learning_rate` or in fp32; {KEPT}"
+SKIP_THEM = f"continue with `stability.nonfinite=skip` to leave such updates out, or {START_AGAIN}"
 
 
 class TrainingDiverged(HotloopError):
-    """The loss, the gradients or the weights are no longer numbers."""
+    """The loss, the gradients or the weights are no longer numbers, or too many updates were left out."""
 
     exit_code = ExitCode.FOUND
 
 
-def checked(
-    run: Run,
-    newest: dict[str, float] | None,
-    step: int,
-    before: dict[str, float] | None,
-    measuring: bool,
-) -> dict[str, float] | None:
-    """The newest known values. Raises `TrainingDiverged` when they are no numbers.
+class RollBack(Exception):
+    """The run is to go back to its newest checkpoint. Caught in `rollback.py`, never shown."""
 
-    A process that is measured goes on: what it recorded is for the judge to see. A gradient that
-    overflows under the scaler of fp16 is no divergence: the scaler skips that update.
-    """
-    if newest is None:
-        return before
-    broken = [
-        name
-        for name, value in newest.items()
-        if not math.isfinite(value) and (name == "loss" or run.scaler is None)
-    ]
-    if broken and not measuring:
-        raise TrainingDiverged(
-            f"the {broken[0].replace('grad_norm', 'gradient norm')} became {newest[broken[0]]} "
-            f"at about step {step}",
-            do="lower `optimizer.learning_rate`, or train in fp32; what was saved before is kept",
+    def __init__(self, step: int, spike: Spike) -> None:
+        super().__init__(f"step {step}: {spike}")
+        self.step = step
+        """The spike's."""
+        self.spike = spike
+
+
+class Stability:
+    """What a run has seen go wrong, and what it does about it. All of it is in the checkpoint."""
+
+    def __init__(self, config: RunConfig, device: torch.device) -> None:
+        self.config = config.stability
+        self.num_skipped = 0
+        """Updates left out, of the steps that are in `steps.jsonl`; so with the next one."""
+        self.num_spikes = 0
+        self.num_rollbacks = 0
+        self.steps_passed_over = 0
+        """Steps whose data rollbacks passed over: step s takes the windows of step s + this."""
+        self.on_device = (
+            SpikesOnDevice(self.config, device) if self.config.spikes == "skip" else None
         )
-    return newest
+        self._on_host = SpikesOnHost(self.config)
+        self._scaled = config.train.precision == "fp16"
+        self._skipped_in_a_row = 0
+        self._just_went_back = False
+        self._problem: TrainingDiverged | RollBack | None = None
+
+    def tags(self, step: int, values: dict[str, float]) -> tuple[str, ...]:
+        """What the late values say of a step. Called once for each, in order."""
+        tags = ["rolled_back"] if self._just_went_back else []
+        self._just_went_back = False
+        spike = self._on_host.look(values) if self.on_device is None else None
+        if spike is not None or values.get("spike"):
+            self.num_spikes += 1
+            tags.append("spike")
+        skipped = bool(values.get("skipped"))
+        self._skipped_in_a_row = self._skipped_in_a_row + 1 if skipped else 0
+        if skipped:
+            self.num_skipped += 1
+            tags.append("skipped")
+        if self._problem is None:
+            self._problem = self._judge(step, values, spike, skipped)
+        return tuple(tags)
+
+    def checked(
+        self, newest: dict[str, float] | None, before: dict[str, float] | None, *, measuring: bool
+    ) -> dict[str, float] | None:
+        """The newest known values. Raises `TrainingDiverged`, or `RollBack` for a spike to go back from.
+
+        A process that is measured goes on: what it recorded is for the judge to see.
+        """
+        if self._problem is not None and not measuring:
+            raise self._problem
+        return before if newest is None else newest
+
+    def _judge(
+        self, step: int, values: dict[str, float], spike: Spike | None, skipped: bool
+    ) -> TrainingDiverged | RollBack | None:
+        for name in ("loss", "grad_norm"):
+            value = values.get(name, 0.0)
+            left_out = skipped and self.config.nonfinite == "skip"
+            # A gradient that overflows under the scaler of fp16 is no divergence: that update was left out.
+            if math.isfinite(value) or left_out or (name == "grad_norm" and self._scaled):
+                continue
+            what = name.replace("grad_norm", "gradient norm")
+            do = SKIP_THEM if self.config.nonfinite == "stop" else START_AGAIN
+            return TrainingDiverged(f"the {what} became {value} at step {step}", do=do)
+        if values.get("scale", 1.0) < 1.0:
+            return TrainingDiverged(
+                f"the gradient scale of fp16 fell to {values['scale']:g} at step {step}: gradients "
+                "overflow whatever the scale",
+                do=f"train in bf16 or fp32, or with a lower `optimizer.learning_rate`; {KEPT}",
+            )
+        if self._skipped_in_a_row >= self.config.max_skips:
+            return TrainingDiverged(
+                f"{self._skipped_in_a_row} updates in a row were left out, the last one at step {step}"
+                f" (loss {values['loss']:.4g}, gradient norm {values.get('grad_norm', math.nan):.4g})",
+                do="look at the data from there on, raise `stability.max_skips`, or lower "
+                f"`optimizer.learning_rate`; {KEPT}",
+            )
+        if spike is None or self.config.spikes != "rollback":
+            return None
+        if self.num_rollbacks < self.config.max_rollbacks:
+            return RollBack(step, spike)
+        return TrainingDiverged(
+            f"another spike, at step {step}, when `stability.max_rollbacks` is reached: {spike}",
+            do="raise `stability.max_rollbacks` or `stability.spike_factor`, or lower "
+            f"`optimizer.learning_rate`; {KEPT}",
+        )
+
+    def went_back(self, *, from_step: int, to_step: int, before: Stability) -> None:
+        """After restoring: the data of `to_step` to `from_step` are passed over."""
+        self.num_rollbacks = before.num_rollbacks + 1
+        self.steps_passed_over = before.steps_passed_over + from_step + 1 - to_step
+        self._just_went_back = True
+
+    def state(self) -> dict[str, Any]:
+        """JSON-ready, for the checkpoint. Call it when every closed step's values have been seen."""
+        looking = self._on_host if self.on_device is None else self.on_device
+        return {
+            "num_skipped": self.num_skipped,
+            "num_spikes": self.num_spikes,
+            "num_rollbacks": self.num_rollbacks,
+            "steps_passed_over": self.steps_passed_over,
+            "skipped_in_a_row": self._skipped_in_a_row,
+            "recent": looking.state(),
+        }
+
+    def restore(self, stored: Mapping[str, Any] | None) -> None:
+        """Continue from a checkpoint; `None` is one written before there was such a state."""
+        if stored is None:
+            return
+        self.num_skipped = stored["num_skipped"]
+        self.num_spikes = stored["num_spikes"]
+        self.num_rollbacks = stored["num_rollbacks"]
+        self.steps_passed_over = stored["steps_passed_over"]
+        self._skipped_in_a_row = stored["skipped_in_a_row"]
+        (self._on_host if self.on_device is None else self.on_device).restore(stored["recent"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,30 +14,39 @@ from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.files import storage_error, write_atomically, write_json
 from hotloop.core.progress import Progress, silent
 from hotloop.core.settings import Settings, load_settings, store_settings
-from hotloop.core.step import StepRecord, read_steps
+from hotloop.core.step import read_steps, steps_name, steps_of_ranks
 from hotloop.data.cache import ensure_prepared
 from hotloop.data.prepared import open_prepared
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.hardware.environment import read_environment
 from hotloop.hardware.telemetry import telemetry
 from hotloop.optimizations.resolve import resolve
+from hotloop.probe.recorder import keep_steps_before
+from hotloop.train.agreement import agreed_settings, refuse_differences, refuse_uneven
 from hotloop.train.evaluate import read_evaluations
-from hotloop.train.loop import train
+from hotloop.train.joining import Meeting
+from hotloop.train.meter import Meter, live_of
+from hotloop.train.rollback import train_to_the_end
 from hotloop.train.run import Run, build_run, resume
 from hotloop.train.tensorboard import event_writer, refuse_missing_tensorboard
+from hotloop.train.trackers import refuse_missing_trackers, trackers
+from hotloop.train.update import refuse_waiting_update
 
 _FREE_KEYS = (
     "name",
     "eval.",
     "checkpoint.",
     "logging.",
+    "stability.",
     "data.verify",
     "train.num_threads",
+    "train.host_memory",
+    "train.rank_timeout_s",
     "data.source",
     "data.prepared",
 )
-"""Keys that may differ when a run is continued: none of them changes what is learned. The data's
-content is compared by its own fingerprint."""
+"""Keys that may differ when a run is continued: none of them changes what was learned until then. The
+data's content is compared by its own fingerprint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +56,14 @@ class Finished:
     steps: int
     loss: float | None
     held_out_loss: float | None
+    averaged_held_out_loss: float | None
+    """With the averaged weights; `None` without `averaging`."""
     tokens_per_s: float | None
     """Median over the steps of this process without a tag; `None` when it made none."""
+    num_skipped: int
+    """Updates left out, of all the steps."""
+    num_spikes: int
+    num_rollbacks: int
     run: str
     schema: str = "hotloop.train/1"
 
@@ -62,26 +75,47 @@ def start(
     stop_after: int | None = None,
     progress: Progress = silent,
     warn: Callable[[str], None] = lambda message: None,
+    meeting: Meeting | None = None,
 ) -> Finished:
     """Train in `directory`, continuing what is there. Raises `HotloopError` kinds only for user errors.
 
-    A directory that holds a run of other settings or other data is refused, never overwritten.
+    A directory that holds a run of other settings or other data is refused, never overwritten. With a
+    `meeting` of several processes the first one writes; the others write their own step records alone.
     """
-    device = pick_device(settings.config.train.device)
-    settings, notes = resolve(settings, read_machine(device))
+    meeting = meeting or Meeting()
+    ranks = meeting.ranks
+    device = pick_device(settings.config.train.device, ranks)
+    settings, notes = resolve(settings, read_machine(device, ranks))
+    config = settings.config
+    refuse_uneven(settings, ranks)
+    if config.train.gradient_compression != "none" and ranks.num_ranks == 1:
+        notes += ("train.gradient_compression has no effect: one process sends nothing",)
     for note in notes:
         warn(note)
-    config = settings.config
     refuse_missing_tensorboard(config)
+    refuse_missing_trackers(config)
+    refuse_waiting_update(config, device)
     data = Path(config.data.prepared) if config.data.prepared else None
     if data is None:
-        assert config.data.source is not None
-        data = ensure_prepared(config.data.source, config.data.tokenizer, progress=progress)
-    prepared = open_prepared(data, verify=config.data.verify)
+        source, tokenizer = config.data.source, config.data.tokenizer
+        assert source is not None
+        data = Path(
+            meeting.each_machine(lambda: str(ensure_prepared(source, tokenizer, progress=progress)))
+        )
+    # The same files: one process of a machine reads them all through.
+    verify = config.data.verify if ranks.local_rank == 0 else "size"
+    prepared = open_prepared(data, verify=verify)
     fingerprint = hashlib.sha256((data / "manifest.json").read_bytes()).hexdigest()
-    with locked(directory):
+    agreed = agreed_settings(config, device, fingerprint)
+
+    def take() -> str:
         refuse_another_run(directory, config, fingerprint)
-        run = build_run(config, prepared, directory, device)
+        return json.dumps(agreed)
+
+    with locked(directory, wanted=ranks.is_first):
+        refuse_differences(ranks, agreed, json.loads(meeting.first(take)))
+        group = meeting.group(device, config)
+        run = build_run(config, prepared, directory, device, group)
         for problem in resume(run):
             warn(
                 f"a newer checkpoint cannot be used, continuing from step {run.first_step}: {problem}"
@@ -91,30 +125,46 @@ def start(
             return as_it_finished(run)
         if run.held_out is None and config.eval.every_steps and stop_after is None:
             warn("nothing is evaluated: the held-out text is shorter than one window")
-        store_settings(settings, directory / "config.yaml")
-        described = {"path": str(data.resolve()), "manifest_sha256": fingerprint}
-        write_atomically(directory / "data.json", json.dumps(described, indent=1).encode())
-        write_atomically(directory / "tokenizer.json", prepared.tokenizer_path.read_bytes())
-        write_json(directory / "environment.json", read_environment(str(device)))
+        environment = read_environment(str(device))
+        if ranks.is_first:
+            store_settings(settings, directory / "config.yaml")
+            described = {"path": str(data.resolve()), "manifest_sha256": fingerprint}
+            write_atomically(directory / "data.json", json.dumps(described, indent=1).encode())
+            write_atomically(directory / "tokenizer.json", prepared.tokenizer_path.read_bytes())
+            write_json(directory / "environment.json", environment)
+            forget_steps(directory, from_step=run.first_step, num_ranks=ranks.num_ranks)
         last = config.train.steps if stop_after is None else min(stop_after, config.train.steps)
-        meter = Meter(progress, total=last)
+        # Of several processes the first one tells; the others are measured without.
+        untold = stop_after is not None or not ranks.is_first
         with (
-            event_writer(config, directory, measuring=stop_after is not None) as events,
-            telemetry(directory, wanted=stop_after is None, warn=warn),
+            event_writer(run, measuring=untold) as events,
+            trackers(settings, run, measuring=untold, warn=warn) as senders,
+            telemetry(directory, wanted=not untold, warn=warn) as newest,
         ):
-            outcome = train(run, stop_after=stop_after, observers=(meter, *events), notes=notes)
+            meter = Meter(progress, total=last, live=live_of(run, environment, newest))
+            outcome = train_to_the_end(
+                run,
+                stop_after=stop_after,
+                observers=(meter, *events, *senders),
+                notes=notes,
+                warn=warn,
+            )
     return Finished(
         steps=outcome.steps,
         loss=outcome.loss,
         held_out_loss=outcome.evaluation.loss if outcome.evaluation else None,
+        averaged_held_out_loss=outcome.evaluation.averaged_loss if outcome.evaluation else None,
         tokens_per_s=meter.tokens_per_s(),
+        num_skipped=run.stability.num_skipped,
+        num_spikes=run.stability.num_spikes,
+        num_rollbacks=run.stability.num_rollbacks,
         run=str(directory),
     )
 
 
 def as_it_finished(run: Run) -> Finished:
     """What an earlier process found, read from the files it left."""
-    records = list(read_steps(run.steps_file))
+    records = list(read_steps(run.directory / steps_name(0)))
     evaluations = read_evaluations(run)
     meter = Meter(silent, total=len(records))
     for record in records:
@@ -123,33 +173,13 @@ def as_it_finished(run: Run) -> Finished:
         steps=run.first_step,
         loss=records[-1].loss if records else None,
         held_out_loss=evaluations[-1].loss if evaluations else None,
+        averaged_held_out_loss=evaluations[-1].averaged_loss if evaluations else None,
         tokens_per_s=meter.tokens_per_s(),
+        num_skipped=run.stability.num_skipped,
+        num_spikes=run.stability.num_spikes,
+        num_rollbacks=run.stability.num_rollbacks,
         run=str(run.directory),
     )
-
-
-class Meter:
-    """An observer that keeps the rate and shows it, at most five times a second."""
-
-    def __init__(self, progress: Progress, *, total: int) -> None:
-        self._progress = progress
-        self._total = total
-        self._shown_at = 0.0
-        self._rates: list[float] = []
-
-    def __call__(self, record: StepRecord) -> None:
-        if record.tokens and record.wall_s > 0 and not record.tags:
-            self._rates.append(record.tokens / record.wall_s)
-        now = time.monotonic()
-        if now - self._shown_at < 0.2 and record.step + 1 < self._total:
-            return
-        self._shown_at = now
-        speed = f"{statistics.median(self._rates[-20:]):,.0f} tokens/s, " if self._rates else ""
-        loss = f"loss {record.loss:.3f}" if record.loss is not None else ""
-        self._progress("training", record.step + 1, self._total, speed + loss)
-
-    def tokens_per_s(self) -> float | None:
-        return statistics.median(self._rates) if self._rates else None
 
 
 def refuse_another_run(directory: Path, config: RunConfig, fingerprint: str) -> None:
@@ -157,9 +187,13 @@ def refuse_another_run(directory: Path, config: RunConfig, fingerprint: str) -> 
     stored = directory / "config.yaml"
     if not stored.exists():
         return
-    before, now = load_settings(stored).config.flat(), config.flat()
+    theirs = load_settings(stored).config
+    before, now = theirs.flat(), config.flat()
+    free: tuple[str, ...] = _FREE_KEYS
+    if theirs.windows_per_step == config.windows_per_step:
+        free += ("train.microbatch", "train.grad_accum_steps")  # the same step, summed otherwise
     for key, value in now.items():
-        if value != before.get(key) and not key.startswith(_FREE_KEYS):
+        if value != before.get(key) and not key.startswith(free):
             raise UsageError(
                 f"this directory holds a run with `{key}: {before.get(key)}`, not {value}",
                 where=str(directory),
@@ -177,14 +211,27 @@ def refuse_another_run(directory: Path, config: RunConfig, fingerprint: str) -> 
         )
 
 
+def forget_steps(directory: Path, *, from_step: int, num_ranks: int) -> None:
+    """Drop the later records of ranks that no longer take part; the others drop their own."""
+    for rank, path in steps_of_ranks(directory).items():
+        if rank >= num_ranks:
+            keep_steps_before(path, from_step)
+
+
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """One process trains in a directory at a time. The lock goes with the process, however it ends."""
+def locked(directory: Path, *, wanted: bool = True) -> Iterator[None]:
+    """One training goes on in a directory at a time. The lock goes with the process, however it ends.
+
+    Where it is not `wanted` the directory is only made: another process of the training holds it.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        file = (directory / ".lock").open("w")
+        file = (directory / ".lock").open("w") if wanted else None
     except OSError as error:
         raise storage_error(error, directory, "make the run directory") from error
+    if file is None:
+        yield
+        return
     with file:
         try:
             import fcntl

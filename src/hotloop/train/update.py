@@ -1,32 +1,117 @@
-"""One optimizer update: the rate, the clipping, the step, and the gradients cleared; no host sync."""
+"""One optimizer update: the rate, the clipping, whether it is left out, the step, and the gradients cleared.
+
+No host sync: what is returned is on the device, unread. An update that is left out moves neither weights
+nor momentum nor step counts, as if it had never been tried.
+"""
 
 from __future__ import annotations
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
+from hotloop.core.config import RunConfig, computes_grad_norm
+from hotloop.core.errors import UsageError
 from hotloop.optimizations.clipping import clip_builtin, clip_through_optimizer, forget_factor
+from hotloop.train.muon import Muon
 from hotloop.train.run import Run, clips_through
 
 
-def update(run: Run, rate: float) -> Tensor | None:
-    """Clip, update the weights, clear the gradients. Returns the gradients' norm before clipping, unread."""
+def update(run: Run, rate: float, loss: Tensor) -> dict[str, Tensor]:
+    """Update the weights and clear the gradients. `loss` is that of the whole step, on the device.
+
+    Returns scalars: `grad_norm` before clipping where it is known, `skipped` and `spike` (0 or 1) where
+    something may be left out, `scale` with fp16.
+    """
     config = run.config
     for group in run.optimizer.param_groups:
         group["lr"] = rate
     if run.scaler is not None:
         run.scaler.unscale_(run.optimizer)
-    norm: Tensor | None = None
     through = clips_through(run)
+    late: dict[str, Tensor] = {}
     if config.train.clip_norm is not None and through:
-        norm = clip_through_optimizer(run.model.parameters(), run.optimizer, config.train.clip_norm)
+        late["grad_norm"] = clip_through_optimizer(
+            run.model.parameters(), run.optimizer, config.train.clip_norm
+        )
     elif config.train.clip_norm is not None:
-        norm = clip_builtin(run.model.parameters(), config.train.clip_norm)
+        late["grad_norm"] = clip_builtin(run.model.parameters(), config.train.clip_norm)
+    elif computes_grad_norm(config):
+        grads = [p.grad for p in run.model.parameters() if p.grad is not None]
+        late["grad_norm"] = nn.utils.get_total_norm(grads)
+
+    reasons: list[Tensor] = []
     if run.scaler is not None:
-        run.scaler.step(run.optimizer)
-        run.scaler.update()
-    else:
-        run.optimizer.step()
+        reasons.append(overflowed(run.scaler, run.optimizer))
+    if config.stability.nonfinite == "skip":
+        reasons.append(~late["grad_norm"].isfinite())
+    if run.stability.on_device is not None:
+        late["spike"] = run.stability.on_device.look(late["grad_norm"], loss)
+        reasons.append(late["spike"])
+    if reasons:
+        late["skipped"] = torch.stack(reasons).any()
+    step_unless(run.optimizer, late.get("skipped"))
+
     if through:
         forget_factor(run.optimizer)
+    if run.scaler is not None:
+        run.scaler.update()
+        scale = run.scaler._get_scale_async()  # get_scale() would wait for the device
+        assert scale is not None
+        late["scale"] = scale
     run.optimizer.zero_grad(set_to_none=True)
-    return norm
+    return late
+
+
+def overflowed(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> Tensor:
+    """Bool () on the device: whether `unscale_` met a gradient that is no number.
+
+    `scaler.step` would act on it as well, but a spike is to be left out without lowering the scale, and
+    for optimizers that are not fused it reads the answer back.
+    """
+    (found,) = scaler._found_inf_per_device(optimizer).values()
+    return torch.as_tensor(found).reshape(()) > 0
+
+
+def step_unless(optimizer: torch.optim.Optimizer, skip: Tensor | None) -> None:
+    """`optimizer.step()`, or nothing at all where `skip`, a bool () on the device, says so."""
+    if skip is None:
+        optimizer.step()
+    elif can_skip_on_device(optimizer):
+        start_momentum_at_zero(optimizer)
+        # The protocol of GradScaler: the kernel returns at 1.0 and leaves everything as it was.
+        optimizer.found_inf = skip.float()  # type: ignore[attr-defined]
+        optimizer.step()
+        del optimizer.found_inf  # type: ignore[attr-defined]
+    elif (
+        not skip.item()
+    ):  # waits for nothing on a CPU; elsewhere only with fp16, as torch's own scaler does
+        optimizer.step()
+
+
+def can_skip_on_device(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether `step()` heeds `found_inf`: the fused optimizers do, and Muon with a fused AdamW."""
+    if isinstance(optimizer, Muon):
+        return bool(optimizer.defaults["fused"])
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+def start_momentum_at_zero(optimizer: torch.optim.Optimizer) -> None:
+    """Fused SGD leaves the momentum unwritten when its very first step is left out, and then reads it."""
+    if not isinstance(optimizer, torch.optim.SGD) or optimizer.state:
+        return
+    for group in optimizer.param_groups:
+        for p in group["params"] if group["momentum"] else ():
+            optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
+
+
+def refuse_waiting_update(config: RunConfig, device: torch.device) -> None:
+    """Raises `UsageError` where leaving updates out would stall the device in every step."""
+    skips = config.stability.nonfinite == "skip" or config.stability.spikes == "skip"
+    if skips and device.type != "cpu" and not config.optimizer.fused:
+        key = "nonfinite" if config.stability.nonfinite == "skip" else "spikes"
+        raise UsageError(
+            f"`stability.{key}: skip` needs `optimizer.fused` on {device.type}: without it, leaving an "
+            "update out waits for the device in every step",
+            where="optimizer.fused",
+            do="set `optimizer.fused: true` (or `auto`)",
+        )

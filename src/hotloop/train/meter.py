@@ -1,0 +1,102 @@
+"""What the progress line of a training says: an observer of its records."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+
+from hotloop.core.ceilings import PRECISION_DTYPES
+from hotloop.core.measurement import Environment
+from hotloop.core.progress import Progress
+from hotloop.core.step import StepRecord
+from hotloop.core.telemetry import GpuSample
+from hotloop.hardware.ceilings import stored_ceilings
+from hotloop.hardware.device import gpu_uuid
+from hotloop.hardware.telemetry import Newest
+from hotloop.models.shape import flops_per_token
+from hotloop.report.live import live_line
+from hotloop.train.run import Run
+
+SHOW_EVERY_S = 0.2
+WINDOW = 20
+"""Newest steps whose median rate is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What the line is made of beside the records; `None` leaves a part of it out."""
+
+    newest: Newest = lambda: None
+    cpus: float | None = None
+    """CPUs that this process may use: its part of the quota."""
+    mfu_per_token: float | None = None
+    """FLOPs of a token by the PaLM convention over the measured peak: times tokens/s it is the MFU."""
+    gpu: str | None = None
+    """NVML's name of the GPU that trains."""
+
+
+def live_of(run: Run, environment: Environment, newest: Newest) -> Live:
+    """For a run that is built. There is no MFU where the machine's ceilings were not measured."""
+    config = run.config
+    assert isinstance(config.train.num_threads, int), "auto is resolved before training"
+    ceilings = stored_ceilings(environment, config.train.num_threads)
+    dtype = PRECISION_DTYPES.get(config.train.precision)
+    peak = ceilings.of(dtype) if ceilings is not None and dtype is not None else None
+    flops = flops_per_token(run.model.shape)
+    devices = run.group.ranks.num_ranks
+    if devices > 1 and run.device.type == "cpu":
+        peak = None  # measured for one process, and processes on one machine share its memory
+    return Live(
+        newest=newest,
+        cpus=environment.cpu_quota / run.group.ranks.num_local_ranks,
+        mfu_per_token=None if peak is None else flops / (devices * peak.flops_per_s),
+        gpu=gpu_uuid(run.device),
+    )
+
+
+class Meter:
+    """Keeps the rate and shows it, at most five times a second."""
+
+    def __init__(self, progress: Progress, *, total: int, live: Live | None = None) -> None:
+        self._progress = progress
+        self._total = total
+        self._live = live or Live()
+        self._shown_at = 0.0
+        self._rates: list[float] = []
+
+    def __call__(self, record: StepRecord) -> None:
+        if record.tokens and record.wall_s > 0 and not record.tags:
+            self._rates.append(record.tokens / record.wall_s)
+        now = time.monotonic()
+        if now - self._shown_at < SHOW_EVERY_S and record.step + 1 < self._total:
+            return
+        self._shown_at = now
+        self._progress("training", record.step + 1, self._total, self._line(record))
+
+    def tokens_per_s(self) -> float | None:
+        """Median over the steady steps."""
+        return statistics.median(self._rates) if self._rates else None
+
+    def _line(self, record: StepRecord) -> str:
+        live, sample = self._live, self._live.newest()
+        rate = statistics.median(self._rates[-WINDOW:]) if self._rates else None
+        mfu = None
+        if rate is not None and live.mfu_per_token is not None:
+            mfu = rate * live.mfu_per_token
+        return live_line(
+            step=record.step + 1,
+            total=self._total,
+            tokens_per_s=rate,
+            loss=record.loss,
+            mfu=mfu,
+            sample=sample,
+            cpus=live.cpus,
+            gpu=_training_gpu(sample.gpus if sample is not None else (), live.gpu),
+        )
+
+
+def _training_gpu(gpus: tuple[GpuSample, ...], uuid: str | None) -> GpuSample | None:
+    if uuid is None:
+        return None
+    return next((gpu for gpu in gpus if (gpu.uuid or "").lower() == uuid.lower()), None)

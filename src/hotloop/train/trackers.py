@@ -1,0 +1,254 @@
+"""Weights & Biases and MLflow: steps and evaluations, sent by a thread that training never waits for.
+
+Training puts a step's numbers into a queue of limited length and goes on. The thread sends them, tries
+again when the tracker fails, and says so once. What does not fit or cannot be sent by the end is counted
+and said; nothing is lost by it, since the run directory holds everything.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from hotloop.core.config import RunConfig
+from hotloop.core.errors import UsageError
+from hotloop.core.files import write_atomically
+from hotloop.core.settings import Settings
+from hotloop.core.step import StepRecord
+from hotloop.train import scalars
+from hotloop.train.evaluate import Evaluation
+from hotloop.train.run import Run
+
+CAPACITY = 20_000
+"""Points that may wait for a slow tracker: some 20 MB."""
+BATCH = 50
+GATHER_S = 1.0
+"""Points are gathered this long, so that a request carries many."""
+RETRY_S = 60.0
+"""Longest wait between two tries."""
+CLOSE_S = 40.0
+"""Longest that the end of a run waits for what is still to be sent."""
+
+EXTRAS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
+"""Key below `logging.`, extra and module, all of one name; and what people call it."""
+IDENTITIES = "trackers.json"
+"""In the run directory: what the run is called by each tracker, so that a resumed one continues there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    step: int
+    values: dict[str, float]
+
+
+class Tracker(Protocol):
+    """The client of one tracker. All of it is called from one thread, and may raise anything."""
+
+    def open(self) -> None:
+        """Begin the run there, or continue it. Called again when it raised."""
+
+    def send(self, points: list[Point]) -> None: ...
+
+    def close(self, exit_code: int) -> None:
+        """`exit_code` is that of training: 0 for a finished run."""
+
+
+def refuse_missing_trackers(config: RunConfig) -> None:
+    """Raises `UsageError` when a tracker is asked for whose package is not installed."""
+    for name, spoken in EXTRAS.items():
+        if getattr(config.logging, name) and not is_installed(name):
+            raise UsageError(
+                f"{spoken} is not installed",
+                where=f"logging.{name}",
+                do=f"pip install 'hotloop[{name}]', or set logging.{name}=false",
+            )
+
+
+def is_installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+@contextmanager
+def trackers(
+    settings: Settings, run: Run, *, measuring: bool, warn: Callable[[str], None]
+) -> Iterator[tuple[Callable[[StepRecord], None], ...]]:
+    """The observers to train with: one for each tracker asked for, none in a process that is measured."""
+    senders = [] if measuring else [_sender(name, settings, run, warn) for name in EXTRAS]
+    asked = [sender for sender in senders if sender is not None]
+    exit_code = 0
+    try:
+        yield tuple(asked)
+    except BaseException as error:
+        exit_code = int(getattr(error, "exit_code", 1))
+        raise
+    finally:
+        for sender in asked:
+            sender.finish(exit_code)
+
+
+def _sender(name: str, settings: Settings, run: Run, warn: Callable[[str], None]) -> Sender | None:
+    if not getattr(settings.config.logging, name):
+        return None
+    try:
+        tracker = build(name, settings, run.directory, warn)
+    except Exception as error:  # noqa: BLE001 - a broken installation must not stop a run
+        warn(f"{EXTRAS[name]} is not used: it cannot be imported ({one_line(error)})")
+        return None
+    return Sender(EXTRAS[name], tracker, scalars.NewEvaluations(run), warn)
+
+
+def build(name: str, settings: Settings, directory: Path, warn: Callable[[str], None]) -> Tracker:
+    """Imports the tracker's package here and not in its thread: that holds the interpreter for a second."""
+    importlib.import_module(name)
+    if name == "wandb":
+        from hotloop.train.wandb_tracker import WandbTracker
+
+        return WandbTracker(settings, directory, warn)
+    from hotloop.train.mlflow_tracker import MlflowTracker
+
+    return MlflowTracker(settings, directory)
+
+
+class Sender:
+    """An observer that hands a step's numbers to its thread."""
+
+    def __init__(
+        self,
+        name: str,
+        tracker: Tracker,
+        evaluations: scalars.NewEvaluations,
+        warn: Callable[[str], None],
+        *,
+        capacity: int = CAPACITY,
+        close_s: float = CLOSE_S,
+    ) -> None:
+        self._name = name
+        self._tracker = tracker
+        self._evaluations = evaluations
+        self._warn = warn
+        self._close_s = close_s
+        self._queue: queue.Queue[Point] = queue.Queue(capacity)
+        self._put = self._sent = self._dropped = 0
+        self._complained = False
+        self._ended = threading.Event()
+        self._exit_code = 0
+        self._thread = threading.Thread(target=self._work, name=f"hotloop-{name}", daemon=True)
+        self._thread.start()
+
+    def __call__(self, record: StepRecord) -> None:
+        self._offer(Point(record.step, scalars.of_step(record)))
+        self._offer_evaluations(self._evaluations.told_by(record))
+
+    def finish(self, exit_code: int) -> None:
+        """Send what is left, for at most `close_s`; then say what was not sent."""
+        self._offer_evaluations(self._evaluations.left())
+        self._exit_code = exit_code
+        self._ended.set()
+        self._thread.join(self._close_s)
+        missing = self._put - self._sent + self._dropped
+        if missing:
+            why = f", {self._dropped} of them because it was too slow" if self._dropped else ""
+            self._warn(
+                f"{self._name}: {missing} of {self._put + self._dropped} points were not sent{why}; "
+                "the run directory holds all of them"
+            )
+        elif self._thread.is_alive():
+            self._warn(f"{self._name} did not close the run within {self._close_s:g} s")
+
+    def _offer_evaluations(self, found: list[Evaluation]) -> None:
+        for evaluation in found:
+            self._offer(Point(evaluation.step, scalars.of_evaluation(evaluation)))
+
+    def _offer(self, point: Point) -> None:
+        try:
+            self._queue.put_nowait(point)
+            self._put += 1
+        except queue.Full:
+            self._dropped += 1
+
+    def _work(self) -> None:
+        if not self._try_until_done(self._tracker.open):
+            return
+        while points := self._gather():
+            if not self._try_until_done(partial(self._tracker.send, points)):
+                return
+            self._sent += len(points)
+        self._try_until_done(partial(self._tracker.close, self._exit_code))
+
+    def _gather(self) -> list[Point]:
+        """Up to `BATCH` points, waited for; none once training has ended and all are taken."""
+        while True:
+            # Asked before the queue is emptied: nothing is put into it after the end.
+            few = self._queue.qsize() < BATCH
+            ended = self._ended.wait(GATHER_S) if few else self._ended.is_set()
+            points: list[Point] = []
+            while len(points) < BATCH:
+                try:
+                    points.append(self._queue.get_nowait())
+                except queue.Empty:
+                    break
+            if points or ended:
+                return points
+
+    def _try_until_done(self, action: Callable[[], None]) -> bool:
+        """False when it still failed after training had ended."""
+        wait_s = 1.0
+        while True:
+            last = self._ended.is_set()
+            try:
+                action()
+                return True
+            except Exception as error:  # noqa: BLE001 - whatever a tracker raises, training goes on
+                if not self._complained:
+                    self._complained = True
+                    then = "" if last else "; training goes on, and it is tried again"
+                    self._warn(f"{self._name} failed ({one_line(error)}){then}")
+            if last:
+                return False
+            self._ended.wait(wait_s)
+            wait_s = min(2 * wait_s, RETRY_S)
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error, cut to what fits on a terminal."""
+    text = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(":. ")
+    return text if len(text) <= 200 else f"{text[:199]}…"
+
+
+def read_identity(directory: Path, name: str) -> dict[str, str]:
+    """What `IDENTITIES` says of a tracker; empty when it says nothing that can be read."""
+    try:
+        found = json.loads((directory / IDENTITIES).read_bytes())[name]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+
+
+_identities = threading.Lock()
+"""Two trackers begin at the same time, each in its thread, and write one file."""
+
+
+def store_identity(directory: Path, name: str, identity: dict[str, str]) -> None:
+    with _identities:
+        known = {other: read_identity(directory, other) for other in EXTRAS if other != name}
+        known = {other: found for other, found in known.items() if found}
+        content = json.dumps({**known, name: identity}, indent=1)
+        write_atomically(directory / IDENTITIES, content.encode())
+
+
+def changed_origins(settings: Settings) -> dict[str, str]:
+    """Where the values that are not defaults came from, by dotted key."""
+    return {
+        key: settings.origin(key)
+        for key in settings.config.flat()
+        if settings.origin(key) != "default"
+    }

@@ -1,0 +1,92 @@
+"""Started by torchrun in tests: several `hotloop` commands one after the other, each a run of its own.
+
+One start of Python and torch serves them all. `argv[1]` is a JSON list of `{"arguments", ...}`; the exit
+codes of this rank go to `codes-RANK.json` beside it, and what each said to `said-N-RANK.txt`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from hotloop.cli.main import run
+from hotloop.data.batch import Batch
+from hotloop.data.loader import Loader
+from hotloop.train import group, loop
+from hotloop.train import run as run_module
+
+RANK = int(os.environ["RANK"])
+
+
+@contextlib.contextmanager
+def planted(job: dict[str, Any]) -> Iterator[None]:
+    """The sickness of a job, on the rank that has it."""
+    real_batch, real_update, real_compile = Loader.batch, loop.update, run_module.compile_model
+    updates = 0
+
+    def slow(self: Loader, position: int, num_windows: int) -> Batch:
+        time.sleep(job["slow_s"])
+        return real_batch(self, position, num_windows)
+
+    def dies(*args: Any) -> Any:
+        nonlocal updates
+        updates += 1
+        if updates > job["dies_after"]:
+            raise RuntimeError("planted")
+        return real_update(*args)
+
+    def drifts(running: Any, *args: Any) -> Any:
+        late = real_update(running, *args)
+        with torch.no_grad():
+            next(running.model.parameters()).view(-1)[0] += 1e-6
+        return late
+
+    if "bucket_mb" in job:  # so that even this small model has several
+        group.DistributedDataParallel = partial(
+            DistributedDataParallel, bucket_cap_mb=job["bucket_mb"]
+        )
+    if job.get("sick_rank") == RANK and job.get("drifts"):
+        loop.update = drifts
+    if job.get("sick_rank") == RANK and "slow_s" in job:
+        Loader.batch = slow  # type: ignore[method-assign]
+    if job.get("sick_rank") == RANK and "dies_after" in job:
+        loop.update = dies
+    if "backend" in job:  # the whole way through the compiler but for its slow last part
+        run_module.compile_model = lambda model: model.compile(
+            dynamic=False, backend=job["backend"]
+        )
+    try:
+        yield
+    finally:
+        Loader.batch, loop.update = real_batch, real_update  # type: ignore[method-assign]
+        run_module.compile_model = real_compile
+        group.DistributedDataParallel = DistributedDataParallel
+
+
+def main(file: Path) -> None:
+    codes = []
+    for number, job in enumerate(json.loads(file.read_text())):
+        if dist.is_initialized():  # left by one that failed, as processes do when they end
+            dist.destroy_process_group()
+        os.environ["TORCHELASTIC_RESTART_COUNT"] = str(number)  # a fresh page of the store
+        said = io.StringIO()
+        with planted(job), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            codes.append(int(run(job["arguments"])))
+        file.with_name(f"said-{number}-{RANK}.txt").write_text(said.getvalue())
+        file.with_name(f"codes-{RANK}.json").write_text(json.dumps(codes))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,180 @@
+"""Going back from a spike: what is undone, what is passed over, and that a kill changes none of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.checkpoint import store
+from hotloop.checkpoint.state import FILES
+from hotloop.core.settings import load_settings
+from hotloop.core.step import read_steps
+from hotloop.data.loader import Loader
+from hotloop.train.stability import TrainingDiverged
+from hotloop.train.start import Finished, start
+
+Plant = Callable[..., None]
+Dies = Callable[[int], AbstractContextManager[None]]
+
+ROLLBACK = ("stability.spikes=rollback", "stability.window_steps=4", "stability.spike_factor=20")
+SPIKE = 1000.0
+
+
+def train(config: Path, directory: Path, *overrides: str, **options: Any) -> Finished:
+    return start(load_settings(config, (*ROLLBACK, *overrides)), directory, **options)
+
+
+def losses(directory: Path) -> list[float | None]:
+    return [record.loss for record in read_steps(directory / "steps.jsonl")]
+
+
+def rollbacks(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "rollbacks.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def positions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """In steps of 4 windows, what training was given, in order."""
+    given = []
+    real = Loader.batch
+
+    def batch(self: Loader, position: int, num_windows: int):  # type: ignore[no-untyped-def]
+        if num_windows == 4 and self._order == "shuffled":
+            given.append(position // 4)
+        return real(self, position, num_windows)
+
+    monkeypatch.setattr(Loader, "batch", batch)
+    return given
+
+
+def test_spike_sends_the_run_back_and_over_the_data_since(
+    tiny_config: Path, tmp_path: Path, plant: Plant, positions: list[int]
+) -> None:
+    plant({7 * 4: SPIKE})
+    run = tmp_path / "run"
+    said: list[str] = []
+    finished = train(tiny_config, run, warn=said.append)
+    assert positions == [*range(8), *range(8, 16)]
+    assert (finished.steps, finished.num_rollbacks, finished.num_spikes) == (12, 1, 0)
+    records = list(read_steps(run / "steps.jsonl"))
+    assert [record.step for record in records] == list(range(12))
+    assert [record.step for record in records if "rolled_back" in record.tags] == [4]
+    assert not any("spike" in record.tags for record in records)
+    (entry,) = rollbacks(run)
+    assert entry.pop("lost_s") > 0
+    assert entry.pop("why").startswith("gradient norm ")
+    assert entry == {"step": 7, "back_to": 4, "lost_steps": 4, "steps_passed_over": 4}
+    (words,) = (text for text in said if "spike" in text)
+    assert "step 7 is a spike (gradient norm " in words
+    assert "back to step 4, and over the data since; rollback 1 of 3" in words
+    evaluations = (run / "evals.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in evaluations] == [6, 12]
+    assert json.loads((run / "census.json").read_text())["num_rollbacks"] == 1
+
+
+def test_what_follows_is_as_if_those_data_had_never_been_there(
+    tiny_config: Path, tmp_path: Path, plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant({7 * 4: SPIKE})
+    train(tiny_config, tmp_path / "run", "model.dropout=0.1")
+    real = Loader.batch
+
+    def without(self: Loader, position: int, num_windows: int):  # type: ignore[no-untyped-def]
+        gone = num_windows == 4 and self._order == "shuffled" and position >= 4 * 4
+        return real(self, position + 4 * 4 * gone, num_windows)
+
+    monkeypatch.setattr(Loader, "batch", without)
+    train(tiny_config, tmp_path / "other", "model.dropout=0.1")
+    assert not (tmp_path / "other/rollbacks.jsonl").exists()
+    assert losses(tmp_path / "run") == losses(tmp_path / "other")
+
+
+def test_spike_before_the_first_save_goes_back_to_the_start(
+    tiny_config: Path, tmp_path: Path, plant: Plant, positions: list[int]
+) -> None:
+    plant({3 * 4: SPIKE})
+    train(tiny_config, tmp_path / "run")
+    assert positions == [*range(4), *range(4, 16)]
+    assert [entry["back_to"] for entry in rollbacks(tmp_path / "run")] == [0]
+    records = list(read_steps(tmp_path / "run/steps.jsonl"))
+    assert [record.step for record in records if "rolled_back" in record.tags] == [0]
+
+
+@pytest.mark.parametrize(
+    ("killed_after", "settings"),
+    [
+        *((after, ()) for after in (2, 8, 9, 12, 14)),
+        (6, ("optimizer.name=muon",)),
+        (11, ("averaging.name=ema",)),
+        (18, ("optimizer.name=sgd",)),
+    ],
+)
+def test_killed_run_goes_back_to_the_same_place_and_the_same_losses(
+    tiny_config: Path,
+    tmp_path: Path,
+    plant: Plant,
+    dies_after: Dies,
+    settings: tuple[str, ...],
+    killed_after: int,
+) -> None:
+    settings = ("model.dropout=0.1", *settings)
+    plant({7 * 4: SPIKE, 10 * 4: SPIKE})
+    train(tiny_config, tmp_path / "whole", *settings)
+    with dies_after(killed_after):
+        train(tiny_config, tmp_path / "killed", *settings)
+    train(tiny_config, tmp_path / "killed", *settings)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert losses(killed) == losses(whole)
+    keys = ("step", "back_to", "why", "lost_steps", "steps_passed_over")
+    found, expected = (
+        [[entry[key] for key in keys] for entry in rollbacks(run)] for run in (killed, whole)
+    )
+    assert found == expected
+    assert len(found) == 2
+    states = []
+    for run in (killed, whole):
+        newest, _ = store.latest(run / "checkpoints")
+        assert newest is not None
+        states.append(store.load(newest, FILES)[1]["stability"])
+    assert states[0] == states[1]
+    assert states[0]["num_rollbacks"] == 2
+
+
+def test_more_rollbacks_than_allowed_end_the_run(
+    tiny_config: Path, tmp_path: Path, plant: Plant
+) -> None:
+    plant({7 * 4: SPIKE, 10 * 4: SPIKE})
+    with pytest.raises(TrainingDiverged, match="another spike, at step 6") as caught:
+        train(tiny_config, tmp_path / "run", "stability.max_rollbacks=1")
+    assert "stability.max_rollbacks" in (caught.value.do or "")
+    assert len(rollbacks(tmp_path / "run")) == 1
+    finished = train(tiny_config, tmp_path / "run", "stability.max_rollbacks=2")
+    assert (finished.steps, finished.num_rollbacks) == (12, 2)
+
+
+def test_measured_process_does_not_go_back(tiny_config: Path, tmp_path: Path, plant: Plant) -> None:
+    plant({7 * 4: SPIKE})
+    assert train(tiny_config, tmp_path / "run", stop_after=10).num_spikes == 1
+    assert not (tmp_path / "run/rollbacks.jsonl").exists()
+    assert not (tmp_path / "run/checkpoints").exists()
+
+
+def test_tensorboard_shows_each_step_once_after_a_rollback(
+    tiny_config: Path, tmp_path: Path, plant: Plant
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    plant({7 * 4: SPIKE})
+    train(tiny_config, tmp_path / "run", "logging.tensorboard=true")
+    events = EventAccumulator(str(tmp_path / "run/tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("loss")] == list(range(12))
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx(
+        losses(tmp_path / "run")
+    )
+    assert [event.step for event in events.Scalars("held_out/loss")] == [6, 12]

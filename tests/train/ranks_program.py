@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import distributed as dist
+from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 
 from hotloop.cli.main import run
@@ -53,7 +54,9 @@ def planted(job: dict[str, Any]) -> Iterator[None]:
             next(running.model.parameters()).view(-1)[0] += 1e-6
         return late
 
+    first_bucket = dist._DEFAULT_FIRST_BUCKET_BYTES  # the compiler takes it from there
     if "bucket_mb" in job:  # so that even this small model has several
+        dist._DEFAULT_FIRST_BUCKET_BYTES = int(job["bucket_mb"] * 2**20)
         group.DistributedDataParallel = partial(
             DistributedDataParallel, bucket_cap_mb=job["bucket_mb"]
         )
@@ -73,6 +76,7 @@ def planted(job: dict[str, Any]) -> Iterator[None]:
         Loader.batch, loop.update = real_batch, real_update  # type: ignore[method-assign]
         run_module.compile_model = real_compile
         group.DistributedDataParallel = DistributedDataParallel
+        dist._DEFAULT_FIRST_BUCKET_BYTES = first_bucket
 
 
 def main(file: Path) -> None:
@@ -84,6 +88,8 @@ def main(file: Path) -> None:
         said = io.StringIO()
         with planted(job), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             codes.append(int(run(job["arguments"])))
+        if "backend" in job:
+            said.write(f"graphs below the buckets: {counters['aot_autograd']['ok']}\n")
         file.with_name(f"said-{number}-{RANK}.txt").write_text(said.getvalue())
         file.with_name(f"codes-{RANK}.json").write_text(json.dumps(codes))
 

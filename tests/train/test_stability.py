@@ -171,6 +171,22 @@ def test_by_default_it_stops_keeps_what_was_saved_and_says_where(
     assert steps_with(tmp_path / "run", "skipped") == [6]
 
 
+def test_command_exits_1_with_the_remedy_and_tells_what_it_left_out(
+    tiny_config: Path, tmp_path: Path, plant: Plant, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from hotloop.cli.main import run
+
+    plant({6 * 4: NAN})
+    command = ["train", str(tiny_config), "--out", str(tmp_path / "run")]
+    assert run(command) == 1
+    errors = capsys.readouterr().err
+    assert "error: the gradient norm became nan at step 6" in errors
+    assert "continue with `stability.nonfinite=skip`" in errors
+    assert "Traceback" not in errors
+    assert run([*command, SKIP]) == 0
+    assert "stability: 1 update left out\n" in capsys.readouterr().out
+
+
 def test_loss_that_is_no_number_is_told_as_such(
     tiny_config: Path, tmp_path: Path, plant: Plant
 ) -> None:

@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 DTYPES = {"none": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def sum_over_ranks(gradients: Tensor, compression: str) -> torch.futures.Future[Tensor]:
-    """The sum of a flat fp32 bucket over all processes, in place, once the future is done."""
+def sum_over_ranks(
+    gradients: Tensor, compression: str
+) -> tuple[torch.futures.Future[Tensor], torch.dtype]:
+    """The sum of a flat fp32 bucket over all processes, in place, once the future is done; and as what
+    it travels."""
     dtype = DTYPES[compression]
     sent = gradients if gradients.dtype == dtype else gradients.to(dtype)
     future = dist.all_reduce(sent, async_op=True).get_future()
@@ -36,7 +39,7 @@ def sum_over_ranks(gradients: Tensor, compression: str) -> torch.futures.Future[
         return total if sent is gradients else gradients.copy_(total)
 
     summed: torch.futures.Future[Tensor] = future.then(arrived)
-    return summed
+    return summed, sent.dtype
 
 
 def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:

@@ -28,7 +28,7 @@ from hotloop.core.config import RunConfig
 from hotloop.core.errors import EnvironmentFailed
 from hotloop.core.ranks import ALONE, Ranks
 from hotloop.data.batch import Batch
-from hotloop.optimizations.gradient_compression import DTYPES, sum_over_ranks
+from hotloop.optimizations.gradient_compression import sum_over_ranks
 from hotloop.probe.phases import PhaseClock
 from hotloop.train.interruption import StopRequest
 
@@ -143,8 +143,9 @@ class Several(Group):
             # not computed them yet when the host is here, so that there nothing is told apart.
             self._clock.phase("grad_sync").__enter__()
             self._waits = True
-        self.sent_gradient_dtype = str(DTYPES[self._compression]).removeprefix("torch.")
-        return sum_over_ranks(bucket.buffer(), self._compression)
+        summed, sent = sum_over_ranks(bucket.buffer(), self._compression)
+        self.sent_gradient_dtype = str(sent).removeprefix("torch.")
+        return summed
 
     def book_waits(self, clock: PhaseClock) -> None:
         self._clock = clock if self._device.type == "cpu" else None

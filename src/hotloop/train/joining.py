@@ -136,6 +136,8 @@ class _Several(Meeting):
             code, what, where = own.exit_code, own.what, own.where
         elif isinstance(own, KeyboardInterrupt):
             code, what = ExitCode.RESUMABLE, "interrupted"
+        elif isinstance(own, MemoryError | torch.OutOfMemoryError | OSError):
+            code = ExitCode.ENVIRONMENT
         mine = {"rank": self.ranks.rank, "what": what, "where": where, "exit_code": int(code)}
         try:
             first = json.loads(self._store.compare_set("failed", "", json.dumps(mine)))

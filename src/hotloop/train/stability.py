@@ -44,7 +44,7 @@ class Stability:
     def __init__(self, config: RunConfig, device: torch.device) -> None:
         self.config = config.stability
         self.num_skipped = 0
-        """Updates left out, of the steps that are in `steps.jsonl`; so with the next one."""
+        """Updates left out. Like the spikes, of the steps that led here: what is undone is not counted."""
         self.num_spikes = 0
         self.num_rollbacks = 0
         self.steps_passed_over = 0

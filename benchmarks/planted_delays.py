@@ -6,7 +6,8 @@ For each phase and each of 5, 20 and 100 ms, a small model is trained with a bus
 at the end of the phase, in every other step. The delay measures itself; `error` is how far the phase's extra
 seconds are from it, relative: the median difference of a delayed step and the step before it. Phases
 and wall time are held against each other over every run. Saving and evaluating do nothing here but
-wait, since a disk's jitter would hide 0.1 ms. Exits 1 past the bars of 2 % and 0.5 %.
+wait, since a disk's jitter would hide 0.1 ms, and TensorBoard is off: its writer is a thread, which runs
+in the planted wait and takes that time from the interpreter's other phases. Exits 1 past the bars of 2 % and 0.5 %.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import torch
+
 from hotloop.core.settings import load_settings
 from hotloop.core.step import StepRecord, read_steps
 from hotloop.data.loader import Loader
@@ -33,7 +36,8 @@ from hotloop.probe.step_book import StepBook
 from hotloop.train import loop
 from hotloop.train.start import start
 
-DELAYS_S = (0.005, 0.020, 0.100)
+DELAYS_S = {0.005: 4, 0.020: 2, 0.100: 1}
+"""Seconds, and how many times `--steps` they get: jitter is a larger part of a short one."""
 BAR = 0.02
 SKIPPED = 5
 """Steps at the start, left out."""
@@ -88,26 +92,15 @@ def instead(owner: Any, name: str, delay: Callable[[], None]) -> Any:
     return patch.object(owner, name, lambda *args: delay())
 
 
-def in_backward(delay: Callable[[], None]) -> Any:
-    """The delay in the backward pass, when the last gradient, of the positions, has been added up."""
-    build = Decoder.__init__
-
-    def init(self: Decoder, *args: Any) -> None:
-        build(self, *args)
-        self.positions.weight.register_post_accumulate_grad_hook(lambda weight: delay())
-
-    return patch.object(Decoder, "__init__", init)
-
-
 PLANTS: dict[str, Callable[[Callable[[], None]], Any]] = {
     "data_wait": lambda delay: after(Loader, "batch", delay, only=lambda self, at, n: n == 4),
     "host_to_device": lambda delay: after(loop, "to_device", delay),
     "forward": lambda delay: after(Decoder, "forward", delay, only=lambda self, *a: self.training),
-    "backward": in_backward,
+    "backward": lambda delay: after(torch.Tensor, "backward", delay),
     "optimizer": lambda delay: after(loop, "update", delay),
     "logging": lambda delay: after(loop, "tag_compiles", delay),
     "eval": lambda delay: instead(loop, "evaluate", delay),
-    "sync": lambda delay: after(StepBook, "wait", delay),
+    "sync": lambda delay: after(StepBook, "wait", delay, only=lambda self, **last: not last),
     "checkpoint": lambda delay: instead(loop, "save", delay),
     "unattributed": lambda delay: before(StepBook, "close", delay),
 }
@@ -115,7 +108,7 @@ PLANTS: dict[str, Callable[[Callable[[], None]], Any]] = {
 
 
 @contextmanager
-def config_file(steps: int) -> Iterator[Path]:
+def config_file() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         (directory / "text.txt").write_text(
@@ -127,14 +120,17 @@ def config_file(steps: int) -> Iterator[Path]:
             tokenizer="bytes",
             validation_fraction=0.1,
         )
-        path = directory / "config.yaml"
-        path.write_text(
-            f"data: {{prepared: {directory / 'data'}}}\n"
-            "model: {layers: 1, width: 16, heads: 2, context: 16}\n"
-            f"train: {{steps: {steps}, microbatch: 4, compile: false, precision: fp32, num_threads: 1}}\n"
-            "schedule: {warmup_steps: 1}\neval: {every_steps: 1, windows: 1}\ncheckpoint: {every_steps: 1}\n"
-        )
-        yield path
+        yield directory / "config.yaml"
+
+
+def configure(path: Path, steps: int) -> None:
+    path.write_text(
+        f"data: {{prepared: {path.parent / 'data'}}}\n"
+        "model: {layers: 1, width: 16, heads: 2, context: 16}\n"
+        f"train: {{steps: {steps}, microbatch: 4, compile: false, precision: fp32, num_threads: 1}}\n"
+        "schedule: {warmup_steps: 1}\neval: {every_steps: 1, windows: 1}\ncheckpoint: {every_steps: 1}\n"
+        "logging: {tensorboard: false}\n"
+    )
 
 
 def run(config: Path, place: Path) -> list[StepRecord]:
@@ -163,10 +159,11 @@ def main() -> int:
     args = parser.parse_args()
     rows = []
     closure = 0.0
-    with config_file(args.steps) as config:
+    with config_file() as config:
         print(f"{'phase':16}{'delay':>9}{'booked there':>14}{'error':>9}")
         for phase, plant in PLANTS.items():
-            for seconds in DELAYS_S:
+            for seconds, times in DELAYS_S.items():
+                configure(config, args.steps * times)
                 delay = Delay(seconds)
                 with plant(delay):
                     records = run(config, config.parent / f"{phase}-{seconds}")

@@ -79,13 +79,13 @@ class StepBook:
         )
         self._tags.clear()
 
-    def wait(self) -> None:
-        """Wait for the device to finish the step before the running one.
+    def wait(self, *, for_last: bool = False) -> None:
+        """Wait for the device to finish the step before the one noted last, or that one too.
 
         So the host is never more than a step ahead, and a step's wall time is the device's as well;
-        waiting for the running step itself would leave the device idle while the host catches up.
+        waiting for the last step itself leaves the device idle while the host catches up.
         """
-        self._late.wait_for_all_but(1)
+        self._late.wait_for_all_but(0 if for_last else 1)
 
     def write_closed(self) -> dict[str, float] | None:
         """Write the records of all closed steps; returns the newest values that were noted."""

@@ -35,7 +35,7 @@ from hotloop.train.interruption import StopRequest
 from hotloop.train.run import Run, observe
 from hotloop.train.schedule import learning_rate
 from hotloop.train.stability import TrainingDiverged
-from hotloop.train.update import update
+from hotloop.train.update import clears_late, update
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,9 @@ def train(
                         share = run.replica(tokens, targets) / num_targets
                     own = share.detach()
                     step_loss = own if step_loss is None else step_loss + own
+                    if step_loss is own and clears_late(run):
+                        with timed.phase("optimizer"):
+                            run.optimizer.zero_grad(set_to_none=True)
                     if last:  # it travels between processes while the backward computes
                         totals = group.totals(step_loss, stop)
                     with timed.phase("backward"), group.backward():
@@ -137,6 +140,8 @@ def train(
             saves = is_due(done, config.checkpoint.every_steps, finished or stopping)
             if evaluates or saves:
                 with timed.phase("sync"):
+                    book.wait(for_last=True)
+                with timed.phase("logging"):
                     known = run.stability.checked(book.write_closed(), known, measuring=measuring)
             if evaluates:
                 book.tag("eval")

@@ -173,12 +173,13 @@ def _read_training(reading: Reading) -> Found:
 
 def _state(directory: Path, settings: Settings | None, measurement: Measurement | None) -> State:
     from hotloop.core.telemetry import TELEMETRY_FILE
-    from hotloop.monitor.follow import is_alive
+    from hotloop.monitor.follow import is_alive, is_complete
 
     if settings is None or (measurement is not None and measurement.arm != "train"):
         return "recorded"
     done = num_done(measurement.records) if measurement is not None else 0
-    if done >= settings.config.train.steps:
+    planned = settings.config.train.steps
+    if done >= planned and is_complete(directory, planned):
         return "finished"
     return "running" if is_alive(directory, ("steps.jsonl", TELEMETRY_FILE)) else "stopped"
 

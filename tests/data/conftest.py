@@ -36,5 +36,5 @@ def corpus(tmp_path: Path) -> Path:
 def prepared(corpus: Path, tmp_path: Path) -> Prepared:
     """Prepared as bytes, in several small shards."""
     out = tmp_path / "prepared"
-    prepare_text([str(corpus)], out, tokenizer="bytes", validation_fraction=0.2, shard_tokens=1000)
+    prepare_text([str(corpus)], out, tokenizer="bytes", validation_fraction=0.2, job_bytes=1000)
     return open_prepared(out)

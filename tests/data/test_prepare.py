@@ -16,11 +16,12 @@ import pytest
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.data import prepare as prepare_module
-from hotloop.data import scan
+from hotloop.data import sample
+from hotloop.data.engines.reference import Reference
 from hotloop.data.manifest import SHARD_NAME
 from hotloop.data.prepare import prepare, prepare_text
 from hotloop.data.prepared import open_prepared
-from hotloop.data.sources import Skipped, read_documents
+from hotloop.data.sources import Report, read_documents
 from hotloop.data.stream import TokenStream
 from hotloop.data.tokenizer import Tokenizer
 
@@ -51,7 +52,7 @@ def test_decoded_shards_are_the_source(corpus: Path, tmp_path: Path, tokenizer: 
     opened = open_prepared(out)
     train = documents_of(opened.train, out, manifest.end_of_text)
     held_out = documents_of(opened.validation, out, manifest.end_of_text)
-    source = [d.text for d in read_documents(str(corpus), skipped=Skipped())]
+    source = [d.text for d in read_documents(str(corpus), skipped=Report())]
     assert sorted(train + held_out) == sorted(source)
     assert train == [text for text in source if text not in held_out]
     assert manifest.documents == len(source) == sum(manifest.length_histogram)
@@ -66,15 +67,17 @@ def test_same_input_gives_the_same_bytes(corpus: Path, tmp_path: Path) -> None:
     assert contents(tmp_path / "three") != contents(tmp_path / "one")
 
 
-def test_batching_and_shard_size_do_not_change_the_tokens(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("cut", [{"shard_tokens": 500}, {"job_bytes": 700}])
+def test_batching_jobs_and_shard_size_do_not_change_the_tokens(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: dict[str, int]
 ) -> None:
     prepare([str(corpus)], tmp_path / "one", tokenizer="bytes")
-    monkeypatch.setattr(prepare_module, "BATCH_BYTES", 100)
-    prepare_text([str(corpus)], tmp_path / "two", tokenizer="bytes", shard_tokens=500)
+    monkeypatch.setattr(Reference, "batch_bytes", 100)
+    prepare_text([str(corpus)], tmp_path / "two", tokenizer="bytes", **cut)  # type: ignore[arg-type]
     one, two = open_prepared(tmp_path / "one"), open_prepared(tmp_path / "two")
     assert two.manifest.train.shards > one.manifest.train.shards == 1
-    assert all(shard.tokens <= 500 or shard.documents == 1 for shard in two.manifest.shards)
+    if "shard_tokens" in cut:
+        assert all(shard.tokens <= 500 or shard.documents == 1 for shard in two.manifest.shards)
     whole = np.array([0])
     assert np.array_equal(
         one.train.read(whole, len(one.train)), two.train.read(whole, len(two.train))
@@ -136,8 +139,8 @@ def test_tokenizer_is_trained_on_a_bounded_sample_of_training_text(
         return train(texts, size)
 
     monkeypatch.setattr(prepare_module, "train_tokenizer", remember)
-    monkeypatch.setattr(prepare_module, "SAMPLE_BYTES", 2000)
-    monkeypatch.setattr(scan, "SAMPLE_DOCUMENT_BYTES", 200)
+    monkeypatch.setattr(sample, "SAMPLE_BYTES", 2000)
+    monkeypatch.setattr(sample, "SAMPLE_DOCUMENT_BYTES", 200)
     out = tmp_path / "out"
     manifest = prepare([str(corpus)], out, tokenizer="train:300", validation_fraction=0.3)
     assert 500 < sum(len(text.encode()) for text in seen) <= 2000
@@ -172,9 +175,8 @@ def test_identical_preparation_is_kept_and_another_needs_force(
         prepare([str(corpus)], out, tokenizer="train:300")
     with pytest.raises(UsageError, match="other options"):
         prepare([str(corpus)], out, tokenizer="bytes", seed=1)
-    (corpus / "new.py").write_text("new")
     with pytest.raises(UsageError, match="other sources"):
-        prepare([str(corpus)], out, tokenizer="bytes")
+        prepare([str(corpus / "file_000.py")], out, tokenizer="bytes")
     assert contents(out) == before
     prepare([str(corpus)], out, tokenizer="train:300", force=True)
     prepare([str(corpus)], tmp_path / "fresh", tokenizer="train:300")

@@ -27,7 +27,7 @@ def lengthen(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"\0\0")
 
 
-@pytest.mark.parametrize("file", ["train-00001.bin", "train-00000.docs", "validation-00000.bin"])
+@pytest.mark.parametrize("pattern", ["train-00001.bin", "train-*.docs", "validation-*.bin"])
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -38,9 +38,9 @@ def lengthen(path: Path) -> None:
     ],
 )
 def test_damaged_shard_is_refused_with_its_name(
-    prepared: Prepared, file: str, damage: Callable[[Path], None], message: str
+    prepared: Prepared, pattern: str, damage: Callable[[Path], None], message: str
 ) -> None:
-    path = prepared.path / file
+    path = min(prepared.path.glob(pattern))
     damage(path)
     with pytest.raises(UsageError, match=message) as caught:
         open_prepared(prepared.path)
@@ -79,7 +79,7 @@ def test_missing_pieces_are_refused_with_their_names(prepared: Prepared, tmp_pat
         ("id_type", "float64"),
         ("end_of_text", 257),
         ("train", {"tokens": 3, "documents": 1, "shards": 1}),
-        ("shards", [{"file": "../../etc/passwd"}]),
+        ("jobs", [{"file": "../../etc/passwd"}]),
     ],
 )
 def test_inconsistent_manifest_is_refused(prepared: Prepared, key: str, value: object) -> None:

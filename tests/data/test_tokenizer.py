@@ -131,3 +131,20 @@ def test_name_on_the_hub_without_network_is_one_clear_error(
 def test_misspelled_spec_is_refused_without_asking_the_hub() -> None:
     with pytest.raises(UsageError, match="no tokenizer 'trian:300'"):
         load_tokenizer("trian:300")
+
+
+def test_token_that_ends_a_text_can_be_chosen_and_is_found_again(tmp_path: Path) -> None:
+    values = json.loads(BYTES.to_json())
+    values["added_tokens"] = []
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(values))
+    with pytest.raises(UsageError, match="no token 'nothing'"):
+        Tokenizer.load(path, end_of_text="nothing")
+    name = min(values["model"]["vocab"])
+    chosen = Tokenizer.load(path, end_of_text=name)
+    assert chosen.end_of_text == values["model"]["vocab"][name]
+    chosen.save(tmp_path / "chosen.json")
+    again = Tokenizer.load(tmp_path / "chosen.json")
+    assert (again.end_of_text, again.fingerprint) == (chosen.end_of_text, chosen.fingerprint)
+    # As text it is what it was: a document that holds it is not read as control.
+    assert again.encode("abc!") == BYTES.encode("abc!")

@@ -107,3 +107,31 @@ def test_untrained_loss_is_that_of_guessing() -> None:
     tokens, targets = torch.randint(0, 50, (2, 8, 16))
     loss = model()(tokens, targets).item() / targets.numel()
     assert loss == pytest.approx(math.log(50), rel=0.05)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "plain"])
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_a_document_is_the_same_packed_and_alone(attention: str, positions: str) -> None:
+    decoder = model(replace(SHAPE, attention=attention, positions=positions))  # type: ignore[arg-type]
+    lengths = (5, 1, 7, 3)
+    tokens = torch.randint(0, 50, (2, 16))
+    places = torch.cat([torch.arange(n) for n in lengths]).expand(2, -1)
+    packed = decoder(tokens, None, places)
+    at = 0
+    for length in lengths:
+        alone = decoder(tokens[:, at : at + length])
+        assert torch.allclose(packed[:, at : at + length], alone, atol=1e-5)
+        at += length
+    changed = tokens.clone()
+    changed[:, 6:13] = (changed[:, 6:13] + 1) % 50
+    after = decoder(changed, None, places)
+    for kept in (slice(0, 6), slice(13, 16)):
+        assert torch.equal(packed[:, kept], after[:, kept])  # not a bit of the third one leaks
+    assert not torch.allclose(packed[:, 6:13], after[:, 6:13])
+
+
+def test_ignored_targets_are_those_of_the_data() -> None:
+    from hotloop.data import batch
+    from hotloop.models import decoder
+
+    assert batch.IGNORED_TARGET == decoder.IGNORED_TARGET

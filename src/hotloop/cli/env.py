@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -58,6 +58,7 @@ def env(
             "fast_dtypes": list(native),
             "why_no_compile": why_no_compile,
             "ceilings": None if ceilings is None else to_plain(ceilings),
+            "cache": _cache(),
         }
         write_object(found, json_file)
     if json_file == "-":
@@ -70,14 +71,43 @@ def env(
         ),
         ("torch.compile", why_no_compile or "can run"),
     ]
+    cache = _cache()
     parts = [
         render_rows("environment", environment_rows(environment)),
         render_rows("used by hotloop", usable),
         render_rows("ceilings", ceiling_rows(ceilings))
         if ceilings is not None
         else "ceilings\n  not measured: leave out --no-measure",
+        render_rows("cache", _cache_rows(cache)),
     ]
     click.echo("\n\n".join(parts))
+
+
+def _cache() -> dict[str, Any]:
+    """Where prepared text is kept, how much of it there is, and what bounds it."""
+    from hotloop.core.cache import cache_directory
+    from hotloop.data.cache_entries import cache_limit_bytes, entries
+
+    found = entries()
+    return {
+        "path": str(cache_directory()),
+        "entries": len(found),
+        "in_use": sum(entry.in_use for entry in found),
+        "bytes": sum(entry.num_bytes for entry in found),
+        "limit_bytes": cache_limit_bytes(),
+    }
+
+
+def _cache_rows(cache: dict[str, Any]) -> list[tuple[str, str]]:
+    from hotloop.report import numbers
+
+    limit = cache["limit_bytes"]
+    bound = "without a limit" if limit is None else f"of {numbers.size(limit)}"
+    return [
+        ("path", cache["path"] + " (HOTLOOP_CACHE)"),
+        ("prepared text", f"{numbers.size(cache['bytes'])} {bound} (HOTLOOP_CACHE_LIMIT)"),
+        ("entries", f"{cache['entries']}, {cache['in_use']} in use"),
+    ]
 
 
 def _ceilings(

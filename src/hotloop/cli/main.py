@@ -31,6 +31,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("hotloop.cli.train:train", "Train a model from a config file."),
     "generate": ("hotloop.cli.generate:generate", "Continue a prompt with a trained model."),
     "export": ("hotloop.cli.export:export", "Write a trained model for Hugging Face transformers."),
+    "bench": (
+        "hotloop.cli.bench:bench",
+        "Measure parts of hotloop against what people use today.",
+    ),
     "monitor": (
         "hotloop.cli.monitor:monitor",
         "Watch a run, or this machine, from another terminal.",

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from hotloop.cli.read_options import READ_OPTIONS, options_of, read_options
+
 if TYPE_CHECKING:
+    from hotloop.data.execute import EncodingSummary
+    from hotloop.data.manifest import Manifest
     from hotloop.data.prepare import Preparation
 
 
 @click.command()
-@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Directory to write.")
+@click.argument("sources", nargs=-1, metavar="[SOURCE...]")
+@click.option("--out", type=click.Path(path_type=Path), help="Directory to write.")
 @click.option(
     "--tokenizer",
-    required=True,
     metavar="SPEC",
     help="train:N (a new one of N ids), a tokenizer.json, a name on the Hugging Face hub, or bytes.",
+)
+@click.option(
+    "--end-of-text",
+    metavar="NAME",
+    help="Token that ends every document, where the tokenizer has none of the usual names.",
 )
 @click.option(
     "--validation-fraction",
@@ -34,49 +42,87 @@ if TYPE_CHECKING:
     show_default=True,
     help="Of the split and of the text a tokenizer is trained on.",
 )
+@read_options
 @click.option(
-    "--text-field", default="text", show_default=True, help="Field of .jsonl lines to read."
+    "--workers",
+    type=click.IntRange(min=1),
+    help="CPUs to use. The result does not depend on it. [default: all]",
+)
+@click.option(
+    "--engine",
+    metavar="NAME",
+    default="auto",
+    show_default=True,
+    help="reference, fastokens, gigatoken, or auto: the fastest with the reference's ids on a "
+    "sample of the text.",
 )
 @click.option("--force", is_flag=True, help="Replace another preparation in the directory.")
+@click.option(
+    "--verify",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Read every byte of a prepared directory and say whether it is what was written.",
+)
 @click.option("--json", "json_file", metavar="FILE", help="Write it as JSON; `-` for stdout.")
 def prepare(
     sources: tuple[str, ...],
-    out: Path,
-    tokenizer: str,
+    out: Path | None,
+    tokenizer: str | None,
+    end_of_text: str | None,
     validation_fraction: float,
     seed: int,
-    text_field: str,
+    workers: int | None,
+    engine: str,
     force: bool,
+    verify: Path | None,
     json_file: str | None,
+    **reading: Any,
 ) -> None:
     """Turn text into checksummed token shards that training reads.
 
-    SOURCE is a text file, a directory, a .jsonl file, or python-stdlib, the sources of the running
-    interpreter's standard library. Text must be UTF-8.
+    SOURCE is a file or a directory of text, a glob, or python-stdlib, the sources of the running
+    interpreter's standard library. Killed or interrupted, the same command goes on where it was;
+    where sources have changed, only they are read again.
     """
     from hotloop.cli.output import write_object
     from hotloop.cli.progress import progress_bar
+    from hotloop.core.errors import UsageError
     from hotloop.core.files import to_plain
     from hotloop.data.prepare import prepare_text
 
+    if verify is not None:
+        if sources or out is not None:
+            raise UsageError("--verify reads a directory and writes none", do="give only the DIR")
+        _verify(verify, json_file)
+        return
+    for name, value in (("SOURCE", sources), ("--out", out), ("--tokenizer", tokenizer)):
+        if not value:
+            raise UsageError(f"no {name} given", do="`hotloop prepare --help` says what it takes")
+    assert out is not None
+    assert tokenizer is not None
     with progress_bar() as progress:
         done = prepare_text(
             sources,
             out,
             tokenizer=tokenizer,
+            end_of_text=end_of_text,
             validation_fraction=validation_fraction,
             seed=seed,
-            text_field=text_field,
+            reading=options_of({name: reading[name] for name in READ_OPTIONS}),
+            workers=workers,
+            engine=engine,
             force=force,
             progress=progress,
         )
     manifest = done.manifest
     if json_file is not None:
+        encoding = done.encoding
         found = {
             "out": str(out),
             "outcome": done.outcome,
             "wall_s": done.wall_s,
-            "bytes_per_s": manifest.source_bytes / done.wall_s,
+            "encoding": None if encoding is None else to_plain(encoding),
+            "bytes_per_s": None if encoding is None else encoding.bytes / encoding.wall_s,
             "manifest": to_plain(manifest),
         }
         write_object(found, json_file)
@@ -84,7 +130,37 @@ def prepare(
         _say(done, out)
 
 
+def _verify(directory: Path, json_file: str | None) -> None:
+    from hotloop.cli.output import write_object
+    from hotloop.cli.progress import progress_bar
+    from hotloop.core.errors import UsageError
+    from hotloop.core.files import to_plain
+    from hotloop.data.verify import verify_prepared
+
+    with progress_bar() as progress:
+        found = verify_prepared(directory, progress=progress)
+    if json_file is not None:
+        write_object({"out": str(directory), **to_plain(found)}, json_file)
+    if json_file != "-":
+        click.echo(
+            f"{'damaged' if found.damaged else 'whole'}: {found.files} files, "
+            f"{found.bytes / 1e6:,.1f} MB, {found.tokens:,} tokens of {found.documents:,} documents"
+        )
+        for line in found.damaged:
+            click.echo(f"  damaged    {line}")
+        click.echo("  not looked at: the sources (running the same prepare again does)")
+    if found.damaged:
+        raise UsageError(
+            f"{len(found.damaged)} of {found.files} files are damaged",
+            where=str(directory),
+            do="write it again with `hotloop prepare ... --force`",
+        )
+
+
 def _say(done: Preparation, out: Path) -> None:
+    from hotloop.data.lengths import layout_lines
+    from hotloop.data.prepared import open_prepared
+
     manifest = done.manifest
     if done.outcome == "up_to_date":
         click.echo(
@@ -94,9 +170,10 @@ def _say(done: Preparation, out: Path) -> None:
     else:
         click.echo(
             f"{manifest.tokens:,} tokens of {manifest.documents:,} documents in {done.wall_s:.1f} s "
-            f"({manifest.source_bytes / 1e6 / done.wall_s:.1f} MB/s, "
-            f"{manifest.source_bytes / manifest.tokens:.2f} bytes per token)"
+            f"({manifest.source_bytes / manifest.tokens:.2f} bytes per token)"
         )
+    if done.encoding is not None:
+        _say_encoding(done.encoding, len(manifest.jobs))
     click.echo(f"  at         {out}")
     click.echo(f"  training   {manifest.train.tokens:,} tokens")
     click.echo(
@@ -107,6 +184,42 @@ def _say(done: Preparation, out: Path) -> None:
         f"  tokenizer  {manifest.tokenizer}, {manifest.vocabulary_size:,} ids, "
         f"fingerprint {manifest.tokenizer_fingerprint[:12]}"
     )
+    _say_left_out(manifest)
+    for number, line in enumerate(layout_lines(open_prepared(out, verify="size").train)):
+        click.echo(f"  {'' if number else 'rows':<10} {line}")
+
+
+def _say_encoding(encoding: EncodingSummary, num_jobs: int) -> None:
+    kept = num_jobs - encoding.jobs
+    click.echo(
+        f"  encoded    {encoding.bytes / 1e6:,.1f} MB at "
+        f"{encoding.bytes / 1e6 / encoding.wall_s:.1f} MB/s"
+        f" by {encoding.processes} x {encoding.threads} (processes x threads)"
+        + (f"; {kept} of {num_jobs} jobs were there already" if kept > 0 else "")
+    )
+    routing = encoding.routing
+    if routing is None:
+        click.echo(f"  engine     {encoding.engine}")
+        return
+    click.echo(
+        f"  engine     {routing.engine}: {routing.why} "
+        f"({routing.sample_bytes / 1e6:.1f} MB of the text compared)"
+    )
+    for tried in routing.tried:
+        measured = tried.bytes_per_cpu_s
+        speed = f"{measured / 1e6:.1f} MB per CPU second" if measured is not None else ""
+        said = ", ".join(
+            part for part in ("same ids" if tried.identical else tried.why, speed) if part
+        )
+        click.echo(f"             {tried.engine:<10} {said}")
+
+
+def _say_left_out(manifest: Manifest) -> None:
     for source in manifest.sources:
         for reason, count in source.skipped.items():
             click.echo(f"  skipped    {count} of {source.source}: {reason}")
+            examples = source.skipped_examples.get(reason, ())
+            for example in examples[:3]:
+                click.echo(f"               {example}")
+        for reason, count in source.altered.items():
+            click.echo(f"  altered    {count} of {source.source}: {reason}")

@@ -66,6 +66,9 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
     except OSError as error:
         raise UsageError(f"cannot read the config: {error.strerror}", where=str(path)) from error
     values, lines = _parse(text, path)
+    if isinstance(values.get("data"), list):  # short for `data: {mix: [...]}`
+        values["data"] = {"mix": values["data"]}
+        lines = {"data.mix" if key == "data" else key: line for key, line in lines.items()}
     origins: dict[str, str] = dict(values.pop("origins", None) or {})
     stored = values.pop("digest", None) is not None  # a run's own config.yaml: every key is there
     where = {key: f"{path}:{line}" for key, line in lines.items()}
@@ -158,8 +161,9 @@ def _prefer_flagged_source(values: dict[str, Any], origins: dict[str, str]) -> N
     if not isinstance(data, dict):
         return
     for chosen, replaced in (
-        ("prepared", ("source", "tokenizer")),
-        ("source", ("prepared",)),
+        ("prepared", ("source", "tokenizer", "mix")),
+        ("source", ("prepared", "mix")),
+        ("mix", ("source", "prepared")),
     ):
         if origins.get(f"data.{chosen}") == "flag" and data.get(chosen) is not None:
             for key in replaced:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+IGNORED_TARGET = -100
+"""A target that takes no part in the loss: what fills a row up, and the start of another document."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
@@ -14,7 +17,7 @@ class Batch:
     tokens: np.ndarray
     """int64 (B, T), contiguous."""
     targets: np.ndarray
-    """int64 (B, T), contiguous: the token after each token."""
+    """int64 (B, T), contiguous: the token after each token, or `IGNORED_TARGET`."""
     num_targets: int
     """Targets that count in the loss."""
     position: int

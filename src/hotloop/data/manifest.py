@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from hotloop.core.errors import UsageError
 from hotloop.core.files import read_json
+from hotloop.data.sources.unit import MAX_EXAMPLES
 
-PREPARED_SCHEMA = "hotloop.prepared/1"
+PREPARED_SCHEMA = "hotloop.prepared/2"
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
-SHARD_NAME = re.compile(r"(train|validation)-[0-9]{5,}\.(bin|docs)")
+SHARD_NAME = re.compile(r"(train|validation)-[0-9]{5,}(-[0-9]{3,})?\.(bin|docs)")
 
 Split = Literal["train", "validation"]
 IdType = Literal["uint16", "uint32"]
@@ -42,10 +45,30 @@ class SourceSummary:
     bytes: int
     """UTF-8 bytes of all documents."""
     sha256: str
-    """Over the documents in order, each preceded by its length."""
+    """Over the fingerprints of what its jobs read, in order: another text is another one."""
     skipped: dict[str, int] = field(default_factory=dict)
-    """Files left out, counted by reason."""
-    skipped_examples: tuple[str, ...] = ()
+    """Files and documents left out, counted by reason."""
+    skipped_examples: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    altered: dict[str, int] = field(default_factory=dict)
+    """Documents that were kept, but not as they were, by reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """What one job made, and everything needed to keep it when others are done again."""
+
+    key: str
+    """sha256 of all that its shards depend on: the units with their states, tokenizer, options."""
+    shards: tuple[Shard, ...]
+    """Of the training split first. Empty when it read no document."""
+    sources: tuple[tuple[int, SourceSummary], ...]
+    """By the source's place in the list; the sha256 is over the documents' own."""
+    lowest_key: int
+    """Of the documents' split keys, with `highest_key`; 2**64 and -1 where there was none."""
+    highest_key: int
+    held_out_below: int
+    """Documents whose split key lies below this went to validation."""
+    length_histogram: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +90,26 @@ class Manifest:
     """As it was asked for: `train:N`, `bytes`, a path or a name."""
     tokenizer_fingerprint: str
     """sha256 of the canonical tokenizer.json."""
+    plan_key: str
+    """sha256 of all that the directory depends on; equal again means up to date."""
     seed: int
     """Of the split and of the tokenizer's sample."""
     validation_fraction: float
-    text_field: str
+    reading: dict[str, Any]
+    """The options of reading."""
     sources: tuple[SourceSummary, ...]
-    shards: tuple[Shard, ...]
+    jobs: tuple[JobRecord, ...]
+    """In order. Their shards in a row are the corpus."""
     train: Totals
     validation: Totals
     length_histogram: tuple[int, ...]
     """Documents by length: entry k counts 2**k to 2**(k+1)-1 tokens, the end of text included."""
     schema: str = PREPARED_SCHEMA
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """Of both splits, each in order."""
+        return self.of_split("train") + self.of_split("validation")
 
     @property
     def tokens(self) -> int:
@@ -96,7 +128,7 @@ class Manifest:
         return 2 if self.id_type == "uint16" else 4
 
     def of_split(self, split: Split) -> tuple[Shard, ...]:
-        return tuple(shard for shard in self.shards if shard.split == split)
+        return tuple(shard for job in self.jobs for shard in job.shards if shard.split == split)
 
 
 def id_type_of(vocabulary_size: int) -> IdType:
@@ -108,6 +140,51 @@ def totals_of(shards: tuple[Shard, ...]) -> Totals:
     return Totals(
         sum(shard.tokens for shard in shards), sum(shard.documents for shard in shards), len(shards)
     )
+
+
+def summed(
+    sources: Sequence[str], jobs: Iterable[JobRecord], planned: Sequence[SourceSummary]
+) -> tuple[SourceSummary, ...]:
+    """What was read from each source by all jobs, and left out when it was `planned`."""
+    read: list[list[SourceSummary]] = [[summary] for summary in planned]
+    for job in jobs:
+        for number, summary in job.sources:
+            read[number].append(summary)
+    return tuple(_sum_of(source, parts) for source, parts in zip(sources, read))
+
+
+def _sum_of(source: str, parts: list[SourceSummary]) -> SourceSummary:
+    skipped: dict[str, int] = {}
+    altered: dict[str, int] = {}
+    examples: dict[str, tuple[str, ...]] = {}
+    digest = hashlib.sha256()
+    for part in parts:
+        for totals, counts in ((skipped, part.skipped), (altered, part.altered)):
+            for reason, count in counts.items():
+                totals[reason] = totals.get(reason, 0) + count
+        for reason, found in part.skipped_examples.items():
+            examples[reason] = (*examples.get(reason, ()), *found)[:MAX_EXAMPLES]
+        digest.update(part.sha256.encode())
+    return SourceSummary(
+        source=source,
+        documents=sum(part.documents for part in parts),
+        bytes=sum(part.bytes for part in parts),
+        sha256=digest.hexdigest(),
+        skipped=dict(sorted(skipped.items())),
+        skipped_examples=dict(sorted(examples.items())),
+        altered=dict(sorted(altered.items())),
+    )
+
+
+def histogram_of(jobs: Iterable[JobRecord]) -> tuple[int, ...]:
+    """The length histograms of all jobs together."""
+    counts = [0] * 64
+    for job in jobs:
+        for power, count in enumerate(job.length_histogram):
+            counts[power] += count
+    while counts and not counts[-1]:
+        counts.pop()
+    return tuple(counts)
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -138,13 +215,19 @@ def _inconsistency(manifest: Manifest) -> str | None:
     for shard in manifest.shards:
         if not all(SHARD_NAME.fullmatch(name) for name in (shard.file, shard.documents_file)):
             return f"{shard.file!r} is not the name of a shard"
+        if shard.split != shard.file.partition("-")[0]:
+            return f"{shard.file} in the {shard.split} split"
         if not 0 < shard.documents <= shard.tokens:
             return f"{shard.file} with {shard.tokens} tokens in {shard.documents} documents"
     if manifest.id_type != id_type_of(manifest.vocabulary_size):
         return f"id type {manifest.id_type} for {manifest.vocabulary_size} ids"
     if not 0 <= manifest.end_of_text < manifest.vocabulary_size:
         return "the end of text is not in the vocabulary"
-    for split, totals in (("train", manifest.train), ("validation", manifest.validation)):
-        if totals_of(tuple(s for s in manifest.shards if s.split == split)) != totals:
+    both: tuple[tuple[Split, Totals], ...] = (
+        ("train", manifest.train),
+        ("validation", manifest.validation),
+    )
+    for split, totals in both:
+        if totals_of(manifest.of_split(split)) != totals:
             return f"the {split} totals do not add up"
     return None

@@ -8,13 +8,65 @@ and Rogaway 2002), which permutes range(n). a*b - n < a, so walking is rare.
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
+
+Order = Literal["shuffled", "sequential"]
 
 ROUNDS = 6
 _MASK = (1 << 64) - 1
 _SHIFT = np.uint64(32)
 _MULTIPLIER = np.uint64(0xBF58476D1CE4E5B9)
+
+
+_BLOCK = 1024
+"""Positions whose order is worked out at once: one costs nearly as much as a thousand."""
+
+
+class EpochOrder:
+    """Which of `n` items stands at each position, epoch after epoch. Position p is in epoch p // n."""
+
+    def __init__(self, n: int, order: Order, seed: int) -> None:
+        self.n = n
+        self._order = order
+        self._seed = seed
+        self._block: tuple[tuple[int, int], np.ndarray] | None = None
+
+    def run(self, position: int, count: int) -> np.ndarray:
+        """int64 (count,): the items at `position` and the positions that follow, across epochs."""
+        parts = []
+        while count:
+            epoch, at = divmod(position, self.n)
+            block, inside = divmod(at, _BLOCK)
+            part = self._ordered(epoch, block)[inside : inside + count]
+            parts.append(part)
+            position += len(part)
+            count -= len(part)
+        return np.concatenate(parts)
+
+    def at(self, positions: np.ndarray) -> np.ndarray:
+        """int64 (n,): the items at any positions. Meant for many at once."""
+        epochs, inside = np.divmod(positions, self.n)
+        if self._order == "sequential":
+            return inside
+        out = np.empty_like(inside)
+        for epoch in np.unique(epochs).tolist():
+            chosen = epochs == epoch
+            out[chosen] = permuted(inside[chosen], self.n, seed=self._seed, epoch=epoch)
+        return out
+
+    def _ordered(self, epoch: int, block: int) -> np.ndarray:
+        """The items at positions `block * _BLOCK` on of an epoch, at most `_BLOCK` of them."""
+        kept = self._block
+        if kept is not None and kept[0] == (epoch, block):
+            return kept[1]
+        first = block * _BLOCK
+        items = np.arange(first, min(first + _BLOCK, self.n), dtype=np.int64)
+        if self._order == "shuffled":
+            items = permuted(items, self.n, seed=self._seed, epoch=epoch)
+        self._block = ((epoch, block), items)  # whole at once: a thread may read ahead
+        return items
 
 
 def permuted(positions: np.ndarray, n: int, *, seed: int, epoch: int) -> np.ndarray:

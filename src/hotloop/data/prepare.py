@@ -1,34 +1,55 @@
-"""Sources to a prepared directory: two streaming passes in bounded memory, the same bytes always."""
+"""Sources to a prepared directory: planned, encoded by all cores, the same bytes always."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import HotloopError, UsageError
 from hotloop.core.files import write_json
 from hotloop.core.progress import Progress, silent
+from hotloop.data.engines.check import EngineDiffers
+from hotloop.data.engines.engine import ENGINES
+from hotloop.data.execute import EncodingSummary, Executor
+from hotloop.data.jobs import Recipe, is_large, job_bytes_for, job_key, jobs_of
 from hotloop.data.manifest import (
     MANIFEST,
+    PREPARED_SCHEMA,
     TOKENIZER,
+    JobRecord,
     Manifest,
+    SourceSummary,
+    histogram_of,
     id_type_of,
     read_manifest,
+    summed,
     totals_of,
 )
 from hotloop.data.prepared import open_prepared
-from hotloop.data.scan import SAMPLE_BYTES, Scan, SourceReader, document_keys, scan_sources
-from hotloop.data.shards import SHARD_TOKENS, ShardWriter
-from hotloop.data.staging import is_finished, locked, staged
+from hotloop.data.sample import held_out_below, training_sample
+from hotloop.data.shards import SHARD_TOKENS
+from hotloop.data.sources.files import spool_standard_input
+from hotloop.data.sources.plan import Plan, plan
+from hotloop.data.sources.unit import STANDARD_INPUT, ReadOptions
+from hotloop.data.staging import (
+    Staging,
+    commit,
+    discard_staging,
+    input_directory,
+    is_finished,
+    keep_trained,
+    kept_trained,
+    locked,
+)
 from hotloop.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer, trained_size
-
-BATCH_BYTES = 1 << 20
-"""Text encoded at once; an encoding takes about a hundred times the memory of its ids."""
+from hotloop.data.work import AUTO
+from hotloop.hardware.limits import cpu_quota
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +57,24 @@ class Preparation:
     """What a call of `prepare_text` did."""
 
     manifest: Manifest
-    outcome: Literal["written", "up_to_date"]
+    outcome: Literal["written", "updated", "up_to_date"]
     wall_s: float
+    encoding: EncodingSummary | None
+    """Of this call's own work; `None` when it had nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """The arguments that the result depends on."""
+
+    sources: tuple[str, ...]
+    tokenizer: str
+    end_of_text: str | None
+    validation_fraction: float
+    seed: int
+    reading: ReadOptions
+    shard_tokens: int
+    job_bytes: int | None
 
 
 def prepare(
@@ -58,7 +95,7 @@ def prepare(
         tokenizer=tokenizer,
         validation_fraction=validation_fraction,
         seed=seed,
-        text_field=text_field,
+        reading=ReadOptions(text_field=text_field),
         force=force,
         progress=progress,
     ).manifest
@@ -69,93 +106,272 @@ def prepare_text(
     out: Path,
     *,
     tokenizer: str,
+    end_of_text: str | None = None,
     validation_fraction: float = 0.01,
     seed: int = 0,
-    text_field: str = "text",
+    reading: ReadOptions | None = None,
     force: bool = False,
+    workers: int | None = None,
+    engine: str = AUTO,
     progress: Progress = silent,
     shard_tokens: int = SHARD_TOKENS,
+    job_bytes: int | None = None,
 ) -> Preparation:
     """Write `out` whole or leave it as it was. Safe to interrupt, to kill and to run twice at once.
 
+    What a killed run finished is kept, and where sources have changed, only their jobs are done
+    again. `workers` (processes, or threads where the work cannot be cut; `None`: all CPUs) and
+    `engine` do not change the result; `shard_tokens` and `job_bytes` change where shards end.
     Raises `UsageError` for bad sources, options or tokenizer, and for an `out` that holds something
     else; `EnvironmentFailed` when the disk is full or cannot be written.
     """
     started = time.monotonic()
-    if not sources:
-        raise UsageError("no source given", do="name a file, a directory, or `python-stdlib`")
-    if not 0 <= validation_fraction < 1:
-        raise UsageError(f"validation fraction {validation_fraction} is not in [0, 1)")
-    if not 0 <= seed < 2**63:
-        raise UsageError(f"seed {seed} is not in [0, 2**63)")
-    size = trained_size(tokenizer)
-    ready = load_tokenizer(tokenizer) if size is None else None
+    wish = _Wish(
+        tuple(sources),
+        tokenizer,
+        end_of_text,
+        validation_fraction,
+        seed,
+        reading or ReadOptions(),
+        shard_tokens,
+        job_bytes,
+    )
+    _refuse_impossible(wish, workers, engine)
+    ready = None
+    if trained_size(tokenizer) is None:
+        ready = load_tokenizer(tokenizer, end_of_text=end_of_text)
     if out.exists() and not out.is_dir():
         raise UsageError("a file stands where the result should go", where=str(out))
-    with locked(out, progress):
+    with locked(out, progress) as lock, ExitStack() as closing:
         finished = is_finished(out, force=force)
-        scan = scan_sources(
-            sources,
-            text_field=text_field,
-            validation_fraction=validation_fraction,
-            seed=seed,
-            sample_bytes=0 if size is None else SAMPLE_BYTES,
-            exclude=out,
-            progress=progress,
-        )
-        if finished and not force:
-            manifest = _same_or_refuse(
-                out, scan, tokenizer, ready, (seed, validation_fraction, text_field)
-            )
-            return Preparation(manifest, "up_to_date", time.monotonic() - started)
-        with staged(out) as staging:
-            if ready is None:
-                assert size is not None
-                progress("training the tokenizer", 0, None, tokenizer)
-                ready = train_tokenizer(scan.sample, size)
-            manifest = _write(
-                staging,
-                scan,
-                ready,
-                spec=tokenizer,
-                seed=seed,
-                validation_fraction=validation_fraction,
-                text_field=text_field,
-                shard_tokens=shard_tokens,
-                exclude=out,
+        progress("looking at the sources", 0, None, "")
+        if STANDARD_INPUT in sources and wish.reading.standard_input is None:
+            spooled = spool_standard_input(closing.enter_context(input_directory(out)))
+            wish = replace(wish, reading=replace(wish.reading, standard_input=str(spooled)))
+        planned = plan(sources, wish.reading, exclude=out)
+        key = _plan_key(wish, planned, ready)
+        before = _same_or_changed(out, wish, ready) if finished and not force else None
+        if before is not None and before.plan_key == key:
+            discard_staging(out)
+            wall_s = time.monotonic() - started
+            return Preparation(before, "up_to_date", wall_s, None)
+        try:
+            ready, below = _tokenizer(out, wish, planned, key, ready, progress)
+            executor = Executor(
+                tokenizer=ready,
+                reading=wish.reading,
+                engine=engine,
+                workers=workers or max(int(cpu_quota()), 1),
+                inherited=[lock],
                 progress=progress,
             )
-    return Preparation(manifest, "written", time.monotonic() - started)
+            manifest = _encode(out, wish, planned, key, ready, below, before, executor)
+        except EngineDiffers:
+            discard_staging(out)
+            raise
+        except BaseException as error:
+            if not discard_staging(out, unless_useful=True) and isinstance(error, HotloopError):
+                kept = "what is finished is kept: the same command goes on from there"
+                error.do = f"{error.do}\n  {kept}" if error.do else kept
+            raise
+        commit(out)
+    outcome: Literal["written", "updated"] = "written" if before is None else "updated"
+    return Preparation(manifest, outcome, time.monotonic() - started, executor.summary())
 
 
-def _same_or_refuse(
+def _tokenizer(
+    out: Path, wish: _Wish, planned: Plan, key: str, ready: Tokenizer | None, progress: Progress
+) -> tuple[Tokenizer, int]:
+    """The tokenizer, trained if need be, and the split key below which text is held out.
+
+    That key is a first guess unless everything was read for the tokenizer's sample.
+    """
+    guess = int(wish.validation_fraction * 2**64)
+    if ready is not None:
+        return ready, guess
+    size = trained_size(wish.tokenizer)
+    assert size is not None
+    kept = kept_trained(out, key)
+    if kept is not None:
+        return kept
+    sample = training_sample(
+        planned.units,
+        wish.reading,
+        seed=wish.seed,
+        validation_fraction=wish.validation_fraction,
+        progress=progress,
+    )
+    if not sample.texts:
+        raise no_text(wish.sources[0], planned.skipped[0].total)
+    progress("training the tokenizer", 0, None, wish.tokenizer)
+    ready = train_tokenizer(sample.texts, size)
+    below = guess if sample.held_out_below is None else sample.held_out_below
+    keep_trained(out, key, ready, below)
+    return ready, below
+
+
+def _encode(
     out: Path,
-    scan: Scan,
-    spec: str,
-    ready: Tokenizer | None,
-    options: tuple[int, float, str],
+    wish: _Wish,
+    planned: Plan,
+    key: str,
+    ready: Tokenizer,
+    below: int,
+    before: Manifest | None,
+    executor: Executor,
 ) -> Manifest:
-    """The manifest of `out` if it is the same preparation, undamaged. Raises `UsageError`."""
+    """Do every job that is not done, and again those whose split has to be another."""
+    total = sum(unit.num_bytes for unit in planned.units)
+    job_bytes = job_bytes_for(total) if wish.job_bytes is None else wish.job_bytes
+    jobs = jobs_of(planned.units, job_bytes)
+    recipe = Recipe(
+        tokenizer=ready.fingerprint,
+        end_of_text=ready.end_of_text,
+        seed=wish.seed,
+        held_out_below=below,
+        reading=json.dumps(wish.reading.key(), sort_keys=True),
+        sources=wish.sources,
+        shard_tokens=wish.shard_tokens,
+        quick=is_large(total),
+    )
+    staging = Staging(out, [job_key(job, recipe) for job in jobs], ready)
+    if before is not None:
+        staging.keep(list(before.jobs), out)
+    records = staging.records()
+    executor.run([job for job in jobs if job.number not in records], recipe, staging, records)
+    lowest = min((record.lowest_key for record in records.values()), default=2**64)
+    highest = max((record.highest_key for record in records.values()), default=-1)
+    right = held_out_below(wish.validation_fraction, lowest, highest)
+    if right != below:
+        # Only in a corpus of few documents: the jobs with the lowest or the highest key.
+        moved = [
+            job
+            for job in jobs
+            if min(right, below) <= records[job.number].highest_key
+            and records[job.number].lowest_key < max(right, below)
+        ]
+        executor.run(moved, replace(recipe, held_out_below=right), staging, records)
+    done = [records[job.number] for job in jobs]
+    sources = summed(wish.sources, done, _left_out(wish, planned))
+    for source in sources:
+        if not source.documents:
+            raise no_text(source.source, sum(source.skipped.values()))
+    return _finish(wish, key, ready, sources, done, staging)
+
+
+def _finish(
+    wish: _Wish,
+    key: str,
+    tokenizer: Tokenizer,
+    sources: tuple[SourceSummary, ...],
+    jobs: list[JobRecord],
+    staging: Staging,
+) -> Manifest:
+    """Write the manifest beside the shards: from now on they are committed."""
+    shards = [shard for job in jobs for shard in job.shards]
+    manifest = Manifest(
+        id_type=id_type_of(tokenizer.vocabulary_size),
+        vocabulary_size=tokenizer.vocabulary_size,
+        end_of_text=tokenizer.end_of_text,
+        tokenizer=wish.tokenizer,
+        tokenizer_fingerprint=tokenizer.fingerprint,
+        plan_key=key,
+        seed=wish.seed,
+        validation_fraction=wish.validation_fraction,
+        reading=wish.reading.key(),
+        sources=sources,
+        jobs=tuple(jobs),
+        train=totals_of(tuple(shard for shard in shards if shard.split == "train")),
+        validation=totals_of(tuple(shard for shard in shards if shard.split == "validation")),
+        length_histogram=histogram_of(jobs),
+    )
+    tokenizer.save(staging.path / TOKENIZER)
+    write_json(staging.path / MANIFEST, manifest)
+    return manifest
+
+
+def _left_out(wish: _Wish, planned: Plan) -> list[SourceSummary]:
+    """What planning left out, in the form of what jobs say."""
+    return [
+        SourceSummary(
+            source,
+            0,
+            0,
+            "",
+            dict(report.counts),
+            {reason: tuple(examples) for reason, examples in report.examples.items()},
+        )
+        for source, report in zip(wish.sources, planned.skipped)
+    ]
+
+
+def no_text(source: str, skipped: int) -> UsageError:
+    return UsageError(
+        "the source holds no text" + (f" ({skipped} files skipped)" if skipped else ""),
+        where=source,
+        do="give a file or directory with UTF-8 text",
+    )
+
+
+def _refuse_impossible(wish: _Wish, workers: int | None, engine: str) -> None:
+    if not wish.sources:
+        raise UsageError("no source given", do="name a file, a directory, or `python-stdlib`")
+    if not 0 <= wish.validation_fraction < 1:
+        raise UsageError(f"validation fraction {wish.validation_fraction} is not in [0, 1)")
+    if not 0 <= wish.seed < 2**63:
+        raise UsageError(f"seed {wish.seed} is not in [0, 2**63)")
+    if workers is not None and workers < 1:
+        raise UsageError(f"{workers} workers", do="give --workers 1 or more")
+    if engine != AUTO and engine not in ENGINES:
+        raise UsageError(f"no such engine `{engine}`", do=f"choose auto, {', '.join(ENGINES)}")
+    trained = trained_size(wish.tokenizer) is not None or wish.tokenizer == "bytes"
+    if wish.end_of_text is not None and trained:
+        raise UsageError(
+            f"--end-of-text has no effect with the tokenizer {wish.tokenizer}", do="leave it out"
+        )
+
+
+def _plan_key(wish: _Wish, planned: Plan, ready: Tokenizer | None) -> str:
+    """sha256 of everything the result depends on."""
+    units = [
+        [unit.source, unit.name, unit.format, unit.compression, unit.begin, unit.end, unit.state]
+        for unit in planned.units
+    ]
+    description = [
+        PREPARED_SCHEMA,
+        wish.sources,
+        wish.tokenizer if ready is None else [ready.fingerprint, ready.end_of_text],
+        wish.validation_fraction,
+        wish.seed,
+        wish.reading.key(),
+        wish.shard_tokens,
+        wish.job_bytes,
+        [report.counts for report in planned.skipped],
+    ]
+    digest = hashlib.sha256(json.dumps(description).encode())
+    for unit in units:
+        digest.update(json.dumps(unit).encode())
+    return digest.hexdigest()
+
+
+def _same_or_changed(out: Path, wish: _Wish, ready: Tokenizer | None) -> Manifest:
+    """The manifest of `out` if it was asked for as now and is undamaged. Raises `UsageError`."""
     again = "give --force to write it again, or choose another directory"
     try:
         manifest = read_manifest(out)
         open_prepared(out, verify="checksum")
     except UsageError as error:
         raise UsageError(error.what, where=error.where, do=again) from error
-    same_tokenizer = (
-        manifest.tokenizer == spec
-        if ready is None
-        else manifest.tokenizer_fingerprint == ready.fingerprint
-    )
+    same_tokenizer = manifest.tokenizer == wish.tokenizer
+    if ready is not None:
+        same_tokenizer = manifest.tokenizer_fingerprint == ready.fingerprint
+    options = (manifest.seed, manifest.validation_fraction, manifest.reading)
     differences = [
         name
         for name, same in (
-            ("sources", manifest.sources == scan.sources),
+            ("sources", tuple(s.source for s in manifest.sources) == wish.sources),
             ("tokenizer", same_tokenizer),
-            (
-                "options",
-                (manifest.seed, manifest.validation_fraction, manifest.text_field) == options,
-            ),
+            ("options", options == (wish.seed, wish.validation_fraction, wish.reading.key())),
         )
         if not same
     ]
@@ -165,89 +381,4 @@ def _same_or_refuse(
             where=str(out),
             do=again,
         )
-    return manifest
-
-
-def _write(
-    directory: Path,
-    scan: Scan,
-    tokenizer: Tokenizer,
-    *,
-    spec: str,
-    seed: int,
-    validation_fraction: float,
-    text_field: str,
-    shard_tokens: int,
-    exclude: Path,
-    progress: Progress,
-) -> Manifest:
-    id_type = id_type_of(tokenizer.vocabulary_size)
-    writers = [
-        ShardWriter(
-            directory,
-            split,
-            id_type=id_type,
-            vocabulary_size=tokenizer.vocabulary_size,
-            end_of_text=tokenizer.end_of_text,
-            shard_tokens=shard_tokens,
-        )
-        for split in ("train", "validation")
-    ]
-    histogram = np.zeros(64, dtype=np.int64)
-    texts: list[str] = []
-    held_out: list[bool] = []
-    pending = done = num_tokens = 0
-
-    def flush() -> None:
-        nonlocal pending, done, num_tokens
-        encoded = tokenizer.encode_batch(texts)
-        for writer, side in zip(writers, (False, True)):
-            lengths = writer.write([ids for ids, out in zip(encoded, held_out) if out is side])
-            # frexp is exact where log2 rounds: length = m * 2**e with m in [0.5, 1)
-            np.add.at(histogram, np.frexp(lengths)[1] - 1, 1)
-            num_tokens += int(lengths.sum())
-        done += pending
-        progress("encoding", done, scan.bytes, f"{num_tokens:,} tokens")
-        texts.clear()
-        held_out.clear()
-        pending = 0
-
-    try:
-        for summary in scan.sources:
-            reader = SourceReader(summary.source, text_field=text_field, exclude=exclude)
-            for document, content in reader:
-                texts.append(document.text)
-                held_out.append(document_keys(content, seed)[0] < scan.held_out_below)
-                pending += len(content)
-                if pending >= BATCH_BYTES:
-                    flush()
-            if reader.summary() != summary:
-                raise UsageError(
-                    "the source changed while it was read",
-                    where=summary.source,
-                    do="run the same command again",
-                )
-        if texts:
-            flush()
-        shards = writers[0].finish() + writers[1].finish()
-    finally:
-        for writer in writers:
-            writer.abandon()
-    tokenizer.save(directory / TOKENIZER)
-    manifest = Manifest(
-        id_type=id_type,
-        vocabulary_size=tokenizer.vocabulary_size,
-        end_of_text=tokenizer.end_of_text,
-        tokenizer=spec,
-        tokenizer_fingerprint=tokenizer.fingerprint,
-        seed=seed,
-        validation_fraction=validation_fraction,
-        text_field=text_field,
-        sources=scan.sources,
-        shards=shards,
-        train=totals_of(tuple(shard for shard in shards if shard.split == "train")),
-        validation=totals_of(tuple(shard for shard in shards if shard.split == "validation")),
-        length_histogram=tuple(np.trim_zeros(histogram, "b").tolist()),
-    )
-    write_json(directory / MANIFEST, manifest)
     return manifest

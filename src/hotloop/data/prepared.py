@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from hotloop.core.errors import UsageError
 from hotloop.data.manifest import TOKENIZER, Manifest, Shard, Split, read_manifest
 from hotloop.data.shards import DOCUMENT_ENDS, LITTLE_ENDIAN
-from hotloop.data.stream import MappedShard, TokenStream
+from hotloop.data.stream import ShardFile, TokenStream
 from hotloop.data.tokenizer import fingerprint_of
 
 _AGAIN = "write it again with `hotloop prepare ... --force`"
@@ -82,15 +80,21 @@ def _check(path: Path, size: int, sha256: str, verify: Literal["checksum", "size
 
 def _stream(path: Path, manifest: Manifest, split: Split) -> TokenStream:
     return TokenStream(
-        [_map(path, manifest, shard) for shard in manifest.of_split(split)],
+        [shard_file(path, manifest, shard) for shard in manifest.of_split(split)],
         vocabulary_size=manifest.vocabulary_size,
         split=split,
         where=str(path),
     )
 
 
-def _map(path: Path, manifest: Manifest, shard: Shard) -> MappedShard:
-    # Plain views: indexing an np.memmap costs several microseconds more each time.
-    ids = np.memmap(path / shard.file, dtype=LITTLE_ENDIAN[manifest.id_type], mode="r")
-    ends = np.memmap(path / shard.documents_file, dtype=DOCUMENT_ENDS, mode="r")
-    return MappedShard(str(path / shard.file), ids.view(np.ndarray), ends.view(np.ndarray))
+def shard_file(path: Path, manifest: Manifest, shard: Shard) -> ShardFile:
+    """A shard of a directory, not mapped yet. Raises `UsageError` for a missing file."""
+    try:
+        return ShardFile(
+            path / shard.file,
+            path / shard.documents_file,
+            dtype=LITTLE_ENDIAN[manifest.id_type],
+            num_tokens=shard.tokens,
+        )
+    except OSError as error:
+        raise UsageError("missing shard", where=str(path / shard.file), do=_AGAIN) from error

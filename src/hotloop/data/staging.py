@@ -1,8 +1,9 @@
-"""A directory that is replaced whole or not at all, by one process at a time.
+"""A directory that is replaced whole or not at all, by one process at a time, after any number of tries.
 
-Files are written into a hidden directory inside the target (the same file system, and it may be a
-mount point), then renamed into the target, `manifest.json` last. A target without a manifest is
-unfinished; what a killed run left behind is removed by the next.
+Work is collected in a hidden directory inside the target (the same file system, and it may be a
+mount point): the shards of finished jobs, each with a record that is written last. When all are
+there, the manifest is written into it; from then on every run ends the renaming into the target,
+`manifest.json` last. A target without a manifest is unfinished.
 """
 
 from __future__ import annotations
@@ -10,34 +11,55 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from hotloop.core.errors import UsageError
-from hotloop.core.files import fsync_directory, storage_error
+from hotloop.core.files import (
+    fsync_directory,
+    read_json,
+    storage_error,
+    write_atomically,
+    write_json,
+)
 from hotloop.core.progress import Progress
-from hotloop.data.manifest import MANIFEST, PREPARED_SCHEMA, SHARD_NAME, TOKENIZER
+from hotloop.data.manifest import (
+    MANIFEST,
+    PREPARED_SCHEMA,
+    SHARD_NAME,
+    TOKENIZER,
+    JobRecord,
+    Manifest,
+    id_type_of,
+)
+from hotloop.data.tokenizer import Tokenizer
 
+STAGING = ".hotloop-preparing"
+_OLD_STAGING = ".hotloop-preparing-old"
+_TRAINED = ".hotloop-preparing-tokenizer"
+_INPUT = ".hotloop-preparing-input"
 _LOCK = ".hotloop-prepare.lock"
-_STAGING = ".hotloop-preparing-"
+PLAN = "plan.json"
+_RECORD = re.compile(r"job-[0-9]{5,}\.json")
 _POLL_S = 0.1
 _SCHEMA_NAME = PREPARED_SCHEMA.partition("/")[0] + "/"
 
 
 @contextmanager
-def locked(target: Path, progress: Progress) -> Iterator[None]:
-    """Hold `target`, made if missing, for this process; waits while another holds it.
+def locked(target: Path, progress: Progress) -> Iterator[int]:
+    """Hold `target`, made if missing; waits while another process holds it. Gives the descriptor.
 
-    Directories made here are removed again if they are still empty at the end.
+    Whoever inherits the descriptor holds the target too: a worker that outlives its parent is
+    waited for. Directories made here are removed again if they are still empty at the end.
     """
     made = [path for path in (target, *target.parents) if not path.exists()]
     descriptor = _acquire(target, progress)
     try:
-        yield
+        yield descriptor
     finally:
         # Unlinked while held: a waiter sees that its file is gone and opens a new one.
         (target / _LOCK).unlink(missing_ok=True)
@@ -90,11 +112,14 @@ def _same_file(descriptor: int, path: Path) -> bool:
 def is_finished(target: Path, *, force: bool = False) -> bool:
     """Whether the locked target holds a finished preparation.
 
-    Clears away what a killed run left, and with `force` a preparation whose manifest is lost or damaged.
-    Raises `UsageError` for a directory that holds other things.
+    Ends a renaming that was interrupted. Clears away what is left of older ones, and with `force` a
+    preparation whose manifest is lost or damaged. Raises `UsageError` for a directory that holds
+    other things.
     """
+    if (target / STAGING / MANIFEST).exists():
+        commit(target)
     names = {path.name for path in target.iterdir()} - {_LOCK}
-    leftovers = {name for name in names if name.startswith(_STAGING)}
+    leftovers = {name for name in names if name.startswith(STAGING)}
     if MANIFEST in names:
         foreign = [] if _is_our_manifest(target / MANIFEST) else [MANIFEST]
     elif leftovers:
@@ -102,7 +127,10 @@ def is_finished(target: Path, *, force: bool = False) -> bool:
     else:
         foreign = sorted(names)
     # Only what cannot be anything else: a tokenizer, and shards with their document ends.
-    whole = {TOKENIZER, "train-00000.bin", "train-00000.docs"} <= names
+    shards = {name for name in names if SHARD_NAME.fullmatch(name)}
+    whole = TOKENIZER in names and any(
+        name.endswith(".bin") and f"{name[:-4]}.docs" in shards for name in shards
+    )
     damaged = whole and all(map(_is_ours, names - leftovers))
     if foreign and damaged and not force:
         raise UsageError(
@@ -120,52 +148,208 @@ def is_finished(target: Path, *, force: bool = False) -> bool:
         if MANIFEST not in names:
             for name in names - leftovers:
                 (target / name).unlink()
-        for name in leftovers:  # last: they are the sign that the rest was ours to remove
+        for name in leftovers - {STAGING, _OLD_STAGING, _TRAINED}:  # of an earlier version
             shutil.rmtree(target / name)
     except OSError as error:
         raise storage_error(error, target, "clear away an unfinished preparation") from error
     return MANIFEST in names
 
 
-@contextmanager
-def staged(target: Path) -> Iterator[Path]:
-    """A directory to write into, that replaces the locked target's contents on success.
+class Staging:
+    """The finished jobs of one plan. Errors are those of `core.files`."""
 
-    An `OSError` inside becomes `EnvironmentFailed`; after any failure nothing of it is left.
-    """
+    def __init__(self, target: Path, keys: list[str], tokenizer: Tokenizer) -> None:
+        """Go on with what is there if it has the same plan; else begin, and keep what fits it."""
+        self.path = target / STAGING
+        self._old = target / _OLD_STAGING
+        self._keys = keys
+        described = {
+            "schema": PREPARED_SCHEMA,
+            "num_jobs": len(keys),
+            "vocabulary_size": tokenizer.vocabulary_size,
+            "id_type": id_type_of(tokenizer.vocabulary_size),
+            "end_of_text": tokenizer.end_of_text,
+            "keys": keys,
+        }
+        plan = (json.dumps(described) + "\n").encode()
+        try:
+            if not self._holds(plan):
+                if (self.path / PLAN).exists():
+                    if self._old.exists():
+                        shutil.rmtree(self._old)
+                    os.replace(self.path, self._old)
+                self.path.mkdir(exist_ok=True)
+                tokenizer.save(self.path / TOKENIZER)
+                write_atomically(self.path / PLAN, plan)  # last: who reads it finds the rest
+            for path in self.path.glob(".*.part"):
+                path.unlink()
+        except OSError as error:
+            raise storage_error(error, target, "prepare a directory") from error
+
+    def _holds(self, plan: bytes) -> bool:
+        try:
+            return (self.path / PLAN).read_bytes() == plan
+        except FileNotFoundError:
+            return False
+
+    def records(self) -> dict[int, JobRecord]:
+        """The finished jobs, by number."""
+        if self._old.exists():
+            self.keep(_records_in(self._old), self._old)
+            shutil.rmtree(self._old)
+        wanted = dict(enumerate(self._keys))
+        return {
+            number: record
+            for number, record in _numbered_records(self.path)
+            if record.key == wanted.get(number) and _is_whole(record, self.path)
+        }
+
+    def keep(self, records: list[JobRecord], directory: Path) -> None:
+        """Take over those jobs of another preparation in `directory` that this plan has too."""
+        numbers = {key: number for number, key in enumerate(self._keys)}
+        for record in records:
+            number = numbers.get(record.key)
+            if number is None or self._record_path(number).exists():
+                continue
+            try:
+                self.write(number, _renumbered(record, number, directory, self.path))
+            except FileNotFoundError:
+                continue  # not whole: it is done again
+            except OSError as error:
+                raise storage_error(error, self.path, "keep finished work") from error
+
+    def write(self, number: int, record: JobRecord) -> None:
+        """After its shards are durable."""
+        write_json(self._record_path(number), record)
+
+    def _record_path(self, number: int) -> Path:
+        return self.path / f"job-{number:05d}.json"
+
+
+def discard_staging(target: Path, *, unless_useful: bool = False) -> bool:
+    """Remove unfinished work, with `unless_useful` only if no job is finished; whether it did."""
+    useful = any(
+        _RECORD.fullmatch(path.name)
+        for name in (STAGING, _OLD_STAGING)
+        for path in (target / name).glob("job-*.json")
+    )
+    if useful and unless_useful:
+        return False
+    for name in (_TRAINED, _OLD_STAGING, STAGING):
+        shutil.rmtree(target / name, ignore_errors=True)
+    return True
+
+
+@contextmanager
+def input_directory(target: Path) -> Iterator[Path]:
+    """A directory in the locked target for what comes in by standard input; removed at the end."""
+    directory = target / _INPUT
     try:
-        staging = Path(tempfile.mkdtemp(prefix=_STAGING, dir=target))
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
     except OSError as error:
         raise storage_error(error, target, "prepare a directory") from error
     try:
-        try:
-            yield staging
-            _commit(staging, target)
-        except OSError as error:
-            raise storage_error(error, target, "write the prepared text") from error
+        yield directory
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
-def _commit(staging: Path, target: Path) -> None:
-    new = sorted(path.name for path in staging.iterdir())
-    fsync_directory(staging)
-    (target / MANIFEST).unlink(missing_ok=True)
-    fsync_directory(target)  # never the old manifest beside new shards
+def keep_trained(target: Path, key: str, tokenizer: Tokenizer, held_out_below: int) -> None:
+    """Keep a tokenizer trained for the plan `key`, so that a killed run need not train it again."""
+    directory = target / _TRAINED
     try:
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
+    except OSError as error:
+        raise storage_error(error, target, "prepare a directory") from error
+    tokenizer.save(directory / TOKENIZER)
+    write_json(directory / PLAN, {"key": key, "held_out_below": held_out_below})
+
+
+def kept_trained(target: Path, key: str) -> tuple[Tokenizer, int] | None:
+    """What `keep_trained` kept for the same plan."""
+    try:
+        kept = json.loads((target / _TRAINED / PLAN).read_bytes())
+        if kept["key"] != key:
+            return None
+        return Tokenizer.load(target / _TRAINED / TOKENIZER), int(kept["held_out_below"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _records_in(directory: Path) -> list[JobRecord]:
+    return [record for _, record in _numbered_records(directory)]
+
+
+def _numbered_records(directory: Path) -> Iterator[tuple[int, JobRecord]]:
+    for path in sorted(directory.glob("job-*.json")):
+        if _RECORD.fullmatch(path.name):
+            try:
+                yield int(path.stem.partition("-")[2]), read_json(path, JobRecord)
+            except UsageError:
+                continue  # of another version, or damaged: the job is done again
+
+
+def _is_whole(record: JobRecord, directory: Path) -> bool:
+    return all(
+        (directory / name).is_file()
+        for shard in record.shards
+        for name in (shard.file, shard.documents_file)
+    )
+
+
+def _renumbered(record: JobRecord, number: int, source: Path, directory: Path) -> JobRecord:
+    """The same job under another number, its files linked or copied. Raises `OSError`."""
+    from dataclasses import replace
+
+    shards = []
+    for shard in record.shards:
+        names = []
+        for name in (shard.file, shard.documents_file):
+            new = re.sub(r"-[0-9]+", f"-{number:05d}", name, count=1)
+            (directory / new).unlink(missing_ok=True)
+            try:
+                os.link(source / name, directory / new)
+            except FileNotFoundError:
+                raise
+            except OSError:  # a file system without links
+                shutil.copyfile(source / name, directory / new)
+                with (directory / new).open("rb") as file:
+                    os.fsync(file.fileno())
+            names.append(new)
+        shards.append(replace(shard, file=names[0], documents_file=names[1]))
+    fsync_directory(directory)
+    return replace(record, shards=tuple(shards))
+
+
+def commit(target: Path) -> None:
+    """Rename what was collected into the target. It may be called again after a kill anywhere.
+
+    Raises `EnvironmentFailed` and, for a damaged manifest, `UsageError`.
+    """
+    staging = target / STAGING
+    manifest = read_json(staging / MANIFEST, Manifest)
+    new = [TOKENIZER]
+    for shard in manifest.shards:
+        new += [shard.file, shard.documents_file]
+    try:
+        fsync_directory(staging)
+        (target / MANIFEST).unlink(missing_ok=True)
+        fsync_directory(target)  # never the old manifest beside new shards
+        wanted = set(new)
         for path in list(target.iterdir()):
-            if _is_ours(path.name):
+            if _is_ours(path.name) and path.name not in wanted:
                 path.unlink()
         for name in new:
-            if name != MANIFEST:
+            if (staging / name).exists():
                 os.replace(staging / name, target / name)
         fsync_directory(target)
         os.replace(staging / MANIFEST, target / MANIFEST)
         fsync_directory(target)
-    except BaseException:
-        for name in new:
-            (target / name).unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        raise storage_error(error, target, "write the prepared text") from error
+    discard_staging(target)
 
 
 def _is_ours(name: str) -> bool:
@@ -179,3 +363,18 @@ def _is_our_manifest(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(values, dict) and str(values.get("schema")).startswith(_SCHEMA_NAME)
+
+
+def is_held(target: Path) -> bool:
+    """Whether some process is preparing `target` now."""
+    try:
+        descriptor = os.open(target / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

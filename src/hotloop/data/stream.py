@@ -4,34 +4,110 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from hotloop.core.errors import UsageError
+from hotloop.data.mapping import map_file
+
+_DOCUMENT_ENDS = np.dtype("<u8")
+
+
+class TokenShard(Protocol):
+    """One shard of a stream. Its arrays may be mapped when they are first asked for."""
+
+    @property
+    def file(self) -> str:
+        """Its path, for errors."""
+
+    @property
+    def num_tokens(self) -> int: ...
+
+    @property
+    def ids(self) -> np.ndarray:
+        """(tokens,) little-endian uint16 or uint32."""
+
+    @property
+    def document_ends(self) -> np.ndarray:
+        """(documents,) uint64, ascending; the last is the number of tokens."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MappedShard:
-    """One shard, mapped."""
+    """A shard whose arrays are there."""
 
     file: str
-    """Its path, for errors."""
     ids: np.ndarray
-    """(tokens,) little-endian uint16 or uint32."""
     document_ends: np.ndarray
-    """(documents,) uint64, ascending; the last is the number of tokens."""
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.ids)
+
+
+Identity = tuple[int, int, int]
+
+
+def identity_of(path: Path | str) -> Identity:
+    """What tells a file from another one put in its place. Raises `OSError`."""
+    status = Path(path).stat()
+    return (status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+class ShardFile:
+    """A shard on the disk, mapped at the first use: opening a corpus of thousands costs nothing."""
+
+    def __init__(
+        self, path: Path, documents: Path, *, dtype: np.dtype[Any], num_tokens: int
+    ) -> None:
+        """Raises `OSError` for a missing file."""
+        self.file = str(path)
+        self.num_tokens = num_tokens
+        self._documents = str(documents)
+        self._dtype = dtype
+        self._identities = {name: identity_of(name) for name in (self.file, self._documents)}
+        self._ids: np.ndarray | None = None
+        self._ends: np.ndarray | None = None
+
+    @property
+    def ids(self) -> np.ndarray:
+        if self._ids is None:
+            self._ids = self._map(self.file, self._dtype)
+        return self._ids
+
+    @property
+    def document_ends(self) -> np.ndarray:
+        if self._ends is None:
+            self._ends = self._map(self._documents, _DOCUMENT_ENDS)
+        return self._ends
+
+    def _map(self, name: str, dtype: np.dtype[Any]) -> np.ndarray:
+        try:
+            mapped = map_file(name, dtype)
+            same = identity_of(name) == self._identities[name]
+        except OSError as error:
+            raise UsageError(f"cannot read shard: {error.strerror}", where=name) from error
+        if not same:
+            raise UsageError(
+                "the prepared directory was written again while it was in use",
+                where=name,
+                do="run the same command again",
+            )
+        return mapped
 
 
 class TokenStream:
     """All tokens of a split, in order. `where` names the directory in errors."""
 
     def __init__(
-        self, shards: Sequence[MappedShard], *, vocabulary_size: int, split: str, where: str
+        self, shards: Sequence[TokenShard], *, vocabulary_size: int, split: str, where: str
     ) -> None:
         self._shards = tuple(shards)
         # begins[k] is the first token of shard k; the last entry is the length of the stream.
-        self._begins = np.cumsum([0, *(len(shard.ids) for shard in shards)], dtype=np.int64)
+        self._begins = np.cumsum([0, *(shard.num_tokens for shard in shards)], dtype=np.int64)
         self._windows: list[dict[int, np.ndarray]] = [{} for _ in shards]
         self._length = int(self._begins[-1])
         self.vocabulary_size = vocabulary_size
@@ -42,29 +118,50 @@ class TokenStream:
         """Tokens, the ends of documents included."""
         return self._length
 
+    @property
+    def num_shards(self) -> int:
+        return len(self._shards)
+
+    def extended(self, shards: Sequence[TokenShard]) -> TokenStream:
+        """The same stream with more shards at its end."""
+        return TokenStream(
+            (*self._shards, *shards),
+            vocabulary_size=self.vocabulary_size,
+            split=self.split,
+            where=self.where,
+        )
+
     def read(self, starts: np.ndarray, length: int) -> np.ndarray:
         """Windows of `length` tokens from `starts` (n,): int64 (n, length), newly allocated.
 
-        Windows may cross shards. Raises `IndexError` for a window outside the stream and
-        `UsageError`, naming the shard, for an id outside the vocabulary.
+        Raises what `read_ids` raises.
+        """
+        return self.read_ids(starts, length).astype(np.int64)
+
+    def read_ids(self, starts: np.ndarray, length: int) -> np.ndarray:
+        """Windows of `length` tokens from `starts` (n,), (n, length) as narrow as in the shards.
+
+        Newly allocated. Windows may cross shards. Raises `IndexError` for a window outside the stream
+        and `UsageError`, naming the shard, for an id outside the vocabulary.
         """
         starts = np.asarray(starts, dtype=np.int64)
-        out = np.empty((len(starts), length), dtype=np.int64)
-        if not out.size:
-            return out
+        if not (len(starts) and length):
+            return np.empty((len(starts), length), dtype=np.uint16)
         if int(starts.min()) < 0 or int(starts.max()) + length > self._length:
             raise IndexError(f"a window of {length} lies outside the {self._length} tokens")
         if len(self._shards) == 1:
-            out[:] = self._view(0, length)[starts]
+            out: np.ndarray = self._view(0, length)[starts]
         else:
-            self._read_shards(starts, length, out)
+            out = self._read_shards(starts, length)
         if int(out.max()) >= self.vocabulary_size:
-            self._refuse_id(starts, out)
+            row, column = np.argwhere(out >= self.vocabulary_size)[0].tolist()
+            self._refuse_id(int(starts[row]) + column, int(out[row, column]))
         return out
 
-    def _read_shards(self, starts: np.ndarray, length: int, out: np.ndarray) -> None:
+    def _read_shards(self, starts: np.ndarray, length: int) -> np.ndarray:
         first = np.searchsorted(self._begins, starts, side="right") - 1
         last = np.searchsorted(self._begins, starts + length - 1, side="right") - 1
+        out = np.empty((len(starts), length), dtype=self._shards[int(first[0])].ids.dtype)
         whole = first == last
         for index in np.unique(first[whole]).tolist():
             rows = np.flatnonzero(whole & (first == index))
@@ -76,6 +173,41 @@ class TokenStream:
                 part = self._shards[index].ids[local : local + length - filled]
                 out[row, filled : filled + len(part)] = part
                 filled += len(part)
+        return out
+
+    def gather(self, at: np.ndarray) -> np.ndarray:
+        """The ids (n,) at places `at` (n,), int64 and inside the stream; fast where they come in runs.
+
+        Raises `UsageError`, naming the shard, for an id outside the vocabulary.
+        """
+        shards = np.searchsorted(self._begins, at, side="right") - 1
+        edges = np.flatnonzero(np.diff(shards)) + 1
+        parts = []
+        for begin, end in zip([0, *edges.tolist()], [*edges.tolist(), len(at)]):
+            index = int(shards[begin])
+            parts.append(self._shards[index].ids[at[begin:end] - self._begins[index]])
+        out = np.concatenate(parts)
+        if int(out.max()) >= self.vocabulary_size:
+            wrong = int(np.argmax(out >= self.vocabulary_size))
+            self._refuse_id(int(at[wrong]), int(out[wrong]))
+        return out
+
+    def slices(self, starts: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+        """Views of runs that lie in one shard each. Raises `UsageError` as `gather` does."""
+        shards = np.searchsorted(self._begins, starts, side="right") - 1
+        locals_ = starts - self._begins[shards]
+        found = []
+        for shard, begin, length in zip(shards.tolist(), locals_.tolist(), lengths.tolist()):
+            ids = self._shards[shard].ids[begin : begin + length]
+            if ids.max() >= self.vocabulary_size:
+                wrong = int(np.argmax(ids >= self.vocabulary_size))
+                self._refuse_id(int(self._begins[shard]) + begin + wrong, int(ids[wrong]))
+            found.append(ids)
+        return found
+
+    def documents_of_shard(self, index: int) -> tuple[int, np.ndarray]:
+        """Where shard `index` begins, and the ends of its documents counted from there (uint64)."""
+        return int(self._begins[index]), self._shards[index].document_ends
 
     def _view(self, index: int, length: int) -> np.ndarray:
         """Every window of a shard, as a view; kept because making one costs more than a batch."""
@@ -106,12 +238,10 @@ class TokenStream:
                 index += 1
         return out
 
-    def _refuse_id(self, starts: np.ndarray, out: np.ndarray) -> None:
-        row, column = np.argwhere(out >= self.vocabulary_size)[0].tolist()
-        at = int(starts[row]) + column
+    def _refuse_id(self, at: int, found: int) -> None:
         index = int(np.searchsorted(self._begins, at, side="right")) - 1
         raise UsageError(
-            f"altered shard: id {int(out[row, column])} at token {at - int(self._begins[index])}, "
+            f"altered shard: id {found} at token {at - int(self._begins[index])}, "
             f"but the tokenizer has {self.vocabulary_size} ids",
             where=self._shards[index].file,
             do="run `hotloop prepare` again",

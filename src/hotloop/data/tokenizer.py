@@ -36,8 +36,11 @@ MAX_TRAINED = 1_000_000
 class Tokenizer:
     """An immutable tokenizer. Ids are ints in `range(vocabulary_size)`."""
 
-    def __init__(self, description: str, *, where: str) -> None:
-        """From the text of a tokenizer.json; `where` names it in errors. Raises `UsageError`."""
+    def __init__(self, description: str, *, where: str, end_of_text: str | None = None) -> None:
+        """From the text of a tokenizer.json; `where` names it in errors. Raises `UsageError`.
+
+        `end_of_text` names the token that ends a document; `None`: the first of the usual names.
+        """
         import tokenizers
 
         values = _parsed(description, where)
@@ -51,26 +54,26 @@ class Tokenizer:
         ids = self._tokenizer.get_vocab(with_added_tokens=True)
         if not ids:
             raise UsageError("the tokenizer has no vocabulary", where=where)
-        found = next((ids[name] for name in END_OF_TEXT_NAMES if name in ids), None)
+        found = _end_of_text(values, ids, end_of_text)
         if found is None:
-            raise UsageError(
-                "the tokenizer has no end-of-text token",
-                where=where,
-                do="add one to its `added_tokens`, under one of these names: "
-                + " ".join(END_OF_TEXT_NAMES),
-            )
+            raise _no_end_of_text(values, ids, where, end_of_text)
         self.end_of_text: int = found
         """Id that ends every document."""
         self.vocabulary_size: int = max(ids.values()) + 1
         """One more than the highest id (ids may have gaps)."""
+        self.special_tokens: tuple[str, ...] = tuple(
+            str(token["content"])
+            for token in values.get("added_tokens") or []
+            if token.get("special")
+        )
         self.fingerprint: str = _fingerprint(values)
         """sha256 of the canonical tokenizer.json; the same for the same file on every version."""
 
     @classmethod
-    def load(cls, path: Path) -> Tokenizer:
+    def load(cls, path: Path, *, end_of_text: str | None = None) -> Tokenizer:
         """From a tokenizer.json, or a directory that holds one. Raises `UsageError`."""
         path = path / "tokenizer.json" if path.is_dir() else path
-        return cls(_read(path), where=str(path))
+        return cls(_read(path), where=str(path), end_of_text=end_of_text)
 
     def save(self, path: Path) -> None:
         """Write a tokenizer.json, atomically. Raises `EnvironmentFailed`."""
@@ -91,6 +94,43 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids; special tokens give no text, broken characters give U+FFFD."""
         return str(self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True))
+
+
+def _end_of_text(values: dict[str, Any], ids: dict[str, int], wanted: str | None) -> int | None:
+    """Id of the token that ends a text. One that was asked for is marked in `values`, to be found again."""
+    added = values.setdefault("added_tokens", [])
+    marked = next((token["content"] for token in added if token.get("end_of_text")), None)
+    usual = next((name for name in (marked, *END_OF_TEXT_NAMES) if name in ids), None)
+    if wanted is None or wanted == usual or wanted not in ids:
+        return ids.get(usual) if wanted in (None, usual) and usual is not None else None
+    for token in added:
+        token.pop("end_of_text", None)
+    entry = next((token for token in added if token["content"] == wanted), None)
+    if entry is None:
+        entry = {"id": ids[wanted], "content": wanted, "special": True}
+        entry |= dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        added.append(entry)
+    entry["end_of_text"] = True
+    return ids[wanted]
+
+
+def _no_end_of_text(
+    values: dict[str, Any], ids: dict[str, int], where: str, wanted: str | None
+) -> UsageError:
+    added = " ".join(str(token["content"]) for token in values.get("added_tokens") or [])
+    have = f"its special tokens: {added}" if added else "it has no special tokens"
+    if wanted is not None:
+        return UsageError(
+            f"the tokenizer has no token {wanted!r} to end a text with",
+            where=where,
+            do=f"choose another with --end-of-text; {have[:400]}",
+        )
+    return UsageError(
+        "the tokenizer has no end-of-text token",
+        where=where,
+        do=f"choose one of its tokens with --end-of-text NAME ({have[:400]}), or add one to its "
+        "`added_tokens`; these names are found by themselves: " + " ".join(END_OF_TEXT_NAMES),
+    )
 
 
 def fingerprint_of(path: Path) -> str:
@@ -114,19 +154,19 @@ def trained_size(spec: str) -> int | None:
     return int(number)
 
 
-def load_tokenizer(spec: str) -> Tokenizer:
+def load_tokenizer(spec: str, *, end_of_text: str | None = None) -> Tokenizer:
     """The tokenizer of a spec that needs no training: `bytes`, a path, or a name on the hub."""
     if spec == "bytes":
         return byte_tokenizer()
     path = Path(spec).expanduser()
     if path.exists() or spec.endswith(".json") or spec.startswith(("/", "./", "../", "~")):
-        return Tokenizer.load(path)
+        return Tokenizer.load(path, end_of_text=end_of_text)
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", spec):
         raise UsageError(
             f"no tokenizer {spec!r}",
             do="give train:N, bytes, a tokenizer.json, or a name on the Hugging Face hub",
         )
-    return Tokenizer(_from_hub(spec), where=f"tokenizer {spec}")
+    return Tokenizer(_from_hub(spec), where=f"tokenizer {spec}", end_of_text=end_of_text)
 
 
 def _from_hub(name: str) -> str:

@@ -12,7 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hotloop.models.parts import activate, attend, make_norm, rotary_table, turn, value_gate
+from hotloop.models.parts import (
+    activate,
+    attend,
+    make_norm,
+    rotary_table,
+    turn,
+    value_gate,
+    within_documents,
+)
 from hotloop.models.shape import DecoderShape
 
 IGNORED_TARGET = -100
@@ -43,8 +51,17 @@ class Attention(nn.Module):
             future = torch.ones(shape.context, shape.context, dtype=torch.bool).triu(1)
             self.register_buffer("future", future, persistent=False)
 
-    def forward(self, x: Tensor, rotary: Tensor | None, values: Tensor | None = None) -> Tensor:
-        """`rotary` is the table cut to T; `values` (B, T, kv_width) are added to those of x, gated."""
+    def forward(
+        self,
+        x: Tensor,
+        rotary: Tensor | None,
+        values: Tensor | None = None,
+        seen: Tensor | None = None,
+    ) -> Tensor:
+        """`rotary` is the table cut to T; `values` (B, T, kv_width) are added to those of x, gated.
+
+        `seen` (B, 1, T, T) is True where a query may see a key; without it, all that came before.
+        """
         batch, length, width = x.shape
         heads = (batch, length, -1, self.head_width)
         q, k, v = (t.view(heads).transpose(1, 2) for t in self.qkv(x).split(self.widths, dim=2))
@@ -57,10 +74,17 @@ class Attention(nn.Module):
             q, k = turn(q, rotary).to(v.dtype), turn(k, rotary).to(v.dtype)
         dropout = self.dropout if self.training else 0.0
         if self.plain:
-            mixed = attend(q, k, v, self.future, dropout)  # type: ignore[arg-type]
+            hidden = self.future if seen is None else ~seen
+            mixed = attend(q, k, v, hidden, dropout)  # type: ignore[arg-type]
         else:
             mixed = F.scaled_dot_product_attention(
-                q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=self.shared_by > 1
+                q,
+                k,
+                v,
+                attn_mask=seen,
+                dropout_p=dropout,
+                is_causal=seen is None,
+                enable_gqa=self.shared_by > 1,
             )
         y: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         return F.dropout(y, dropout)
@@ -82,8 +106,14 @@ class Block(nn.Module):
         self.up = nn.Linear(shape.width, shape.inner_width, bias=shape.bias)
         self.down = nn.Linear(shape.inner_width, shape.width, bias=shape.bias)
 
-    def forward(self, x: Tensor, rotary: Tensor | None, values: Tensor | None = None) -> Tensor:
-        x = x + self.attention(self.norm1(x), rotary, values)
+    def forward(
+        self,
+        x: Tensor,
+        rotary: Tensor | None,
+        values: Tensor | None = None,
+        seen: Tensor | None = None,
+    ) -> Tensor:
+        x = x + self.attention(self.norm1(x), rotary, values, seen)
         normed = self.norm2(x)
         hidden = activate(self.mlp_form, self.up(normed), self.gate(normed) if self.gated else None)
         return x + F.dropout(self.down(hidden), self.dropout if self.training else 0.0)
@@ -119,22 +149,31 @@ class Decoder(nn.Module):
         for i in self.value_layers:
             nn.init.zeros_(self.blocks[i].attention.value_gate.weight)  # type: ignore[union-attr,arg-type]
 
-    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, targets: Tensor | None = None, places: Tensor | None = None
+    ) -> Tensor:
         """Returns logits, or the sum over targets of the cross-entropy in nats, in fp32.
 
-        A sum and not a mean: the step divides by the targets of its whole global batch.
+        A sum and not a mean: the step divides by the targets of its whole global batch. `places` (B, T)
+        counts each token inside its document, from 0: with it a document neither sees another one nor
+        knows where in the row it stands.
         """
         length = tokens.shape[1]
         x = self.tokens(tokens)
         rotary: Tensor | None = None
-        if self.rotates:
+        seen = None if places is None else within_documents(places)
+        if self.rotates and places is not None:
+            rotary = self.rotary[:, places].unsqueeze(2)  # type: ignore[index]
+        elif self.rotates:
             rotary = self.rotary[:, :length]  # type: ignore[index]
+        elif places is not None:
+            x = x + self.positions(places)
         else:
             x = x + self.positions(torch.arange(length, device=tokens.device))
         x = F.dropout(x, self.shape.dropout if self.training else 0.0)
         for i, block in enumerate(self.blocks):
             values = self.value_tokens[str(i)](tokens) if i in self.value_layers else None
-            x = block(x, rotary, values)
+            x = block(x, rotary, values, seen)
         logits = F.linear(self.norm(x), self.head_weight)
         if targets is None:
             return logits

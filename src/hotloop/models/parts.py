@@ -62,7 +62,7 @@ def rotary_table(shape: DecoderShape) -> Tensor:
 def turn(x: Tensor, table: Tensor) -> Tensor:
     """Queries or keys (B, heads, T, head_width), turned by their position; computed in fp32.
 
-    `table` is `rotary_table` cut to T. Returns fp32: in bf16 the angles of far positions blur.
+    `table` is `rotary_table` cut to T, or (2, B, 1, T, head_width). Returns fp32: in bf16 the angles of far positions blur.
     """
     cos, sin = table
     x = x.float()
@@ -71,12 +71,23 @@ def turn(x: Tensor, table: Tensor) -> Tensor:
     return turned
 
 
+def within_documents(places: Tensor) -> Tensor:
+    """bool (B, 1, T, T): True where the query may see the key, which is of its own document and not later.
+
+    `places` (B, T) counts each token inside its document, from 0.
+    """
+    document = (places == 0).cumsum(1)
+    same = document[:, None, :, None] == document[:, None, None, :]
+    length = places.shape[1]
+    return same & torch.ones(length, length, dtype=torch.bool, device=places.device).tril()
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, future: Tensor, dropout: float) -> Tensor:
     """Causal attention written out, for the compiler to fuse mask, scale, softmax and casts into one pass.
 
     q (B, heads, T, head_width); k and v may have fewer heads, each serving as many queries. `future` is
-    True where a key comes after the query, at least (T, T). Block by block of queries: no block meets
-    the keys after its own, which spares up to half of the scores.
+    True where a key comes after the query (or is of another document), at least (T, T), or (B, 1, T, T).
+    Block by block of queries: no block meets the keys after its own, which spares up to half of the scores.
     """
     shared_by, length = q.shape[1] // k.shape[1], q.shape[2]
     if shared_by > 1:
@@ -87,7 +98,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, future: Tensor, dropout: float) -> T
     for first, last in pairwise(edges):
         scores = q[:, :, first:last] @ k[:, :, :last].transpose(-2, -1)
         scores = scores * (1.0 / math.sqrt(q.shape[-1]))
-        scores = scores.masked_fill(future[first:last, :last], float("-inf"))
+        scores = scores.masked_fill(future[..., first:last, :last], float("-inf"))
         weights = F.softmax(scores.float(), dim=-1).to(v.dtype)
         mixed.append(F.dropout(weights, dropout) @ v[:, :, :last])
     return torch.cat(mixed, dim=2) if len(mixed) > 1 else mixed[0]

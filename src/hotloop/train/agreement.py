@@ -20,6 +20,8 @@ _MAY_DIFFER = (
     "train.init_from",
     "data.source",
     "data.prepared",
+    "data.mix",
+    "data.prefetch",
     "data.tokenizer",
 )
 """Of a machine and its disks. The data's content and the kind of device are compared by themselves."""

@@ -9,8 +9,10 @@ import torch
 
 from hotloop.core.errors import UsageError
 from hotloop.core.files import storage_error, write_atomically
-from hotloop.data.loader import Loader
+from hotloop.data.loader import Batches
+from hotloop.data.streaming import StreamedLoader
 from hotloop.optimizations.precision import autocast
+from hotloop.train.reading import as_tensors
 from hotloop.train.run import Run
 
 
@@ -31,6 +33,10 @@ def evaluate(run: Run, step: int) -> Evaluation | None:
     """
     if run.held_out is None:
         return None
+    if isinstance(run.held_out, StreamedLoader):
+        run.held_out.wait(run.config.eval.windows)
+    if not run.held_out.num_windows:
+        return None
     loss, targets = held_out_loss(run, run.held_out)
     if run.average is None or not run.average.num_updates:
         return Evaluation(step, loss, targets)
@@ -40,7 +46,7 @@ def evaluate(run: Run, step: int) -> Evaluation | None:
 
 
 @torch.no_grad()
-def held_out_loss(run: Run, held_out: Loader) -> tuple[float, int]:
+def held_out_loss(run: Run, held_out: Batches) -> tuple[float, int]:
     """The mean loss with the model's present weights, and over how many targets."""
     windows = min(run.config.eval.windows, held_out.num_windows)
     run.model.eval()
@@ -49,12 +55,11 @@ def held_out_loss(run: Run, held_out: Loader) -> tuple[float, int]:
     ranks, size = run.group.ranks, run.config.train.microbatch
     for position in range(ranks.rank * size, windows, ranks.num_ranks * size):
         batch = held_out.batch(position, min(size, windows - position))
-        tokens = torch.from_numpy(batch.tokens).to(run.device)
-        wanted = torch.from_numpy(batch.targets).to(run.device)
+        inputs = as_tensors(batch, pinned=False).to(run.device)
         with autocast(run.device.type, run.config.train.precision):
             # .forward and not __call__: a compiled module would compile once more without gradients,
             # which costs longer than the eager evaluations of a short run together.
-            total += run.model.forward(tokens, wanted)
+            total += run.model.forward(*inputs)
         targets += batch.num_targets
     run.model.train()
     targets = int(run.group.summed(torch.tensor(targets)))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
@@ -27,7 +27,6 @@ from torch.nn.parallel import DistributedDataParallel
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import EnvironmentFailed
 from hotloop.core.ranks import ALONE, Ranks
-from hotloop.data.batch import Batch
 from hotloop.optimizations.gradient_compression import sum_over_ranks
 from hotloop.probe.phases import PhaseClock
 from hotloop.train.interruption import StopRequest
@@ -55,10 +54,6 @@ class Group:
 
     def book_waits(self, clock: PhaseClock) -> None:
         """Where the time that this process waits for others goes from now on."""
-
-    def num_targets(self, batches: Sequence[Batch]) -> int:
-        """Targets of the whole step, of which `batches` are this process's."""
-        return sum(batch.num_targets for batch in batches)
 
     def microbatch(self, *, last: bool) -> AbstractContextManager[object]:
         """Around the forward and the backward of one: gradients are sent after the last one alone."""
@@ -104,8 +99,6 @@ class Several(Group):
     def __init__(self, ranks: Ranks, store: Store, device: torch.device, config: RunConfig) -> None:
         self.ranks = ranks
         self._device = device
-        self._targets_per_microbatch = config.train.microbatch * config.model.context
-        self._num_microbatches = config.train.grad_accum_steps
         assert config.train.gradient_compression != "auto", "auto is resolved before training"
         self._compression: str = config.train.gradient_compression
         self._replica: DistributedDataParallel | None = None
@@ -149,11 +142,6 @@ class Several(Group):
 
     def book_waits(self, clock: PhaseClock) -> None:
         self._clock = clock if self._device.type == "cpu" else None
-
-    def num_targets(self, batches: Sequence[Batch]) -> int:
-        # Every window has as many, so nobody needs to be asked, which would be a wait in every step.
-        assert all(batch.num_targets == self._targets_per_microbatch for batch in batches)
-        return self._targets_per_microbatch * self._num_microbatches
 
     def microbatch(self, *, last: bool) -> AbstractContextManager[object]:
         assert self._replica is not None

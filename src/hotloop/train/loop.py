@@ -18,7 +18,7 @@ from hotloop.core.census import Census
 from hotloop.core.errors import Interrupted
 from hotloop.core.files import write_json
 from hotloop.core.step import StepRecord
-from hotloop.data.batch import Batch
+from hotloop.data.prefetch import Prefetch
 from hotloop.optimizations.compiling import CompileCounts, compile_counts, compile_seconds
 from hotloop.optimizations.precision import autocast
 from hotloop.probe.memory import host_peak_bytes
@@ -32,6 +32,7 @@ from hotloop.train.evaluate import (
     keep_evaluations_until,
 )
 from hotloop.train.interruption import StopRequest
+from hotloop.train.reading import AHEAD_ON_GPU, Microbatch, StepData, read_step
 from hotloop.train.run import Run, observe
 from hotloop.train.schedule import learning_rate
 from hotloop.train.stability import TrainingDiverged
@@ -76,28 +77,25 @@ def train(
     evaluation: Evaluation | None = None
     run.model.train()
     recorder = Recorder(run.steps_file, observers)
-    with StepBook(recorder, timed, device, run.stability.tags) as book:
+    with (
+        step_data(run, last_step) as ahead,
+        StepBook(recorder, timed, device, run.stability.tags) as book,
+    ):
         if run.first_step:
             book.tag("resumed")
         timed.start_step()
         for step in range(run.first_step, last_step):
             with timed.phase("data_wait"):
-                position = (step + run.stability.steps_passed_over) * config.windows_per_step
-                batches = [
-                    run.batches.batch(
-                        position + i * config.train.microbatch, config.train.microbatch
-                    )
-                    for i in group.ranks.share(config.train.grad_accum_steps)
-                ]
+                data = ahead.next()
             with timed.phase("host_to_device"):
-                pairs = [to_device(batch, device) for batch in batches]
-            num_targets = group.num_targets(batches)
+                on_device = [to_device(microbatch, device) for microbatch in data.microbatches]
+            num_targets = data.num_targets
             step_loss: Tensor | None = None
-            for tokens, targets in pairs:
-                last = targets is pairs[-1][1]
+            for inputs in on_device:
+                last = inputs is on_device[-1]
                 with group.microbatch(last=last):
                     with timed.phase("forward"), autocast(device.type, config.train.precision):
-                        share = run.replica(tokens, targets) / num_targets
+                        share = run.replica(*inputs) / num_targets
                     own = share.detach()
                     step_loss = own if step_loss is None else step_loss + own
                     if step_loss is own and clears_late(run):
@@ -175,13 +173,26 @@ def train(
     return Outcome(last_step, known["loss"] if known else None, evaluation, census)
 
 
-def to_device(batch: Batch, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Tokens and targets, (B, T) int64 each; copied without blocking from pinned memory to a GPU."""
-    tensors = (torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets))
-    if device.type != "cuda":
-        return tensors
-    tokens, targets = (t.pin_memory().to(device, non_blocking=True) for t in tensors)
-    return tokens, targets
+def step_data(run: Run, last_step: int) -> Prefetch[StepData]:
+    """The data of the steps from `run.first_step` on, read ahead as `data.prefetch` says."""
+    config, ranks = run.config, run.group.ranks
+    own = ranks.share(config.train.grad_accum_steps)
+    on_gpu = run.device.type == "cuda"
+    passed_over = run.stability.steps_passed_over
+
+    def read(step: int) -> StepData:
+        position = (step + passed_over) * config.windows_per_step
+        return read_step(config, run.batches, position, own=own, pinned=on_gpu)
+
+    depth = config.data.prefetch
+    if depth is None:
+        depth = AHEAD_ON_GPU if on_gpu else 0
+    return Prefetch(read, first=run.first_step, last=last_step, depth=depth)
+
+
+def to_device(microbatch: Microbatch, device: torch.device) -> tuple[Tensor, ...]:
+    """Tokens, targets and, with document masks, places; (B, T) int64 each."""
+    return microbatch.to(device)
 
 
 def is_due(done: int, every: int, now: bool) -> bool:

@@ -12,8 +12,11 @@ from hotloop.checkpoint import state, store
 from hotloop.core.census import Census
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import UsageError
+from hotloop.core.progress import Progress, silent
 from hotloop.core.step import steps_name
-from hotloop.data.loader import Loader
+from hotloop.data.corpora import Corpora
+from hotloop.data.growing import Growing
+from hotloop.data.loader import Batches
 from hotloop.data.prepared import Prepared
 from hotloop.data.tokenizer import fingerprint_of
 from hotloop.hardware.device import fast_dtypes, gpu_uuid
@@ -30,6 +33,7 @@ from hotloop.probe.forward_census import watch_forward
 from hotloop.train.averaging import Average, averaging
 from hotloop.train.group import Group, seed_of
 from hotloop.train.optimizer import build_optimizer
+from hotloop.train.reading import as_tensors, held_out_batches, training_batches
 from hotloop.train.stability import Stability
 
 HEAP_RESERVE_BYTES = 16 << 30
@@ -46,8 +50,8 @@ class Run:
     model: Decoder
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler | None
-    batches: Loader
-    held_out: Loader | None
+    batches: Batches
+    held_out: Batches | None
     """`None` when the validation shards are too small for one window."""
     first_step: int = 0
     """Steps already done by an earlier process."""
@@ -111,21 +115,24 @@ def decoder_shape(config: RunConfig, vocabulary: int) -> DecoderShape:
 
 def build_run(
     config: RunConfig,
-    prepared: Prepared,
+    data: Corpora | Growing | Prepared,
     directory: Path,
     device: torch.device,
     group: Group | None = None,
+    *,
+    progress: Progress = silent,
 ) -> Run:
     """Model, optimizer and loaders for a resolved config, continued from the newest checkpoint.
 
-    Raises `UsageError` for data that is too small or a checkpoint that does not fit.
+    `progress` tells of an index of documents that has to be made first. Raises `UsageError` for data that is too small or a checkpoint that does not fit.
     """
     assert isinstance(config.train.num_threads, int), "auto is resolved before training"
     if device.type == "cuda":
         # Events and random states are those of the current GPU where none is named: `cuda:1` must be it.
         torch.cuda.set_device(device)
+    text = Corpora((data,), (1.0,)) if isinstance(data, Prepared) else data
     if config.train.init_from is not None:
-        refuse_other_tokenizer(Path(config.train.init_from).expanduser(), prepared)
+        refuse_other_tokenizer(Path(config.train.init_from).expanduser(), text)
     if config.train.num_threads != torch.get_num_threads():
         # Not when it changes nothing: the call also takes MKL's choice per product away from it.
         torch.set_num_threads(config.train.num_threads)
@@ -134,26 +141,17 @@ def build_run(
     set_tf32(config.train.precision)
     torch.manual_seed(config.train.seed)
     # Built on the CPU, so that a seed gives the same weights on every device.
-    model = Decoder(decoder_shape(config, prepared.manifest.vocabulary_size)).to(device)
+    model = Decoder(decoder_shape(config, text.vocabulary_size)).to(device)
     optimizer = build_optimizer(model, config.optimizer, precision=config.train.precision)
     scaler = gradient_scaler(device.type, config.train.precision)
-    batches = Loader(
-        prepared.train,
-        context=config.model.context,
-        order=config.data.order,
-        seed=config.data.seed,
-    )
+    batches = training_batches(config, text, progress=progress)
     if config.windows_per_step > batches.num_windows:
         raise UsageError(
             f"one step takes {config.windows_per_step} windows, and the corpus has {batches.num_windows}",
             where="train.microbatch and train.grad_accum_steps",
             do="lower them, or prepare more text",
         )
-    held_out = None
-    if len(prepared.validation) > config.model.context:
-        held_out = Loader(
-            prepared.validation, context=config.model.context, order="sequential", seed=0
-        )
+    held_out = held_out_batches(config, text, progress=progress)
     run = Run(config, directory, device, model, optimizer, scaler, batches, held_out)
     run.average = averaging(config, model)
     run.group = group or run.group
@@ -167,13 +165,13 @@ def build_run(
     return run
 
 
-def refuse_other_tokenizer(directory: Path, prepared: Prepared) -> None:
+def refuse_other_tokenizer(directory: Path, text: Corpora | Growing) -> None:
     """Raises `UsageError` when a model to start from reads other ids than the data holds.
 
     A directory without a tokenizer.json is taken at its word.
     """
     theirs = directory / "tokenizer.json"
-    if theirs.exists() and fingerprint_of(theirs) != prepared.manifest.tokenizer_fingerprint:
+    if theirs.exists() and fingerprint_of(theirs) != text.tokenizer_fingerprint:
         raise UsageError(
             "the model to start from has another tokenizer than the data",
             where=str(directory),
@@ -233,20 +231,16 @@ def clips_through(run: Run) -> bool:
 
 
 def observe(run: Run, *, clock_read_s: float, notes: tuple[str, ...] = ()) -> Census:
-    """What the run uses, as seen: one window goes through an eager forward that is watched.
+    """What the run uses, as seen: one window (or bucket) goes through an eager forward that is watched.
 
     What only shows while training (compiled graphs, memory) is added at the end.
     """
     config = run.config
-    window = run.batches.batch(0, 1)
-    tokens = torch.from_numpy(window.tokens).to(run.device)
-    targets = torch.from_numpy(window.targets).to(run.device)
+    inputs = as_tensors(run.batches.batch(0, run.batches.unit), pinned=False).to(run.device)
 
     def forward() -> None:
         with autocast(run.device.type, config.train.precision):
-            run.model.forward(
-                tokens, targets
-            )  # .forward: the model itself, not what it compiles to
+            run.model.forward(*inputs)  # .forward: the model itself, not what it compiles to
 
     dtypes, attention = watch_forward(forward)
     if run.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
@@ -265,7 +259,12 @@ def observe(run: Run, *, clock_read_s: float, notes: tuple[str, ...] = ()) -> Ce
         host_memory="keep" if is_kept() else "default",
         num_ranks=run.group.ranks.num_ranks,
         compiled=bool(config.train.compile),
-        loader={"kind": "memory map", "num_workers": 0, "order": config.data.order},
+        loader={
+            "kind": "memory map",
+            "num_workers": 0,
+            "order": config.data.order,
+            "layout": config.data.layout,
+        },
         clock_read_s=clock_read_s,
         notes=notes,
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import EnvironmentFailed, UsageError
@@ -15,8 +17,6 @@ from hotloop.core.files import storage_error, write_atomically, write_json
 from hotloop.core.progress import Progress, silent
 from hotloop.core.settings import Settings, load_settings, store_settings
 from hotloop.core.step import read_steps, steps_name, steps_of_ranks
-from hotloop.data.cache import ensure_prepared
-from hotloop.data.prepared import open_prepared
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.hardware.environment import read_environment
 from hotloop.hardware.telemetry import telemetry
@@ -26,6 +26,7 @@ from hotloop.train.agreement import agreed_settings, refuse_differences, refuse_
 from hotloop.train.evaluate import read_evaluations
 from hotloop.train.joining import Meeting
 from hotloop.train.meter import Meter, live_of
+from hotloop.train.opening import OpenedText, opened_text
 from hotloop.train.rollback import train_to_the_end
 from hotloop.train.run import Run, build_run, resume
 from hotloop.train.tensorboard import event_writer, refuse_missing_tensorboard
@@ -44,6 +45,8 @@ _FREE_KEYS = (
     "train.rank_timeout_s",
     "data.source",
     "data.prepared",
+    "data.mix",
+    "data.prefetch",
 )
 """Keys that may differ when a run is continued: none of them changes what was learned until then. The
 data's content is compared by its own fingerprint."""
@@ -95,20 +98,23 @@ def start(
     refuse_missing_tensorboard(config)
     refuse_missing_trackers(config)
     refuse_waiting_update(config, device)
-    source, tokenizer, given = config.data.source, config.data.tokenizer, config.data.prepared
+    with opened_text(config, meeting, progress=progress) as text:
+        return _train(settings, directory, text, device, meeting, stop_after, progress, warn, notes)
 
-    def data_here() -> str:
-        if given is not None:
-            return given
-        assert source is not None
-        return str(ensure_prepared(source, tokenizer, progress=progress))
 
-    # By every rank, also where nothing is to prepare: on another machine there may be.
-    data = Path(meeting.each_machine(data_here))
-    # The same files: one process of a machine reads them all through.
-    verify = config.data.verify if ranks.local_rank == 0 else "size"
-    prepared = open_prepared(data, verify=verify)
-    fingerprint = hashlib.sha256((data / "manifest.json").read_bytes()).hexdigest()
+def _train(
+    settings: Settings,
+    directory: Path,
+    text: OpenedText,
+    device: torch.device,
+    meeting: Meeting,
+    stop_after: int | None,
+    progress: Progress,
+    warn: Callable[[str], None],
+    notes: tuple[str, ...],
+) -> Finished:
+    """In `directory`, on the text that was opened."""
+    config, ranks, fingerprint = settings.config, meeting.ranks, text.data.fingerprint
     agreed = agreed_settings(config, device, fingerprint)
 
     def take() -> str:
@@ -118,7 +124,7 @@ def start(
     with locked(directory, wanted=ranks.is_first):
         refuse_differences(ranks, agreed, json.loads(meeting.first(take)))
         group = meeting.group(device, config)
-        run = build_run(config, prepared, directory, device, group)
+        run = build_run(config, text.data, directory, device, group, progress=progress)
         for problem in resume(run):
             warn(
                 f"a newer checkpoint cannot be used, continuing from step {run.first_step}: {problem}"
@@ -131,9 +137,12 @@ def start(
         environment = read_environment(str(device))
         if ranks.is_first:
             store_settings(settings, directory / "config.yaml")
-            described = {"path": str(data.resolve()), "manifest_sha256": fingerprint}
+            described = {
+                "path": os.pathsep.join(str(path.resolve()) for path in text.paths),
+                "manifest_sha256": fingerprint,
+            }
             write_atomically(directory / "data.json", json.dumps(described, indent=1).encode())
-            write_atomically(directory / "tokenizer.json", prepared.tokenizer_path.read_bytes())
+            write_atomically(directory / "tokenizer.json", text.data.tokenizer_json)
             write_json(directory / "environment.json", environment)
             forget_steps(directory, from_step=run.first_step, num_ranks=ranks.num_ranks)
         last = config.train.steps if stop_after is None else min(stop_after, config.train.steps)

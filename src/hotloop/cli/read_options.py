@@ -1,0 +1,129 @@
+"""The options of `hotloop prepare` that say what is read out of the sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from hotloop.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from hotloop.data.sources import ReadOptions
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
+
+_OPTIONS = (
+    click.option(
+        "--text-field",
+        default="text",
+        show_default=True,
+        metavar="NAME",
+        help="Field or column that holds the text; a.b for a field within a field.",
+    ),
+    click.option(
+        "--format",
+        "source_format",
+        type=click.Choice(["text", "jsonl", "csv", "tsv", "parquet", "arrow"]),
+        help="Read every file as this; else its suffix says what it is, and standard input is text.",
+    ),
+    click.option(
+        "--separator",
+        metavar="STRING",
+        help="What stands between two documents of plain text (\\n and \\t are understood), "
+        "blank-line, or file: each file is one document. [default: files of a directory are "
+        "documents, a file given by itself is cut into pieces]",
+    ),
+    click.option(
+        "--min-chars",
+        type=click.IntRange(min=0),
+        default=0,
+        help="Leave out documents with fewer characters.",
+    ),
+    click.option(
+        "--max-chars", type=click.IntRange(min=1), help="Leave out documents with more characters."
+    ),
+    click.option(
+        "--skip-bad",
+        is_flag=True,
+        help="Leave out malformed records and the rest of damaged files, counted and listed, "
+        "instead of ending with an error.",
+    ),
+    click.option(
+        "--encoding-errors",
+        type=click.Choice(["error", "replace", "skip"]),
+        default="error",
+        show_default=True,
+        help="For bytes that are not UTF-8: end with an error, put U+FFFD, or leave the document out.",
+    ),
+    click.option(
+        "--include",
+        multiple=True,
+        metavar="PATTERN",
+        help="Read only such files of a directory: *.py, or docs/**/*.md. Can be repeated.",
+    ),
+    click.option(
+        "--exclude",
+        multiple=True,
+        metavar="PATTERN",
+        help="Do not read such files of a directory; a name such as vendor leaves out what is below.",
+    ),
+)
+READ_OPTIONS = (
+    "text_field",
+    "source_format",
+    "separator",
+    "min_chars",
+    "max_chars",
+    "skip_bad",
+    "encoding_errors",
+    "include",
+    "exclude",
+)
+"""What the decorated command gets, as keywords."""
+
+
+def read_options(command: F) -> F:
+    """Add the options; the command passes them on to `options_of`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def options_of(values: dict[str, Any]) -> ReadOptions:
+    """`ReadOptions` from the keywords of a decorated command. Raises `UsageError`."""
+    from hotloop.data.sources import ReadOptions
+
+    chosen = {name: values[name] for name in READ_OPTIONS}
+    chosen["format"] = chosen.pop("source_format")
+    if chosen["separator"] is not None:
+        chosen["separator"] = unescape(chosen["separator"])
+    if chosen["max_chars"] is not None and chosen["max_chars"] < chosen["min_chars"]:
+        raise UsageError(
+            f"--max-chars {chosen['max_chars']} is less than --min-chars {chosen['min_chars']}",
+            do="every document would be left out",
+        )
+    return ReadOptions(**chosen)
+
+
+def unescape(separator: str) -> str:
+    """A separator as typed, with `\\n`, `\\t`, `\\r`, `\\0` and `\\\\` understood."""
+    text, rest = "", separator
+    while rest:
+        if rest[0] == "\\":
+            if rest[1:2] not in _ESCAPES or not rest[1:]:
+                raise UsageError(
+                    f"cannot read the separator {separator!r}",
+                    do="after a backslash comes n, t, r, 0 or another backslash",
+                )
+            text += _ESCAPES[rest[1]]
+            rest = rest[2:]
+        else:
+            text += rest[0]
+            rest = rest[1:]
+    if not text:
+        raise UsageError("the separator is empty", do="give a string, blank-line or file")
+    return text

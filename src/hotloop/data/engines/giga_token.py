@@ -1,0 +1,48 @@
+"""gigatoken: byte-level and byte-fallback BPE, the fastest of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hotloop.data.engines.engine import EngineRefused
+from hotloop.data.engines.fast_tokens import first_line
+from hotloop.data.tokenizer import Tokenizer
+
+
+class GigaToken:
+    name = "gigatoken"
+    batch_bytes = 4 << 20
+
+    def __init__(self, encoder: Any, *, parallel: bool) -> None:
+        self._encoder = encoder
+        self._parallel = parallel
+
+    def encode(
+        self, texts: Sequence[str], contents: Sequence[bytes]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        layout = self._encoder.encode_batch(list(contents), parallel=self._parallel).layout
+        offsets = np.asarray(layout.offsets.data)
+        # A list array need not begin at the start of its content.
+        return np.asarray(layout.content.data)[offsets[0] : offsets[-1]], np.diff(offsets)
+
+
+def load(tokenizer: Tokenizer, threads: int) -> GigaToken:
+    try:
+        import awkward  # noqa: F401 - what gigatoken's arrays are
+        import gigatoken
+    except ImportError as error:
+        raise EngineRefused("not installed (pip install 'hotloop[fast]')") from error
+    # It reads every added token as control; without the special ones it reads them as text.
+    values = json.loads(tokenizer.to_json())
+    values["added_tokens"] = [
+        token for token in values.get("added_tokens") or [] if not token.get("special")
+    ]
+    try:
+        encoder = gigatoken.Tokenizer.from_json(json.dumps(values, ensure_ascii=False)).backend
+    except Exception as error:
+        raise EngineRefused(f"does not take this tokenizer: {first_line(error)}") from error
+    return GigaToken(encoder, parallel=threads > 1)

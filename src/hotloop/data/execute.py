@@ -1,0 +1,174 @@
+"""Jobs done, by worker processes or here, with records written as they come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hotloop.core.files import storage_error
+from hotloop.core.progress import Progress
+from hotloop.data.engines.router import Routing
+from hotloop.data.jobs import Job, Recipe, job_key
+from hotloop.data.manifest import JobRecord
+from hotloop.data.pool import Pool
+from hotloop.data.sources.unit import ReadOptions
+from hotloop.data.staging import Staging
+from hotloop.data.tokenizer import Tokenizer
+from hotloop.data.work import Task, Worker, chosen_engine
+
+HERE_BYTES = 1 << 20
+"""Less than this is done sooner than a process is started for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingSummary:
+    """What a call encoded itself."""
+
+    jobs: int
+    """Done now; the others were there."""
+    bytes: int
+    """UTF-8 text in them."""
+    tokens: int
+    wall_s: float
+    """From the first job's start to the last one's end."""
+    processes: int
+    threads: int
+    """In each of them."""
+    engine: str
+    routing: Routing | None
+    """`None` where the engine was asked for, or the corpus is too small to compare them."""
+
+
+class Executor:
+    """Does jobs, by the cores it is given."""
+
+    def __init__(
+        self,
+        *,
+        tokenizer: Tokenizer,
+        reading: ReadOptions,
+        engine: str,
+        workers: int,
+        inherited: Sequence[int],
+        progress: Progress,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._reading = reading
+        self._asked = engine
+        self._workers = workers
+        self._inherited = inherited
+        self._progress = progress
+        self._engine: str | None = None
+        self._routing: Routing | None = None
+        self._jobs = self._bytes = self._tokens = 0
+        self._wall_s = 0.0
+        self._processes, self._threads = 1, workers
+
+    def run(
+        self,
+        jobs: Sequence[Job],
+        recipe: Recipe,
+        staging: Staging,
+        records: dict[int, JobRecord],
+    ) -> None:
+        """Do jobs and add their records. Raises `UsageError` and `EnvironmentFailed`."""
+        if not jobs:
+            return
+        total = sum(job.num_bytes for job in jobs)
+        here = len(jobs) == 1 or total <= HERE_BYTES
+        self._processes = 1 if here else min(self._workers, len(jobs))
+        self._threads = max(self._workers // self._processes, 1)
+        task = Task(
+            directory=staging.path,
+            tokenizer=self._tokenizer.to_json(),
+            where="the tokenizer",
+            recipe=recipe,
+            reading=self._reading,
+            threads=self._threads,
+        )
+        keyed = [(job, job_key(job, recipe)) for job in jobs]
+        meter = _Meter(self._progress, total)
+
+        def done(number: int, record: JobRecord) -> None:
+            staging.write(number, record)
+            records[number] = record
+            self._jobs += 1
+            self._bytes += sum(source.bytes for _, source in record.sources)
+            self._tokens += sum(shard.tokens for shard in record.shards)
+
+        units = [unit for job in jobs for unit in job.units]
+        if self._engine is None:
+            self._engine = chosen_engine(self._asked, total)
+        started = time.monotonic()
+        if here:
+            worker = Worker(task)
+            if self._engine is None:
+                self._progress("comparing engines", 0, None, "")
+                self._routing = worker.route(units)
+                self._engine = self._routing.engine
+            worker.use(self._engine)
+            started = time.monotonic()
+            meter.start()
+            for job, key in keyed:
+                try:
+                    record = worker.encode(job, key, meter)()
+                except OSError as error:
+                    raise storage_error(error, staging.path, "write the prepared text") from error
+                done(job.number, record)
+        else:
+            with Pool(task, self._processes, inherited=self._inherited) as pool:
+                if self._engine is None:
+                    self._progress("comparing engines", 0, None, "")
+                    self._routing = pool.route(units[:: max(len(units) // 64, 1)])
+                    self._engine = self._routing.engine
+                started = time.monotonic()
+                meter.start()
+                pool.run(keyed, self._engine, progress=meter, done=done)
+        self._wall_s += time.monotonic() - started
+
+    def summary(self) -> EncodingSummary | None:
+        if not self._jobs or self._engine is None:
+            return None
+        return EncodingSummary(
+            jobs=self._jobs,
+            bytes=self._bytes,
+            tokens=self._tokens,
+            wall_s=self._wall_s,
+            processes=self._processes,
+            threads=self._threads,
+            engine=self._engine,
+            routing=self._routing,
+        )
+
+
+class _Meter:
+    """Says how far the encoding is, how fast, and how long it will still take."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress = progress
+        self._total = total
+        self._done = self._text = self._tokens = 0
+        self._started = 0.0
+
+    def start(self) -> None:
+        self._started = time.monotonic()
+
+    def __call__(self, planned: int, text: int, tokens: int) -> None:
+        self._done += planned
+        self._text += text
+        self._tokens += tokens
+        elapsed = max(time.monotonic() - self._started, 1e-9)
+        left = (self._total - self._done) * elapsed / max(self._done, 1)
+        self._progress(
+            "encoding",
+            self._done,
+            self._total,
+            f"{self._text / 1e6 / elapsed:.1f} MB/s, {self._tokens:,} tokens, {_time(left)} left",
+        )
+
+
+def _time(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds + 0.5), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

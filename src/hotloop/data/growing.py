@@ -1,0 +1,144 @@
+"""A prepared directory that is still being written: the shards of finished jobs, in plan order."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.core.files import read_json
+from hotloop.data.manifest import MANIFEST, TOKENIZER, JobRecord, Split, read_manifest
+from hotloop.data.shards import LITTLE_ENDIAN
+from hotloop.data.staging import PLAN, STAGING, is_held
+from hotloop.data.stream import MappedShard, ShardFile, TokenStream
+from hotloop.data.tokenizer import fingerprint_of
+
+_POLL_S = 0.05
+_PATIENCE_S = 60.0
+"""How long a preparation may be seen neither at work nor finished: it takes its lock a moment after its start."""
+
+
+class Growing:
+    """Grows as jobs finish, always by whole jobs in plan order, so that token k is the same token for good.
+
+    `check` is called while waiting; it raises what ended the preparation.
+    """
+
+    def __init__(self, path: Path, check: Callable[[], None] = lambda: None) -> None:
+        """Waits for the plan, seconds after the start. Raises as `check` does, `EnvironmentFailed`."""
+        self.path = path
+        self._check = check
+        self.complete = False
+        """Whether all jobs are there."""
+        self.tokenizer_json = b""
+        self.tokenizer_fingerprint = ""
+        self._keys, self.vocabulary_size, self._dtype = self._plan()
+        self._records: list[JobRecord] = []
+        self.streams: dict[Split, TokenStream] = {
+            split: TokenStream(
+                [], vocabulary_size=self.vocabulary_size, split=split, where=str(path)
+            )
+            for split in ("train", "validation")
+        }
+        self._look()
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of the keys of all jobs: known from the start, and the same when they are done."""
+        return hashlib.sha256(json.dumps(self._keys).encode()).hexdigest()
+
+    def wait(self, split: Split, num_tokens: int) -> bool:
+        """Until the split has so many tokens, or all it will ever have; whether it has so many."""
+        idle_since = time.monotonic()
+        while len(self.streams[split]) < num_tokens and not self.complete:
+            if self._look():
+                idle_since = time.monotonic()
+                continue
+            self._refuse_dead(idle_since)
+            time.sleep(_POLL_S)
+        return len(self.streams[split]) >= num_tokens
+
+    def _plan(self) -> tuple[list[str], int, np.dtype[Any]]:
+        started = time.monotonic()
+        while True:
+            for directory in (self.path, self.path / STAGING):
+                try:
+                    tokenizer = directory / TOKENIZER
+                    self.tokenizer_json = tokenizer.read_bytes()
+                    self.tokenizer_fingerprint = fingerprint_of(tokenizer)
+                    if directory == self.path:
+                        manifest = read_manifest(directory)
+                        keys = [job.key for job in manifest.jobs]
+                        return keys, manifest.vocabulary_size, LITTLE_ENDIAN[manifest.id_type]
+                    plan = json.loads((directory / PLAN).read_bytes())
+                    return plan["keys"], plan["vocabulary_size"], LITTLE_ENDIAN[plan["id_type"]]
+                except (OSError, UsageError, ValueError, KeyError):
+                    continue  # not there yet, or just being moved
+            self._refuse_dead(started)
+            time.sleep(_POLL_S)
+
+    def _look(self) -> bool:
+        """Take in the jobs that follow those known; whether there were any."""
+        before = len(self._records)
+        try:
+            if (self.path / MANIFEST).exists():
+                self._take(list(read_manifest(self.path).jobs), self.path)
+                self.complete = True
+            else:
+                while len(self._records) < len(self._keys):
+                    number = len(self._records)
+                    record = self.path / STAGING / f"job-{number:05d}.json"
+                    if not record.exists():
+                        break
+                    known = read_json(record, JobRecord)
+                    if known.key != self._keys[number]:
+                        break
+                    self._take([*self._records, known], self.path / STAGING)
+        except (FileNotFoundError, UsageError):
+            if not is_held(self.path) and (self.path / MANIFEST).exists():
+                raise
+            return False  # it is being moved to its place; seen at the next look
+        return self.complete or len(self._records) > before
+
+    def _take(self, jobs: list[JobRecord], directory: Path) -> None:
+        known = len(self._records)
+        if [job.shards for job in jobs[:known]] != [job.shards for job in self._records] or [
+            job.key for job in jobs
+        ] != self._keys[: len(jobs)]:
+            raise EnvironmentFailed(
+                "the text was prepared in another way while it was read",
+                where=str(self.path),
+                do="run the same command again, in another --out",
+            )
+        for split, stream in list(self.streams.items()):
+            shards = [shard for job in jobs[known:] for shard in job.shards if shard.split == split]
+            mapped = []
+            for shard in shards:
+                file = ShardFile(
+                    directory / shard.file,
+                    directory / shard.documents_file,
+                    dtype=self._dtype,
+                    num_tokens=shard.tokens,
+                )
+                # Mapped now: soon the file has another place.
+                mapped.append(MappedShard(file.file, file.ids, file.document_ends))
+            if mapped:
+                self.streams[split] = stream.extended(mapped)
+        self._records = jobs
+
+    def _refuse_dead(self, idle_since: float) -> None:
+        self._check()
+        if is_held(self.path) or (self.path / MANIFEST).exists():
+            return
+        if time.monotonic() - idle_since > _PATIENCE_S:
+            raise EnvironmentFailed(
+                "the preparation of the text ended before it was finished",
+                where=str(self.path),
+                do="run the same command again: it goes on from there",
+            )

@@ -1,0 +1,86 @@
+"""Long documents in pieces that encode alone to the ids they have together.
+
+A cut is proven where it is made: with the reference, the text around it gives the same ids whole
+and in two halves, for windows of several widths. Nothing but the neighbourhood of the cut is held.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from hotloop.core.errors import UsageError
+
+WINDOWS = (1021, 512, 251)
+"""Characters on each side of a cut that is tried."""
+SEARCHED = 64 << 10
+"""Characters in which a cut is looked for."""
+TRIES = 200
+LONGEST_PIECE = 64 << 20
+"""Characters held at most while no cut is found."""
+
+Encode = Callable[[str], list[int]]
+
+# Most likely first: a line that begins with a word, a space between words, the end of a sentence in
+# a script without spaces, anything.
+_CANDIDATES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(?<=\S\n)(?=[^\W\d_])",
+        r"(?<=\w)(?= \w)",
+        r"(?<=[。！？，、；.,;])(?=\w)",
+        r"",
+    )
+)
+
+
+class Pieces:
+    """Takes the parts of one document and gives pieces of it."""
+
+    def __init__(self, encode: Encode, origin: str) -> None:
+        self._encode = encode
+        self._origin = origin
+        self._held = ""
+
+    def take(self, text: str) -> Iterator[str]:
+        """Pieces that can be encoded now that `text` has come. Raises `UsageError` if none ends."""
+        self._held += text
+        cut = last_cut(self._held, self._encode)
+        if cut is not None:
+            piece, self._held = self._held[:cut], self._held[cut:]
+            yield piece
+        elif len(self._held) > LONGEST_PIECE:
+            raise UsageError(
+                f"the tokenizer cannot encode this document in pieces: no cut in {SEARCHED} "
+                "characters leaves the ids as they are",
+                where=self._origin,
+                do="cut the document into shorter ones, or choose another tokenizer",
+            )
+
+    def finish(self, text: str) -> str:
+        """The last piece, given the last part."""
+        held, self._held = self._held + text, ""
+        return held
+
+
+def last_cut(text: str, encode: Encode) -> int | None:
+    """The last place where `text` may be cut, found in its last `SEARCHED` characters."""
+    high = len(text) - WINDOWS[0]
+    low = max(high - SEARCHED, WINDOWS[0])
+    if high <= low:
+        return None
+    for pattern in _CANDIDATES:
+        places = [match.start() for match in pattern.finditer(text, low, high)]
+        for place in places[: -TRIES // len(_CANDIDATES) : -1]:
+            if is_cut(text, place, encode):
+                return place
+    return None
+
+
+def is_cut(text: str, place: int, encode: Encode) -> bool:
+    """Whether the text around `place` has the same ids whole and in two halves."""
+    for width in WINDOWS:
+        left, right = text[max(place - width, 0) : place], text[place : place + width]
+        if encode(left + right) != encode(left) + encode(right):
+            return False
+    return True

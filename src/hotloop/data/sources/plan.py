@@ -1,0 +1,249 @@
+"""Sources to units: which files there are, and how they are shared out."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotloop.core.errors import UsageError
+from hotloop.data.sources.arrow import saved_files
+from hotloop.data.sources.files import (
+    cannot_read,
+    content_state,
+    is_regular,
+    is_url,
+    state_of,
+)
+from hotloop.data.sources.formats import COMPRESSIBLE, TEXT_FORMATS, format_by_content, format_of
+from hotloop.data.sources.hub import PREFIX, hub_units
+from hotloop.data.sources.split import split
+from hotloop.data.sources.tree import chosen, standard_library_files, tree_files
+from hotloop.data.sources.unit import (
+    PYTHON_STDLIB,
+    STANDARD_INPUT,
+    ReadOptions,
+    Report,
+    Unit,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What there is to read, before it is read."""
+
+    units: tuple[Unit, ...]
+    """In source order."""
+    skipped: tuple[Report, ...]
+    """Files left out without being read, for each source."""
+
+
+def plan(
+    sources: Sequence[str], options: ReadOptions | None = None, *, exclude: Path | None = None
+) -> Plan:
+    """The units of the sources, the same for the same files, in the same order.
+
+    `exclude` is a directory not to walk into (where the result is written). Raises `UsageError` for
+    a source that is missing, unreadable, given twice, or in a format that cannot be read.
+    """
+    options = options or ReadOptions()
+    planner = _Planner(sources, options, exclude)
+    units: list[Unit] = []
+    for index, source in enumerate(sources):
+        if source in sources[:index]:
+            raise _twice(source, source, source)
+        units.extend(planner.units(index, source))
+    if units:
+        _refuse_options_without_effect(units, planner)
+    return Plan(tuple(units), tuple(planner.reports))
+
+
+class _Planner:
+    def __init__(self, sources: Sequence[str], options: ReadOptions, exclude: Path | None) -> None:
+        self.sources = sources
+        self.options = options
+        self.reports = [Report() for _ in sources]
+        self.walked = False
+        """Whether a directory was among the sources."""
+        self._exclude = exclude
+        self._seen: dict[tuple[int, int], tuple[int, str]] = {}
+
+    def units(self, index: int, source: str) -> Iterator[Unit]:
+        if source == PYTHON_STDLIB:
+            for path in standard_library_files():
+                state = state_of(path.stat())
+                yield Unit(index, str(path), "python", None, 0, None, state[0], state)
+        elif source == STANDARD_INPUT:
+            yield from self._standard_input(index)
+        elif source.startswith(PREFIX):
+            yield from hub_units(index, source)
+        elif is_url(source):
+            yield from self._url(index, source)
+        else:
+            try:
+                yield from self._path(index, source)
+            except OSError as error:
+                raise cannot_read(str(error.filename or source), error) from error
+
+    def _path(self, index: int, source: str) -> Iterator[Unit]:
+        path = Path(source).expanduser()
+        if path.is_dir():
+            yield from self._directory(index, path)
+        elif path.is_file():
+            yield from self._file(index, str(path), in_tree=False)
+        elif path.exists():
+            raise UsageError("the source is neither a file nor a directory", where=source)
+        elif glob.has_magic(source):
+            yield from self._glob(index, str(path))
+        else:
+            raise UsageError(
+                "no such source",
+                where=source,
+                do=f"name a file, a directory, or `{PYTHON_STDLIB}`",
+            )
+
+    def _glob(self, index: int, pattern: str) -> Iterator[Unit]:
+        """As if what the pattern stands for had been named one by one."""
+        # Not Path.glob: it knows no absolute patterns.
+        found = sorted(set(glob.glob(pattern, recursive=True)))  # noqa: PTH207
+        if not found:
+            raise UsageError("no file fits the pattern", where=pattern)
+        excluded = self._exclude.resolve() if self._exclude is not None else None
+        for name in found:
+            path = Path(name)
+            if excluded is not None and excluded in (path.resolve(), *path.resolve().parents):
+                continue
+            if path.is_file():
+                yield from self._file(index, name, in_tree=False)
+            elif not path.is_dir():
+                self.reports[index].add("not a regular file", name)
+            elif "**" not in pattern:  # which gives what is in a directory beside the directory
+                yield from self._directory(index, path)
+
+    def _directory(self, index: int, root: Path) -> Iterator[Unit]:
+        saved = saved_files(root)
+        if saved is not None:
+            for path in saved:
+                yield from self._file(index, str(path), in_tree=True)
+            return
+        self.walked = True
+        report = self.reports[index]
+        for path in tree_files(root, exclude=self._exclude, report=report):
+            why = chosen(path.relative_to(root).as_posix(), self.options)
+            if why is not None:
+                report.add(why, str(path))
+            elif not path.is_file():
+                report.add("not a regular file", str(path))
+            else:
+                yield from self._file(index, str(path), in_tree=True)
+
+    def _file(self, index: int, name: str, *, in_tree: bool) -> Iterator[Unit]:
+        status = Path(name).stat()
+        if not is_regular(status):
+            raise UsageError("the source is neither a file nor a directory", where=name)
+        self._refuse_twice(index, name, status)
+        yield from self._described(index, name, state_of(status), in_tree=in_tree)
+
+    def _url(self, index: int, source: str) -> Iterator[Unit]:
+        from hotloop.data.sources.urls import local_path_of, remote_file, remote_files
+
+        local = local_path_of(source)
+        if local is not None:
+            yield from self._path(index, local)
+            return
+        empty = True
+        for name, in_tree in remote_files(source, self.options, self.reports[index]):
+            empty = False
+            self.walked = self.walked or in_tree
+            if name in self.sources[:index]:
+                raise _twice(name, name, source)
+            file = remote_file(name)
+            yield from self._described(
+                index,
+                name,
+                file.state,
+                in_tree=in_tree,
+                remote=True,
+                cuttable=file.fetch is not None,
+            )
+        if empty and not self.reports[index].counts:
+            raise UsageError("no such source", where=source)
+
+    def _described(
+        self,
+        index: int,
+        name: str,
+        state: tuple[int, int] | None,
+        *,
+        in_tree: bool,
+        remote: bool = False,
+        cuttable: bool = True,
+    ) -> Iterator[Unit]:
+        """The units of one file."""
+        path = name.partition("?")[0] if remote else name
+        form, compression = format_of(path, in_tree=in_tree)
+        forced = self.options.format
+        if forced is not None:
+            form = "tree-text" if in_tree and forced == "text" else forced
+        problem = None
+        if form == "archive":
+            problem = ("archives are not read", "unpack it and name the directory")
+        elif compression is not None and form not in COMPRESSIBLE:
+            problem = (f"compressed {form} is not read", "uncompress it")
+        elif not cuttable and form not in COMPRESSIBLE:
+            problem = (f"the server gives no ranges, which {form} needs", "download it first")
+        if problem is not None and in_tree:
+            self.reports[index].add(problem[0], name)
+        elif problem is not None:
+            raise UsageError(problem[0], where=name, do=problem[1])
+        else:
+            size = state[0] if state else 0
+            whole = Unit(index, name, form, compression, 0, None, size, state)
+            if cuttable:
+                yield from split(whole, self.options, self.reports[index], remote=remote)
+            else:
+                yield whole
+
+    def _standard_input(self, index: int) -> Iterator[Unit]:
+        path = self.options.standard_input
+        if path is None:
+            raise UsageError("standard input cannot be read here", do="name a file")
+        state = content_state(path)
+        with open(path, "rb") as file:
+            form, compression = format_by_content(file.read(16))
+        form = self.options.format or form
+        whole = Unit(index, STANDARD_INPUT, form, compression, 0, None, state[0], state)
+        yield from split(whole, self.options, self.reports[index], remote=False)
+
+    def _refuse_twice(self, index: int, name: str, status: os.stat_result) -> None:
+        """Raises `UsageError` if an earlier source holds the same file."""
+        if len(self.sources) > 1:
+            first, _ = self._seen.setdefault((status.st_dev, status.st_ino), (index, name))
+            if first != index:
+                raise _twice(name, self.sources[first], self.sources[index])
+
+
+def _twice(name: str, first: str, second: str) -> UsageError:
+    return UsageError(
+        "the same source is given twice"
+        if first == second
+        else f"the same file is in two sources, {first} and {second}",
+        where=name,
+        do="name it once; to read a corpus more often than another, prepare them apart and mix them",
+    )
+
+
+def _refuse_options_without_effect(units: Sequence[Unit], planner: _Planner) -> None:
+    options = planner.options
+    if options.separator is not None and not any(unit.format in TEXT_FORMATS for unit in units):
+        raise UsageError(
+            "a separator is for plain text, and no source is plain text",
+            do="leave --separator out, or give --format text",
+        )
+    if (options.include or options.exclude) and not planner.walked:
+        raise UsageError(
+            "--include and --exclude choose among the files of a directory, and no source is one",
+            do="leave them out, or name a directory",
+        )

@@ -1,0 +1,109 @@
+"""The files below a directory, in a fixed order, and the interpreter's own library."""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from hotloop.core.errors import UsageError
+from hotloop.data.sources.files import cannot_read
+from hotloop.data.sources.unit import ReadOptions, Report
+
+SKIPPED_DIRECTORIES = frozenset({"__pycache__"})
+
+
+def tree_files(
+    root: Path, *, exclude: Path | None = None, report: Report | None = None
+) -> Iterator[Path]:
+    """Files below `root` in sorted order, without hidden ones, `__pycache__` and `exclude`.
+
+    What is left out, but for `exclude`, is counted in `report`, a directory once.
+    """
+    excluded = exclude.resolve() if exclude is not None else None
+    left_out = report if report is not None else Report()
+
+    def refuse(error: OSError) -> None:
+        raise cannot_read(str(error.filename), error) from error
+
+    for directory, names, files in os.walk(root, onerror=refuse):
+        here = Path(directory)
+        walked = []
+        for name in sorted(names):
+            path = here / name
+            if name.startswith(".") or name in SKIPPED_DIRECTORIES:
+                left_out.add("hidden", str(path))
+            elif path.is_symlink():
+                left_out.add("link to a directory", str(path))
+            elif excluded is None or path.resolve() != excluded:
+                walked.append(name)
+        names[:] = walked
+        for name in sorted(files):
+            if name.startswith("."):
+                left_out.add("hidden", str(here / name))
+            else:
+                yield here / name
+
+
+def chosen(relative: str, options: ReadOptions) -> str | None:
+    """Why a file of a tree is left out by `include` and `exclude`; `None` if it is read."""
+    if options.include and not any(matches(relative, pattern) for pattern in options.include):
+        return "not in --include"
+    if any(matches(relative, pattern) for pattern in options.exclude):
+        return "in --exclude"
+    return None
+
+
+def matches(relative: str, pattern: str) -> bool:
+    """Whether a `/`-separated path fits a pattern of `ReadOptions.include`."""
+    expression = _compiled(pattern.strip("/"))
+    if "/" in pattern.strip("/"):
+        return expression.fullmatch(relative) is not None
+    return any(expression.fullmatch(name) for name in relative.split("/"))
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """`**` is any directories, `*` and `?` stay within a name, `[...]` is a set."""
+    expression = ""
+    for token in re.findall(r"\*\*/|\*\*|\*|\?|\[[^\]]+\]|.", pattern, re.DOTALL):
+        if token == "**/":
+            expression += "(?:.*/)?"
+        elif token == "**":
+            expression += ".*"
+        elif token == "*":
+            expression += "[^/]*"
+        elif token == "?":
+            expression += "[^/]"
+        elif len(token) > 2 and token[0] == "[":
+            inner = token[1:-1].replace("\\", r"\\").replace("[", r"\[")
+            expression += f"[{'^' + inner[1:] if inner[0] == '!' else inner}]"
+        else:
+            expression += re.escape(token)
+    try:
+        return re.compile(expression, re.DOTALL)
+    except re.error as error:
+        raise UsageError(f"bad pattern {pattern!r}: {error}") from error
+
+
+def standard_library_path() -> Path:
+    """Where the running interpreter keeps its library. Raises `UsageError` if it has no sources."""
+    path = Path(sysconfig.get_path("stdlib"))
+    if not (path / "os.py").is_file():
+        raise UsageError(
+            "this interpreter's standard library has no source files",
+            where=str(path),
+            do="name a file or a directory instead",
+        )
+    return path
+
+
+def standard_library_files() -> Iterator[Path]:
+    root = standard_library_path()
+    for path in tree_files(root):
+        relative = path.relative_to(root)
+        if path.suffix == ".py" and not {"site-packages", "dist-packages"} & set(relative.parts):
+            yield path

@@ -1,0 +1,177 @@
+"""Training while the text is being read and tokenized: the order of windows, and the process that prepares.
+
+The first epoch goes through the windows of finished jobs in blocks of `buffer` windows, each permuted: a
+block is given as soon as all of it is there. The last block is what is left over. From the second epoch on
+the whole corpus is permuted, as without streaming. So the order is a function of the seed, the position and
+the number of tokens, and not of how fast the text was prepared; any position can be asked for again.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from hotloop.core.errors import CommandFailed, EnvironmentFailed, ExitCode, HotloopError, UsageError
+from hotloop.data.batch import Batch
+from hotloop.data.growing import Growing
+from hotloop.data.manifest import Split
+from hotloop.data.order import EpochOrder, permuted
+from hotloop.data.rows import PlainRows, Rows
+from hotloop.data.stream import TokenStream
+
+
+class StreamedLoader:
+    """Windows of a growing split. A batch waits until its windows are there."""
+
+    unit = 1
+
+    def __init__(
+        self,
+        growing: Growing,
+        split: Split,
+        *,
+        context: int,
+        buffer: int,
+        seed: int,
+        shuffled: bool = True,
+        rows: Callable[[TokenStream], Rows] | None = None,
+    ) -> None:
+        """`rows` cuts the stream as it is at the moment; `None` is plain rows without masks."""
+        self._growing = growing
+        self._split = split
+        self._context = context
+        self._buffer = buffer
+        self._seed = seed
+        self._shuffled = shuffled
+        self._cut = rows
+        self.uniform = rows is None
+        self._known: tuple[TokenStream, Rows] | None = None
+        self._block: tuple[int, np.ndarray] | None = None
+        self._epochs: EpochOrder | None = None
+
+    @property
+    def num_windows(self) -> int:
+        """So far; of one epoch once all the text is prepared."""
+        return max(len(self._growing.streams[self._split]) - 1, 0) // self._context
+
+    def wait(self, num_windows: int) -> bool:
+        """Until there are so many windows, or all that there will ever be; whether there are so many."""
+        return self._growing.wait(self._split, num_windows * self._context + 1)
+
+    def batch(self, position: int, num_windows: int) -> Batch:
+        """The `num_windows` windows from `position` on. Raises what ended the preparation."""
+        windows = self.indices(position, num_windows)
+        read = self._rows().read(windows)
+        return Batch(
+            read.tokens,
+            read.targets,
+            read.num_targets,
+            position + num_windows,
+            read.document_starts,
+        )
+
+    def count_targets(self, position: int, num_windows: int) -> int:
+        """`num_targets` of that batch, without reading its tokens."""
+        if self.uniform:
+            return num_windows * self._context
+        windows = self.indices(position, num_windows)
+        return self._rows().count_targets(windows)
+
+    def indices(self, position: int, num_windows: int) -> np.ndarray:
+        """int64 (num_windows,): the windows that stand from `position` on, across epochs."""
+        if position < 0 or num_windows <= 0:
+            raise ValueError(f"no batch of {num_windows} windows at position {position}")
+        parts = []
+        while num_windows:
+            part = self._from(position)[:num_windows]
+            parts.append(part)
+            position += len(part)
+            num_windows -= len(part)
+        return np.concatenate(parts)
+
+    def _from(self, position: int) -> np.ndarray:
+        """Some of the windows from `position` on, at least one."""
+        block, inside = divmod(position, self._buffer)
+        whole = self.wait((block + 1) * self._buffer)
+        size = self._buffer if whole else self.num_windows - block * self._buffer
+        if inside < size:
+            if self._block is None or self._block[0] != block:
+                items = np.arange(size, dtype=np.int64)
+                if self._shuffled:
+                    items = permuted(items, size, seed=self._seed, epoch=block)
+                self._block = (block, block * self._buffer + items)
+            return self._block[1][inside:]
+        if not self.num_windows:
+            raise UsageError(
+                f"the {self._split} text holds less than one window of {self._context} tokens",
+                where=str(self._growing.path),
+                do="give more text, or lower `model.context`",
+            )
+        if self._epochs is None:
+            order = "shuffled" if self._shuffled else "sequential"
+            self._epochs = EpochOrder(self.num_windows, order, self._seed)  # type: ignore[arg-type]
+        return self._epochs.run(position, 1)
+
+    def _rows(self) -> Rows:
+        stream = self._growing.streams[self._split]
+        if self._known is None or self._known[0] is not stream:
+            cut = self._cut or (lambda stream: PlainRows(stream, context=self._context))
+            self._known = (stream, cut(stream))
+        return self._known[1]
+
+
+class Preparation:
+    """`hotloop prepare` in a process of its own, for as long as the training needs it."""
+
+    def __init__(self, source: str, path: Path, tokenizer: str) -> None:
+        """Raises `EnvironmentFailed` when no process can be started."""
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close()
+        command = [sys.executable, "-m", "hotloop", "prepare", source]
+        command += ["--out", str(path), "--tokenizer", tokenizer]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._output,
+                start_new_session=True,  # Ctrl-C is for the training, which ends this one
+            )
+        except OSError as error:
+            raise EnvironmentFailed(f"cannot start `hotloop prepare`: {error.strerror}") from error
+
+    def check(self) -> None:
+        """Raises the error that the preparation ended with."""
+        code = self._process.poll()
+        if code in (None, 0):
+            return
+        self._output.seek(0)
+        said = self._output.read().decode(errors="replace")
+        what, *rest = said.rpartition("error: ")[2].strip().split("\n") or [""]
+        where = next((line[5:] for line in rest if line.startswith("  at ")), None)
+        do = next((line[2:] for line in rest if line[:2] == "  " and line[:5] != "  at "), None)
+        what = f"preparing the text failed: {what or f'exit code {code}'}"
+        kinds: dict[int, type[HotloopError]] = {
+            ExitCode.USAGE: UsageError,
+            ExitCode.ENVIRONMENT: EnvironmentFailed,
+        }
+        kind = kinds.get(code or 0)
+        if kind is None:
+            raise CommandFailed(what, where=where, do=do, returncode=code or 0)
+        raise kind(what, where=where, do=do)
+
+    def close(self) -> None:
+        """End it if it is still at work: what is finished is kept, and the next run goes on from there."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._output.close()

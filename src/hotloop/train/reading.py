@@ -1,0 +1,183 @@
+"""What a run reads: the batches of its data settings, and what of them a step takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hotloop.core.config import RunConfig
+from hotloop.core.progress import Progress, silent
+from hotloop.data.batch import Batch
+from hotloop.data.buckets import BucketLoader
+from hotloop.data.corpora import Corpora, content_of
+from hotloop.data.fitting import bucket_widths
+from hotloop.data.growing import Growing
+from hotloop.data.loader import Batches, Loader
+from hotloop.data.manifest import Split
+from hotloop.data.mix import Mix
+from hotloop.data.packing import PackedRows
+from hotloop.data.piece_index import bucket_index, packed_index
+from hotloop.data.prepared import Prepared
+from hotloop.data.rows import PlainRows, Rows
+from hotloop.data.stream import TokenStream
+from hotloop.data.streaming import StreamedLoader
+
+AHEAD_ON_GPU = 2
+"""Steps read ahead there: one is being copied while the next is made."""
+
+
+def training_batches(
+    config: RunConfig, corpora: Corpora | Growing, *, progress: Progress = silent
+) -> Batches:
+    """Raises `UsageError` for data that is too small."""
+    data, context = config.data, config.model.context
+    if isinstance(corpora, Growing):
+        streamed = _streamed(config, corpora, "train")
+        progress("waiting for the first text", 0, None, "")
+        streamed.wait(max(config.windows_per_step, data.shuffle_buffer))
+        return streamed
+    if data.layout == "bucket":
+        (only,) = corpora.members
+        widths = bucket_widths(context)
+        index = bucket_index(only.train, widths, content=content_of(only), progress=progress)
+        return BucketLoader(
+            only.train,
+            index,
+            widths,
+            microbatch=config.train.microbatch,
+            order=data.order,
+            seed=data.seed,
+        )
+    loaders = [
+        Loader(
+            member.train,
+            context=context,
+            order=data.order,
+            seed=(data.seed + number) % 2**63,  # corpora of one size in different orders
+            rows=_rows(config, member, member.train, progress),
+        )
+        for number, member in enumerate(corpora.members)
+    ]
+    return loaders[0] if len(loaders) == 1 else Mix(loaders, corpora.weights, seed=data.seed)
+
+
+def held_out_batches(
+    config: RunConfig, corpora: Corpora | Growing, *, progress: Progress = silent
+) -> Batches | None:
+    """In a fixed order. `None` when some corpus holds out less than one window."""
+    if isinstance(corpora, Growing):
+        return _streamed(config, corpora, "validation")
+    loaders = []
+    for member in corpora.members:
+        stream = member.validation
+        if len(stream) <= config.model.context:
+            return None
+        loaders.append(
+            Loader(
+                stream,
+                context=config.model.context,
+                order="sequential",
+                seed=0,
+                rows=_rows(config, member, stream, progress),
+            )
+        )
+    return loaders[0] if len(loaders) == 1 else Mix(loaders, corpora.weights, seed=0)
+
+
+def _streamed(config: RunConfig, growing: Growing, split: Split) -> StreamedLoader:
+    data, context = config.data, config.model.context
+
+    def within_documents(stream: TokenStream) -> Rows:
+        return PlainRows(stream, context=context, within_documents=True)
+
+    return StreamedLoader(
+        growing,
+        split,
+        context=context,
+        buffer=data.shuffle_buffer if split == "train" else config.eval.windows,
+        seed=data.seed,
+        shuffled=split == "train" and data.order == "shuffled",
+        rows=within_documents if data.masks_documents else None,
+    )
+
+
+def _rows(
+    config: RunConfig, member: Prepared, stream: TokenStream, progress: Progress
+) -> Rows | None:
+    """`None` for the plain rows without masks. Held-out documents of buckets are packed, with masks."""
+    data, context = config.data, config.model.context
+    if data.layout == "concatenate":
+        if not data.masks_documents:
+            return None
+        return PlainRows(stream, context=context, within_documents=True)
+    index = packed_index(stream, context, content=content_of(member), progress=progress)
+    masks = data.masks_documents or data.layout == "bucket"
+    return PackedRows(stream, index, context=context, with_documents=masks)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Microbatch:
+    """Tensors of one forward, on the host; pinned for a GPU."""
+
+    tokens: Tensor
+    """(B, T) int64."""
+    targets: Tensor
+    """(B, T) int64."""
+    places: Tensor | None
+    """(B, T) int64: of each token in its document; `None` without document masks."""
+
+    def to(self, device: torch.device) -> tuple[Tensor, ...]:
+        """The arguments of the model; copied without blocking from pinned memory."""
+        inputs: tuple[Tensor, ...] = (self.tokens, self.targets)
+        if self.places is not None:
+            inputs += (self.places,)
+        if device.type != "cuda":
+            return inputs
+        return tuple(tensor.to(device, non_blocking=True) for tensor in inputs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepData:
+    """What one process takes in a step."""
+
+    microbatches: list[Microbatch]
+    num_targets: int
+    """Of the whole step, over all processes."""
+
+
+def read_step(
+    config: RunConfig, batches: Batches, position: int, *, own: Sequence[int], pinned: bool
+) -> StepData:
+    """The microbatches `own` of the step that begins at `position`. Pure; may run in a thread."""
+    size, num = config.train.microbatch, config.train.grad_accum_steps
+    read = [batches.batch(position + i * size, size) for i in own]
+    num_targets = sum(batch.num_targets for batch in read)
+    if (
+        len(own) < num
+    ):  # the others' are known without asking them, which would be a wait in every step
+        num_targets = batches.count_targets(position, size * num)
+    return StepData([as_tensors(batch, pinned=pinned) for batch in read], num_targets)
+
+
+def as_tensors(batch: Batch, *, pinned: bool) -> Microbatch:
+    """Pinned memory comes from torch's host allocator, which gives a block out again only when the copy
+    from it is done: as many buffers as are needed, and no more."""
+    arrays = [batch.tokens, batch.targets]
+    if batch.document_starts is not None:
+        arrays.append(places_of(batch.document_starts))
+    tensors = [torch.from_numpy(array) for array in arrays]
+    if pinned:
+        tensors = [tensor.pin_memory() for tensor in tensors]
+    return Microbatch(tensors[0], tensors[1], tensors[2] if len(tensors) > 2 else None)
+
+
+def places_of(document_starts: np.ndarray) -> np.ndarray:
+    """int64 (B, T): how far each token is from the start of its document, or of the row."""
+    at = np.arange(document_starts.shape[1], dtype=np.int64)
+    begins = np.where(document_starts, at, 0)
+    places: np.ndarray = at - np.maximum.accumulate(begins, axis=1)
+    return places

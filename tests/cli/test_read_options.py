@@ -1,0 +1,64 @@
+"""The options that say what is read."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from hotloop.cli.read_options import options_of, read_options, unescape
+from hotloop.core.errors import UsageError
+from hotloop.data.sources import ReadOptions
+
+
+def parsed(*arguments: str) -> ReadOptions:
+    found: list[ReadOptions] = []
+
+    @click.command()
+    @read_options
+    def command(**values: object) -> None:
+        found.append(options_of(values))
+
+    CliRunner().invoke(command, arguments, catch_exceptions=False, standalone_mode=False)
+    return found[0]
+
+
+def test_no_options_are_the_defaults() -> None:
+    assert parsed() == ReadOptions()
+
+
+def test_all_options() -> None:
+    assert parsed(
+        *("--text-field", "a.b", "--format", "jsonl", "--separator", r"\n--\n"),
+        *("--min-chars", "3", "--max-chars", "9", "--skip-bad", "--encoding-errors", "skip"),
+        *("--include", "*.py", "--include", "*.md", "--exclude", "vendor"),
+    ) == ReadOptions(
+        text_field="a.b",
+        format="jsonl",
+        separator="\n--\n",
+        min_chars=3,
+        max_chars=9,
+        skip_bad=True,
+        encoding_errors="skip",
+        include=("*.py", "*.md"),
+        exclude=("vendor",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [(r"\n\n", "\n\n"), (r"a\\n", r"a\n"), (r"\t|\r", "\t|\r"), ("file", "file")],
+)
+def test_separator_as_typed(typed: str, meant: str) -> None:
+    assert unescape(typed) == meant
+
+
+@pytest.mark.parametrize("typed", ["", "\\", "\\x"])
+def test_separator_that_cannot_be_read(typed: str) -> None:
+    with pytest.raises(UsageError, match="separator"):
+        unescape(typed)
+
+
+def test_filters_that_leave_nothing_are_refused() -> None:
+    with pytest.raises(UsageError, match="less than"):
+        parsed("--min-chars", "5", "--max-chars", "4")

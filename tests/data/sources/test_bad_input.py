@@ -1,0 +1,179 @@
+"""Bad input: one clear error, or left out and counted; never a silently smaller corpus."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from hotloop.core.errors import UsageError
+from hotloop.data.sources import ReadOptions, Report, plan, read_unit
+
+
+def lines(path: Path, *records: str) -> Path:
+    path.write_text("\n".join(records) + "\n")
+    return path
+
+
+def test_bad_lines_are_counted_with_their_numbers(tmp_path: Path, read) -> None:
+    good = json.dumps({"text": "fine"})
+    path = lines(tmp_path / "a.jsonl", good, "{not json", good, "[1]", '{"body": 1}', '{"text": 3}')
+    found, report = read(path, skip_bad=True)
+    assert [document.text for document in found] == ["fine", "fine"]
+    assert report.counts == {
+        "malformed record": 2,
+        "record without the field": 1,
+        "field that is not text": 1,
+    }
+    assert report.examples["malformed record"][1].startswith(f"{path}:4")
+
+
+def test_line_number_is_counted_from_the_files_start_in_a_later_unit(
+    tmp_path: Path, read_cut
+) -> None:
+    good = json.dumps({"text": "fine"})
+    path = lines(tmp_path / "a.jsonl", *[good] * 50, "{broken", good)
+    with pytest.raises(UsageError, match="malformed line") as caught:
+        read_cut(path, [100, 300, 500, 700])
+    assert caught.value.where == f"{path}:51"
+
+
+def test_missing_field_shows_the_fields_there_are(tmp_path: Path, read) -> None:
+    path = lines(tmp_path / "a.jsonl", '{"body": "x", "url": "y"}')
+    with pytest.raises(UsageError, match="no field 'text'") as caught:
+        read(path)
+    assert "body, url" in str(caught.value.do)
+
+
+def test_field_within_a_field(tmp_path: Path, read) -> None:
+    path = lines(
+        tmp_path / "a.jsonl", '{"doc": {"text": "one"}}', '{"doc.text": "two", "doc": {"text": 3}}'
+    )
+    assert [d.text for d in read(path, text_field="doc.text")[0]] == ["one", "two"]
+
+
+def test_null_is_counted(tmp_path: Path, read) -> None:
+    found, report = read(lines(tmp_path / "a.jsonl", '{"text": null}', '{"text": "x"}'))
+    assert len(found) == 1
+    assert report.counts == {"null instead of text": 1}
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv", "tree/a.txt"])
+def test_bytes_that_are_not_utf8(tmp_path: Path, read, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    bad, good = b"caf\xe9", b"plain"
+    if name.endswith("jsonl"):
+        path.write_bytes(b'{"text": "%s"}\n{"text": "%s"}\n' % (bad, good))
+    elif name.endswith("csv"):
+        path.write_bytes(b"id,text\n1,%s\n2,%s\n" % (bad, good))
+    else:
+        path.write_bytes(bad + b"--" + good)
+    source = path.parent if "/" in name else path
+    separator = None if name.endswith(("csv", "jsonl")) else "--"
+    with pytest.raises(UsageError, match="not UTF-8 text: byte 0xe9"):
+        read(source, separator=separator)
+    found, report = read(source, separator=separator, encoding_errors="replace")
+    assert [document.text for document in found] == ["caf\ufffd", "plain"]
+    assert sum(report.altered.values()) == 1
+    found, report = read(source, separator=separator, encoding_errors="skip")
+    assert [document.text for document in found] == ["plain"]
+    assert report.counts == {"not UTF-8": 1}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "txt"])
+def test_long_document_that_is_not_utf8_is_left_out_whole(
+    tmp_path: Path, read, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    for name in ("documents", "read"):
+        monkeypatch.setattr(f"hotloop.data.sources.{name}.PIECE_BYTES", 100)
+    for name, bound in (("jsonl", "LONG_LINE_BYTES"), ("long_lines", "LONG_STRING_BYTES")):
+        monkeypatch.setattr(f"hotloop.data.sources.{name}.{bound}", 150)
+    path = tmp_path / f"a.{kind}"
+    body = b"word " * 100 + b"\xe9" + b" word" * 100
+    path.write_bytes(b'{"text": "%s"}\n' % body if kind == "jsonl" else body)
+    options = {"separator": None if kind == "jsonl" else "file"}
+    with pytest.raises(UsageError, match="0xe9"):
+        read(path, **options)
+    found, report = read(path, encoding_errors="skip", **options)
+    assert found == []
+    assert report.counts == {"not UTF-8": 1}
+    found, report = read(path, encoding_errors="replace", **options)
+    assert "".join(d.text for d in found) == body.decode("utf-8", "replace")
+    assert [d.part for d in found] == [True] * (len(found) - 1) + [False]
+    assert report.altered == {"bytes that are not UTF-8 replaced by U+FFFD": 1}
+
+
+def test_filters_by_length_count_what_they_leave_out(
+    tmp_path: Path, read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["é", "four", "", "x" * 500, "y" * 501]
+    path = lines(tmp_path / "a.jsonl", *[json.dumps({"text": t}) for t in texts])
+    counts = {"shorter than 2 characters": 1, "longer than 500 characters": 1, "empty": 1}
+    found, report = read(path, min_chars=2, max_chars=500)
+    assert [d.text for d in found] == ["four", "x" * 500]
+    assert report.counts == counts
+    # The same where documents come in parts.
+    for name in ("documents", "read"):
+        monkeypatch.setattr(f"hotloop.data.sources.{name}.PIECE_BYTES", 60)
+    for name, bound in (("jsonl", "LONG_LINE_BYTES"), ("long_lines", "LONG_STRING_BYTES")):
+        monkeypatch.setattr(f"hotloop.data.sources.{name}.{bound}", 40)
+    monkeypatch.setattr("hotloop.data.sources.jsonl.BLOCK_BYTES", 30)
+    found, report = read(path, min_chars=2, max_chars=500)
+    assert "".join(d.text for d in found) == "four" + "x" * 500
+    assert [d.part for d in found].count(False) == 2
+    assert report.counts == counts
+
+
+@pytest.mark.parametrize("change", ["append", "replace", "truncate"])
+@pytest.mark.parametrize("kind", ["txt", "jsonl"])
+def test_source_that_changes_while_it_is_read_is_refused(
+    tmp_path: Path, change: str, kind: str
+) -> None:
+    path = lines(tmp_path / f"a.{kind}", *[json.dumps({"text": "line " * 2000})] * 300)
+    options = ReadOptions()
+    units = plan([str(path)], options).units
+    documents = read_unit(units[0], options, Report())
+    next(documents)
+    if change == "append":
+        with path.open("a") as file:
+            file.write("more\n")
+    elif change == "replace":
+        (tmp_path / "new").write_text("other")
+        (tmp_path / "new").replace(path)
+    else:
+        os.truncate(path, 1_500_000)
+    with pytest.raises(UsageError, match="changed while it was read"):
+        list(documents)
+
+
+def test_source_that_changed_after_the_plan_is_refused(tmp_path: Path) -> None:
+    path = lines(tmp_path / "a.txt", "hello")
+    unit = plan([str(path)]).units[0]
+    path.write_text("hello world")
+    with pytest.raises(UsageError, match="changed while it was read"):
+        list(read_unit(unit, ReadOptions(), Report()))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_file_without_permission_is_refused_or_counted(tmp_path: Path, read) -> None:
+    lines(tmp_path / "a.txt", "fine")
+    lines(tmp_path / "b.txt", "secret").chmod(0)
+    with pytest.raises(UsageError, match="Permission denied"):
+        read(tmp_path)
+    found, report = read(tmp_path, skip_bad=True)
+    assert len(found) == 1
+    assert report.counts == {"cannot be opened": 1}
+
+
+def test_file_that_vanished_after_the_plan_is_counted_with_skip_bad(tmp_path: Path) -> None:
+    path = lines(tmp_path / "a.txt", "hello")
+    unit = plan([str(path)]).units[0]
+    path.unlink()
+    with pytest.raises(UsageError, match="cannot read: No such file"):
+        list(read_unit(unit, ReadOptions(), Report()))
+    report = Report()
+    assert list(read_unit(unit, ReadOptions(skip_bad=True), report)) == []
+    assert report.counts == {"cannot be opened": 1}

@@ -1,0 +1,138 @@
+"""Which files are read, in which order, and which sources are refused."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from hotloop.core.errors import UsageError
+from hotloop.data.sources import ReadOptions, plan, spool_standard_input
+from hotloop.data.sources.tree import matches
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "tree"
+    for name in ("a.py", "b.md", "vendor/c.py", "src/d.py", "src/deep/e.py", "src/data.jsonl"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text('{"text": "line"}' if name.endswith("jsonl") else name)
+    return root
+
+
+def texts(read, *sources: object, **options: object) -> list[str]:
+    return [document.text for document in read(*sources, **options)[0]]
+
+
+def test_include_and_exclude_choose_files_and_count_the_others(tree: Path, read) -> None:
+    found, report = read(tree, include=("*.py",), exclude=("vendor",))
+    assert [document.text for document in found] == ["a.py", "src/d.py", "src/deep/e.py"]
+    assert report.counts == {"not in --include": 2, "in --exclude": 1}
+    assert report.examples["in --exclude"] == [str(tree / "vendor/c.py")]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "fits"),
+    [
+        ("*.py", "src/deep/e.py", True),
+        ("src/*.py", "src/d.py", True),
+        ("src/*.py", "src/deep/e.py", False),
+        ("src/**/*.py", "src/deep/e.py", True),
+        ("src/**/*.py", "src/d.py", True),
+        ("src/**", "src/deep/e.py", True),
+        ("deep", "src/deep/e.py", True),
+        ("dee", "src/deep/e.py", False),
+        ("[ab].py", "b.py", True),
+        ("[!ab].py", "b.py", False),
+        ("a.py", "axpy", False),
+        ("?.py", "src/d.py", True),
+    ],
+)
+def test_pattern(pattern: str, path: str, fits: bool) -> None:
+    assert matches(path, pattern) is fits
+
+
+def test_choosing_files_without_a_directory_is_refused(tree: Path, read) -> None:
+    with pytest.raises(UsageError, match="no source is one"):
+        read(tree / "a.py", include=("*.py",))
+
+
+def test_separator_without_text_is_refused(tree: Path, read) -> None:
+    with pytest.raises(UsageError, match="no source is plain text"):
+        read(tree / "src/data.jsonl", separator="file")
+
+
+def test_glob_is_as_if_the_files_were_named(tree: Path, read) -> None:
+    assert texts(read, tree / "*.*") == ["a.py", "b.md"]
+    assert texts(read, tree / "**/*.py") == ["a.py", "src/d.py", "src/deep/e.py", "vendor/c.py"]
+    with pytest.raises(UsageError, match="no file fits"):
+        read(tree / "*.txt")
+
+
+def test_name_with_magic_signs_that_exists_is_that_file(tmp_path: Path, read) -> None:
+    (tmp_path / "a[1].txt").write_text("one")
+    assert texts(read, tmp_path / "a[1].txt") == ["one"]
+
+
+@pytest.mark.parametrize("second", ["a.py", ".", "link.py"])
+def test_same_file_in_two_sources_is_refused(tree: Path, read, second: str) -> None:
+    (tree.parent / "link.py").symlink_to(tree / "a.py")
+    other = tree.parent / second if second == "link.py" else tree / second
+    with pytest.raises(UsageError, match=r"twice|in two sources"):
+        read(tree / "a.py", other)
+
+
+def test_format_can_be_said(tmp_path: Path, read) -> None:
+    (tmp_path / "records.txt").write_text('{"text": "one"}\n')
+    assert texts(read, tmp_path / "records.txt", format="jsonl") == ["one"]
+    (tmp_path / "records.jsonl").write_text("plain")
+    assert texts(read, tmp_path / "records.jsonl", format="text") == ["plain"]
+
+
+def test_archive_is_refused_alone_and_counted_in_a_tree(tree: Path, read) -> None:
+    (tree / "old.tar.gz").write_bytes(b"\x1f\x8b")
+    with pytest.raises(UsageError, match="archives are not read"):
+        read(tree / "old.tar.gz")
+    assert read(tree)[1].counts == {"archives are not read": 1}
+
+
+def test_links_to_directories_are_counted(tree: Path, read) -> None:
+    (tree / "again").symlink_to(tree / "src")
+    assert read(tree)[1].counts == {"link to a directory": 1}
+
+
+@pytest.mark.parametrize(
+    ("form", "content", "expected"),
+    [(None, b"some text", ["some text"]), ("jsonl", b'{"text": "a"}\n{"text": "b"}', ["a", "b"])],
+)
+def test_standard_input(
+    tmp_path: Path,
+    read,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str | None,
+    content: bytes,
+    expected: list[str],
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    path = str(spool_standard_input(tmp_path))
+    assert texts(read, "-", format=form, standard_input=path) == expected
+    # The same text piped in again is the same source.
+    first = plan(["-"], ReadOptions(standard_input=path)).units
+    (tmp_path / "again").write_bytes(content)
+    assert plan(["-"], ReadOptions(standard_input=str(tmp_path / "again"))).units == first
+    assert "standard_input" not in ReadOptions(standard_input=path).key()
+
+
+def test_compressed_standard_input(tmp_path: Path, read) -> None:
+    import gzip
+
+    (tmp_path / "in").write_bytes(gzip.compress(b"packed"))
+    assert texts(read, "-", standard_input=str(tmp_path / "in")) == ["packed"]
+
+
+def test_missing_directory_in_a_saved_data_set_of_splits(tmp_path: Path, read) -> None:
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    with pytest.raises(UsageError, match="splits train, test"):
+        read(tmp_path)

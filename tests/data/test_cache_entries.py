@@ -1,0 +1,98 @@
+"""The cache stays within its limit, and nothing goes that somebody uses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hotloop.core.errors import UsageError
+from hotloop.data import cache_entries
+from hotloop.data.cache_entries import cache_limit_bytes, entries, entry_in_use, make_room
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache_entries, "_held", {})
+    return tmp_path / "cache"
+
+
+def entry(cache: Path, name: str, *, used_at: int, size: int = 1000) -> Path:
+    path = cache / "prepared" / name
+    path.mkdir(parents=True)
+    (path / "shard").write_bytes(bytes(size))
+    os.utime(path, (used_at, used_at))
+    return path
+
+
+def test_longest_unused_go_until_the_rest_fits(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [entry(own_cache, str(n), used_at=1000 * n) for n in (3, 1, 2, 4)]
+    monkeypatch.setenv("HOTLOOP_CACHE_LIMIT", "2.5KB")
+    assert [gone.path.name for gone in make_room()] == ["1", "2"]
+    assert [path.exists() for path in paths] == [True, False, False, True]
+    assert make_room() == []
+
+
+def test_what_another_process_uses_stays(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used, other = entry(own_cache, "used", used_at=1), entry(own_cache, "other", used_at=2)
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from hotloop.data.cache_entries import entry_in_use\n"
+        f"entry_in_use(Path({str(used)!r})); print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        os.utime(cache_entries._lock_of(used), (1, 1))  # long ago: it would be the first to go
+        monkeypatch.setenv("HOTLOOP_CACHE_LIMIT", "1B")
+        assert [found.in_use for found in entries()] == [True, False]
+        make_room()
+        assert used.exists()
+        assert not other.exists()
+        process.kill()
+    assert [found.in_use for found in entries()] == [False]
+    make_room()
+    assert not used.exists()
+
+
+def test_use_counts_from_the_last_time(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = entry(own_cache, "old", used_at=1), entry(own_cache, "new", used_at=2)
+    program = (
+        "from pathlib import Path; from hotloop.data.cache_entries import entry_in_use\n"
+        f"entry_in_use(Path({str(old)!r}))"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+    monkeypatch.setenv("HOTLOOP_CACHE_LIMIT", "1500")
+    make_room()
+    assert old.exists()
+    assert not new.exists()
+
+
+def test_directories_outside_the_cache_are_nobodys_business(tmp_path: Path) -> None:
+    entry_in_use(tmp_path / "elsewhere")
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("", 10**11), ("0", None), ("5GB", 5 * 10**9), ("1.5 t", 15 * 10**11), ("7", 7)],
+)
+def test_limit_is_read_as_people_write_it(
+    text: str, size: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOTLOOP_CACHE_LIMIT", text)
+    assert cache_limit_bytes() == size
+
+
+def test_limit_that_is_no_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOTLOOP_CACHE_LIMIT", "much")
+    with pytest.raises(UsageError, match="no size: 'much'"):
+        cache_limit_bytes()

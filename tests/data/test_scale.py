@@ -1,0 +1,258 @@
+"""The same bytes from any number of workers, any engine, and after any number of kills."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import psutil
+import pytest
+
+from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.data import execute
+from hotloop.data.engines import engine as engine_module
+from hotloop.data.engines.check import EngineDiffers
+from hotloop.data.engines.reference import Reference
+from hotloop.data.prepare import Preparation, prepare_text
+from hotloop.data.prepared import open_prepared
+from hotloop.data.staging import STAGING
+from hotloop.data.verify import verify_prepared
+
+ROOT = Path(__file__).parents[2]
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture(autouse=True)
+def workers_for_small_corpora(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "HERE_BYTES", 0)
+
+
+def in_jobs(source: Path, out: Path, **options: Any) -> Preparation:
+    return prepare_text(
+        [str(source)],
+        out,
+        **{"tokenizer": "bytes", "validation_fraction": 0.2, "job_bytes": 1000, **options},
+    )
+
+
+def test_bytes_do_not_depend_on_the_number_of_workers(corpus: Path, tmp_path: Path) -> None:
+    for workers in (1, 2, 3):
+        done = in_jobs(corpus, tmp_path / str(workers), workers=workers, tokenizer="train:300")
+        assert done.encoding is not None
+        assert done.encoding.processes == workers
+        assert done.encoding.jobs == len(done.manifest.jobs) > 3
+    one = contents(tmp_path / "1")
+    assert one == contents(tmp_path / "2") == contents(tmp_path / "3")
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "train:400"])
+@pytest.mark.parametrize("engine", ["fastokens", "gigatoken"])
+def test_bytes_do_not_depend_on_the_engine(
+    corpus: Path, tmp_path: Path, engine: str, tokenizer: str
+) -> None:
+    pytest.importorskip(engine)
+    (corpus / "tricky.txt").write_text("<|endoftext|> a<|endoftext|>\n\n\u00a0\u200b\x00 x" * 50)
+    in_jobs(corpus, tmp_path / "reference", engine="reference", tokenizer=tokenizer)
+    done = in_jobs(corpus, tmp_path / engine, engine=engine, tokenizer=tokenizer)
+    assert done.encoding is not None
+    assert done.encoding.engine == engine
+    assert contents(tmp_path / "reference") == contents(tmp_path / engine)
+
+
+def test_only_what_has_changed_is_done_again(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    jobs = len(in_jobs(corpus, out).manifest.jobs)
+    (corpus / "file_020.py").write_text("print('changed')\n" * 9)
+    again = in_jobs(corpus, out)
+    assert again.outcome == "updated"
+    assert again.encoding is not None
+    assert 0 < again.encoding.jobs < jobs / 2
+    (corpus / "file_007.py").unlink()
+    (corpus / "new.py").write_text("x = 1\n" * 100)
+    assert in_jobs(corpus, out).outcome == "updated"
+    assert in_jobs(corpus, out).outcome == "up_to_date"
+    in_jobs(corpus, tmp_path / "fresh")
+    assert contents(out) == contents(tmp_path / "fresh")
+
+
+def test_job_that_lost_its_shard_is_done_again(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def stop(what: str, done: float, total: float | None, note: str = "") -> None:
+        if what == "encoding" and total is not None and done > total / 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        in_jobs(corpus, out, progress=stop, workers=1)
+    kept = sorted((out / STAGING).glob("train-*.bin"))
+    assert kept
+    kept[0].unlink()
+    done = in_jobs(corpus, out)
+    assert done.encoding is not None
+    assert done.encoding.jobs < len(done.manifest.jobs)
+    in_jobs(corpus, tmp_path / "fresh")
+    assert contents(out) == contents(tmp_path / "fresh")
+
+
+def test_killed_worker_is_one_clear_error_and_its_work_is_done_again(
+    corpus: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+
+    def kill(what: str, done: float, total: float | None, note: str = "") -> None:
+        if what == "encoding":
+            for child in psutil.Process().children():
+                child.kill()
+
+    with pytest.raises(EnvironmentFailed, match="ended by signal 9"):
+        in_jobs(corpus, out, progress=kill)
+    in_jobs(corpus, out)
+    in_jobs(corpus, tmp_path / "fresh")
+    assert contents(out) == contents(tmp_path / "fresh")
+
+
+def test_no_worker_outlives_a_killed_parent(corpus: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys, time, psutil; from pathlib import Path\n"
+        "from hotloop.data import execute; from hotloop.data.prepare import prepare_text\n"
+        "execute.HERE_BYTES = 0\n"
+        "def hang(what, done, total, note=''):\n"
+        "    if what == 'encoding':\n"
+        "        print(*[child.pid for child in psutil.Process().children()], flush=True)\n"
+        "        time.sleep(60)\n"
+        "prepare_text([sys.argv[1]], Path(sys.argv[2]), tokenizer='bytes', job_bytes=1000,"
+        " workers=2, progress=hang)"
+    )
+    command = [sys.executable, "-c", program, str(corpus), str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        workers = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(workers) == 2
+        os.kill(parent.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while any(map(psutil.pid_exists, workers)):
+        assert time.monotonic() < deadline, "a worker goes on without its parent"
+        time.sleep(0.02)
+
+
+def test_workers_do_not_load_torch(corpus: Path, tmp_path: Path) -> None:
+    maps: list[str] = []
+
+    def look(what: str, done: float, total: float | None, note: str = "") -> None:
+        if what == "encoding":
+            for child in psutil.Process().children():
+                maps.extend(entry.path for entry in child.memory_maps())
+
+    in_jobs(corpus, tmp_path / "out", progress=look)
+    assert any("tokenizers" in path for path in maps)
+    assert not [path for path in maps if "libtorch" in path]
+
+
+def test_kills_at_random_instants_end_in_the_same_bytes() -> None:
+    specification = importlib.util.spec_from_file_location(
+        "prepare_kills", ROOT / "benchmarks" / "prepare_kills.py"
+    )
+    assert specification is not None
+    assert specification.loader is not None
+    kills = importlib.util.module_from_spec(specification)
+    sys.modules["prepare_kills"] = kills
+    specification.loader.exec_module(kills)
+    found = kills.run(4, 11, "reference", "bytes")
+    assert found["hit_a_running_one"] >= 1
+    assert found["identical"] == 4
+
+
+def lying(after: int) -> ModuleType:
+    """An engine that gives one wrong id in every text from its `after`-th batch on."""
+
+    class Lying(Reference):
+        name = "lying"
+        calls = 0
+
+        def encode(self, texts: Any, contents: Any) -> Any:
+            ids, lengths = super().encode(texts, contents)
+            self.calls += 1
+            if self.calls > after:
+                ids[:] = ids[::-1].copy()
+            return ids, lengths
+
+    module = ModuleType("lying")
+    module.load = lambda tokenizer, threads: Lying(tokenizer)  # type: ignore[attr-defined]
+    return module
+
+
+def test_engine_with_other_ids_is_not_chosen_and_the_difference_is_shown(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotloop.data.work.ROUTED_BYTES", 0)
+    monkeypatch.setitem(sys.modules, "lying", lying(after=0))
+    monkeypatch.setattr(engine_module, "ENGINES", {"reference": engine_module.ENGINES["reference"]})
+    monkeypatch.setitem(engine_module.ENGINES, "lying", "lying")
+    monkeypatch.setattr("hotloop.data.engines.router.ENGINES", engine_module.ENGINES)
+    done = in_jobs(corpus, tmp_path / "out", job_bytes=None)
+    assert done.encoding is not None
+    assert done.encoding.engine == "reference"
+    assert done.encoding.routing is not None
+    tried = {entry.engine: entry for entry in done.encoding.routing.tried}
+    assert not tried["lying"].identical
+    assert "instead of" in tried["lying"].why
+
+
+def test_engine_that_goes_wrong_later_stops_the_run_and_nothing_it_made_is_kept(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "lying", lying(after=0))
+    monkeypatch.setitem(engine_module.ENGINES, "lying", "lying")
+    monkeypatch.setattr("hotloop.data.execute.HERE_BYTES", 1 << 30)
+    with pytest.raises(EngineDiffers, match="lying gives other ids") as caught:
+        in_jobs(corpus, tmp_path / "out", engine="lying")
+    assert caught.value.where is not None
+    assert caught.value.where.startswith(str(corpus))
+    assert not (tmp_path / "out").exists()
+
+
+def test_verify_names_every_damaged_file(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    in_jobs(corpus, out)
+    whole = verify_prepared(out)
+    assert whole.damaged == ()
+    assert whole.files == len(list(out.iterdir())) - 1
+    first, second = sorted(out.glob("train-*.bin"))[:2]
+    content = bytearray(first.read_bytes())
+    content[0] ^= 1
+    first.write_bytes(content)
+    second.unlink()
+    damaged = verify_prepared(out).damaged
+    assert len(damaged) == 2
+    assert damaged[0].startswith(f"{first.name}: its checksum")
+    assert damaged[1].startswith(f"{second.name}: No such file")
+
+
+def test_directory_of_the_first_version_is_refused_with_what_to_do(
+    corpus: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    in_jobs(corpus, out)
+    values = json.loads((out / "manifest.json").read_text())
+    values["schema"] = "hotloop.prepared/1"
+    (out / "manifest.json").write_text(json.dumps(values))
+    with pytest.raises(UsageError) as caught:
+        open_prepared(out)
+    assert "again" in (caught.value.do or "")
+    assert in_jobs(corpus, out, force=True).outcome == "written"
+    open_prepared(out)

@@ -29,11 +29,12 @@ DEVICE_PHASES = ("compute", "communication", "memcpy", "idle")
 
 TAGS = (
     "warmup", "compile", "gc", "checkpoint", "eval", "profiled", "resumed",
-    "spike", "skipped", "rolled_back",
+    "spike", "skipped", "rolled_back", "epoch", "recompile",
 )  # fmt: skip
 """Why a step may be unlike its neighbours. `warmup` steps are kept and left out of statistics.
 `spike`: its loss or gradient norm stood far above the recent ones. `skipped`: its update was left out.
-`rolled_back`: the first after going back to a checkpoint."""
+`rolled_back`: the first after going back to a checkpoint. `epoch`: the training's loader began anew in it.
+`recompile`: something that was compiled before was compiled again, after the start."""
 
 
 _MAY_OVERFLOW = frozenset({"loss", "grad_norm"})

@@ -50,7 +50,7 @@ def test_waiting_for_data_is_input_bound_with_the_gain_of_no_wait() -> None:
     (finding,) = diagnosis.findings
     assert finding.gain_at_most == pytest.approx(1 / 0.69)
     assert finding.evidence == pytest.approx({"data_wait_fraction": 0.31, "num_workers": 2})
-    assert (finding.site, finding.optimization) == ("train.py:42", "loader_workers")
+    assert (finding.site, finding.optimization) == ("train.py:42", None)
 
 
 @pytest.mark.parametrize(("wait", "found"), [(0.049, []), (0.051, ["HL101"])])
@@ -115,6 +115,7 @@ def test_no_finding_without_a_census_and_that_is_said() -> None:
         ({"forward": 0.7, "grad_sync": 0.3}, "communication"),
         ({"forward": 0.75, "optimizer": 0.25}, "optimizer"),
         ({"forward": 0.7, "optimizer": 0.15, "data_wait": 0.08, "unattributed": 0.07}, "balanced"),
+        ({"forward": 0.75, "optimizer": 0.05, "unattributed": 0.2}, "host"),
     ],
 )
 def test_the_largest_exposed_cause_names_the_bound(host: dict[str, float], bound: str) -> None:

@@ -35,6 +35,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "hotloop.cli.monitor:monitor",
         "Watch a run, or this machine, from another terminal.",
     ),
+    "doctor": (
+        "hotloop.cli.doctor:doctor",
+        "Run a training command as it is, and say what holds it back.",
+    ),
     "report": ("hotloop.cli.report:report", "Say what a run or a comparison showed."),
     "explain": ("hotloop.cli.explain:explain", "Explain a finding or an optimization."),
     "env": ("hotloop.cli.env:env", "Show the machine and what it can do at best."),

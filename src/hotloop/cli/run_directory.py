@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hotloop.cli.reading import Reading, evaluations, mapping, measurement_of
-from hotloop.cli.run_notes import comparison_notes, note_what_is_missing, num_done
+from hotloop.cli.reading import Reading, evaluations, goes_on, mapping, measurement_of
+from hotloop.cli.run_notes import comparison_notes, note_command, note_what_is_missing, num_done
 from hotloop.core.errors import HotloopError, UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from hotloop.cli.trials_directory import Trials
     from hotloop.core.ceilings import Ceilings
+    from hotloop.core.command_run import CommandRun
     from hotloop.core.judgement import (
         Diagnosis,
         ModelFlops,
@@ -39,6 +40,7 @@ STAGES = (
     "measurement.json",
     "steps.jsonl",
     "steps-0.jsonl",
+    "doctor.json",
     "config.yaml",
     "trials",
     "plan.json",
@@ -74,6 +76,8 @@ class Found:
     """The processes of a comparison."""
     trained: Found | None = None
     """The quickstart's final training."""
+    command_run: CommandRun | None = None
+    """Of somebody else's command, examined by the doctor."""
     targets: tuple[Target, ...] = ()
 
     @property
@@ -109,9 +113,12 @@ def read_run(directory: Path) -> Found:
     trained = (
         read_run(directory / "train") if (directory / "train" / "config.yaml").is_file() else None
     )
+    stored = None
+    if not goes_on(found.command_run):
+        stored = reading.stored("diagnosis.json", Diagnosis)
     found = replace(
         found,
-        diagnosis=reading.stored("diagnosis.json", Diagnosis) or found.diagnosis,
+        diagnosis=stored or found.diagnosis,
         verdict=verdict,
         quickstart=reading.tried(lambda: mapping(directory / "quickstart.json")),
         trials=trials,
@@ -134,6 +141,7 @@ def read_run(directory: Path) -> Found:
 
 def _read_training(reading: Reading) -> Found:
     """The files that a training, or one measured process, writes."""
+    from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun
     from hotloop.core.measurement import Environment
     from hotloop.core.settings import load_settings
     from hotloop.core.telemetry import TELEMETRY_FILE, readable_telemetry
@@ -141,11 +149,12 @@ def _read_training(reading: Reading) -> Found:
     directory, config = reading.directory, reading.directory / "config.yaml"
     settings = reading.tried(lambda: load_settings(config)) if config.is_file() else None
     environment = reading.stored("environment.json", Environment)
-    measurement = measurement_of(reading, settings, environment)
+    command_run = reading.stored(COMMAND_RUN_FILE, CommandRun)
+    measurement = measurement_of(reading, settings, environment, command_run)
     samples, damaged = readable_telemetry(directory / TELEMETRY_FILE)
     reading.damaged_lines(directory / TELEMETRY_FILE, damaged, "telemetry")
     evals = evaluations(reading)
-    state = _state(directory, settings, measurement)
+    state = _state(directory, settings, measurement, command_run)
     diagnosis = None
     if measurement is not None and measurement.records:
         from hotloop.judge.diagnose import diagnose
@@ -156,7 +165,10 @@ def _read_training(reading: Reading) -> Found:
             reading.problems.append(
                 UsageError(f"damaged step records: {error}", where=str(directory))
             )
-    note_what_is_missing(reading, settings, measurement, samples, state)
+    if command_run is not None:
+        note_command(reading, command_run, measurement, state)
+    else:
+        note_what_is_missing(reading, settings, measurement, samples, state)
     return Found(
         directory=directory,
         settings=settings,
@@ -165,16 +177,24 @@ def _read_training(reading: Reading) -> Found:
         diagnosis=diagnosis,
         evals=evals,
         utilization=_utilization(directory, settings, measurement),
-        ranks=_ranks(reading, measurement),
+        ranks=_ranks(reading, measurement, first=0 if command_run is None else None),
         state=state,
         telemetry=tuple(samples),
+        command_run=command_run,
     )
 
 
-def _state(directory: Path, settings: Settings | None, measurement: Measurement | None) -> State:
+def _state(
+    directory: Path,
+    settings: Settings | None,
+    measurement: Measurement | None,
+    command_run: CommandRun | None,
+) -> State:
     from hotloop.core.telemetry import TELEMETRY_FILE
     from hotloop.monitor.follow import is_alive
 
+    if command_run is not None and command_run.ended is None:
+        return "running" if is_alive(directory, (TELEMETRY_FILE,)) else "stopped"
     if settings is None or (measurement is not None and measurement.arm != "train"):
         return "recorded"
     done = num_done(measurement.records) if measurement is not None else 0
@@ -187,6 +207,8 @@ def _targets(found: Found) -> tuple[Target, ...]:
     from hotloop.judge.targets import check_targets
 
     run = found.run
+    if run.command_run is not None:  # these bars are for hotloop's own trainer
+        return ()
     repeats: tuple[tuple[StepRecord, ...], ...] = ()
     if found.trials is not None:
         trained = (found.quickstart or {}).get("trained")
@@ -222,15 +244,20 @@ def _utilization(
     return utilize(measurement.records, model_flops(directory, settings), census, ceilings)
 
 
-def _ranks(reading: Reading, measurement: Measurement | None) -> RankComparison | None:
+def _ranks(
+    reading: Reading, measurement: Measurement | None, *, first: int | None
+) -> RankComparison | None:
+    """first: the rank of the measurement; `None`: the lowest of those that are here."""
     from hotloop.core.step import readable_steps, steps_of_ranks
     from hotloop.judge.ranks import compare_ranks
 
     if measurement is None or not measurement.records:
         return None
-    by_rank: dict[int, Sequence[StepRecord]] = {0: measurement.records}
-    for rank, path in steps_of_ranks(reading.directory).items():
-        if rank:
+    files = steps_of_ranks(reading.directory)
+    first = min(files, default=0) if first is None else first
+    by_rank: dict[int, Sequence[StepRecord]] = {first: measurement.records}
+    for rank, path in files.items():
+        if rank != first:
             read = partial(readable_steps, path)
             by_rank[rank], damaged = reading.tried(read) or ([], {})
             reading.damaged_lines(path, damaged, "step record")

@@ -64,6 +64,9 @@ class CallUse:
     num_bytes: int | None = None
     pageable: bool | None = None
     """Of copies to a device: from memory that is not pinned."""
+    inside: str | None = None
+    """`module.function` of the innermost Python frame outside torch, e.g.
+    `transformers.trainer._inner_training_loop`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,8 @@ class Census:
     """`keep` where the allocator was told to keep what is freed, and agreed; else `default`."""
     num_ranks: int | None = None
     """Processes that train together."""
+    num_local_ranks: int | None = None
+    """Of those, the ones on this machine, where that was told (`LOCAL_WORLD_SIZE`)."""
     sent_gradient_dtype: str | None = None
     """Dtype in which gradients travel between them; `None` when nothing was sent."""
     compiled: bool | None = None
@@ -164,10 +169,38 @@ class Census:
     """CPUs that the process may use."""
     cpu_busy: float | None = None
     """CPUs that the process kept busy over the counted steps, all threads and children."""
+    machine_busy: float | None = None
+    """Busy share of all CPUs of the machine meanwhile, all programs."""
+    foreign_busy: float | None = None
+    """The part of it that is not this process and its children."""
     microbatches: float | None = None
     """Backward passes per step."""
     profiled_step_s: float | None = None
     """Wall seconds of a step while `operators` were seen."""
+    start_s: float | None = None
+    """Seconds from the start of the process to its first step: importing, building, loading."""
+    planned_steps: int | None = None
+    """Steps that the training says it will make, e.g. a Trainer's `max_steps`."""
+    parallel: str | None = None
+    """How the ranks train together: `DistributedDataParallel`, `DataParallel`, ..."""
+    input_shapes: int | None = None
+    """Distinct shapes of the first tensor that the model was called with."""
+    channels_last: bool | None = None
+    """The model's convolution weights are stored with the channels last."""
+    cudnn_benchmark: bool | None = None
+    alloc_retries: int | None = None
+    """How often, over the counted steps, the device's allocator had to free its cache and ask again."""
+    device_allocated_bytes: int | None = None
+    """Highest memory of tensors on the device."""
+    device_reserved_bytes: int | None = None
+    """Highest memory that the allocator held for them."""
+    device_memory_bytes: int | None = None
+    """Memory that the device has."""
+    throttled_fraction: float | None = None
+    """Share of the telemetry of the steps in which the device's clock was held down by heat or power."""
+    throttled_by: tuple[str, ...] = ()
+    clock_drop_fraction: float | None = None
+    """How much lower the clock was then than while not held down."""
     loaders: tuple[LoaderUse, ...] = ()
     copies: tuple[CallUse, ...] = ()
     syncs: tuple[CallUse, ...] = ()

@@ -63,6 +63,8 @@ def attribute(records: Sequence[StepRecord], *, clock_read_s: float | None) -> B
         num_warmup=sum("warmup" in record.tags for record in records),
         closure_error_fraction=missed / wall,
         probe_overhead_fraction=None if clock_read_s is None else reads * clock_read_s / wall,
+        wall_s=wall,
+        device=attribute_device(records),
     )
 
 

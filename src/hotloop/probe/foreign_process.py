@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import torch
@@ -36,10 +37,15 @@ def keep_untraced(*functions: Callable[..., Any]) -> None:
     `torch.compiler.disable` would also keep what they call from being compiled: a checkpointed
     block is computed again inside `backward`.
     """
+    keep_code_untraced(*(function.__code__ for function in functions))
+
+
+def keep_code_untraced(*codes: CodeType) -> None:
+    """The same for what functions are made of."""
     frames = torch._C._dynamo.eval_frame
     skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
-    for function in functions:
-        frames.set_code_exec_strategy(function.__code__, skip)
+    for code in codes:
+        frames.set_code_exec_strategy(code, skip)
 
 
 def device_of(optimizer: torch.optim.Optimizer) -> torch.device:

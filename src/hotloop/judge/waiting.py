@@ -1,0 +1,208 @@
+"""Why the training waits for data: one cause, or none that can be told from what was seen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from hotloop.core.census import Census, LoaderUse
+from hotloop.core.judgement import Breakdown
+from hotloop.core.measurement import Measurement
+from hotloop.core.step import StepRecord
+from hotloop.judge.attribute import under_way
+from hotloop.judge.exposure import cpus_of, exposed, share_of_wall
+from hotloop.judge.thresholds import (
+    COLLATE_SHARE,
+    CPUS_FULL,
+    FOREIGN,
+    IDLE_FETCH,
+    JITTER_TIMES,
+    NOTICEABLE,
+    OVERHEAD_MARGIN,
+    RESTART_SHARE,
+    RESTART_TIMES,
+    WORKERS_BUSY,
+)
+
+Cause = Literal[
+    "unknown", "serial", "collate", "too_few_workers", "cpus_full", "io", "jitter", "overhead"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Waits within an epoch; those for an epoch's first batch are in `restarts`."""
+
+    cause: Cause
+    share: float
+    """Exposed, of wall time."""
+    loader: LoaderUse | None
+    workers_busy: float | None = None
+    """Share of their time in which the workers made batches."""
+    cpus_busy: float | None = None
+    """Share of the CPUs that the process may use."""
+    batches_per_step: float | None = None
+    step_s: float | None = None
+    """Mean over all steps under way."""
+
+
+def why_waiting(measurement: Measurement, breakdown: Breakdown) -> Waiting | None:
+    """`None` where the waits cost less than 5 %, or it can not be told that they cost anything.
+
+    Waits for the first batch of an epoch and pinning in the main process have findings of their own
+    and are left out.
+    """
+    host = breakdown.fractions.get("data_wait", 0.0)
+    host -= _restart_excess(measurement, breakdown) + pinning_share(measurement, breakdown)
+    share = exposed(measurement, breakdown, max(host, 0.0))
+    if share is None or share < NOTICEABLE:
+        return None
+    census = measurement.census
+    loader = training_loader(census)
+    if census is None or loader is None:
+        return Waiting("unknown", share, None)
+    step_s = breakdown.wall_s / breakdown.num_steps
+    batches = loader.num_batches / breakdown.num_steps
+    busy = None
+    if loader.num_workers and loader.fetch_s is not None:
+        busy = min(loader.fetch_s * batches / (loader.num_workers * step_s), 1.0)
+    cpus = cpus_of(measurement)
+    cpus_busy = census.cpu_busy / cpus if census.cpu_busy is not None and cpus else None
+    if loader.num_workers:
+        cause = _cause_with_workers(loader, busy, cpus, cpus_busy, shared=is_crowded(census))
+    else:
+        cause = _cause_without(loader, cpus, shared=is_crowded(census))
+    return Waiting(cause, share, loader, busy, cpus_busy, batches, step_s)
+
+
+def is_crowded(census: Census) -> bool:
+    """Other programs fill the machine: who gets little CPU time may only wait for its turn."""
+    busy, foreign = census.machine_busy, census.foreign_busy
+    return busy is not None and foreign is not None and busy >= CPUS_FULL and foreign >= FOREIGN
+
+
+def _cause_without(loader: LoaderUse, cpus: float | None, *, shared: bool) -> Cause:
+    cpu = loader.fetch_cpu_fraction
+    if cpu is not None and cpu <= IDLE_FETCH and not shared:
+        return "io"
+    if cpus is not None and cpus < 2:
+        return "cpus_full"  # a worker would take its time from the training
+    return "collate" if _mostly_collates(loader) else "serial"
+
+
+def _cause_with_workers(
+    loader: LoaderUse,
+    busy: float | None,
+    cpus: float | None,
+    cpus_busy: float | None,
+    *,
+    shared: bool,
+) -> Cause:
+    if loader.fetch_s is None or busy is None:
+        return "unknown"
+    full = cpus_busy >= CPUS_FULL or shared if cpus_busy is not None else None
+    if busy >= WORKERS_BUSY:
+        cpu = loader.fetch_cpu_fraction
+        # On full CPUs a fetch gets little CPU time because others have it.
+        if cpu is not None and cpu <= IDLE_FETCH and full is False:
+            return "io"
+        if cpus is None:
+            return "unknown"
+        if full or (full is None and loader.num_workers >= cpus):
+            return "cpus_full"
+        return "collate" if _mostly_collates(loader) else "too_few_workers"
+    if loader.wait_s is None:
+        return "unknown"
+    if loader.wait_s > OVERHEAD_MARGIN * loader.fetch_s:
+        return "overhead"
+    if loader.wait_p99_s is not None and loader.wait_p99_s >= JITTER_TIMES * loader.wait_s:
+        return "jitter"
+    return "unknown"
+
+
+def _mostly_collates(loader: LoaderUse) -> bool:
+    if loader.collate_s is None or not loader.fetch_s:
+        return False
+    return loader.collate_s >= COLLATE_SHARE * loader.fetch_s
+
+
+def training_loader(census: Census | None) -> LoaderUse | None:
+    """The loader that the training waited for longest."""
+    loaders = census.loaders if census is not None else ()
+    return max(
+        (loader for loader in loaders if loader.trains),
+        key=lambda loader: (loader.wait_s or loader.fetch_s or 0.0) * loader.num_batches,
+        default=None,
+    )
+
+
+def pinning_share(measurement: Measurement, breakdown: Breakdown) -> float:
+    """Share of wall time in which the main process copied batches into pinned memory."""
+    loader = training_loader(measurement.census)
+    if loader is None or not loader.pin_memory or loader.num_workers or loader.pin_s is None:
+        return 0.0
+    share = share_of_wall(breakdown, loader.pin_s * loader.num_batches)
+    return min(share, breakdown.fractions.get("data_wait", 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Restarts:
+    """First batches of epochs, as far as they took longer than others."""
+
+    share: float
+    """Exposed, of the wall time of whole epochs."""
+    first_wait_s: float
+    median_wait_s: float
+    num_seen: int
+
+
+def restarts(measurement: Measurement, breakdown: Breakdown) -> Restarts | None:
+    """`None` where they cost too little, or none was seen, or the length of an epoch is not known."""
+    first, others = _waits(measurement)
+    if not first or not others:
+        return None
+    median = float(np.median(others))
+    typical_first = float(np.median(first))
+    if typical_first < RESTART_TIMES * median:
+        return None
+    steps = _steps_of_epoch(measurement, breakdown)
+    if steps is None:
+        return None
+    excess = typical_first - median
+    mean_other_s = (breakdown.wall_s - math.fsum(first)) / breakdown.num_steps
+    share = exposed(measurement, breakdown, excess / (excess + steps * mean_other_s))
+    if share is None or share < RESTART_SHARE:
+        return None
+    return Restarts(share, typical_first, median, len(first))
+
+
+def _steps_of_epoch(measurement: Measurement, breakdown: Breakdown) -> float | None:
+    """From the loader where it knows, else from what lies between two first batches."""
+    loader = training_loader(measurement.census)
+    if loader is not None and loader.per_epoch and loader.num_batches:
+        return max(loader.per_epoch * breakdown.num_steps / loader.num_batches, 1.0)
+    at = [i for i, r in enumerate(under_way(measurement.records)) if "epoch" in r.tags]
+    return (at[-1] - at[0]) / (len(at) - 1) if len(at) > 1 else None
+
+
+def _restart_excess(measurement: Measurement, breakdown: Breakdown) -> float:
+    """Of the measured wall time, whatever an epoch's length is."""
+    first, others = _waits(measurement)
+    if not first or not others or breakdown.wall_s <= 0:
+        return 0.0
+    median = float(np.median(others))
+    return math.fsum(max(wait - median, 0.0) for wait in first) / breakdown.wall_s
+
+
+def _waits(measurement: Measurement) -> tuple[list[float], list[float]]:
+    """Seconds waited in the steps that began an epoch, and in all others."""
+
+    def wait(record: StepRecord) -> float:
+        return record.host.get("data_wait", 0.0)
+
+    steps = [record for record in under_way(measurement.records) if record.host]
+    first = [wait(record) for record in steps if "epoch" in record.tags]
+    return first, [wait(record) for record in steps if "epoch" not in record.tags]

@@ -1,0 +1,188 @@
+"""Puts the probe into this process: every hook now, threads and files only once it has made a step."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hotloop
+from hotloop.probe.attach.boundary import Boundary
+from hotloop.probe.attach.collecting import Collecting
+from hotloop.probe.attach.compiling import Compiling
+from hotloop.probe.attach.cost import Cost
+from hotloop.probe.attach.device_calls import watch_device_calls, when_cuda_starts
+from hotloop.probe.attach.device_clock import DeviceClock
+from hotloop.probe.attach.device_seen import DeviceSeen
+from hotloop.probe.attach.evaluating import Evaluating
+from hotloop.probe.attach.fetching import watch_fetches
+from hotloop.probe.attach.loader_seen import LoaderSeen
+from hotloop.probe.attach.loading import Loading
+from hotloop.probe.attach.machine import Busy, seconds_since_start
+from hotloop.probe.attach.model import ModelSeen, planned_steps
+from hotloop.probe.attach.padding import Padding
+from hotloop.probe.attach.passes import watch_passes
+from hotloop.probe.attach.sampler import Sampler
+from hotloop.probe.attach.side_calls import watch_side_calls
+from hotloop.probe.attach.sites import caller
+from hotloop.probe.attach.summary import Parts
+from hotloop.probe.attach.untraced import keep_probe_untraced
+from hotloop.probe.attach.watch import WARMUP_STEPS, Watch
+from hotloop.probe.attach.window import STEPS, Window
+from hotloop.probe.attach.writer import Writer
+from hotloop.probe.foreign_process import end_process, refuse_untested_torch
+
+DIRECTORY_VARIABLE = "HOTLOOP_DOCTOR"
+STOP_VARIABLE = "HOTLOOP_DOCTOR_STOP"
+
+
+def install(directory: Path, *, stop_after: int | None = None) -> Watch:
+    """Hook this process. stop_after: end it after so many steps beyond the warm-up, and the profile.
+
+    Raises `TorchTooOld` for a torch that was not tested.
+    """
+    refuse_untested_torch()
+    watch = Watch(directory)
+    boundary = Boundary(watch)
+    evaluating = Evaluating(watch)
+    padding = Padding()
+    loading = Loading(watch, evaluating, _looks_at_batches(watch, padding))
+    last = None if stop_after is None else WARMUP_STEPS + stop_after
+    cost = Cost(watch)
+    parts = Parts(
+        watch=watch,
+        boundary=boundary,
+        loading=loading,
+        sampler=Sampler(watch),
+        collecting=Collecting(watch),
+        padding=padding,
+        window=Window(watch, first_step=last),
+        busy=Busy(),
+        model=ModelSeen(),
+        device=DeviceSeen(),
+        cost=cost,
+    )
+    writer = Writer(parts)
+    compiling = Compiling(watch)
+    watch.at_boundary += [
+        lambda: watch.tried(parts.window.at_boundary),
+        lambda: watch.tried(compiling.at_boundary),
+    ]
+    watch.after_boundary += [
+        lambda: watch.tried(parts.window.after_boundary),
+        _beginning(parts, writer),
+        lambda: _first_counted(parts),
+        _ending(parts, writer, last),
+    ]
+    _hook(parts, evaluating)
+    keep_probe_untraced()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: _forked(watch, writer))
+    atexit.register(watch.guarded, writer.finish)
+    return watch
+
+
+def install_from_environment() -> Watch | None:
+    """`install` with what the doctor asked for; `None` in a process that should not be watched."""
+    directory = os.environ.get(DIRECTORY_VARIABLE)
+    if not directory:
+        return None
+    stop = os.environ.get(STOP_VARIABLE)
+    return install(Path(directory), stop_after=int(stop) if stop else None)
+
+
+def _hook(parts: Parts, evaluating: Evaluating) -> None:
+    watch, loading = parts.watch, parts.loading
+    watch_passes(
+        watch,
+        parts.boundary,
+        evaluating,
+        saw_forward=_looks_at_forward(watch, parts.padding, parts.model),
+        saw_eval=loading.went_without_gradients,
+        saw_backward=loading.went_backward,
+    )
+    loading.install()
+    watch_fetches(watch.directory, loading.fetched_here)
+    watch_side_calls(watch)
+    when_cuda_starts(lambda: watch.tried(watch_device_calls, watch))
+    parts.window.install()
+    parts.collecting.install()
+    hotloop._step_ended = lambda: watch.guarded(_explicit, watch, parts.boundary)
+
+
+def _first_counted(parts: Parts) -> None:
+    """From here on the process is looked at as one that trains."""
+    if parts.watch.counting and not parts.busy.began:
+        parts.busy.look()
+        parts.watch.tried(parts.device.first_counted)
+
+
+def _explicit(watch: Watch, boundary: Boundary) -> None:
+    if watch.active and (watch.here() or not watch.claimed):
+        boundary.explicit()
+
+
+def _beginning(parts: Parts, writer: Writer) -> Callable[[], None]:
+    """After the first step: threads, and what the probe costs."""
+    cost, watch = parts.cost, parts.watch
+
+    def begin() -> None:
+        if watch.begun:
+            return
+        watch.begun = watch.not_to_count = True
+        if parts.boundary.device.type == "cuda":
+            watch.device = DeviceClock(parts.boundary.device, watch.notes.append)
+            watch.tried(parts.device.began, parts.boundary.device)
+        parts.model.start_s = seconds_since_start()
+        parts.model.planned_steps = watch.tried(planned_steps, caller())
+        cost.measure()
+        cost.threads += [lambda: parts.sampler.cpu_s, lambda: writer.cpu_s]
+        watch.extra_reads = cost.extra_reads
+        parts.sampler.start()
+        writer.start()
+
+    return begin
+
+
+def _ending(parts: Parts, writer: Writer, last: int | None) -> Callable[[], None]:
+    """After the last step that was asked for."""
+
+    def end() -> None:
+        if last is None or parts.watch.step < last:
+            return
+        if parts.watch.step >= last + STEPS or (parts.window.over and not parts.window.seen):
+            writer.finish(stopped=True)
+            end_process()
+
+    return end
+
+
+def _forked(watch: Watch, writer: Writer) -> None:
+    if watch.claimed:
+        writer.forked()
+    watch.forked()
+
+
+def _looks_at_batches(watch: Watch, padding: Padding) -> Callable[[Any, LoaderSeen], None]:
+    def look(batch: Any, seen: LoaderSeen) -> None:
+        if not seen.evaluates:
+            padding.from_loader = True
+            padding.look(batch, seen.site(watch.sites) if padding.looks_next else None)
+
+    return look
+
+
+def _looks_at_forward(
+    watch: Watch, padding: Padding, model: ModelSeen
+) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], None]:
+    """The model that is called, and where no loader gives batches, its arguments."""
+
+    def look(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        model.called(module, args, kwargs)
+        if not padding.from_loader:
+            place = watch.sites.place(caller()) if padding.looks_next else None
+            padding.look([*args, kwargs], place)
+
+    return look

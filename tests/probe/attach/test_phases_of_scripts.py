@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import math
+from statistics import median
+
+import pytest
+
+DELAYS = """
+import logging
+DELAY, WHERE = {delay}, {where!r}
+def late(where):
+    if where == WHERE: time.sleep(DELAY)
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 64
+    def __getitem__(self, index):
+        if index == 0: late("data_wait")
+        return torch.ones(8), torch.ones(1)
+class Slow(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x): return x.clone()
+    @staticmethod
+    def backward(context, gradient):
+        late("backward")
+        return gradient
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 1)
+    def forward(self, x):
+        late("forward" if torch.is_grad_enabled() else "eval")
+        return Slow.apply(self.layer(x))
+class Optimizer(torch.optim.SGD):
+    def step(self, closure=None):
+        late("optimizer")
+        return super().step(closure)
+class Handler(logging.Handler):
+    def emit(self, record): late("logging")
+class Saved:
+    def __reduce__(self):
+        late("checkpoint")
+        return (list, ())
+logging.getLogger("own").addHandler(Handler())
+logging.getLogger("own").propagate = False
+torch.manual_seed(0)
+model = Model()
+optimizer = Optimizer(model.parameters(), lr=1e-3)
+one = torch.utils.data.Subset(Data(), [0])
+for _ in range(17):
+    for x, y in torch.utils.data.DataLoader(one):
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+        late("unattributed")
+        logging.getLogger("own").warning("step")
+        with torch.no_grad(): model(x)
+        torch.save(Saved(), os.devnull)
+"""
+PHASES = (
+    "data_wait", "forward", "backward", "optimizer", "logging", "eval", "checkpoint", "unattributed",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("delay", [0.02, 0.1])
+@pytest.mark.parametrize("where", PHASES)
+def test_planted_delay_lands_in_its_phase(run, where: str, delay: float) -> None:  # type: ignore[no-untyped-def]
+    ended = run(DELAYS.replace("{delay}", str(delay)).replace("{where!r}", repr(where)))
+    steps = [record for record in ended.counted if record.host]
+    assert len(steps) == 7, ended.notes
+    for phase in PHASES:
+        seconds = median(record.host.get(phase, 0.0) for record in steps)
+        if phase == where:
+            assert delay <= seconds < delay + 0.02
+        else:
+            assert seconds < 0.012, phase
+    for record in steps:
+        assert math.fsum(record.host.values()) == pytest.approx(record.wall_s, abs=1e-4)
+
+
+def test_line_outside_every_phase_is_named(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, optimizer = build()
+def prepare():
+    time.sleep(0.02)
+for _ in range(40):
+    train(model, optimizer, 1)
+    prepare()
+""")
+    first = ended.census.lines[0]
+    number = 1 + (ended.directory.parent / "work-0" / "train.py").read_text().splitlines().index(
+        "    time.sleep(0.02)"
+    )
+    assert (first.phase, first.site, first.function) == (
+        "unattributed",
+        f"train.py:{number}",
+        "prepare",
+    )
+    assert first.fraction > 0.7
+    assert sum(line.fraction for line in ended.census.lines) <= 1 + 1e-9
+
+
+def test_lbfgs_closure_runs_forward_and_backward_inside_the_update(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, _ = build()
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.01, max_iter=4)
+def closure():
+    optimizer.zero_grad()
+    loss = loss_of(model)
+    time.sleep(0.005)
+    loss.backward()
+    return loss
+for _ in range(15): optimizer.step(closure)
+""")
+    assert len(ended.steps) == 15
+    for record in ended.counted:
+        assert record.host["optimizer"] > 0.005  # the closure's own time: none of its phases
+        assert record.host["forward"] > 0
+        assert record.host["backward"] > 0
+    assert ended.census.microbatches is not None
+    assert ended.census.microbatches > 1
+
+
+def test_evaluation_between_steps_is_one_event_with_its_place(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, optimizer = build()
+for step in range(36):
+    train(model, optimizer, 1)
+    if step % 12 == 11:
+        model.eval()
+        for _ in range(5):
+            with torch.no_grad(): model(torch.ones(4, 8))
+            time.sleep(0.004)
+        model.train()
+train(model, optimizer, 2)
+""")
+    tagged = [record.step for record in ended.steps if "eval" in record.tags]
+    assert tagged == [12, 24, 36]
+    (use,) = ended.census.evaluations
+    assert use.num == 3
+    assert use.site is not None
+    assert use.site.startswith("train.py:")
+    assert use.seconds > 3 * 4 * 0.004
+    # Between two passes without gradients lies evaluation; after the last one, nobody knows.
+    assert all(r.host["eval"] > 4 * 0.004 for r in ended.steps if "eval" in r.tags)
+
+
+def test_pass_without_gradients_in_every_step_sets_no_step_apart(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, optimizer = build()
+for step in range(30):
+    with torch.no_grad(): model(torch.ones(4, 8))
+    train(model, optimizer, 1)
+""")
+    assert sum("eval" in record.tags for record in ended.counted) == 0
+    assert all(record.host["eval"] > 0 for record in ended.counted)

@@ -4,8 +4,10 @@
 
 The ceiling of a step is the time that its matrix products take when nothing else is done: each of its
 shapes (forward, gradient of the inputs, gradient of the weights; attention's at half, for a causal
-model needs no score of the future), in the run's dtype, alone, repeated on warm memory. The share is
-that time over the step's. Steps and products alternate in one process, so a machine that slows down
+model needs no score of the future), in the run's dtype, alone. The share is that time over the step's.
+There are two: with the same operands again and again, which stay in the caches, and with others each
+time, more than the caches hold, which come from memory. A real step lies between them: a product finds
+some of its operands where the operation before left them. Steps and products alternate in one process, so a machine that slows down
 slows both; the interval is over rounds (their medians, by bootstrap), and says nothing of other
 processes or machines.
 """
@@ -13,16 +15,18 @@ processes or machines.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hotloop.cli.progress import progress_bar
 from hotloop.core.settings import load_settings
@@ -40,6 +44,9 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 WARMUP = 4
 TIMED = 3
 """Repetitions of a product in a round, after one that warms it up; the fastest counts."""
+COLD_BYTES = 1 << 27
+"""Of operands and results that a product takes in turn: several times the caches."""
+COLD_TIMED = 4
 
 
 def main() -> int:
@@ -61,41 +68,59 @@ def main() -> int:
         dtype = DTYPES.get(config.train.precision, torch.float32)
         products = step_products(run.model.shape, config.windows_per_step)
         timers = [timer(product, dtype) for product in products]
+        cold_timers = [timer(product, dtype, spread_over=COLD_BYTES) for product in products]
         for step in range(WARMUP):
             one_step(run, step)
         steps: list[float] = []
         alone: list[list[float]] = [[] for _ in products]
+        cold: list[list[float]] = [[] for _ in products]
         for number in range(args.rounds):
             progress("steps and products in turn", number, args.rounds, "")
             steps.append(one_step(run, WARMUP + number))
             for times, timed in zip(alone, timers, strict=True):
                 times.append(min(timed() for _ in range(TIMED + 1)))
+            for times, timed in zip(cold, cold_timers, strict=True):
+                times.append(statistics.median(timed() for _ in range(COLD_TIMED)))
         progress("steps and products in turn", args.rounds, args.rounds, "")
-    counts = [product.count for product in products]
-    floors = [
-        sum(count * times[i] for count, times in zip(counts, alone, strict=True))
-        for i in range(args.rounds)
-    ]
-    shares = [floor / step for floor, step in zip(floors, steps, strict=True)]
-    low, high = bootstrap(shares)
-    print(f"{'product':<16}{'kind':<17}{'m x k x n':>22}{'count':>7}{'ms':>9}{'GFLOP/s':>9}")
-    for product, times in zip(products, alone, strict=True):
+    print(
+        f"{'product':<16}{'kind':<17}{'m x k x n':>22}{'count':>7}{'ms':>9}{'GFLOP/s':>9}{'cold ms':>9}"
+    )
+    for product, times, cold_times in zip(products, alone, cold, strict=True):
         took = statistics.median(times)
         size = f"{product.m} x {product.k} x {product.n}"
         rate = product.flops / product.count / took / 1e9
         print(
             f"{product.name:<16}{product.kind:<17}{size:>22}{product.count:>7g}"
-            f"{took * 1e3:>9.2f}{rate:>9.0f}"
+            f"{took * 1e3:>9.2f}{rate:>9.0f}{statistics.median(cold_times) * 1e3:>9.2f}"
         )
     flops = sum(product.flops for product in products)
-    step, floor = statistics.median(steps), statistics.median(floors)
-    print(f"a step took {step * 1e3:.0f} ms, its products alone {floor * 1e3:.0f} ms (medians)")
-    print(f"{flops / step / 1e9:.0f} GFLOP/s of products needed, {flops / floor / 1e9:.0f} alone")
-    print(f"share of the ceiling: {statistics.median(shares):.1%} (95 % {low:.1%} to {high:.1%})")
+    step = statistics.median(steps)
+    print(f"a step took {step * 1e3:.0f} ms, {flops / step / 1e9:.0f} GFLOP/s of products")
+    stored: dict[str, object] = {"steps_s": steps}
+    for name, times_of, what in (
+        ("warm", alone, "operands in the caches"),
+        ("cold", cold, "operands from memory"),
+    ):
+        floors = floors_of(products, times_of)
+        shares = [floor / step for floor, step in zip(floors, steps, strict=True)]
+        share, (low, high) = statistics.median(shares), bootstrap(shares)
+        print(
+            f"share of the ceiling, {what}: {share:.1%} (95 % {low:.1%} to {high:.1%}); "
+            f"products alone {statistics.median(floors) * 1e3:.0f} ms, "
+            f"{flops / statistics.median(floors) / 1e9:.0f} GFLOP/s"
+        )
+        stored[name] = {"share": share, "low": low, "high": high, "products_s": floors}
     if args.json:
-        stored = {"share": statistics.median(shares), "low": low, "high": high, "steps_s": steps}
-        args.json.write_text(json.dumps({**stored, "products_s": floors}, indent=1) + "\n")
+        args.json.write_text(json.dumps(stored, indent=1) + "\n")
     return 0
+
+
+def floors_of(products: Sequence[Product], times: Sequence[Sequence[float]]) -> list[float]:
+    """Seconds of all products of a step, a figure per round."""
+    return [
+        sum(product.count * seconds for product, seconds in zip(products, one_round, strict=True))
+        for one_round in zip(*times, strict=True)
+    ]
 
 
 def one_step(run: Run, step: int) -> float:
@@ -120,8 +145,26 @@ def one_step(run: Run, step: int) -> float:
     return time.perf_counter() - began
 
 
-def timer(product: Product, dtype: torch.dtype) -> Callable[[], float]:
-    """Operands laid out as in a decoder: a linear layer's weight is stored as (n x k)."""
+def timer(product: Product, dtype: torch.dtype, *, spread_over: int = 0) -> Callable[[], float]:
+    """Operands laid out as in a decoder: a linear layer's weight is stored as (n x k).
+
+    spread_over: bytes of operands and results that are used in turn; at least one set.
+    """
+    sets = [operands_of(product, dtype)]
+    size = sum(tensor.numel() * tensor.element_size() for tensor in sets[0])
+    sets += [operands_of(product, dtype) for _ in range(spread_over // size)]
+    operands = itertools.cycle(sets)
+
+    def timed() -> float:
+        left, right, out = next(operands)
+        began = time.perf_counter()
+        torch.matmul(left, right, out=out)
+        return time.perf_counter() - began
+
+    return timed
+
+
+def operands_of(product: Product, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     shape = () if product.batch == 1 else (product.batch,)
     left = torch.randn(*shape, product.m, product.k).to(dtype)
     if product.kind == "weight gradient":  # both operands are stored with the tokens first
@@ -129,14 +172,8 @@ def timer(product: Product, dtype: torch.dtype) -> Callable[[], float]:
     right = torch.randn(*shape, product.k, product.n).to(dtype)
     if product.kind == "forward" and product.name != "mixing":
         right = torch.randn(*shape, product.n, product.k).to(dtype).mT
-    out = torch.empty(*shape, product.m, product.n, dtype=dtype)
-
-    def timed() -> float:
-        began = time.perf_counter()
-        torch.matmul(left, right, out=out)
-        return time.perf_counter() - began
-
-    return timed
+    out = torch.full((*shape, product.m, product.n), 0, dtype=dtype)  # its pages are there
+    return left, right, out
 
 
 def bootstrap(values: list[float], draws: int = 10_000) -> tuple[float, float]:

@@ -14,9 +14,10 @@ import math
 import random
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from turns import pair_log_ratio
+from turns import log_ratios
 
 from hotloop.cli.progress import progress_bar
 from hotloop.core.files import write_atomically
@@ -27,7 +28,6 @@ from hotloop.judge.estimate import log_interval
 from hotloop.optimizations.resolve import resolve
 from hotloop.quickstart.arms import arms
 from hotloop.quickstart.shipped import shipped
-from hotloop.trial.arm import RUN_PLACEHOLDER, Arm
 from hotloop.trial.plan import TrialPlan
 
 BAR = 0.03
@@ -51,35 +51,23 @@ def main() -> int:
     )
     settings = load_settings(shipped("configs/quickstart-plain.yaml"))
     settings, _ = resolve(settings, read_machine(pick_device("auto")))
-    rng = random.Random(args.seed)
     with progress_bar() as progress:
         source = settings.config.data.source
         assert source is not None
         data = ensure_prepared(source, settings.config.data.tokenizer, progress=progress)
         plain, ours = arms(args.out, settings, data, plan)
 
-        def compare(first: Arm, second: Arm, count: int, what: str) -> list[float]:
-            logs = []
-            for number in range(count):
-                progress(what, number, count, "")
-                where = args.out / "turns" / f"{what}-{number}-{rng.randrange(1 << 32):08x}"
-                log, digests, medians = pair_log_ratio(
-                    [command(first, where / "run-0"), command(second, where / "run-1")],
-                    first.env | second.env,
-                    where,
-                    warmup=WARMUP,
-                    steps=args.steps,
-                    rng=rng,
-                )
-                if digests[0] != digests[1]:
-                    raise SystemExit(f"{what}: the weights differ after {args.steps} steps")
-                print(f"{what} {number + 1}: {math.exp(log):.4f}, medians {medians}", flush=True)
-                logs.append(log)
-            progress(what, count, count, "")
-            return logs
-
-        same = compare(plain, plain, args.aa_pairs, "plain-plain")
-        logs = compare(plain, ours, args.pairs, "plain-hotloop")
+        compare = partial(
+            log_ratios,
+            directory=args.out / "turns",
+            warmup=WARMUP,
+            steps=args.steps,
+            rng=random.Random(args.seed),
+            progress=progress,
+            same_weights=True,
+        )
+        same = compare(plain, plain, args.aa_pairs)
+        logs = compare(plain, ours, args.pairs)
     interval = log_interval(logs, LEVEL)
     ratio, low, high = (math.exp(x) for x in (interval.mean, interval.low, interval.high))
     print(
@@ -91,11 +79,6 @@ def main() -> int:
     if args.json:
         write_atomically(args.json, as_json(logs, same, interval.low, interval.high).encode())
     return ending(low, high)
-
-
-def command(arm: Arm, run: Path) -> Sequence[str]:
-    """Without the interpreter: `turns.py` runs it in its own."""
-    return [word.replace(RUN_PLACEHOLDER, str(run)) for word in arm.command[1:]]
 
 
 def as_json(logs: Sequence[float], same: Sequence[float], low: float, high: float) -> str:

@@ -21,6 +21,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hotloop.core.progress import Progress
+from hotloop.trial.arm import RUN_PLACEHOLDER, Arm
+
 TURN_IN, TURN_OUT = "HOTLOOP_TURN_IN", "HOTLOOP_TURN_OUT"
 
 
@@ -98,6 +101,44 @@ def pair_log_ratio(
     logs = [math.log(a / b) for a, b in zip(seconds[0], seconds[1], strict=True)]
     medians = (statistics.median(seconds[0]), statistics.median(seconds[1]))
     return statistics.median(logs), (takers[0].digest, takers[1].digest), medians
+
+
+def log_ratios(
+    first: Arm,
+    second: Arm,
+    pairs: int,
+    *,
+    directory: Path,
+    warmup: int,
+    steps: int,
+    rng: random.Random,
+    progress: Progress,
+    same_weights: bool = False,
+) -> list[float]:
+    """Log of the second arm's speed over the first's, one per pair of fresh processes.
+
+    same_weights: end the program when both have not learned the same to the last bit.
+    """
+    what = f"{first.name}-{second.name}"
+    logs = []
+    for number in range(pairs):
+        progress(what, number, pairs, "")
+        where = directory / f"{what}-{number}-{rng.randrange(1 << 32):08x}"
+        commands = [_in_turns(first, where / "run-0"), _in_turns(second, where / "run-1")]
+        log, digests, medians = pair_log_ratio(
+            commands, first.env | second.env, where, warmup=warmup, steps=steps, rng=rng
+        )
+        if same_weights and digests[0] != digests[1]:
+            raise SystemExit(f"{what}: the weights differ after {steps} steps")
+        print(f"{what} {number + 1}: {math.exp(log):.4f}, medians {medians}", flush=True)
+        logs.append(log)
+    progress(what, pairs, pairs, "")
+    return logs
+
+
+def _in_turns(arm: Arm, run: Path) -> Sequence[str]:
+    """Its command without the interpreter: it runs in this file's own."""
+    return [word.replace(RUN_PLACEHOLDER, str(run)) for word in arm.command[1:]]
 
 
 def _child(argv: list[str]) -> None:

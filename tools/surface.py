@@ -61,9 +61,9 @@ def config_keys() -> str:
     defaults = RunConfig.model_validate({"data": {"source": "python-stdlib"}}).flat()
     defaults["data.source"] = None
     lines = []
-    for key, description in known_keys().items():
-        lines.append(f"{key} = {json.dumps(defaults[key])}")
-        lines.extend(f"    {line}" for line in description.splitlines())
+    for name, key in known_keys().items():
+        lines.append(f"{name} = {json.dumps(defaults[name])}")
+        lines.extend(f"    {line}" for line in key.description.splitlines())
     return "\n".join(lines)
 
 

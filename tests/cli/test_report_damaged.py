@@ -182,6 +182,23 @@ def test_missing_file_is_said_and_the_rest_shown(report: Report, trained: Path, 
         assert "7.1000 at step 19" in out
 
 
+def test_a_run_whose_last_weights_were_not_saved_is_not_called_finished(
+    report: Report, trained: Path
+) -> None:
+    (trained / "census.json").unlink()  # the disk was full when it saved after the last step
+    an_hour_ago = time.time() - 3600
+    os.utime(trained / "steps.jsonl", (an_hour_ago, an_hour_ago))
+    code, out, _ = report("report", trained)
+    assert code == 0
+    assert "Stopped after 20 of 20 steps" in out
+    assert "all 20 steps were made, but not saved" in out
+    saved = trained / "checkpoints" / "step-00000020-0123abcd"
+    saved.mkdir(parents=True)
+    assert "Stopped" in report("report", trained)[1]  # not committed
+    (saved / "manifest.json").write_text("{}")
+    assert "Finished: 20 steps" in report("report", trained)[1]
+
+
 def test_a_run_that_still_trains_is_not_called_finished(report: Report, trained: Path) -> None:
     lines = (trained / "steps.jsonl").read_text().splitlines()
     (trained / "steps.jsonl").write_text("\n".join(lines[:7]) + "\n")  # written just now

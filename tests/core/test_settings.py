@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.core.config import known_keys
 from hotloop.core.errors import UsageError
 from hotloop.core.settings import load_settings, store_settings
 
@@ -158,3 +159,14 @@ def test_flag_that_turns_something_off_does_not_blame_the_file(tmp_path: Path) -
 )
 def test_value_that_would_break_later_is_refused_at_once(tmp_path: Path, override: str) -> None:
     assert error_of(write(tmp_path, BASE), override).what
+
+
+def test_every_key_is_listed_with_its_default_and_a_whole_sentence() -> None:
+    keys = known_keys()
+    assert keys["train.microbatch"].default == "8"
+    assert keys["data.source"].default == "null"
+    for name, key in keys.items():
+        assert "\n" not in key.summary, name
+        if key.description:
+            assert key.summary.endswith((".", ")")), f"{name}: {key.summary}"
+            assert key.summary.count("`") % 2 == 0, name

@@ -87,7 +87,8 @@ def main(file: Path) -> None:
         os.environ["TORCHELASTIC_RESTART_COUNT"] = str(number)  # a fresh page of the store
         said = io.StringIO()
         with planted(job), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            codes.append(int(run(job["arguments"])))
+            own = job.get("settings_of_rank_1", ()) if RANK == 1 else ()
+            codes.append(int(run([*job["arguments"], *own])))
         if "backend" in job:
             said.write(f"graphs below the buckets: {counters['aot_autograd']['ok']}\n")
         file.with_name(f"said-{number}-{RANK}.txt").write_text(said.getvalue())

@@ -120,6 +120,7 @@ JOBS: dict[str, dict[str, Any]] = {
             *("stability.spike_factor=1.0001", "stability.max_rollbacks=1"),
         )
     },
+    "other data": {"settings_of_rank_1": ("data.prepared=null", "data.source=python-stdlib")},
     "drifts": {"sick_rank": 1, "drifts": True},
     "uneven": {"settings": ("train.grad_accum_steps=3",)},
     "contradicted": {"settings": ("train.grad_accum_steps=2",), "in": "plain"},
@@ -226,6 +227,13 @@ def test_every_rank_records_its_steps_and_the_first_one_writes_everything_else(m
     assert (census["num_ranks"], census["sent_gradient_dtype"]) == (2, "float32")
     assert "12 steps, loss" in made.said("plain")
     assert made.said("plain", rank=1) == ""
+
+
+def test_ranks_may_come_by_their_data_in_different_ways(made: Made) -> None:
+    assert made.code("other data") == made.code("other data", rank=1) == 0, made.said(
+        "other data", rank=1
+    )
+    assert losses(made.directory("other data")) == losses(made.directory("plain"))
 
 
 def test_phases_of_every_rank_add_up_with_the_wait_among_them(made: Made) -> None:

@@ -164,12 +164,13 @@ def test_measured_process_does_not_go_back(tiny_config: Path, tmp_path: Path, pl
     assert not (tmp_path / "run/checkpoints").exists()
 
 
+@pytest.mark.parametrize("spike", [7, 3])
 def test_tensorboard_shows_each_step_once_after_a_rollback(
-    tiny_config: Path, tmp_path: Path, plant: Plant
+    tiny_config: Path, tmp_path: Path, plant: Plant, spike: int
 ) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    plant({7 * 4: SPIKE})
+    plant({spike * 4: SPIKE})  # back to step 4, and to the start
     train(tiny_config, tmp_path / "run", "logging.tensorboard=true")
     events = EventAccumulator(str(tmp_path / "run/tensorboard"))
     events.Reload()

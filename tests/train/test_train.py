@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -343,3 +345,16 @@ def test_tensorboard_gets_every_step_and_its_absence_is_one_clear_error(
     assert "hotloop[tensorboard]" in (caught.value.do or "")
     train(tiny_config, tmp_path / "other")
     assert not (tmp_path / "other/tensorboard").exists()
+
+
+def test_tensorboard_shows_each_step_once_after_a_kill_before_the_first_save(
+    tiny_config: Path, tmp_path: Path, dies_after: Callable[[int], AbstractContextManager[None]]
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with dies_after(3):
+        train(tiny_config, tmp_path / "run", "logging.tensorboard=true")
+    train(tiny_config, tmp_path / "run", "logging.tensorboard=true")
+    events = EventAccumulator(str(tmp_path / "run/tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("loss")] == list(range(12))

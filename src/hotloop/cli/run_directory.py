@@ -191,14 +191,15 @@ def _state(
     command_run: CommandRun | None,
 ) -> State:
     from hotloop.core.telemetry import TELEMETRY_FILE
-    from hotloop.monitor.follow import is_alive
+    from hotloop.monitor.follow import is_alive, is_complete
 
     if command_run is not None and command_run.ended is None:
         return "running" if is_alive(directory, (TELEMETRY_FILE,)) else "stopped"
     if settings is None or (measurement is not None and measurement.arm != "train"):
         return "recorded"
     done = num_done(measurement.records) if measurement is not None else 0
-    if done >= settings.config.train.steps:
+    planned = settings.config.train.steps
+    if done >= planned and is_complete(directory, planned):
         return "finished"
     return "running" if is_alive(directory, ("steps.jsonl", TELEMETRY_FILE)) else "stopped"
 

@@ -41,11 +41,16 @@ def note_what_is_missing(
         elif settings is not None and done < settings.config.train.steps:
             planned = settings.config.train.steps
             then = (
-                "it is still training"
+                "it is still training, or was until a few seconds ago"
                 if state == "running"
                 else "run the same `hotloop train` again to continue"
             )
             notes.append(f"unfinished: {done} of {planned} steps; {then}")
+        elif state == "stopped":
+            notes.append(
+                f"unfinished: all {done} steps were made, but not saved; "
+                "run the same `hotloop train` again to continue from the newest checkpoint"
+            )
         if not (directory / "environment.json").is_file():
             notes.append("environment.json is missing: device and versions are not known")
         if not (directory / "census.json").is_file():

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 def _list_keys(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        for key, description in known_keys().items():
-            click.echo(f"{key:28} {description.splitlines()[0] if description else ''}".rstrip())
+        for name, key in known_keys().items():
+            default = f"[{key.default}]" if key.default else "[must be given]"
+            click.echo(f"{name:28} {default:18} {key.summary}".rstrip())
         ctx.exit()
 
 
@@ -44,7 +45,7 @@ def _list_keys(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     is_eager=True,
     expose_value=False,
     callback=_list_keys,
-    help="List every key.",
+    help="List every key with its default.",
 )
 def train(
     config: Path,

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
@@ -347,17 +349,34 @@ def set_dotted(values: dict[str, Any], key: str, value: Any) -> None:
     values[last] = value
 
 
-def known_keys() -> dict[str, str]:
-    """Every dotted key with its description, in the order of the file."""
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting, as its section declares it."""
+
+    description: str
+    default: str
+    """As YAML; empty for a key that must be given."""
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of the description, on one line."""
+        text = " ".join(self.description.split())
+        end = re.search(r"(?<=[^.])\.(?=\s+[A-Z`])", text)
+        return text[: end.start() + 1] if end else text
+
+
+def known_keys() -> dict[str, Key]:
+    """Every dotted key, in the order of the file."""
     return dict(_keys_of(RunConfig, ""))
 
 
-def _keys_of(section: type[BaseModel], prefix: str) -> list[tuple[str, str]]:
-    keys: list[tuple[str, str]] = []
+def _keys_of(section: type[BaseModel], prefix: str) -> list[tuple[str, Key]]:
+    keys: list[tuple[str, Key]] = []
     for name, info in section.model_fields.items():
         annotation = info.annotation
         if isinstance(annotation, type) and issubclass(annotation, Section):
             keys.extend(_keys_of(annotation, f"{prefix}{name}."))
         else:
-            keys.append((f"{prefix}{name}", info.description or ""))
+            default = "" if info.is_required() else json.dumps(info.get_default())
+            keys.append((f"{prefix}{name}", Key(info.description or "", default)))
     return keys

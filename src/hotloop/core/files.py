@@ -106,4 +106,5 @@ def read_json(path: Path, kind: type[T]) -> T:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"damaged: {field}: {first['msg']}", where=str(path)) from error
+        what = f"{field}: {first['msg']}" if field else first["msg"]
+        raise UsageError(f"damaged: {what}", where=str(path)) from error

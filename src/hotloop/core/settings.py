@@ -207,5 +207,5 @@ def _explain(error: ValidationError, path: Path, where: Mapping[str, str]) -> Us
     return UsageError(
         f"`{key}`: {message}, not {given!r}",
         where=place,
-        do=known.get(key, "").split("\n")[0] or None,
+        do=known[key].summary or None if key in known else None,
     )

@@ -22,7 +22,7 @@ _CPU_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
 """Flags of /proc/cpuinfo that mean bf16 products in hardware (`bf16` is Arm's)."""
 
 
-def pick_device(name: str, ranks: Ranks = ALONE) -> torch.device:
+def pick_device(name: str, ranks: Ranks = ALONE, *, asked_by: str = "train.device") -> torch.device:
     """The torch device for `auto`, `cpu`, `cuda` or `cuda:N`; each of several processes takes its own GPU.
 
     Raises `UsageError` for an unknown name and `EnvironmentFailed` for a device that is not there.
@@ -33,21 +33,21 @@ def pick_device(name: str, ranks: Ranks = ALONE) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise UsageError(
-            f"unknown device {name!r}", where="train.device", do="use auto, cpu, cuda or cuda:N"
+            f"unknown device {name!r}", where=asked_by, do="use auto, cpu, cuda or cuda:N"
         ) from error
     if device.type == "cpu":
         return torch.device("cpu")
     if device.type != "cuda":
         raise UsageError(
             f"device {name!r} is not supported yet",
-            where="train.device",
+            where=asked_by,
             do="use auto, cpu, cuda or cuda:N",
         )
     if not torch.cuda.is_available():
         raise EnvironmentFailed(
             f"device {name!r} is not there: torch sees no CUDA device",
-            where="train.device",
-            do="use train.device=cpu, or install a CUDA build of torch and its driver",
+            where=asked_by,
+            do="use cpu, or install a CUDA build of torch and its driver",
         )
     if ":" not in name:
         return _own_gpu(ranks)
@@ -55,13 +55,13 @@ def pick_device(name: str, ranks: Ranks = ALONE) -> torch.device:
         raise UsageError(
             f"{ranks.num_local_ranks} processes train on this machine, each on its own GPU, and "
             f"{name!r} is that of one of them",
-            where="train.device",
+            where=asked_by,
             do="set train.device=cuda; CUDA_VISIBLE_DEVICES says which GPUs there are",
         )
     if device.index >= torch.cuda.device_count():
         raise EnvironmentFailed(
             f"device {name!r} is not there: torch sees {torch.cuda.device_count()}",
-            where="train.device",
+            where=asked_by,
         )
     return device
 

@@ -74,6 +74,15 @@ class StepFollower:
         self.records.append(record)
 
 
+def is_complete(directory: Path, step: int) -> bool:
+    """Whether a training of so many steps ended by itself: its last weights were saved.
+
+    The census is written after that; it tells where the checkpoints were deleted since.
+    """
+    saved = (directory / "checkpoints").glob(f"step-{step:08d}-*/manifest.json")
+    return (directory / "census.json").is_file() or any(saved)
+
+
 def is_alive(directory: Path, names: tuple[str, ...]) -> bool:
     """Whether a process trains in `directory`: it holds the lock, or one of the files just grew.
 

@@ -21,7 +21,7 @@ from hotloop.hardware.telemetry import Sampler
 from hotloop.judge.attribute import attribute, steady
 from hotloop.judge.ranks import compare_ranks
 from hotloop.judge.utilization import steady_tokens_per_s, utilize
-from hotloop.monitor.follow import StepFollower, is_alive
+from hotloop.monitor.follow import StepFollower, is_alive, is_complete
 
 WINDOW = 50
 """Newest steps over which speed, phases and MFU are taken."""
@@ -169,7 +169,7 @@ class RunMonitor:
         return newest
 
     def _state(self, done: int, total: int | None) -> State:
-        if total is not None and done >= total:
+        if total is not None and done >= total and is_complete(self._directory, total):
             return "finished"
         if is_alive(self._directory, ("steps.jsonl", TELEMETRY_FILE)):
             return "training" if done else "starting"

@@ -39,6 +39,8 @@ def percent(fraction: float | None) -> str:
         return f"{value:.0e} %"
     if size < 9.95:
         return f"{_two_digits(value)} %"
+    if 99.5 <= size < 99.9995:  # rounding would make a whole of it
+        return f"{math.copysign(math.floor(10 * size) / 10, value):.1f} %"
     return f"{value:.0f} %"
 
 

@@ -121,6 +121,9 @@ def build_run(
     Raises `UsageError` for data that is too small or a checkpoint that does not fit.
     """
     assert isinstance(config.train.num_threads, int), "auto is resolved before training"
+    if device.type == "cuda":
+        # Events and random states are those of the current GPU where none is named: `cuda:1` must be it.
+        torch.cuda.set_device(device)
     if config.train.init_from is not None:
         refuse_other_tokenizer(Path(config.train.init_from).expanduser(), prepared)
     if config.train.num_threads != torch.get_num_threads():

@@ -95,13 +95,16 @@ def start(
     refuse_missing_tensorboard(config)
     refuse_missing_trackers(config)
     refuse_waiting_update(config, device)
-    data = Path(config.data.prepared) if config.data.prepared else None
-    if data is None:
-        source, tokenizer = config.data.source, config.data.tokenizer
+    source, tokenizer, given = config.data.source, config.data.tokenizer, config.data.prepared
+
+    def data_here() -> str:
+        if given is not None:
+            return given
         assert source is not None
-        data = Path(
-            meeting.each_machine(lambda: str(ensure_prepared(source, tokenizer, progress=progress)))
-        )
+        return str(ensure_prepared(source, tokenizer, progress=progress))
+
+    # By every rank, also where nothing is to prepare: on another machine there may be.
+    data = Path(meeting.each_machine(data_here))
     # The same files: one process of a machine reads them all through.
     verify = config.data.verify if ranks.local_rank == 0 else "size"
     prepared = open_prepared(data, verify=verify)

@@ -54,7 +54,7 @@ class _Events:
         from torch.utils.tensorboard import SummaryWriter
 
         # Steps that are made once more, after a kill or a rollback, replace those drawn before.
-        return SummaryWriter(str(self._run.directory / EVENTS), purge_step=step or None)
+        return SummaryWriter(str(self._run.directory / EVENTS), purge_step=step)
 
     def write(self, record: StepRecord) -> None:
         if record.step <= self._newest:

@@ -57,7 +57,7 @@ def load_trained(
             raise _no_average(config, found)
         tensors = store.load(found, ("model",))[0]["model"]
     restore_weights(tensors, model)
-    return Trained(model.to(pick_device(device)), tokenizer, found.step, used)
+    return Trained(model.to(pick_device(device, asked_by="--device")), tokenizer, found.step, used)
 
 
 def _no_average(config: RunConfig, found: store.Checkpoint) -> UsageError:

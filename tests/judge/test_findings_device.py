@@ -144,24 +144,31 @@ def test_tf32_is_advised_where_nothing_shorter_is_fast() -> None:
     assert "set_float32_matmul_precision" in finding.advice
 
 
-GELU = OperatorUse("aten::gelu", "float32", num=20, self_s=0.03, site="model.py:9")
+TANH = OperatorUse("aten::tanh", "float32", num=20, self_s=0.03, site="model.py:9")
 
 
 def test_eager_counts_by_the_operations_that_a_compiler_joins() -> None:
-    sick = changed(HEALTHY, LONG, GELU, compiled=False)
+    sick = changed(HEALTHY, LONG, TANH, compiled=False)
     finding = only(script(steps(), sick), "HL302")
-    assert finding.gain_at_most == pytest.approx(1 / 0.7)
+    assert finding.gain_at_most == pytest.approx(1 / 0.73)  # 3 % are not the model's time
     assert (finding.site, finding.optimization, finding.gain_is_loose) == ("model.py:9", "compile", False)  # fmt: skip
     assert diagnose(script(steps(), replace(sick, compiled=True))).findings == ()
-    few = changed(sick, LONG, replace(GELU, self_s=0.019))
+    few = changed(sick, LONG, replace(TANH, self_s=0.022))
     assert diagnose(script(steps(), few)).findings == ()
+    joined = changed(sick, LONG, replace(TANH, name="aten::gelu"))  # torch's own, in one pass
+    assert diagnose(script(steps(), joined)).findings == ()
+    casts = changed(sick, LONG, replace(TANH, name="aten::copy_"))  # autocast's, compiled or not
+    assert diagnose(script(steps(), casts)).findings == ()
     # What the dataset may have computed is not the model's.
     loading = {"data_wait": 0.02, "forward": 0.02, "backward": 0.06}
     assert (
-        found(script(steps(loading), changed(sick, LONG, replace(GELU, self_s=0.035))), "HL302")
+        found(script(steps(loading), changed(sick, LONG, replace(TANH, self_s=0.035))), "HL302")
         is None
     )
-    updates = changed(sick, LONG, replace(GELU, name="aten::_foreach_mul_"))
+    # Nor is what an optimizer computes that is not fused.
+    slow = replace(sick, optimizer="AdamW")
+    assert codes(diagnose(script(steps(UPDATE), slow))) == ["HL401"]
+    updates = changed(sick, LONG, replace(TANH, name="aten::_foreach_mul_"))
     assert diagnose(script(steps(), updates)).findings == ()
 
 

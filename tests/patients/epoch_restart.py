@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-RECORDS, FEATURES, BATCH = 512, 1024, 64
+RECORDS, FEATURES, BATCH = 1536, 1024, 96
 
 
 def write_records(folder):

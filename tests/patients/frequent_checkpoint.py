@@ -13,10 +13,7 @@ from torch import nn
 
 
 def save(path, model, optimizer):
-    """To a new file and then over the old one, so that there is always a whole one."""
-    part = path.with_suffix(".part")
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, part)
-    part.replace(path)
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
 
 
 def main():

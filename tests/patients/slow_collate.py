@@ -50,9 +50,9 @@ def main():
     collate = collate_tensors if args.healthy else collate_lists
     loader = DataLoader(Rows(args.healthy), batch_size=BATCH, shuffle=True, collate_fn=collate)
     model = nn.Sequential(
-        nn.Linear(FEATURES, 1536), nn.ReLU(),
-        nn.Linear(1536, 1536), nn.ReLU(),
-        nn.Linear(1536, 1),
+        nn.Linear(FEATURES, 2048), nn.ReLU(),
+        nn.Linear(2048, 2048), nn.ReLU(),
+        nn.Linear(2048, 1),
     )  # fmt: skip
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
 

@@ -46,9 +46,9 @@ def main():
     workers = {} if args.healthy else {"num_workers": 2, "persistent_workers": True}
     loader = DataLoader(Columns(), batch_size=BATCH, collate_fn=as_it_is, **workers)
     model = nn.Sequential(
-        nn.Linear(COLUMNS * VALUES, 1024), nn.ReLU(),
-        nn.Linear(1024, 1024), nn.ReLU(),
-        nn.Linear(1024, 1),
+        nn.Linear(COLUMNS * VALUES, 1536), nn.ReLU(),
+        nn.Linear(1536, 1536), nn.ReLU(),
+        nn.Linear(1536, 1),
     )  # fmt: skip
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
 

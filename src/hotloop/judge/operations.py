@@ -14,21 +14,19 @@ _PRODUCTS = frozenset({
     "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "linear", "_addmm_activation",
     "mkldnn_linear", "mkl_linear", "linear_backward", "mkldnn_linear_backward",
 })  # fmt: skip
+_ARITHMETIC = frozenset({
+    "add", "sub", "mul", "div", "neg", "where", "masked_fill", "mean", "reciprocal", "square", "pow",
+    "sqrt", "rsqrt", "exp", "log", "tanh", "tanh_backward", "sigmoid", "sigmoid_backward", "erf", "abs",
+    "sign", "sin", "cos", "maximum", "minimum", "var_mean",
+})  # fmt: skip
+"""What a compiler joins with its neighbours: formulas that are written out. Not what torch has joined
+already (gelu, layer_norm), and not copies: autocast's of the weights stay."""
 _MOVING = frozenset({
     "add", "sub", "mul", "div", "neg", "copy", "fill", "zero", "clone", "where", "masked_fill", "relu",
     "threshold_backward", "clamp", "clamp_min", "cat", "addcmul", "addcdiv", "lerp", "sum", "mean",
     "_to_copy",
 })  # fmt: skip
 """So little arithmetic that memory sets their pace, where they are long at all."""
-_ELEMENTWISE = _MOVING | frozenset({
-    "gelu", "gelu_backward", "silu", "silu_backward", "tanh", "tanh_backward", "sigmoid",
-    "sigmoid_backward", "exp", "log", "pow", "sqrt", "rsqrt", "square", "erf", "abs", "sign", "sin",
-    "cos", "maximum", "minimum", "elu", "elu_backward", "leaky_relu", "leaky_relu_backward",
-    "softplus", "softplus_backward", "hardswish", "hardswish_backward", "mish", "mish_backward",
-    "native_dropout", "native_dropout_backward", "bernoulli", "native_layer_norm",
-    "native_layer_norm_backward", "reciprocal", "var_mean",
-})  # fmt: skip
-"""What a compiler joins with its neighbours."""
 _UPDATING = ("_foreach_", "_fused_", "_amp_", "addcmul", "addcdiv", "lerp")
 """The optimizer's, by the start of their names."""
 FLOAT32 = frozenset({"float32", "float", "torch.float32"})
@@ -104,7 +102,7 @@ def is_convolution(use: OperatorUse) -> bool:
 
 
 def is_elementwise(use: OperatorUse) -> bool:
-    return bare_name(use) in _ELEMENTWISE
+    return bare_name(use) in _ARITHMETIC
 
 
 def is_moving(use: OperatorUse) -> bool:

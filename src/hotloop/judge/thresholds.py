@@ -29,6 +29,8 @@ OVERHEAD_MARGIN = 1.2
 """By how much waiting for a batch must exceed making it."""
 TRIVIAL_SAMPLE_S = 50e-6
 """Making a sample of data in memory; below this sending it from a worker costs as much."""
+COPIED_SAMPLE_S = 5e-6
+"""Python alone needs as much to pick one sample: faster means that whole batches are copied."""
 RESTART_TIMES, RESTART_SHARE = 5.0, 0.03
 """First wait of an epoch over the median wait; share of all time."""
 JITTER_TIMES = 3.0

@@ -13,13 +13,15 @@ from hotloop.core.judgement import Breakdown
 from hotloop.core.measurement import Measurement
 from hotloop.core.step import StepRecord
 from hotloop.judge.attribute import under_way
-from hotloop.judge.exposure import cpus_of, exposed, share_of_wall
+from hotloop.judge.exposure import cpus_of, exposed, runs_on_cpu, share_of_wall
 from hotloop.judge.thresholds import (
     COLLATE_SHARE,
+    COPIED_SAMPLE_S,
     CPUS_FULL,
     FOREIGN,
     IDLE_FETCH,
     JITTER_TIMES,
+    MODERATE,
     NOTICEABLE,
     OVERHEAD_MARGIN,
     RESTART_SHARE,
@@ -28,8 +30,11 @@ from hotloop.judge.thresholds import (
 )
 
 Cause = Literal[
-    "unknown", "serial", "collate", "too_few_workers", "cpus_full", "io", "jitter", "overhead"
-]
+    "unknown", "serial", "collate", "too_few_workers", "cpus_full", "io", "jitter", "overhead",
+    "others", "copying",
+]  # fmt: skip
+"""No findings: `others`, the programs that fill the machine (`not_examined` tells of them); `copying`:
+whole batches are copied from memory, which nothing does faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +77,18 @@ def why_waiting(measurement: Measurement, breakdown: Breakdown) -> Waiting | Non
     cpus = cpus_of(measurement)
     cpus_busy = census.cpu_busy / cpus if census.cpu_busy is not None and cpus else None
     if loader.num_workers:
-        cause = _cause_with_workers(loader, busy, cpus, cpus_busy, shared=is_crowded(census))
+        late = _late_share(measurement, breakdown)
+        cause = _cause_with_workers(
+            loader, busy, cpus, cpus_busy, shared=is_crowded(census), late=late
+        )
+        if cause == "unknown" and share < MODERATE:
+            return None  # every batch comes over from its worker: that much alone is no sickness
+        if cause == "jitter":
+            share = min(share, late)
     else:
-        cause = _cause_without(loader, cpus, shared=is_crowded(census))
+        waited = breakdown.fractions.get("data_wait", 0.0)
+        turns = _turns_got(census, loader, cpus, waited) if runs_on_cpu(measurement) else None
+        cause = _cause_without(loader, cpus, turns if is_crowded(census) else 1.0)
     return Waiting(cause, share, loader, busy, cpus_busy, batches, step_s)
 
 
@@ -84,12 +98,30 @@ def is_crowded(census: Census) -> bool:
     return busy is not None and foreign is not None and busy >= CPUS_FULL and foreign >= FOREIGN
 
 
-def _cause_without(loader: LoaderUse, cpus: float | None, *, shared: bool) -> Cause:
+def _turns_got(
+    census: Census, loader: LoaderUse, cpus: float | None, waited: float
+) -> float | None:
+    """Which part of the CPU time that its threads could use they got while computing, on a CPU.
+
+    What stands between them and all of it is other programs; a fetch had to share as much.
+    """
+    fetching = loader.fetch_cpu_fraction
+    if census.cpu_busy is None or fetching is None or not cpus or not 0 < waited < 1:
+        return None
+    computing = (census.cpu_busy - waited * fetching) / (1 - waited)
+    return min(max(computing / min(census.num_threads or 1, cpus), 0.0), 1.0)
+
+
+def _cause_without(loader: LoaderUse, cpus: float | None, turns: float | None) -> Cause:
+    """turns: the part of its CPU time that a fetch can have got at most; `None`: not known."""
     cpu = loader.fetch_cpu_fraction
-    if cpu is not None and cpu <= IDLE_FETCH and not shared:
+    if cpu is not None and turns is not None and cpu <= IDLE_FETCH * turns:
         return "io"
     if cpus is not None and cpus < 2:
         return "cpus_full"  # a worker would take its time from the training
+    samples = loader.batch_size or 0
+    if loader.in_memory and (loader.fetch_s or math.inf) < COPIED_SAMPLE_S * samples:
+        return "copying"
     return "collate" if _mostly_collates(loader) else "serial"
 
 
@@ -100,6 +132,7 @@ def _cause_with_workers(
     cpus_busy: float | None,
     *,
     shared: bool,
+    late: float,
 ) -> Cause:
     if loader.fetch_s is None or busy is None:
         return "unknown"
@@ -118,8 +151,10 @@ def _cause_with_workers(
         return "unknown"
     if loader.wait_s > OVERHEAD_MARGIN * loader.fetch_s:
         return "overhead"
-    if loader.wait_p99_s is not None and loader.wait_p99_s >= JITTER_TIMES * loader.wait_s:
-        return "jitter"
+    if shared:
+        return "others"  # workers that are not busy, and late: somebody else has the CPUs
+    if late >= NOTICEABLE and loader.wait_p99_s is not None:
+        return "jitter" if loader.wait_p99_s >= JITTER_TIMES * loader.wait_s else "unknown"
     return "unknown"
 
 
@@ -195,6 +230,15 @@ def _restart_excess(measurement: Measurement, breakdown: Breakdown) -> float:
         return 0.0
     median = float(np.median(others))
     return math.fsum(max(wait - median, 0.0) for wait in first) / breakdown.wall_s
+
+
+def _late_share(measurement: Measurement, breakdown: Breakdown) -> float:
+    """What batches that came later than usual cost, of wall time: a longer queue hides at most that."""
+    _, others = _waits(measurement)
+    if not others or breakdown.wall_s <= 0:
+        return 0.0
+    usual = float(np.median(others))
+    return math.fsum(max(wait - usual, 0.0) for wait in others) / breakdown.wall_s
 
 
 def _waits(measurement: Measurement) -> tuple[list[float], list[float]]:

@@ -22,7 +22,7 @@ def main():
             optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
         with torch.no_grad():
             for x in valid_loader: model(x)
-    print(type(iter(train_loader)).__name__, train_loader.collate_fn is collate)
+    print(train_loader.collate_fn is collate, type(train_loader.dataset).__name__)
 if __name__ == "__main__": main()
 """
 
@@ -31,8 +31,7 @@ if __name__ == "__main__": main()
 def test_loader_is_described_and_its_batches_are_timed(run, workers: int, context: str) -> None:  # type: ignore[no-untyped-def]
     source = SCRIPT.replace("{workers}", str(workers)).replace("{context!r}", repr(context))
     ended = run(source)
-    kind = "_MultiProcessingDataLoaderIter" if workers else "_SingleProcessDataLoaderIter"
-    assert ended.out.split() == [kind, "True"]
+    assert ended.out.split() == ["True", "Data"]
     assert ended.err == run(source, watched=False).err
     train, valid = sorted(ended.census.loaders, key=lambda use: not use.trains)
     assert (train.trains, valid.trains) == (True, False)
@@ -44,8 +43,8 @@ def test_loader_is_described_and_its_batches_are_timed(run, workers: int, contex
     assert (train.num_epochs, train.per_epoch) == (4, 8)
     assert train.fetch_s is not None
     assert train.collate_s is not None
-    assert 0.024 <= train.fetch_s < 0.06
-    assert 0.008 <= train.collate_s < 0.03
+    assert 0.024 <= train.fetch_s < 0.2  # a busy machine sleeps longer
+    assert 0.008 <= train.collate_s < 0.1
     assert train.fetch_cpu_fraction is not None
     assert train.fetch_cpu_fraction < 0.5  # it sleeps
     assert train.batch_bytes == 4 * 8 * 4
@@ -57,8 +56,9 @@ def test_loader_is_described_and_its_batches_are_timed(run, workers: int, contex
         assert train.draws_random is False
     starts = [record.step for record in ended.steps if "epoch" in record.tags]
     assert starts == [8, 16, 24]
-    assert {record.samples for record in ended.steps[1:]} == {4}
-    assert not list(ended.directory.glob("fetch-*"))
+    assert {record.samples for record in ended.steps} == {4}
+    names = {path.name.split("-")[0] for path in ended.directory.iterdir()}
+    assert names == {"steps", "census", "clock", "claim"}
 
 
 def test_loader_of_another_thread_is_not_booked(run) -> None:  # type: ignore[no-untyped-def]

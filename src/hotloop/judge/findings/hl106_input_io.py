@@ -5,8 +5,8 @@ that time: it waits itself, for a disk, a network file system, a download, a loc
 
 Evidence. `data_wait_fraction`: exposed waits over wall time; reported from 0.05.
 `fetch_cpu_fraction`: CPU over wall seconds while a batch was made; 0.5 or less. Where workers run the
-CPUs are not full (`cpus_busy` below 0.85), and never where other programs fill the machine: who waits
-for its turn looks the same.
+CPUs are not full (`cpus_busy` below 0.85): who waits for its turn looks the same. Where other programs
+fill the machine it must be half of what the training gets while it computes, or nothing is said.
 
 Gain at most. `1 / (1 - data_wait_fraction)`: the step without any wait.
 

@@ -3,10 +3,11 @@
 What it means. The workers are fast enough on average, but single batches take long, and the training
 waits for those: long samples, large files, a busy disk now and then.
 
-Evidence. `wait_p99_s` at least 3 times `wait_s` (the median), waits of 5 % of wall time and more, and
-workers that are busy for less than 80 % of their time (`workers_busy`).
+Evidence. `late_fraction`: what waits took beyond the median one, exposed, over wall time; reported from
+0.05. `wait_p99_s` at least 3 times `wait_s` (the median), and workers that are busy for less than 80 %
+of their time (`workers_busy`), on a machine that other programs do not fill.
 
-Gain at most. `1 / (1 - data_wait_fraction)`: no wait at all; a longer queue removes a part of it.
+Gain at most. `1 / (1 - late_fraction)`: no batch comes later than usual.
 
 Remedy. `prefetch`: `prefetch_factor` 4 to 8, so that a longer queue bridges a slow batch. Samples of
 very different length: put similar ones into a batch. To test it: the same steps with both values, in
@@ -37,7 +38,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         gain_at_most=gain_without(waiting.share),
         site=loader.site,
         evidence={
-            "data_wait_fraction": waiting.share,
+            "late_fraction": waiting.share,
             "wait_s": loader.wait_s,
             "wait_p99_s": loader.wait_p99_s,
             "workers_busy": waiting.workers_busy,

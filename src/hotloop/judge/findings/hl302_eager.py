@@ -4,9 +4,11 @@ What it means. Each operation is started from Python on its own and writes its r
 the next reads it. A compiler fuses chains of small operations and drops the Python in between.
 
 Evidence. `compiled`: False, as seen in the process. `elementwise_fraction`: share of a step in
-operations that a compiler joins with their neighbours (activations, sums, norms, dropout, copies), the
-optimizer's left out, seen by torch's profiler; reported from 0.2, unless most operations are so short
-that starting them is what costs (HL303). Where that was not looked at: `forward_backward_fraction`.
+operations that a compiler joins with their neighbours (formulas that are written out; not torch's own
+activations and norms, and no copies), seen by torch's profiler, less the time in which a dataset, the script's own code or an
+optimizer that is not fused may have computed with the same operations; reported from 0.2, unless most
+operations are so short that starting them is what costs (HL303). Where that was not looked at:
+`forward_backward_fraction`.
 
 Gain at most. `1 / (1 - elementwise_fraction)`: those operations take no time. About half of it is
 usual, since one pass over the memory remains. Without a look at the operations
@@ -48,10 +50,11 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         name = "elementwise_fraction"
         fused = seen.share(lambda use: is_elementwise(use) and not is_updating(use))
         if seen.on_cpu:
-            # The profiler also sees what a dataset computes with torch while it is waited for.
-            outside = sum(breakdown.fractions.get(x, 0.0) for x in ("data_wait", "unattributed"))
-            if fused - outside < FUSABLE:
-                return None
+            # The profiler also sees what a dataset or an optimizer computes, with the same operations.
+            others = ["data_wait", "unattributed"]
+            if "fused" not in (census.optimizer or ""):
+                others.append("optimizer")
+            fused -= sum(breakdown.fractions.get(phase, 0.0) for phase in others)
             fused = min(fused, share)
         share = fused
         site = seen.site(is_elementwise)

@@ -13,7 +13,8 @@ Remedy. Look at the line. Do it every hundred steps, on the device, in a thread,
 it: the same steps without it.
 
 What can go wrong. A loss that the loop computes itself, in single operations on tensors, is computing
-and stays; it counts here where it can not be told apart. Code that changes what is learned (schedules, sampling) has to stay where it is.
+and stays; it counts here where it can not be told apart. Code that changes what is learned (schedules,
+sampling) has to stay where it is.
 """
 
 from __future__ import annotations

@@ -28,18 +28,19 @@ Fetched = tuple[float, float, float, bool | None]
 WRITE_EVERY_S = 0.25
 MAX_PER_WORKER = 20_000
 """Batches; enough to know, and the file stays small."""
-LOOKS_AT_RANDOM = 4
-"""First batches of a process for which random states are compared: it takes tens of microseconds."""
+LOOKS_AT_RANDOM = 2
+"""First batches of an epoch for which random states are compared: it takes tens of microseconds."""
 
 
 class _TimedCollate:
     """The collate function, and how long its last call took."""
 
-    __slots__ = ("function", "seconds")
+    __slots__ = ("function", "looks", "seconds")
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
         self.seconds = 0.0
+        self.looks = LOOKS_AT_RANDOM
 
     def __call__(self, data: Any) -> Any:
         start = time.perf_counter()
@@ -80,10 +81,9 @@ def fetch_file(directory: Path, pid: int) -> Path:
 def watch_fetches(directory: Path, fetched_here: Callable[[Fetched], None]) -> None:
     """Hook the fetchers. fetched_here: told of each batch that this process made itself."""
     logs: dict[int, _WorkerLog] = {}
-    looks = [LOOKS_AT_RANDOM, 0]
 
     def fetch(original: Any, fetcher: Any, index: Any) -> Any:
-        before = _random_state() if _may_look(looks) else None
+        before = _random_state() if _looks(fetcher) else None
         start, cpu = time.perf_counter(), time.thread_time()
         data = original(fetcher, index)
         seconds, cpu = time.perf_counter() - start, time.thread_time() - cpu
@@ -134,12 +134,13 @@ def read_fetches(path: Path, offset: int) -> tuple[list[tuple[int, Fetched]], in
     return found, offset + len(whole)
 
 
-def _may_look(looks: list[int]) -> bool:
-    """Whether this is one of the first batches of this process."""
-    if looks[1] != os.getpid():
-        looks[0], looks[1] = LOOKS_AT_RANDOM, os.getpid()
-    looks[0] -= 1
-    return looks[0] >= 0
+def _looks(fetcher: Any) -> bool:
+    """Whether this is one of its first batches."""
+    collate = fetcher.collate_fn
+    if not isinstance(collate, _TimedCollate) or not collate.looks:
+        return False
+    collate.looks -= 1
+    return True
 
 
 def _random_state() -> tuple[Any, ...]:

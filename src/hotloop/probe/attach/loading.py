@@ -165,8 +165,8 @@ class Loading:
     def _note_batch(self, seen: LoaderSeen, batch: Any, waited: float) -> None:
         watch = self._watch
         seen.gave(batch, waited, counting=watch.counting)
+        if torch.is_grad_enabled() and not seen.evaluates:
+            watch.samples += seen.samples_of(batch)
         if torch.is_grad_enabled() and seen not in self._fetched:
             self._fetched.append(seen)
-        if not seen.evaluates:
-            watch.samples += seen.samples_of(batch)
         self._saw_batch(batch, seen)

@@ -72,7 +72,7 @@ class Watch:
         self._missing: set[str] = set()
         self._at_work = False
         self.own_s = 0.0
-        """Seconds of the probe's own work on this thread, clock reads left out, so far."""
+        """CPU seconds of the probe's own work on this thread, clock reads left out, so far."""
         self.not_to_count = False
         """The work that is being done belongs to no step that counts."""
 
@@ -105,7 +105,7 @@ class Watch:
         """Do it; the script must go on whatever happens in here, without the probe if need be."""
         outermost = not self._at_work
         self._at_work = True
-        start = time.perf_counter()
+        start = time.thread_time()
         try:
             return action(*arguments)
         except Exception as error:  # noqa: BLE001
@@ -119,7 +119,7 @@ class Watch:
         """As `guarded`, for what the rest can do without: noted the first time, the probe goes on."""
         outermost = not self._at_work
         self._at_work = True
-        start = time.perf_counter()
+        start = time.thread_time()
         try:
             return action(*arguments)
         except Exception as error:  # noqa: BLE001
@@ -135,7 +135,7 @@ class Watch:
     def _worked(self, start: float) -> None:
         self._at_work = False
         if not self.not_to_count:
-            self.own_s += time.perf_counter() - start
+            self.own_s += time.thread_time() - start
         self.not_to_count = False
 
     def failed(self, error: BaseException, doing: str) -> None:

@@ -7,6 +7,7 @@ one that is used again would be somebody else's file.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import platform
 import time
@@ -135,6 +136,8 @@ class Writer:
         """Of a process that used torch and made no step: what it did instead."""
         self._done = True
         boundary = self._parts.boundary
+        if multiprocessing.parent_process() is not None and not boundary.backwards_seen:
+            return  # a loader's worker
         self._replace(
             f"idle-{os.getpid()}.json",
             {

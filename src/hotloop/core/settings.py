@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -140,7 +140,7 @@ def _collect_lines(node: yaml.MappingNode, prefix: str, lines: dict[str, int], p
             lines[key] = line
 
 
-def _parse_override(override: str, known: Mapping[str, str]) -> tuple[str, Any]:
+def _parse_override(override: str, known: Collection[str]) -> tuple[str, Any]:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise UsageError(f"expected key=value, got {override!r}", do="for example train.steps=100")
@@ -168,7 +168,7 @@ def _prefer_flagged_source(values: dict[str, Any], origins: dict[str, str]) -> N
                     origins.pop(f"data.{key}", None)
 
 
-def _refuse_unknown(key: str, known: Mapping[str, str], where: str) -> None:
+def _refuse_unknown(key: str, known: Collection[str], where: str) -> None:
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
     if not close:  # the right name in the wrong section
         last = key.rsplit(".", 1)[-1]

@@ -95,9 +95,13 @@ def mnist_files(workdir: Path, text: str) -> None:
         raw.mkdir(parents=True, exist_ok=True)
         for name, num in (("train", 6400), ("t10k", 1000)):
             labels = draw.integers(0, 10, num, dtype=np.uint8)
-            images = draw.integers(0, 64, (num, 28, 28), dtype=np.uint8) + labels[:, None, None] * 19
+            images = (
+                draw.integers(0, 64, (num, 28, 28), dtype=np.uint8) + labels[:, None, None] * 19
+            )
             head = np.array([2051, num, 28, 28], dtype=">i4").tobytes()
-            (raw / f"{name}-images-idx3-ubyte").write_bytes(head + images.astype(np.uint8).tobytes())
+            (raw / f"{name}-images-idx3-ubyte").write_bytes(
+                head + images.astype(np.uint8).tobytes()
+            )
             head = np.array([2049, num], dtype=">i4").tobytes()
             (raw / f"{name}-labels-idx1-ubyte").write_bytes(head + labels.tobytes())
 
@@ -291,12 +295,27 @@ def run_script(script: Script, checkouts: Path, text: str, *, doctor: Path | Non
             *(() if script.seeded else SEEDED), *script.arguments,
         ]  # fmt: skip
         if doctor is not None:
-            own = [sys.executable, "-m", "hotloop", "doctor", "--no-try", "--out", str(doctor), "--"]
+            own = [
+                sys.executable,
+                "-m",
+                "hotloop",
+                "doctor",
+                "--no-try",
+                "--out",
+                str(doctor),
+                "--",
+            ]
             command = [*own, *command]
         env = environment(script, checkout)
         start = time.monotonic()
         done = subprocess.run(
-            command, cwd=workdir, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            command,
+            cwd=workdir,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
         )
         seconds = time.monotonic() - start
         returncode = done.returncode
@@ -316,7 +335,11 @@ def environment(script: Script, checkout: Path) -> dict[str, str]:
     paths = [str(checkout / script.path)] if script.path else []
     if env.get("PYTHONPATH"):
         paths.append(env["PYTHONPATH"])
-    env |= {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    env |= {
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
     return {**env, **script.env}
 
 
@@ -394,7 +417,8 @@ def examine(script: Script, checkouts: Path, text: str) -> Result:
         unattributed=diagnosis["breakdown"].get("unattributed"),
         overhead=diagnosis["probe_overhead_fraction"],
         findings=tuple(
-            f"{each['code']} {each['gain_at_most']:.2f}" + (" (loose)" if each["gain_is_loose"] else "")
+            f"{each['code']} {each['gain_at_most']:.2f}"
+            + (" (loose)" if each["gain_is_loose"] else "")
             for each in diagnosis["findings"][:3]
         ),
         lines=tuple(f"{Path(each['site']).name} {each['fraction']:.1%}" for each in outside[:2]),
@@ -407,7 +431,10 @@ def commit_of(checkout: Path) -> str:
     if (checkout / "COMMIT").is_file():
         return (checkout / "COMMIT").read_text(encoding="utf-8").strip()[:12]
     done = subprocess.run(
-        ["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+        ["git", "-C", str(checkout), "rev-parse", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.stdout.strip()[:12] or "unknown"
 
@@ -419,7 +446,9 @@ def markdown(results: list[Result]) -> str:
     ]
     for each in results:
         step = "-" if each.step_ms is None else f"{each.steps} x {each.step_ms:.3g} ms"
-        same = "; ".join(each.differences) or ("yes" if each.repeatable else "yes, as far as it repeats itself")
+        same = "; ".join(each.differences) or (
+            "yes" if each.repeatable else "yes, as far as it repeats itself"
+        )
         outside = "-" if each.unattributed is None else f"{each.unattributed:.1%}"
         if each.lines and each.unattributed is not None and each.unattributed >= 0.05:
             outside += f" ({', '.join(each.lines)})"

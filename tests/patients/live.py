@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cases import CASES, Case, why_not_here
+
 from hotloop.core.files import read_json
 from hotloop.core.judgement import Diagnosis
 from hotloop.core.measurement import Measurement
@@ -59,7 +60,9 @@ def run_alone(case: Case, *, healthy: bool) -> Ran:
     return last_line(_output(command(case, healthy=healthy), case.cpus))
 
 
-def run_examined(case: Case, directory: Path, *, healthy: bool) -> tuple[Ran, Measurement, Diagnosis]:
+def run_examined(
+    case: Case, directory: Path, *, healthy: bool
+) -> tuple[Ran, Measurement, Diagnosis]:
     """The script under the doctor, which writes to the new `directory`."""
     doctor = [sys.executable, "-m", "hotloop", "doctor", "--no-try", "--out", str(directory), "--"]
     ran = last_line(_output([*doctor, *command(case, healthy=healthy)], case.cpus))
@@ -114,7 +117,9 @@ def check_doctor(case: Case, *, healthy: bool) -> tuple[str, bool]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="of cases.py; all where none is given")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="of cases.py; all where none is given"
+    )
     parser.add_argument("--plants", action="store_true", help="only the scripts by themselves")
     args = parser.parse_args()
     unknown = set(args.names) - {case.name for case in CASES}

@@ -66,7 +66,9 @@ def record(case: Case) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="of cases.py; all where none is given")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="of cases.py; all where none is given"
+    )
     args = parser.parse_args()
     unknown = set(args.names) - {case.name for case in CASES}
     if unknown:

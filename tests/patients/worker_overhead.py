@@ -28,7 +28,9 @@ class Columns(Dataset):
 
     def __getitems__(self, indices):
         indices = torch.tensor(indices)
-        return {name: column[indices] for name, column in self.columns.items()}, self.target[indices]
+        return {name: column[indices] for name, column in self.columns.items()}, self.target[
+            indices
+        ]
 
 
 def as_it_is(batch):

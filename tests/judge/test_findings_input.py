@@ -53,7 +53,6 @@ def test_a_healthy_script_has_no_finding() -> None:
         ({**WORKERS, "collate_s": 0.1}, "HL103"),
         ({**WORKERS, "fetch_cpu_fraction": 0.2}, "HL106"),
         ({**WORKERS, "fetch_s": None}, "HL101"),
-        ({**WORKERS, "fetch_s": 0.01, "wait_s": 0.03}, "HL110"),
         ({**WORKERS, "fetch_s": 0.1, "wait_s": 0.03, "wait_p99_s": 0.05}, "HL101"),
     ],
 )  # fmt: skip
@@ -113,6 +112,13 @@ def test_on_a_machine_that_others_fill_little_cpu_time_is_no_sign_of_a_disk() ->
     diagnosis = diagnose(waiting(0.03, {**WORKERS, "fetch_cpu_fraction": 0.3}, crowded))
     assert codes(diagnosis) == ["HL105"]
     assert any("50% of the machine" in line for line in diagnosis.not_examined)
+
+
+def test_workers_that_cost_more_than_they_bring_count_by_the_difference() -> None:
+    finding = only(waiting(0.03, {**WORKERS, "fetch_s": 0.01}), "HL110")
+    assert finding.gain_at_most == pytest.approx(1 / 0.8)
+    assert diagnose(waiting(0.009, {**WORKERS, "fetch_s": 0.005})).findings == ()  # 4 %
+    assert found(waiting(0.03, {**WORKERS, "fetch_s": 0.0251}), "HL110") is None
 
 
 def coming_late(every: int, by_s: float, census: Any = HEALTHY) -> Any:
@@ -287,6 +293,12 @@ def test_own_code_counts_only_for_its_lines_and_without_collections() -> None:
     gc = CollectionUse(num=60, seconds=60 * 0.018, num_full=60, full_s=60 * 0.018)
     collected = replace(HEALTHY, lines=lines(("unattributed", "train", 0.2)), collections=gc)
     assert codes(diagnose(script(steps(OWN), collected))) == ["HL804"]
+
+
+def test_a_line_that_few_samples_saw_is_not_blamed_for_a_whole_phase() -> None:
+    for fraction, expected in ((0.049, []), (0.051, ["HL801"])):
+        census = replace(HEALTHY, lines=lines(("unattributed", "train", fraction)))
+        assert codes(diagnose(script(steps(OWN), census))) == expected
 
 
 def test_a_loss_that_the_loop_computes_is_computing() -> None:

@@ -43,7 +43,7 @@ class Records(Dataset):
         with (self.folder / "records.bin").open("rb") as file:
             file.seek(self.index[number]["start"])
             values = bytearray(file.read(FEATURES))
-        return torch.frombuffer(values, dtype=torch.uint8).float() / 255, number % 4
+        return torch.frombuffer(values, dtype=torch.uint8), number % 4
 
 
 def main():
@@ -77,7 +77,7 @@ def main():
                 if step == 10:
                     start = time.perf_counter()
                 with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-                    loss = nn.functional.cross_entropy(model(values), labels)
+                    loss = nn.functional.cross_entropy(model(values.float() / 255), labels)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()

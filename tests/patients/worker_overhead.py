@@ -48,9 +48,9 @@ def main():
     workers = {} if args.healthy else {"num_workers": 2, "persistent_workers": True}
     loader = DataLoader(Columns(), batch_size=BATCH, collate_fn=as_it_is, **workers)
     model = nn.Sequential(
-        nn.Linear(COLUMNS * VALUES, 1536), nn.ReLU(),
-        nn.Linear(1536, 1536), nn.ReLU(),
-        nn.Linear(1536, 1),
+        nn.Linear(COLUMNS * VALUES, 2048), nn.ReLU(),
+        nn.Linear(2048, 2048), nn.ReLU(),
+        nn.Linear(2048, 1),
     )  # fmt: skip
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
 

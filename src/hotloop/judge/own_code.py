@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hotloop.core.census import LineUse
@@ -48,16 +50,23 @@ def own_code(measurement: Measurement, breakdown: Breakdown) -> OwnCode | None:
     if census.collections is not None:
         share -= share_of_wall(breakdown, census.collections.seconds)
     share = exposed(measurement, breakdown, max(share, 0.0)) or 0.0
-    seen = sum(line.fraction for line in lines)
+    seen = _fraction(lines)
     if share < NOTICEABLE or seen <= 0:
         return None
     own = [line for line in lines if _module(line) not in _TORCH_MODULES]
     if not own:
         return None
     groups = {kind: [line for line in own if prepares_data(line) is kind] for kind in (True, False)}
-    kind = max(groups, key=lambda which: sum(line.fraction for line in groups[which]))
-    part = share * sum(line.fraction for line in groups[kind]) / seen
-    return OwnCode(part, groups[kind][0], kind) if part >= NOTICEABLE else None
+    kind = max(groups, key=lambda which: _fraction(groups[which]))
+    part = share * _fraction(groups[kind]) / seen
+    # Both clocks must say so: the phase is measured, but few samples say little of whose it is.
+    if min(part, _fraction(groups[kind])) < NOTICEABLE:
+        return None
+    return OwnCode(part, groups[kind][0], kind)
+
+
+def _fraction(lines: Sequence[LineUse]) -> float:
+    return math.fsum(line.fraction for line in lines)
 
 
 def prepares_data(line: LineUse) -> bool:

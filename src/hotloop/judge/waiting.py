@@ -43,7 +43,7 @@ class Waiting:
 
     cause: Cause
     share: float
-    """Exposed, of wall time."""
+    """Exposed, of wall time: what would be gone without the cause."""
     loader: LoaderUse | None
     workers_busy: float | None = None
     """Share of their time in which the workers made batches."""
@@ -78,13 +78,16 @@ def why_waiting(measurement: Measurement, breakdown: Breakdown) -> Waiting | Non
     cpus_busy = census.cpu_busy / cpus if census.cpu_busy is not None and cpus else None
     if loader.num_workers:
         late = _late_share(measurement, breakdown)
+        saved = share * (1 - (loader.fetch_s or 0.0) / loader.wait_s) if loader.wait_s else 0.0
         cause = _cause_with_workers(
-            loader, busy, cpus, cpus_busy, shared=is_crowded(census), late=late
+            loader, busy, cpus, cpus_busy, shared=is_crowded(census), late=late, saved=saved
         )
         if cause == "unknown" and share < MODERATE:
             return None  # every batch comes over from its worker: that much alone is no sickness
         if cause == "jitter":
             share = min(share, late)
+        if cause == "overhead":
+            share = saved  # without workers the training makes the batch itself
     else:
         waited = breakdown.fractions.get("data_wait", 0.0)
         turns = _turns_got(census, loader, cpus, waited) if runs_on_cpu(measurement) else None
@@ -133,6 +136,7 @@ def _cause_with_workers(
     *,
     shared: bool,
     late: float,
+    saved: float,
 ) -> Cause:
     if loader.fetch_s is None or busy is None:
         return "unknown"
@@ -149,7 +153,7 @@ def _cause_with_workers(
         return "collate" if _mostly_collates(loader) else "too_few_workers"
     if loader.wait_s is None:
         return "unknown"
-    if loader.wait_s > OVERHEAD_MARGIN * loader.fetch_s:
+    if loader.wait_s > OVERHEAD_MARGIN * loader.fetch_s and saved >= NOTICEABLE:
         return "overhead"
     if shared:
         return "others"  # workers that are not busy, and late: somebody else has the CPUs

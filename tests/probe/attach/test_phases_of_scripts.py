@@ -1,60 +1,11 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from statistics import median
 
 import pytest
 
-DELAYS = """
-import logging
-DELAY, WHERE = {delay}, {where!r}
-def late(where):
-    if where == WHERE: time.sleep(DELAY)
-class Data(torch.utils.data.Dataset):
-    def __len__(self): return 64
-    def __getitem__(self, index):
-        if index == 0: late("data_wait")
-        return torch.ones(8), torch.ones(1)
-class Slow(torch.autograd.Function):
-    @staticmethod
-    def forward(context, x): return x.clone()
-    @staticmethod
-    def backward(context, gradient):
-        late("backward")
-        return gradient
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(8, 1)
-    def forward(self, x):
-        late("forward" if torch.is_grad_enabled() else "eval")
-        return Slow.apply(self.layer(x))
-class Optimizer(torch.optim.SGD):
-    def step(self, closure=None):
-        late("optimizer")
-        return super().step(closure)
-class Handler(logging.Handler):
-    def emit(self, record): late("logging")
-class Saved:
-    def __reduce__(self):
-        late("checkpoint")
-        return (list, ())
-logging.getLogger("own").addHandler(Handler())
-logging.getLogger("own").propagate = False
-torch.manual_seed(0)
-model = Model()
-optimizer = Optimizer(model.parameters(), lr=1e-3)
-one = torch.utils.data.Subset(Data(), [0])
-for _ in range(17):
-    for x, y in torch.utils.data.DataLoader(one):
-        optimizer.zero_grad()
-        (model(x) - y).square().mean().backward()
-        optimizer.step()
-        late("unattributed")
-        logging.getLogger("own").warning("step")
-        with torch.no_grad(): model(x)
-        torch.save(Saved(), os.devnull)
-"""
 PHASES = (
     "data_wait", "forward", "backward", "optimizer", "logging", "eval", "checkpoint", "unattributed",
 )  # fmt: skip
@@ -63,7 +14,8 @@ PHASES = (
 @pytest.mark.parametrize("delay", [0.02, 0.1])
 @pytest.mark.parametrize("where", PHASES)
 def test_planted_delay_lands_in_its_phase(run, where: str, delay: float) -> None:  # type: ignore[no-untyped-def]
-    ended = run(DELAYS.replace("{delay}", str(delay)).replace("{where!r}", repr(where)))
+    script = Path(__file__).with_name("planted_delays.py").read_text()
+    ended = run(script, model="", env={"DELAY": str(delay), "WHERE": where})
     steps = [record for record in ended.counted if record.host]
     assert len(steps) == 7, ended.notes
     for phase in PHASES:

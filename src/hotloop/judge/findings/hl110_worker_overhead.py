@@ -4,12 +4,14 @@ What it means. Making a batch takes a worker less time than the training waits f
 the way from one process to the other. Usual for data that is already in memory.
 
 Evidence. `wait_s`, the median wait of the training for a batch, above 1.2 times `fetch_s`, the median
-time in which a worker makes one; workers busy for less than 80 % of their time; waits of 5 % of wall
-time and more. `in_memory`: the dataset is tensors or arrays.
+time in which a worker makes one; workers busy for less than 80 % of their time. `overhead_fraction`: the
+share of wall time that waits take beyond making the batches; reported from 0.05. `in_memory`: the
+dataset is tensors or arrays.
 
-Gain at most. `1 / (1 - data_wait_fraction)`: no wait at all. Without workers the training makes the
-batch itself, so `1 / (1 - data_wait_fraction x (1 - fetch_s / wait_s))` is to be expected (pytorch
-181501 and Lightning 17410 report such cases).
+Gain at most. `1 / (1 - overhead_fraction)`, `overhead_fraction = W (1 - fetch_s / wait_s)` with `W` the
+exposed waits: the training makes each batch itself, in the worker's time for it, and nothing has to be
+sent (pytorch 181501, Lightning 17410 report such cases). Where workers and training share CPUs it also
+gets those back, which this does not count.
 
 Remedy. `num_workers=0`; better still, fetch whole batches by index (`__getitems__`). To test it: the
 same steps with and without workers, in turns, at least four pairs.
@@ -40,7 +42,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         gain_at_most=gain_without(waiting.share),
         site=loader.site,
         evidence={
-            "data_wait_fraction": waiting.share,
+            "overhead_fraction": waiting.share,
             "wait_s": loader.wait_s,
             "fetch_s": loader.fetch_s,
             "num_workers": loader.num_workers,

@@ -53,6 +53,7 @@ class Boundary:
         watch = self._watch
         if not watch.here():
             return
+        watch.hooks += 2  # this one, and the one after it
         if any(held() is optimizer for held, _ in self._open) and _running_steps() < 2:
             # The one before never ended: it raised. Else: a subclass that calls the step it overrides.
             watch.clock.leave(self._open[0][1])

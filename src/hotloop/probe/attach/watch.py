@@ -49,6 +49,8 @@ class Watch:
         self.counted_steps = 0
         self.passed = 0
         """Calls of modules inside others in this step: passed through, at a cost."""
+        self.hooks = 0
+        """Calls by torch before and after updates in this step."""
         self.counting = False
         """Whether the step that is running is neither warm-up nor profiled."""
         self.profiling = False
@@ -221,7 +223,7 @@ class Watch:
     def _begin_step(self) -> None:
         self.step += 1
         self.tags = []
-        self.samples = self.backwards = self.passed = 0
+        self.samples = self.backwards = self.passed = self.hooks = 0
         self.losses = []
         self.counting = not self.profiling and not self._warming_up()
 

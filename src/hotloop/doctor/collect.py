@@ -17,6 +17,7 @@ from hotloop.core.step import StepRecord, readable_steps, steps_of_ranks
 from hotloop.core.telemetry import TELEMETRY_FILE, TelemetrySample, readable_telemetry
 from hotloop.doctor.foreign_load import with_foreign_load
 from hotloop.doctor.throttling import with_throttling
+from hotloop.hardware.dtypes import fast_on_cpu, fast_on_cuda
 from hotloop.hardware.environment import nvidia_driver
 from hotloop.judge.attribute import under_way
 from hotloop.judge.warmup import tag_warmup
@@ -55,6 +56,7 @@ def collect(directory: Path, run: CommandRun, environment: Environment) -> Colle
     samples, _ = readable_telemetry(directory / TELEMETRY_FILE)
     if census is not None:
         census = with_foreign_load(with_throttling(census, samples), samples)
+        census = replace(census, fast_dtypes=_fast_dtypes(census, clock))
     warmup = sum("warmup" in record.tags for record in records)
     measurement = Measurement(
         arm=ARM,
@@ -102,6 +104,16 @@ def _census(path: Path, problems: list[HotloopError]) -> Census | None:
     except HotloopError as error:
         problems.append(error)
         return None
+
+
+def _fast_dtypes(census: Census, clock: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of the device that the command trained on; empty where that is not known."""
+    if census.device == "cpu":
+        return fast_on_cpu()
+    match clock.get("compute_capability"):
+        case [int(major), int(minor)]:
+            return fast_on_cuda((major, minor))
+    return ()
 
 
 def num_under_way(measurement: Measurement | None) -> int:

@@ -37,6 +37,8 @@ class OwnCode:
     """Exposed; of those lines that do the same kind of thing as the first."""
     line: LineUse
     """The most frequent."""
+    line_share: float
+    """Of `share`, by the samples."""
     prepares_data: bool
 
 
@@ -62,7 +64,8 @@ def own_code(measurement: Measurement, breakdown: Breakdown) -> OwnCode | None:
     # Both clocks must say so: the phase is measured, but few samples say little of whose it is.
     if min(part, _fraction(groups[kind])) < NOTICEABLE:
         return None
-    return OwnCode(part, groups[kind][0], kind)
+    line = groups[kind][0]
+    return OwnCode(part, line, share * line.fraction / seen, kind)
 
 
 def _fraction(lines: Sequence[LineUse]) -> float:

@@ -104,3 +104,24 @@ for step in range(30):
 """)
     assert sum("eval" in record.tags for record in ended.counted) == 0
     assert all(record.host["eval"] > 0 for record in ended.counted)
+
+
+def test_what_makes_a_save_last_belongs_to_it_and_nothing_else_does(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+from pathlib import Path
+model, optimizer = build()
+def save():
+    torch.save({}, "new.pt")
+    with open("new.pt", "rb+") as file:
+        os.fsync(file.fileno())
+    Path("new.pt").replace("last.pt")
+def elsewhere():
+    Path("a").touch()
+    os.rename("a", "b")
+for _ in range(20):
+    train(model, optimizer, 1)
+    save()
+    elsewhere()
+""")
+    assert {use.what for use in ended.census.saves} == {"torch.save", "os.fsync", "os.replace"}
+    assert {use.num for use in ended.census.saves} == {10}

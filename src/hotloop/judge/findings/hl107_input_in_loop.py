@@ -5,7 +5,7 @@ transforms data. The model waits for it, and no worker can help, since it is par
 
 Evidence. `unattributed_fraction`: wall time outside every phase of training. `own_fraction`: the exposed
 part of it in lines that prepare data, garbage collection left out; reported from 0.05. `line_fraction`:
-share of wall time in which the line was seen, sampled; `function` and `inside` say what it was doing:
+the part of that in one line, by samples; `function` and `inside` say what it was doing:
 only functions named for handling data, or code in libraries that do it, count (others: HL801).
 
 Gain at most. `1 / (1 - own_fraction)`: that code costs nothing.
@@ -41,7 +41,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         evidence={
             "unattributed_fraction": breakdown.fractions.get("unattributed", 0.0),
             "own_fraction": found.share,
-            "line_fraction": line.fraction,
+            "line_fraction": found.line_share,
             "function": line.function,
             "inside": line.inside,
         },

@@ -4,8 +4,8 @@ What it means. The training thread runs Python outside of everything that a trai
 metrics, bookkeeping, sleeping, something that was left in. The model computes nothing meanwhile.
 
 Evidence. `unattributed_fraction`: wall time outside every phase. `own_fraction`: the exposed part of it
-in such code, garbage collection left out; reported from 0.05. `line_fraction`: share of wall time in
-which the line was seen, sampled 100 times a second; `function`, and `inside`: what it was calling.
+in such code, garbage collection left out; reported from 0.05. `line_fraction`: the part of
+that in one line, by samples taken 50 times a second; `function`, and `inside`: what it was calling.
 
 Gain at most. `1 / (1 - own_fraction)`: that code costs nothing.
 
@@ -41,7 +41,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         evidence={
             "unattributed_fraction": breakdown.fractions.get("unattributed", 0.0),
             "own_fraction": found.share,
-            "line_fraction": line.fraction,
+            "line_fraction": found.line_share,
             "function": line.function,
             "inside": line.inside,
         },

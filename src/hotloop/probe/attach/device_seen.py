@@ -12,6 +12,7 @@ class DeviceSeen:
         self.uuid: str | None = None
         self.name: str | None = None
         self.memory_bytes: int | None = None
+        self.capability: tuple[int, int] | None = None
         self._device: torch.device | None = None
         self._retries_before: int | None = None
 
@@ -24,6 +25,7 @@ class DeviceSeen:
         uuid = getattr(found, "uuid", None)
         self.uuid = None if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}"
         self.name, self.memory_bytes = found.name, found.total_memory
+        self.capability = (found.major, found.minor)
 
     def first_counted(self) -> None:
         """The warm-up is over."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import logging
+import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -21,11 +22,15 @@ _COLLECTIVES = (
     "reduce_scatter_tensor_coalesced", "broadcast", "reduce", "gather", "scatter", "alltoall",
     "alltoall_base", "barrier", "monitored_barrier", "send", "recv",
 )  # fmt: skip
+_FINISHING = ("fsync", "replace", "rename")
+"""What follows a save in the same function, to make it last: it can take longer than the save."""
 
 
 def watch_side_calls(watch: Watch) -> None:
     """Hook this process, and modules that it imports later."""
     _around(watch, torch, "save", "checkpoint", "torch.save")
+    for name in _FINISHING:
+        entry.around_call(os, name, _where_saved(watch, _booked(watch, "checkpoint", f"os.{name}")))
     entry.around_call(builtins, "print", _booked(watch, "logging", "print"))
     _around(watch, logging.Logger, "callHandlers", "logging", "logging")
     after_import(_later(watch), lambda name, error: watch.note_now(f"not seen: {name}: {error}"))
@@ -71,6 +76,19 @@ def _around(watch: Watch, owner: Any, name: str, phase: str, what: str) -> None:
     entry.around_call(owner, name, _booked(watch, phase, what))
 
 
+def _where_saved(watch: Watch, booked: Callable[..., Any]) -> Callable[..., Any]:
+    """`booked`, in functions that saved something before."""
+
+    def around(original: Any, *args: Any, **kwargs: Any) -> Any:
+        if watch.savers and watch.here():
+            place = watch.sites.place(caller())
+            if place is not None and place[0] in watch.savers:
+                return booked(original, *args, **kwargs)
+        return original(*args, **kwargs)
+
+    return around
+
+
 def _booked(watch: Watch, phase: str, what: str) -> Callable[..., Any]:
     """Opens `phase` and books the call with its place; within the same phase only the outermost."""
     kind = {"checkpoint": "saves", "logging": "logs"}.get(phase)
@@ -95,7 +113,10 @@ def _booked(watch: Watch, phase: str, what: str) -> Callable[..., Any]:
     def book(seconds: float) -> None:
         assert kind is not None
         frame = caller()
-        watch.calls.add(kind, what, watch.sites.place(frame), seconds, inside=inside(frame))
+        place = watch.sites.place(frame)
+        if kind == "saves" and place is not None:
+            watch.savers.add(place[0])
+        watch.calls.add(kind, what, place, seconds, inside=inside(frame))
 
     return around
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import get_ident
+from types import CodeType
 from typing import Any
 
 import torch
@@ -63,6 +64,8 @@ class Watch:
         self.counted_backwards = 0
         self.extra_reads: Callable[[], int] = _none
         """What else of the probe ran in this step, in clock reads."""
+        self.savers: set[CodeType] = set()
+        """The user's functions that saved something."""
         self.at_boundary: list[Callable[[], None]] = []
         """Called at the end of each step, before its record is closed."""
         self.after_boundary: list[Callable[[], None]] = []

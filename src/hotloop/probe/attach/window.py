@@ -19,6 +19,8 @@ SLOW_AFTER_S = 60.0
 """Of a script whose steps take seconds, from the first step that comes so late, `SOONEST` at least."""
 SOONEST = 12
 STEPS = 3
+LONG_STEP_S = 0.25
+"""One such step holds enough operations; three could take many seconds to sum."""
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 
 
@@ -31,7 +33,7 @@ class Window:
         self._began_at = time.monotonic()
         self._profiler: Any = None
         self._own = False
-        self._last = 0
+        self._left = 0
         self._since = 0.0
         self.over = False
         self.seen: Seen | None = None
@@ -56,7 +58,7 @@ class Window:
             self._give_up("no profile: the script profiles itself")
             return
         watch.set_profiling(on=True)
-        self._last = watch.step + STEPS - 1
+        self._left = STEPS
         self._own = True
         try:
             self._profiler = torch.autograd.profiler.profile(
@@ -70,13 +72,17 @@ class Window:
 
     def at_boundary(self) -> None:
         """A step is about to end: close after the last one. Summing still belongs to it."""
-        if self._profiler is None or self._watch.step < self._last:
+        if self._profiler is None:
             return
+        self._left -= 1
         seconds = time.perf_counter() - self._since
+        num = STEPS - self._left
+        if self._left and seconds < num * LONG_STEP_S:
+            return
         self._close()
         if self._profiler is not None:
-            self.step_s = seconds / STEPS
-            self.seen = summed(self._profiler.kineto_results.events(), STEPS)
+            self.step_s = seconds / num
+            self.seen = summed(self._profiler.kineto_results.events(), num)
             self._profiler = None
         self.over = True
 

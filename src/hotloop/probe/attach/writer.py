@@ -127,6 +127,7 @@ class Writer:
                 "torch": torch.__version__,
                 "cuda": torch.version.cuda if on_cuda else None,
                 "device_name": self._parts.device.name,
+                "compute_capability": self._parts.device.capability,
                 "pid": os.getpid(),
                 "notes": list(self._watch.notes),
             },

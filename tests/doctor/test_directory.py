@@ -31,6 +31,12 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         make_run_directory(tmp_path / "file", "x")
 
 
+def test_a_path_through_a_file_is_an_error_of_the_user(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="a part of its path is a file"):
+        make_run_directory(tmp_path / "file" / "sub", "x")
+
+
 def test_an_empty_or_new_directory_is_taken(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert make_run_directory(tmp_path / "empty", "x") == (tmp_path / "empty").resolve()

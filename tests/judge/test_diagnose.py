@@ -114,6 +114,8 @@ def test_no_finding_without_a_census_and_that_is_said() -> None:
         ({"forward": 0.7, "logging": 0.3}, "logging"),
         ({"forward": 0.7, "grad_sync": 0.3}, "communication"),
         ({"forward": 0.75, "optimizer": 0.25}, "optimizer"),
+        ({"forward": 0.5, "optimizer": 0.37, "data_wait": 0.11}, "optimizer"),
+        ({"forward": 0.5, "optimizer": 0.2, "data_wait": 0.3}, "input"),
         ({"forward": 0.7, "optimizer": 0.15, "data_wait": 0.08, "unattributed": 0.07}, "balanced"),
         ({"forward": 0.75, "optimizer": 0.05, "unattributed": 0.2}, "host"),
     ],
@@ -140,7 +142,7 @@ def test_an_accelerator_without_device_clocks_has_no_bound() -> None:
 def test_steps_left_out_of_the_breakdown_are_named() -> None:
     compiling = phased(10, 5.0, "compile", "gc", forward=5.0)
     diagnosis = diagnose(measured(BUSY, HEALTHY, compiling))
-    assert diagnosis.not_examined == ("1 counted step with compile: not in the breakdown",)
+    assert diagnosis.not_examined == ("1 step in which something was compiled: not in the breakdown",)
     assert diagnosis.steps.measured == 11
 
 

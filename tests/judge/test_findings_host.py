@@ -137,6 +137,8 @@ def test_a_script_that_asks_for_collections_is_shown_its_line() -> None:
     diagnosis = diagnose(script(steps(host), asked))
     assert (codes(diagnosis), diagnosis.findings[0].site) == (["HL804"], "train.py:50")
     assert diagnosis.bound == "gc"
+    seen = replace(asked, collections=replace(collecting(1.1), site="train.py:9"))
+    assert found(script(steps(host), seen), "HL804").site == "train.py:9"  # type: ignore[union-attr]
     by_itself = replace(asked, collections=collecting(1.1))
     assert found(script(steps(host), by_itself), "HL804").site is None  # type: ignore[union-attr]
 
@@ -165,3 +167,17 @@ def test_a_slow_start_needs_a_minute_and_a_run_whose_length_is_known() -> None:
     assert planned.evidence["start_fraction"] == pytest.approx(100 / 600)
     assert diagnose(script(steps(), replace(slow, planned_steps=10_000))).findings == ()
     assert diagnose(script(steps(), replace(slow, start_s=59.0), returncode=0)).findings == ()
+
+
+def test_what_the_census_counted_is_divided_by_the_steps_that_it_counted() -> None:
+    """Steps that only their course shows to be start are not under way, but were counted."""
+
+    def each(number: int, record: StepRecord) -> StepRecord:
+        return with_phase(record, "forward", 0.1) if number < 20 else record
+
+    # 20 steps of 0.2 s, 40 of 0.1 s; a tenth of the 8 s went into collecting.
+    gc = CollectionUse(num=60, seconds=0.8, num_full=1, full_s=0.1)
+    diagnosis = diagnose(script(steps(each=each), replace(HEALTHY, collections=gc)))
+    assert diagnosis.steps.warmup == 18  # the window of five forgives two
+    assert codes(diagnosis) == ["HL804"]
+    assert diagnosis.findings[0].evidence["collection_fraction"] == pytest.approx(0.1)

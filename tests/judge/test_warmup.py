@@ -83,3 +83,13 @@ def test_the_diagnosis_counts_the_start_of_a_script_as_warm_up() -> None:
     assert diagnosis.steps.median_s == pytest.approx(0.1)
     own = diagnose(script(slow, replace(HEALTHY, loader={"num_workers": 0})))
     assert own.steps.warmup == 0  # hotloop's own trainer says itself what its start is
+
+
+def test_steps_that_are_faster_after_the_profiler_make_no_start_of_those_before() -> None:
+    records = walls(0.5, 0.3, *[0.1] * 38, *[0.2] * 3, *[0.05] * 40)
+    seen = tagged(records, "profiled", 40, 41, 42)
+    assert num_warmup(seen) == 2
+    assert num_warmup(records) > 30
+    # With too few before it, those after it tell what is usual.
+    early = tagged(walls(*[0.1] * 15, 0.2, *[0.05] * 40), "profiled", 15)
+    assert num_warmup(early) == 14  # three of five are within a tenth

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from script_inputs import HEALTHY, LOADER, script, steps
+from script_inputs import HEALTHY, LOADER, STEP, script, steps
 
 from hotloop.core.census import Census
 from hotloop.core.judgement import Finding, Worth
@@ -58,6 +58,27 @@ def test_nothing_to_gain_and_loose_bounds_are_different_answers() -> None:
     assert judged(planned(10**6), (*loose, *HALF)).gain_at_most == 2.0
 
 
+@pytest.mark.parametrize(
+    ("without", "said"), [("lines", "the script's own lines"), ("operators", "the operations")]
+)
+def test_what_was_not_looked_at_may_hold_a_gain(without: str, said: str) -> None:
+    blind = planned(10**6)
+    blind = replace(blind, seen=tuple(name for name in blind.seen if name != without))
+    found = judged(blind, ())
+    assert found.answer == "not known"
+    assert said in found.reason
+
+
+def test_nothing_to_gain_is_not_said_of_ranks_whose_waits_were_not_seen() -> None:
+    found = judged(planned(10**6, num_ranks=2), ())
+    assert (found.answer, found.gain_at_most) == ("not known", 1.0)
+    assert "waiting for the other processes" in found.reason
+    told = script(steps({**STEP, "grad_sync": 0.001}), planned(10**6, num_ranks=2))
+    seen = worth(told, ())
+    assert seen is not None
+    assert seen.answer == "nothing to gain here"
+
+
 def test_an_unknown_rest_says_what_it_would_need() -> None:
     found = judged(replace(HEALTHY, loaders=()))
     assert (found.answer, found.remaining_steps, found.saved_at_most_s) == ("not known", None, None)
@@ -74,6 +95,34 @@ def test_the_rest_of_an_epoch_is_a_lower_limit() -> None:
     # Two batches to a step: half as many steps to an epoch.
     two = replace(HEALTHY, loaders=(replace(LOADER, per_epoch=1000, num_batches=120),))
     assert judged(two).remaining_steps == 440
+
+
+def test_iterators_of_one_loader_are_one_loader_and_others_do_not_count() -> None:
+    """Two epochs of 64 batches, the second one cut off; every tenth step evaluates."""
+    each = replace(LOADER, per_epoch=64)
+    loaders = (
+        replace(each, num_batches=53),
+        replace(each, site="train.py:8", trains=False, num_batches=352, per_epoch=32),
+        replace(each, num_batches=64, wait_s=0.002),
+    )
+    records = steps(
+        num=127, each=lambda n, r: replace(r, tags=("warmup",) * (n < 10) + ("epoch",) * (n == 64))
+    )
+    measurement = script(records, replace(HEALTHY, loaders=loaders))
+    assert remaining_steps(measurement)[0] == 128 - 127
+    # The census is some steps older than the records where a command was cut off.
+    older = tuple(replace(use, num_batches=use.num_batches - 8) for use in loaders)
+    assert remaining_steps(script(records, replace(HEALTHY, loaders=older)))[0] == 1
+
+
+def test_a_trainer_may_have_gone_on_from_a_checkpoint() -> None:
+    found = judged(planned(1000))
+    assert found.reason.startswith("at most 940 of 1000 steps are left")
+
+
+def test_what_is_saved_is_no_false_zero() -> None:
+    found = judged(returncode=0, num=3)
+    assert "at most 0.2 s saved" in found.reason
 
 
 def test_a_run_that_ended_by_itself_counts_for_the_next_one() -> None:

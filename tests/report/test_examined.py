@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import get_args
+import inspect
+import re
+from types import ModuleType
+from typing import cast, get_args
 
 import pytest
 
@@ -15,15 +18,21 @@ from hotloop.core.census import (
 )
 from hotloop.core.command_run import CommandRun, Ended
 from hotloop.core.judgement import Bound, Diagnosis, Finding, Steps, Worth
+from hotloop.judge.findings import FINDINGS
+from hotloop.judge.thresholds import HEALTHY_BELOW
 from hotloop.report.evidence import evidence_rows, operator_rows, use_rows
 from hotloop.report.examined import (
+    ENDED_BEFORE,
     NO_STEPS,
     NOT_ATTACHED,
+    NOT_WRITTEN,
+    WORTH_SAYING,
     command_rows,
     examined_answer,
     held_back,
     why_no_step,
 )
+from hotloop.report.headline import CLAUSES
 from hotloop.report.html import Page, render_html
 from hotloop.report.terminal import render_diagnosis
 
@@ -65,6 +74,42 @@ def test_the_answer_names_the_wait_the_gain_and_the_line() -> None:
     )
 
 
+def test_the_headline_is_about_the_first_finding_with_its_own_share() -> None:
+    fused = Finding(
+        "HL401", "The optimizer is not fused", 1.59, "t.py:17", evidence={"optimizer_fraction": 0.37}
+    )
+    assert examined_answer(run(), diagnosis("input", findings=(fused,)), num_steps=60) == (
+        "Updating the weights takes 37 % of the time; without HL401 (the optimizer is not fused, "
+        "t.py:17) at most 1.59x as fast."
+    )
+    elsewhere = Finding("HL801", "Own code", 3.4, "t.py:7", evidence={"rank": 1, "own_fraction": 0.7})
+    text = examined_answer(run(), diagnosis(None, findings=(elsewhere,)), num_steps=60)
+    assert text.startswith("On rank 1 the script's own code between the phases takes 70 % of the")
+
+
+def test_what_could_gain_less_than_five_per_cent_is_no_headline() -> None:
+    assert WORTH_SAYING == HEALTHY_BELOW
+    small = Finding("HL703", "Logging takes time", 1.04, evidence={"logging_fraction": 0.04})
+    text = examined_answer(run(), diagnosis("compute", findings=(small,)), num_steps=60)
+    assert text == (
+        "The training computes 65 % of the time; nothing was found that would make it 5 % faster."
+    )
+
+
+def test_what_was_not_looked_at_is_not_called_absent() -> None:
+    unknown = Worth("not known", "the script's own lines: not observed")
+    text = examined_answer(run(), diagnosis("compute", findings=(), worth=unknown), num_steps=60)
+    assert text == "The training computes 65 % of the time; what would help is not known."
+    text = examined_answer(run(), diagnosis(None, findings=(), worth=unknown), num_steps=60)
+    assert text == "What holds the training back is not known."
+
+
+@pytest.mark.parametrize("code", FINDINGS)
+def test_a_share_that_a_finding_tells_has_its_words(code: str) -> None:
+    shares = re.findall(r'"(\w+_fraction)"', inspect.getsource(cast(ModuleType, FINDINGS[code])))
+    assert not shares or CLAUSES.keys() & set(shares)
+
+
 def test_on_a_device_only_the_exposed_part_counts() -> None:
     device = {"compute": 0.88, "idle": 0.12}
     assert held_back(diagnosis(device=device)) == "the device waits for data 12 % of the time"
@@ -83,7 +128,7 @@ def test_every_bound_has_its_words(bound: Bound | None, device: dict[str, float]
 def test_nothing_found_is_an_answer() -> None:
     text = examined_answer(run(), diagnosis("compute", findings=()), num_steps=60)
     assert text == (
-        "The training computes 65 % of the time; nothing was found that would make it faster."
+        "The training computes 65 % of the time; nothing was found that would make it 5 % faster."
     )
 
 
@@ -113,12 +158,16 @@ def test_few_steps_are_said_to_be_few() -> None:
     assert "Only 2 steps say so" in examined_answer(run(), diagnosis(), num_steps=2)
     warmup = Diagnosis(None, Steps(0, 5, None))
     assert examined_answer(run(), warmup, num_steps=0) == "Only 5 steps of warm-up were seen."
-    assert examined_answer(run(), None, num_steps=0) == "No step was seen."
+    assert examined_answer(run(), None, num_steps=0) == "No step was recorded."
 
 
 def test_without_a_step_the_reason_fits_what_was_seen() -> None:
-    def why(attached: bool, told: bool, ended: CommandRun, backwards: int = 0) -> list[str]:
-        return why_no_step(attached=attached, told=told, backwards=backwards, run=ended)
+    def why(
+        attached: bool, told: bool, ended: CommandRun, backwards: int = 0, stepped: bool = False
+    ) -> list[str]:
+        return why_no_step(
+            attached=attached, told=told, stepped=stepped, backwards=backwards, run=ended
+        )
 
     assert why(False, False, run()) == [NOT_ATTACHED]
     assert why(False, True, run()) == []
@@ -128,13 +177,22 @@ def test_without_a_step_the_reason_fits_what_was_seen() -> None:
     assert "hotloop.step()" in NO_STEPS
     assert why(True, False, run("failed", 1)) == ["it ended before its first step"]
     assert why(False, False, run(None, None)) == []
+    # Killed before its files were written: nothing is denied that was not observed.
+    for ended in (run(), run("failed", -11), run("interrupted", -15)):
+        assert why(True, False, ended, stepped=True) == [NOT_WRITTEN]
+    for ended in (run("failed", -9), run("interrupted", -15)):
+        assert why(False, False, ended) == [ENDED_BEFORE]
 
 
 def test_the_end_of_the_command_is_a_row() -> None:
     rows = dict(command_rows(run()))
     assert rows["command"] == "python train.py --name 'a b'"
     assert rows["ended"] == "by itself, with exit code 0, after 3 min 20 s"
-    assert "exit code 3 after" in dict(command_rows(run("failed", 3)))["ended"]
+    failed = "with exit code 3 after 3 min 20 s; its own message is in its output"
+    assert dict(command_rows(run("failed", 3)))["ended"] == failed
+    killed = "killed by SIGKILL after 3 min 20 s; the system does that when memory runs out"
+    assert dict(command_rows(run("failed", -9)))["ended"] == killed
+    assert dict(command_rows(run("failed", -11)))["ended"] == "killed by SIGSEGV after 3 min 20 s"
     assert "--steps 60" in dict(command_rows(run("enough_steps", None)))["ended"]
     assert "interrupted" in dict(command_rows(run("interrupted", 130)))["ended"]
     assert "not recorded" in dict(command_rows(run(None, None)))["ended"]
@@ -156,6 +214,12 @@ def test_the_terminal_shows_advice_evidence_and_whether_it_is_worth_it() -> None
     assert "  Worth trying: trying takes 4 min, and it could save 2 h." in text
     order = [text.index(words) for words in ("total", "100.0 %", "HL102", "is it worth it?")]
     assert order == sorted(order)
+
+
+def test_a_speed_that_is_not_known_and_steps_that_were_not_made_are_left_out() -> None:
+    assert "200 ms per step (median), 60 steps after 5 of warm-up" in render_diagnosis(diagnosis())
+    text = render_diagnosis(Diagnosis(None, Steps(0, 3, None), not_examined=("everything",)))
+    assert text == "not examined\n  everything"
 
 
 def test_what_the_device_does_stands_below_the_host() -> None:

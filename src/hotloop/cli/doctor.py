@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Run directory; a new one [default: runs/doctor-NAME].",
+    help="Run directory, new or empty: one that holds something is refused [default: a new "
+    "runs/doctor-NAME].",
 )
 @click.option(
     "--steps",
@@ -58,12 +59,14 @@ def doctor(
 
     with title_progress() as progress:
         examined = examine(command, out=out, steps=steps, progress=progress, say=_say, warn=_say)
-    found = read_run(shown(examined.directory))
+    found = read_run(shown(examined.directory), known=examined.run)
+    # First, whatever the disk says. On stderr: stdout is the command's own, and may be a file or a pipe.
+    click.echo(f"\n{text_of(found)}", err=True)
+    if examined.refused is not None:
+        raise examined.refused
     write_html(examined.directory / "report.html", page_of(found))
     if json_file is not None:
         write_object(object_of(examined, found), json_file)
-    # On stderr: stdout is the command's own, and may go into a file or a pipe.
-    click.echo(f"\n{text_of(found)}", err=True)
     raise click.exceptions.Exit(exit_code(examined, level=level))
 
 

@@ -45,6 +45,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Name to (module:attribute, one line for `hotloop --help`), in the order of the help."""
 
+CONTINUES = frozenset({"quickstart", "prepare", "train"})
+"""Commands that go on where they were interrupted when they are run again."""
+
 INTERNAL_ERROR = 70
 """A bug in hotloop (EX_SOFTWARE). None of `ExitCode` fits: 1 would read as a regression and 4 as a
 machine worth leaving."""
@@ -143,7 +146,9 @@ def run(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         return _say(_from_click(error))
     except (KeyboardInterrupt, click.Abort):
-        return _say(Interrupted("interrupted; run the same command again to continue"))
+        again = bool(CONTINUES & set(arguments[:1]))
+        how = "; run the same command again to continue" if again else ""
+        return _say(Interrupted(f"interrupted{how}"))
     except BrokenPipeError:
         _abandon_stdout()
         return ExitCode.FINE

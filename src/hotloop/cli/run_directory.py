@@ -86,8 +86,11 @@ class Found:
         return self.trained if self.trained is not None else self
 
 
-def read_run(directory: Path) -> Found:
-    """Read every stored stage. Raises `UsageError` when there is nothing to read at all."""
+def read_run(directory: Path, *, known: CommandRun | None = None) -> Found:
+    """Read every stored stage. Raises `UsageError` when there is nothing to read at all.
+
+    known: of a command that has just ended, where the disk may have refused to store that.
+    """
     if not directory.is_dir():
         what = "not a directory" if directory.exists() else "no such directory"
         raise UsageError(
@@ -103,7 +106,7 @@ def read_run(directory: Path) -> Found:
     from hotloop.core.judgement import Diagnosis, Verdict
 
     reading = Reading(directory)
-    found = _read_training(reading)
+    found = _read_training(reading, known)
     # A comparison on its own leaves its verdict beside its trials.
     names = ("verdict.json", "trials/verdict.json")
     name = next((name for name in names if (directory / name).is_file()), names[0])
@@ -139,7 +142,7 @@ def read_run(directory: Path) -> Found:
     return replace(found, targets=targets or (), problems=tuple(reading.problems))
 
 
-def _read_training(reading: Reading) -> Found:
+def _read_training(reading: Reading, known: CommandRun | None = None) -> Found:
     """The files that a training, or one measured process, writes."""
     from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun
     from hotloop.core.measurement import Environment
@@ -149,7 +152,7 @@ def _read_training(reading: Reading) -> Found:
     directory, config = reading.directory, reading.directory / "config.yaml"
     settings = reading.tried(lambda: load_settings(config)) if config.is_file() else None
     environment = reading.stored("environment.json", Environment)
-    command_run = reading.stored(COMMAND_RUN_FILE, CommandRun)
+    command_run = known or reading.stored(COMMAND_RUN_FILE, CommandRun)
     measurement = measurement_of(reading, settings, environment, command_run)
     samples, damaged = readable_telemetry(directory / TELEMETRY_FILE)
     reading.damaged_lines(directory / TELEMETRY_FILE, damaged, "telemetry")
@@ -157,10 +160,12 @@ def _read_training(reading: Reading) -> Found:
     state = _state(directory, settings, measurement, command_run)
     diagnosis = None
     if measurement is not None and measurement.records:
+        from hotloop.doctor.collect import other_ranks
         from hotloop.judge.diagnose import diagnose
 
+        others = other_ranks(directory, measurement) if command_run is not None else {}
         try:
-            diagnosis = diagnose(measurement)
+            diagnosis = diagnose(measurement, others=others)
         except ValueError as error:
             reading.problems.append(
                 UsageError(f"damaged step records: {error}", where=str(directory))
@@ -250,11 +255,13 @@ def _ranks(
 ) -> RankComparison | None:
     """first: the rank of the measurement; `None`: the lowest of those that are here."""
     from hotloop.core.step import readable_steps, steps_of_ranks
+    from hotloop.judge.exposure import runs_on_cpu
     from hotloop.judge.ranks import compare_ranks
 
     if measurement is None or not measurement.records:
         return None
     files = steps_of_ranks(reading.directory)
+    first_is_foreign = first is None
     first = min(files, default=0) if first is None else first
     by_rank: dict[int, Sequence[StepRecord]] = {first: measurement.records}
     for rank, path in files.items():
@@ -262,7 +269,7 @@ def _ranks(
             read = partial(readable_steps, path)
             by_rank[rank], damaged = reading.tried(read) or ([], {})
             reading.damaged_lines(path, damaged, "step record")
-    return compare_ranks(by_rank)
+    return compare_ranks(by_rank, on_cpu=first_is_foreign and runs_on_cpu(measurement))
 
 
 def ceilings_of(environment: Environment, num_threads: int | str) -> Ceilings | None:

@@ -84,7 +84,7 @@ def note_command(
     reading: Reading, run: CommandRun, measurement: Measurement | None, state: State
 ) -> None:
     """Of somebody else's command: what the probe could not do, and why there may be no step."""
-    from hotloop.doctor.collect import backwards_seen, is_attached, probe_notes
+    from hotloop.doctor.collect import backwards_seen, has_stepped, is_attached, probe_notes
     from hotloop.report.examined import why_no_step
 
     if run.ended is None:
@@ -98,8 +98,15 @@ def note_command(
     if measurement is None or not measurement.records:
         attached = is_attached(reading.directory)
         backwards = backwards_seen(reading.directory)
+        stepped = has_stepped(reading.directory)
         reading.notes.extend(
-            why_no_step(attached=attached, told=bool(found), backwards=backwards, run=run)
+            why_no_step(
+                attached=attached,
+                told=bool(found),
+                stepped=stepped,
+                backwards=backwards,
+                run=run,
+            )
         )
     if measurement is not None and measurement.census is not None:
         reading.notes.extend(measurement.census.notes)

@@ -106,6 +106,8 @@ class CollectionUse:
     seconds: float
     num_full: int
     full_s: float
+    site: str | None = None
+    """Where most full ones happened, in the user's own code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,9 @@ class Census:
     attention: tuple[str, ...] = ()
     """Attention implementations that really ran: `plain`, `sdpa:flash`, `sdpa:math`, ..."""
     optimizer: str | None = None
-    """Class and implementation, e.g. `AdamW(fused)`."""
+    """Class and implementation, e.g. `AdamW(fused)`; of classes that are not torch's with their module."""
+    optimizer_site: str | None = None
+    """`file:line` where it was constructed."""
     clipping: str | None = None
     """How gradients are clipped: `builtin` or `fused`; `None` when nothing is."""
     host_memory: str | None = None
@@ -177,6 +181,10 @@ class Census:
     """Backward passes per step."""
     profiled_step_s: float | None = None
     """Wall seconds of a step while `operators` were seen."""
+    profiled_busy_s: float | None = None
+    """Seconds of such a step in which the GPU was at work; its kernels take as long as ever then."""
+    profiled_communication_s: float | None = None
+    """Seconds of such a step in communication that no computing hid. `None`: none was seen."""
     start_s: float | None = None
     """Seconds from the start of the process to its first step: importing, building, loading."""
     planned_steps: int | None = None

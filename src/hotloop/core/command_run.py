@@ -38,9 +38,14 @@ def describe_end(returncode: int) -> str:
     """`ended with exit code 3` or `was killed by SIGKILL, ...`."""
     if returncode >= 0:
         return f"ended with exit code {returncode}"
-    try:
-        name = signal.Signals(-returncode).name
-    except ValueError:
-        name = f"signal {-returncode}"
+    name = signal_name(returncode)
     hint = ", which is what the system does when memory runs out" if name == "SIGKILL" else ""
     return f"was killed by {name}{hint}"
+
+
+def signal_name(returncode: int) -> str:
+    """`SIGKILL` of -9."""
+    try:
+        return signal.Signals(-returncode).name
+    except ValueError:
+        return f"signal {-returncode}"

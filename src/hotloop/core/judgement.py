@@ -130,6 +130,9 @@ class Breakdown:
     """Clock reads times the measured cost of one, over wall time."""
     wall_s: float = 0.0
     """Of those steps together."""
+    counted_steps: int = 0
+    """Those that the census counted: also what only their course showed to be start."""
+    counted_wall_s: float = 0.0
     device: dict[str, float] | None = None
     """Fractions of device time over the same steps; `None` where the device has no clock."""
 
@@ -262,6 +265,9 @@ class RankComparison:
     """Relative; its computing over the mean of the others', in the median step."""
     reason: str | None = None
     """Why nothing can be said."""
+    hidden: bool = False
+    """They wait inside the pass backward: `computing_s` is what lies outside of it, `waiting_s` is not
+    known and 0, `slower_by` the step over what it would take without the excess of the slowest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,9 +54,12 @@ def collect(directory: Path, run: CommandRun, environment: Environment) -> Colle
     clock = mapping_of(directory / f"clock-{rank}.json", problems)
     census = _census(directory / f"census-{rank}.json", problems)
     samples, _ = readable_telemetry(directory / TELEMETRY_FILE)
+    if census is None and records:
+        census = Census()  # of somebody else's script all the same: nothing was observed
     if census is not None:
-        census = with_foreign_load(with_throttling(census, samples), samples)
+        census = with_foreign_load(with_throttling(_as_seen(census), samples), samples)
         census = replace(census, fast_dtypes=_fast_dtypes(census, clock))
+    goes_on = bool(run.left_running) and not clock.get("finished")
     warmup = sum("warmup" in record.tags for record in records)
     measurement = Measurement(
         arm=ARM,
@@ -72,13 +75,35 @@ def collect(directory: Path, run: CommandRun, environment: Environment) -> Colle
         process_s=run.wall_s,
         started_at=run.started_at,
         # 0 tells the judge that this was a whole run.
-        returncode=None if run.ended == "interrupted" else run.returncode,
+        returncode=None if run.ended == "interrupted" or goes_on else run.returncode,
     )
     return Collected(
         measurement=measurement,
         problems=tuple(problems),
         damaged_steps=tuple(damaged_steps),
     )
+
+
+def other_ranks(directory: Path, measurement: Measurement) -> dict[int, Measurement]:
+    """What the processes that trained together with the one that is judged made, by rank."""
+    files = steps_of_ranks(directory)
+    others = {}
+    for rank in sorted(files)[1:]:
+        try:
+            records, _ = readable_steps(files[rank])
+        except HotloopError:  # said where ranks are compared
+            continue
+        census = _census(directory / f"census-{rank}.json", [])
+        if census is not None:
+            others[rank] = replace(measurement, records=tuple(records), census=_as_seen(census))
+    return others
+
+
+def _as_seen(census: Census) -> Census:
+    """A sampler that was cut off before its first line observed none."""
+    if census.lines or "lines" not in census.seen:
+        return census
+    return replace(census, seen=tuple(name for name in census.seen if name != "lines"))
 
 
 def mapping_of(path: Path, problems: list[HotloopError]) -> dict[str, Any]:
@@ -124,6 +149,14 @@ def num_under_way(measurement: Measurement | None) -> int:
 def is_attached(directory: Path) -> bool:
     """Whether the probe reported from at least one process."""
     return bool(steps_of_ranks(directory)) or any(directory.glob("*-*.json"))
+
+
+def has_stepped(directory: Path) -> bool:
+    """Whether a process began to make steps, and never came to say that it had ended."""
+    if any(directory.glob("claim-*")):
+        return True
+    clocks = [mapping_of(path, []) for path in directory.glob("clock-*.json")]
+    return any(not clock.get("finished") for clock in clocks)
 
 
 def backwards_seen(directory: Path) -> int:

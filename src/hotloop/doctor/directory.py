@@ -35,6 +35,12 @@ def make_run_directory(wanted: Path | None, name: str) -> Path:
             except FileExistsError:
                 continue
             return numbered.resolve()
+    except (NotADirectoryError, FileExistsError) as error:
+        raise UsageError(
+            "cannot make the run directory: a part of its path is a file",
+            where=str(path),
+            do="name another one with --out",
+        ) from error
     except OSError as error:
         raise storage_error(error, path, "make the run directory") from error
     raise UsageError("too many run directories", where=str(path), do="remove some, or name one with --out")  # fmt: skip

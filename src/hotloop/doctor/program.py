@@ -12,12 +12,12 @@ from pathlib import Path
 
 from hotloop import __version__
 from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun, Ended
-from hotloop.core.errors import ExitCode, UsageError
+from hotloop.core.errors import EnvironmentFailed, ExitCode, UsageError
 from hotloop.core.files import storage_error, write_json
 from hotloop.core.judgement import Diagnosis
 from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
-from hotloop.doctor.collect import collect, mapping_of, num_under_way
+from hotloop.doctor.collect import collect, mapping_of, num_under_way, other_ranks
 from hotloop.doctor.command import (
     DIRECTORY_VARIABLE,
     attached_environment,
@@ -45,6 +45,8 @@ class Examined:
     diagnosis: Diagnosis
     num_steps: int
     """Steps under way: those that the breakdown is made of."""
+    refused: EnvironmentFailed | None = None
+    """The disk did not take what came of it; what is here is all the same."""
 
 
 def examine(
@@ -82,21 +84,32 @@ def examine(
         run = _ended(run, attached, heard, directory)
         if not run.left_running:
             _tidy(directory)
-        write_json(directory / COMMAND_RUN_FILE, run)
         collected = collect(directory, run, machine)
         measurement = collected.measurement
         for problem in collected.problems:
             warn(str(problem))
         diagnosis = _judged(measurement, directory)
+        refused = _stored(directory, run, measurement, diagnosis)
+    return Examined(directory, run, diagnosis, num_under_way(measurement), refused)
+
+
+def _stored(
+    directory: Path, run: CommandRun, measurement: Measurement, diagnosis: Diagnosis
+) -> EnvironmentFailed | None:
+    """Write every stage; what the disk refuses is returned, so that the answer is not lost with it."""
+    try:
+        write_json(directory / COMMAND_RUN_FILE, run)
+        write_json(directory / "diagnosis.json", diagnosis)
         write_json(directory / "environment.json", measurement.environment)
         store_measurement(directory / MEASUREMENT_FILE, measurement)
-        write_json(directory / "diagnosis.json", diagnosis)
-    return Examined(directory, run, diagnosis, num_under_way(measurement))
+    except EnvironmentFailed as error:
+        return error
+    return None
 
 
 def _judged(measurement: Measurement, directory: Path) -> Diagnosis:
     try:
-        return diagnose(measurement)
+        return diagnose(measurement, others=other_ranks(directory, measurement))
     except ValueError as error:
         raise UsageError(
             f"damaged step records: {error}",
@@ -176,7 +189,9 @@ def _tidy(directory: Path) -> None:
     """Remove what only running processes need."""
     shutil.rmtree(directory / "path", ignore_errors=True)
     for path in directory.glob("claim-*"):
-        path.unlink(missing_ok=True)
+        # The only sign of steps where nothing else was written before the end.
+        if (directory / f"clock-{path.name.removeprefix('claim-')}.json").exists():
+            path.unlink(missing_ok=True)
 
 
 def _was_stopped(directory: Path) -> bool:

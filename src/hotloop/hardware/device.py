@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from pathlib import Path
 
 import torch
 

@@ -9,14 +9,20 @@ from hotloop.core.judgement import Breakdown
 from hotloop.core.measurement import Measurement
 from hotloop.judge.attribute import STARTING_UP
 from hotloop.judge.exposure import is_foreign, recurring, runs_on_cpu
+from hotloop.judge.together import hides_waiting
 from hotloop.judge.waiting import is_crowded, training_loader
 
 CLOSURE_LIMIT = 0.005
 """Phases that miss more of wall time than this are reported as such."""
 
+_LEFT_OUT = {
+    "compile": "in which something was compiled",
+    "profiled": "under torch's profiler",
+    "resumed": "that went on after a pause",
+}
 _LOOKED_AT = {
     "loaders": "why data is waited for: no DataLoader was watched",
-    "lines": "the script's own lines: they were not sampled",
+    "lines": "the script's own lines: not observed",
     "operators": "precision of products, attention, short operations, threads: the operations of a step "
     "were not looked at",
     "logs": "the calls that log: not watched",
@@ -46,19 +52,26 @@ def _of_time(measurement: Measurement, breakdown: Breakdown) -> list[str]:
     missing = []
     starting = STARTING_UP - {"warmup"}
     left_out = [r for r in measurement.records if starting & set(r.tags) and "warmup" not in r.tags]
-    if left_out:
-        tags = sorted({tag for record in left_out for tag in record.tags} & starting)
-        steps = "step" if len(left_out) == 1 else "steps"
-        missing.append(
-            f"{len(left_out)} counted {steps} with {', '.join(tags)}: not in the breakdown"
-        )
+    for tag, why in _LEFT_OUT.items():
+        num = sum(next(t for t in _LEFT_OUT if t in record.tags) == tag for record in left_out)
+        if num:
+            missing.append(f"{num} {'step' if num == 1 else 'steps'} {why}: not in the breakdown")
     if breakdown.closure_error_fraction > CLOSURE_LIMIT:
         missing.append(
             f"{breakdown.closure_error_fraction:.1%} of wall time: phases and wall time disagree"
         )
     if breakdown.device is None and not runs_on_cpu(measurement):
-        missing.append("device time: without it a host wait can not be told from a busy device")
+        missing.append(_no_device_time(measurement))
     return missing
+
+
+def _no_device_time(measurement: Measurement) -> str:
+    if any(record.device for record in measurement.records):
+        return (
+            "when the device idled: its kernels were not seen, and the gaps between them not without "
+            "them; so no wait of the host is called lost time"
+        )
+    return "device time: without it a host wait can not be told from a busy device"
 
 
 def _of_model(census: Census) -> list[str]:
@@ -79,6 +92,11 @@ def _of_script(measurement: Measurement, census: Census) -> list[str]:
     if not runs_on_cpu(measurement):
         asked = {**_LOOKED_AT, **_ON_AN_ACCELERATOR}
     missing = [words for name, words in asked.items() if name not in census.seen]
+    if hides_waiting(measurement):
+        missing.append(
+            "waiting for the other processes: where it happens inside the pass backward, it is not "
+            "told from computing"
+        )
     if "operators" in census.seen and not (census.operators and census.profiled_step_s):
         missing.append("the operations of a step: none was seen")
     if census.collections is None:
@@ -92,8 +110,8 @@ def _of_script(measurement: Measurement, census: Census) -> list[str]:
         missing.append("the time to make a batch: not observed")
     if is_crowded(census):
         missing.append(
-            f"what waits for a disk and what for its turn: other programs kept "
-            f"{census.foreign_busy:.0%} of the machine's CPUs busy"
+            f"what waits for a disk and what for its turn, and a step by itself: other programs "
+            f"kept {census.foreign_busy:.0%} of the machine's CPUs busy"
         )
     if census.cpu_busy is None:
         missing.append("how busy the CPUs were: not observed")

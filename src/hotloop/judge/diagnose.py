@@ -17,6 +17,7 @@ from hotloop.judge.exposure import exposed_phase, is_foreign, runs_on_cpu
 from hotloop.judge.findings import FINDINGS
 from hotloop.judge.operations import is_moving, is_updating, operations
 from hotloop.judge.thresholds import HIGH, MODERATE
+from hotloop.judge.together import hides_waiting, with_other_ranks
 from hotloop.judge.warmup import tag_warmup
 from hotloop.judge.worth import worth
 
@@ -43,11 +44,15 @@ MOVING = 0.5
 """Share of a step in long operations with hardly any arithmetic from which memory bounds it."""
 
 
-def diagnose(measurement: Measurement) -> Diagnosis:
+def diagnose(
+    measurement: Measurement, *, others: Mapping[int, Measurement] | None = None
+) -> Diagnosis:
     """Breakdown, bound and ranked findings of one process. Raises `ValueError` for damaged records.
 
-    The first steps of somebody else's script are judged by how they went: see `warmup`.
+    The first steps of somebody else's script are judged by how they went: see `warmup`. others: the
+    ranks that trained together with it, of which only their own code is judged.
     """
+    counted = under_way(measurement.records)
     if is_foreign(measurement.census):
         measurement = replace(measurement, records=tag_warmup(measurement.records))
     records = measurement.records
@@ -60,10 +65,20 @@ def diagnose(measurement: Measurement) -> Diagnosis:
     if not any(record.host for record in kept):
         return Diagnosis(None, steps, not_examined=("phases: only a step clock was carried",))
     census = measurement.census
-    breakdown = attribute(records, clock_read_s=census.clock_read_s if census else None)
+    breakdown = attribute(
+        records, clock_read_s=census.clock_read_s if census else None, census=census
+    )
+    breakdown = replace(
+        breakdown,
+        counted_steps=len(counted),
+        counted_wall_s=math.fsum(record.wall_s for record in counted),
+    )
     found = [module.find(measurement, breakdown) for module in FINDINGS.values()]
-    findings = tuple(sorted((f for f in found if f is not None), key=_rank))
+    own = [finding for finding in found if finding is not None]
+    findings = tuple(sorted(with_other_ranks(own, others or {}), key=_rank))
     bound = bound_of(breakdown.fractions, breakdown.device, on_cpu=runs_on_cpu(measurement))
+    if bound in ("compute", "balanced") and hides_waiting(measurement):
+        bound = None
     return Diagnosis(
         bound=_named_bound(bound, measurement, breakdown, findings),
         steps=steps,
@@ -72,14 +87,16 @@ def diagnose(measurement: Measurement) -> Diagnosis:
         findings=findings,
         probe_overhead_fraction=breakdown.probe_overhead_fraction,
         not_examined=tuple(not_examined(measurement, breakdown)),
-        worth=worth(measurement, findings) if is_foreign(census) else None,
+        worth=worth(measurement, findings, counted_steps=len(counted))
+        if is_foreign(census)
+        else None,
     )
 
 
 def bound_of(
     host: Mapping[str, float], device: Mapping[str, float] | None, *, on_cpu: bool
 ) -> Bound | None:
-    """What most limits the step, by exposed time.
+    """What most limits the step, by exposed time: the largest wait, or a larger update.
 
     A host wait is exposed only while the device idles, so on an accelerator each share is capped by
     the idle share of the device. `None` on an accelerator without device clocks: there the host
@@ -92,7 +109,8 @@ def bound_of(
         return None
     exposed = {phase: min(host.get(phase, 0.0), idle) for phase in WASTE}
     worst = max(exposed, key=lambda phase: exposed[phase])
-    if exposed[worst] >= MODERATE:
+    updating = host.get("optimizer", 0.0) if device is None else 0.0
+    if exposed[worst] >= MODERATE and not (updating >= HIGH and updating > exposed[worst]):
         return WASTE[worst]
     if device is not None:
         if device.get("communication", 0.0) >= HIGH:
@@ -150,7 +168,8 @@ def _rank(finding: Finding) -> tuple[bool, float, str]:
 
 
 def _steps(records: tuple[StepRecord, ...]) -> Steps:
-    counted = [record for record in records if "warmup" not in record.tags]
+    # Under our profiler a step takes as long as the profiler does.
+    counted = [record for record in records if not {"warmup", "profiled"} & set(record.tags)]
     for record in counted:
         if not (math.isfinite(record.wall_s) and record.wall_s > 0):
             raise ValueError(f"step {record.step} took {record.wall_s} s")
@@ -160,7 +179,7 @@ def _steps(records: tuple[StepRecord, ...]) -> Steps:
     complete = bool(counted)
     return Steps(
         measured=len(counted),
-        warmup=len(records) - len(counted),
+        warmup=sum("warmup" in record.tags for record in records),
         median_s=float(np.median([record.wall_s for record in counted])) if counted else None,
         tokens_per_s=sum(tokens) / wall if complete and len(tokens) == len(counted) else None,
         samples_per_s=sum(samples) / wall if complete and len(samples) == len(counted) else None,

@@ -52,7 +52,7 @@ def gain_without(share: float) -> float:
 
 def share_of_wall(breakdown: Breakdown, seconds: float) -> float:
     """Seconds of the census over the wall time of the steps that they were counted in."""
-    return seconds / breakdown.wall_s if breakdown.wall_s > 0 else 0.0
+    return seconds / breakdown.counted_wall_s if breakdown.counted_wall_s > 0 else 0.0
 
 
 def seconds_of(calls: Iterable[CallUse]) -> float:

@@ -33,7 +33,7 @@ Cause = Literal[
     "unknown", "serial", "collate", "too_few_workers", "cpus_full", "io", "jitter", "overhead",
     "others", "copying",
 ]  # fmt: skip
-"""No findings: `others`, the programs that fill the machine (`not_examined` tells of them); `copying`:
+"""No findings: `others`, programs that fill the machine and may be why (`not_examined` tells of them); `copying`:
 whole batches are copied from memory, which nothing does faster."""
 
 
@@ -70,7 +70,7 @@ def why_waiting(measurement: Measurement, breakdown: Breakdown) -> Waiting | Non
     if census is None or loader is None:
         return Waiting("unknown", share, None)
     step_s = breakdown.wall_s / breakdown.num_steps
-    batches = loader.num_batches / breakdown.num_steps
+    batches = loader.num_batches / breakdown.counted_steps
     busy = None
     if loader.num_workers and loader.fetch_s is not None:
         busy = min(loader.fetch_s * batches / (loader.num_workers * step_s), 1.0)
@@ -118,8 +118,9 @@ def _turns_got(
 def _cause_without(loader: LoaderUse, cpus: float | None, turns: float | None) -> Cause:
     """turns: the part of its CPU time that a fetch can have got at most; `None`: not known."""
     cpu = loader.fetch_cpu_fraction
-    if cpu is not None and turns is not None and cpu <= IDLE_FETCH * turns:
-        return "io"
+    if cpu is not None and cpu <= IDLE_FETCH:
+        # Most of the time it did not compute: it waited for a disk, or for its turn.
+        return "io" if turns is not None and cpu <= IDLE_FETCH * turns else "others"
     if cpus is not None and cpus < 2:
         return "cpus_full"  # a worker would take its time from the training
     samples = loader.batch_size or 0
@@ -151,12 +152,12 @@ def _cause_with_workers(
         if full or (full is None and loader.num_workers >= cpus):
             return "cpus_full"
         return "collate" if _mostly_collates(loader) else "too_few_workers"
+    if shared:
+        return "others"  # workers that are not busy, and late: somebody else has the CPUs
     if loader.wait_s is None:
         return "unknown"
     if loader.wait_s > OVERHEAD_MARGIN * loader.fetch_s and saved >= NOTICEABLE:
         return "overhead"
-    if shared:
-        return "others"  # workers that are not busy, and late: somebody else has the CPUs
     if late >= NOTICEABLE and loader.wait_p99_s is not None:
         return "jitter" if loader.wait_p99_s >= JITTER_TIMES * loader.wait_s else "unknown"
     return "unknown"
@@ -222,7 +223,7 @@ def _steps_of_epoch(measurement: Measurement, breakdown: Breakdown) -> float | N
     """From the loader where it knows, else from what lies between two first batches."""
     loader = training_loader(measurement.census)
     if loader is not None and loader.per_epoch and loader.num_batches:
-        return max(loader.per_epoch * breakdown.num_steps / loader.num_batches, 1.0)
+        return max(loader.per_epoch * breakdown.counted_steps / loader.num_batches, 1.0)
     at = [i for i, r in enumerate(under_way(measurement.records)) if "epoch" in r.tags]
     return (at[-1] - at[0]) / (len(at) - 1) if len(at) > 1 else None
 

@@ -30,7 +30,8 @@ def tag_warmup(records: Sequence[StepRecord]) -> tuple[StepRecord, ...]:
     Steady from the first step on from which `WINDOW` steps in a row have no compiling among them and
     a median that is at most 10 % above that of the second half. Steps that were tagged stay so. With
     fewer than four windows of steps, or where nothing is steady in the first half, nothing is added:
-    what is slow all the time is not a start.
+    what is slow all the time is not a start. Steps after torch's profiler was at work have no say where
+    enough lie before it: what it frees changes how memory is given back, and a CPU's steps get faster.
     """
     number = first_steady(records)
     if not number:
@@ -46,6 +47,9 @@ def tag_warmup(records: Sequence[StepRecord]) -> tuple[StepRecord, ...]:
 def first_steady(records: Sequence[StepRecord]) -> int | None:
     """Index of the first record that counts; `None` where that can not be told."""
     tagged = max((i + 1 for i, r in enumerate(records) if "warmup" in r.tags), default=0)
+    profiled = next((i for i, r in enumerate(records) if "profiled" in r.tags), len(records))
+    if profiled - tagged >= 4 * WINDOW:
+        records = records[:profiled]
     if len(records) - tagged < 4 * WINDOW:
         return None
     later = [

@@ -15,8 +15,9 @@ Needs the standard library and torch alone.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -60,6 +61,36 @@ class WatchedMethod:
         self._around = both
 
 
+class WatchedBuiltin:
+    """Stands in for a function written in C: no descriptor, so that as an attribute of a class it binds nobody."""
+
+    def __init__(self, original: Any, around: Around) -> None:
+        _untraced(WatchedBuiltin.__call__, around)
+        self._original = original
+        self._around = around
+        self.__name__ = original.__name__
+        self.__qualname__ = original.__qualname__
+        self.__module__ = original.__module__
+        self.__doc__ = original.__doc__
+        for kept in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
+            if original in kept:
+                kept.add(self)  # programs ask whether a function is in there
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return self._original(*args, **kwargs)
+        return self._around(self._original, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def __repr__(self) -> str:
+        return repr(self._original)
+
+    def __reduce__(self) -> str:
+        return str(self.__name__)
+
+
 def around_method(
     owner: type, name: str, around: Around, *, applies: Callable[[Any], bool] | None = None
 ) -> None:
@@ -77,6 +108,9 @@ def around_method(
 def around_call(owner: Any, name: str, around: Around) -> None:
     """Watch a function of a module, or a method of a class; what is traced calls the original."""
     original = getattr(owner, name)
+    if isinstance(original, (BuiltinFunctionType, WatchedBuiltin)):
+        setattr(owner, name, WatchedBuiltin(original, around))
+        return
 
     @functools.wraps(original)
     def watched(*args: Any, **kwargs: Any) -> Any:

@@ -62,8 +62,14 @@ def parameter_dtypes(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
 
 
 def describe_optimizer(optimizer: torch.optim.Optimizer) -> str:
-    """`AdamW(fused)`, `AdamW(foreach)`, or the class alone where torch chose by itself."""
-    name = type(optimizer).__name__
+    """`AdamW(fused)`, `AdamW(foreach)`, or the class alone where torch chose by itself.
+
+    A class that is not torch's own has its module before it: `bitsandbytes.optim.AdamW`.
+    """
+    kind = type(optimizer)
+    name = kind.__name__
+    if not kind.__module__.startswith(("torch.optim.", "hotloop.")):
+        name = f"{kind.__module__}.{name}"
     for how in ("fused", "foreach"):
         if optimizer.param_groups and all(group.get(how) for group in optimizer.param_groups):
             return f"{name}({how})"

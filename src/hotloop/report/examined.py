@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-from hotloop.core.command_run import CommandRun, describe_end
+from hotloop.core.command_run import CommandRun, describe_end, signal_name
 from hotloop.core.judgement import Diagnosis
 from hotloop.report import numbers
+from hotloop.report.headline import cause
 from hotloop.report.numbers import percent
 
 NO_STEPS = (
@@ -17,8 +18,12 @@ NO_STEPS = (
 )
 
 NOT_ATTACHED = (
-    "nothing of ours was loaded: no torch was imported, or by an interpreter that does not read "
-    "PYTHONPATH (`-I`, `-E`, `-S`, `env -i`)"
+    "nothing of it was recorded: it imported no torch, or did so in an interpreter that does not read "
+    "PYTHONPATH (`-I`, `-E`, `-S`, `env -i`), or it ended at once (`os._exit`)"
+)
+NOT_WRITTEN = "it made at least one step, and ended before its steps were written"
+ENDED_BEFORE = (
+    "it ended before anything of it was recorded: whether it used torch by then is not known"
 )
 
 
@@ -28,26 +33,38 @@ def examined_answer(run: CommandRun, diagnosis: Diagnosis | None, *, num_steps: 
     if diagnosis is None or not num_steps:
         seen = diagnosis.steps.warmup if diagnosis is not None else 0
         what = (
-            "No step was seen"
+            "No step was recorded"
             if not seen
             else f"Only {numbers.count(seen)} steps of warm-up were seen"
         )
         return f"{what}: {end}." if end else f"{what}."
-    sentence = held_back(diagnosis)
-    best = next((each for each in diagnosis.findings if not each.gain_is_loose), None)
-    if best is not None:
-        where = f", {best.site}" if best.site is not None else ""
-        cause = f"{best.title[0].lower()}{best.title[1:]}"
-        sentence += f"; without {best.code} ({cause}{where}) at most "
-        sentence += f"{numbers.ratio(best.gain_at_most)} as fast"
-    elif not diagnosis.findings:
-        sentence += "; nothing was found that would make it faster"
+    sentence = _main_clause(diagnosis)
     few = "" if num_steps >= FEW_STEPS else f" Only {num_steps} steps say so."
     return f"{sentence[0].upper()}{sentence[1:]}{f'; {end}' if end else ''}.{few}"
 
 
 FEW_STEPS = 5
 """Steps below which the answer says how little it rests on."""
+WORTH_SAYING = 1.05
+"""A finding that could gain less is not what holds a training back."""
+
+
+def _main_clause(diagnosis: Diagnosis) -> str:
+    """The first finding with its own share and gain; where none gains enough, what bounds the step."""
+    gains = (f for f in diagnosis.findings if not f.gain_is_loose)
+    best = next((f for f in gains if f.gain_at_most >= WORTH_SAYING), None)
+    if best is not None:
+        where = f", {best.site}" if best.site is not None else ""
+        title = f"{best.title[0].lower()}{best.title[1:]}"
+        clause = cause(best, who="the training" if diagnosis.device is None else "the device")
+        gain = numbers.ratio(best.gain_at_most)
+        return f"{clause}; without {best.code} ({title}{where}) at most {gain} as fast"
+    bound = held_back(diagnosis)
+    if diagnosis.worth is not None and diagnosis.worth.answer == "not known":
+        return bound if diagnosis.bound is None else f"{bound}; what would help is not known"
+    small = f"{numbers.percent(WORTH_SAYING - 1)} faster"
+    loose = any(f.gain_is_loose for f in diagnosis.findings)
+    return bound if loose else f"{bound}; nothing was found that would make it {small}"
 
 
 def held_back(diagnosis: Diagnosis) -> str:
@@ -140,7 +157,7 @@ def command_rows(run: CommandRun) -> list[tuple[str, str]]:
             ended = f"by itself, with exit code 0,{took}"
         case "failed":
             assert run.returncode is not None
-            ended = f"{describe_end(run.returncode)}{took}; its own message is in its output"
+            ended = _row_of_failure(run.returncode, took)
         case "enough_steps":
             ended = f"by `--steps {run.steps}`{took}, without its own ending"
         case "interrupted":
@@ -161,15 +178,28 @@ def command_rows(run: CommandRun) -> list[tuple[str, str]]:
     return rows
 
 
-def why_no_step(*, attached: bool, told: bool, backwards: int, run: CommandRun) -> list[str]:
-    """What a reader should know where no step was seen.
+def _row_of_failure(returncode: int, took: str) -> str:
+    if returncode >= 0:
+        return f"with exit code {returncode}{took}; its own message is in its output"
+    name = signal_name(returncode)
+    hint = "; the system does that when memory runs out" if name == "SIGKILL" else ""
+    return f"killed by {name}{took}{hint}"
 
-    told: the probe itself said why; backwards: passes backward that it saw all the same.
+
+def why_no_step(
+    *, attached: bool, told: bool, stepped: bool, backwards: int, run: CommandRun
+) -> list[str]:
+    """What a reader should know where no step was recorded.
+
+    attached: a process that used torch told at its end what it saw; told: the probe itself said why;
+    stepped: a process began to make steps; backwards: passes backward that were seen all the same.
     """
     if run.ended is None:
         return []
+    if stepped:
+        return [NOT_WRITTEN]
     if not attached:
-        return [] if told else [NOT_ATTACHED]
+        return [] if told else [NOT_ATTACHED if run.ended == "by_itself" else ENDED_BEFORE]
     if run.ended != "by_itself" and not backwards:
         return ["it ended before its first step"]
     passes = "1 pass backward" if backwards == 1 else f"{backwards:,} passes backward"

@@ -59,7 +59,8 @@ def render_diagnosis(diagnosis: Diagnosis) -> str:
         parts.append(render_breakdown(diagnosis.breakdown))
     if diagnosis.device:
         parts.append(render_breakdown(diagnosis.device, title="what the device does meanwhile"))
-    parts.append(render_findings(diagnosis.findings))
+    if diagnosis.breakdown or diagnosis.findings:
+        parts.append(render_findings(diagnosis.findings))
     if diagnosis.trials:
         parts.append(render_ledger(diagnosis.trials))
     if diagnosis.worth is not None:
@@ -162,12 +163,16 @@ def _speed_line(diagnosis: Diagnosis) -> str:
     elif steps.samples_per_s is not None:
         speed = numbers.rate(steps.samples_per_s, "samples")
     else:
-        speed = "speed not known"
+        speed = ""
+    if not steps.measured:
+        return ""
     parts = []
     if steps.median_s is not None:
         parts.append(f"{numbers.seconds(steps.median_s)} per step (median)")
     # Named apart from the median: slow steps (compile, evaluation) count here.
-    parts.append(f"{speed} over all {steps.measured} steps after {steps.warmup} of warm-up")
+    count = "1 step" if steps.measured == 1 else f"{steps.measured:,} steps"
+    warmup = f"{count} after {steps.warmup:,} of warm-up"
+    parts.append(f"{speed} over all {warmup}" if speed else warmup)
     if diagnosis.bound:
         parts.append(f"bound by: {diagnosis.bound}".replace("bound by: balanced", "balanced"))
     return ", ".join(parts)

@@ -20,6 +20,7 @@ from types import FrameType
 from hotloop.core.errors import UsageError
 from hotloop.trial import watchdog
 from hotloop.trial.process import GRACE_S, Tick
+from hotloop.trial.witness import Witness
 
 INTERRUPT_GRACE_S = 30.0
 """Seconds that a command has after Ctrl-C to end by itself: it may be saving a checkpoint."""
@@ -103,10 +104,10 @@ def run_attached(
     """
     started_at, start = time.time(), time.perf_counter()
     process = _start(command, env)
-    guard = _start_watchdog(token, process.pid)
+    guard, witness = _start_watchdog(token, process.pid), Witness()
     try:
         started(process.pid)
-        ended = _attend(process, start, heard, has_enough, tick, say)
+        ended = _attend(process, start, heard, witness, has_enough, tick, say)
         wall_s = time.perf_counter() - start
         left: tuple[int, ...] = ()
         if not ended or heard.signals or has_enough():
@@ -116,6 +117,7 @@ def run_attached(
         returncode = process.wait()
         return Attached(returncode, wall_s, started_at, not ended, left)
     finally:
+        witness.release()
         _release(guard)
 
 
@@ -167,6 +169,7 @@ def _attend(
     process: subprocess.Popen[bytes],
     start: float,
     heard: Heard,
+    witness: Witness,
     has_enough: Callable[[], bool],
     tick: Tick,
     say: Callable[[str], None],
@@ -181,9 +184,10 @@ def _attend(
             since = now - heard.first_at
             if len(heard.signals) > 1 or since >= INTERRUPT_GRACE_S:
                 return False
-            if not passed_on and since >= FORWARD_AFTER_S and not _from_terminal(heard.signals[0]):
-                process.send_signal(heard.signals[0])
+            if not passed_on and since >= FORWARD_AFTER_S:
                 passed_on = True
+                if not witness.saw(heard.signals[0]):
+                    process.send_signal(heard.signals[0])
             if not told and since >= 2 * FORWARD_AFTER_S:
                 say(
                     f"the command has not ended yet; it has {INTERRUPT_GRACE_S:g} s, Ctrl-C again "
@@ -196,17 +200,6 @@ def _attend(
         elif has_enough():
             enough_at = now
     return True
-
-
-def _from_terminal(number: int) -> bool:
-    """Whether the terminal sends it to every process of the group: the command has it already."""
-    if number == signal.SIGTERM:
-        return False
-    try:
-        with open("/dev/tty", "rb", buffering=0) as terminal:
-            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
-    except (OSError, AttributeError):
-        return False
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
-from hotloop.probe.attach.boundary import BACKWARDS_WITHOUT_UPDATE, FORWARDS_WITHOUT_BACKWARD
+from hotloop.probe.attach.boundary import (
+    BACKWARDS_WITHOUT_UPDATE,
+    FORWARDS_WITHOUT_BACKWARD,
+    MOST_UPDATES,
+)
 
 
 def test_step_ends_with_the_update_and_its_losses_are_the_scripts(run) -> None:  # type: ignore[no-untyped-def]
@@ -44,6 +48,20 @@ for _ in range(20):
     assert {record.loss is not None for record in ended.steps} == {True}
 
 
+def test_trainings_one_after_the_other_are_all_counted(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+first, second = build(0), build(1)
+print(json.dumps([train(*first, 30), train(*second, 60)]))
+""")
+    long = [record for record in ended.steps if "resumed" in record.tags]
+    assert [record.step for record in long] == [30]
+    assert len(ended.steps) == 30 + 60 - MOST_UPDATES
+    first, second = ended.last
+    assert [record.loss for record in ended.steps[:30]] == first
+    assert [record.loss for record in ended.steps[31:]] == second[MOST_UPDATES + 1 :]
+    assert any("another one took over" in note for note in ended.census.notes)
+
+
 def test_script_whose_optimizer_never_steps_steps_with_backward(run) -> None:  # type: ignore[no-untyped-def]
     ended = run(f"""
 model, optimizer = build()
@@ -66,6 +84,30 @@ for _ in range(20):
         for p in model.parameters(): p.sub_(p.grad, alpha=0.01); p.grad = None
 """)
     assert len(ended.steps) == 20
+
+
+def test_script_without_any_module_steps_with_each_backward(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+w = torch.ones(8, requires_grad=True)
+for _ in range(40):
+    (w * 2).sum().backward()
+    with torch.no_grad(): w -= 0.01 * w.grad; w.grad.zero_()
+""")
+    assert ended.clock["boundary"] == "backward"
+    assert len(ended.steps) == 40
+
+
+def test_passes_backward_before_the_first_module_are_forgotten(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+w = torch.ones(8, requires_grad=True)
+for _ in range(3): (w * 2).sum().backward()
+model = torch.nn.Linear(8, 1)
+for _ in range(20):
+    y = model(torch.ones(4, 8))
+    y.sum().backward(retain_graph=True); y.mean().backward()
+""")
+    assert [record.step for record in ended.steps] == list(range(20))
+    assert any("until a module went forward" in note for note in ended.census.notes)
 
 
 def test_script_that_never_calls_backward_steps_with_forward(run) -> None:  # type: ignore[no-untyped-def]

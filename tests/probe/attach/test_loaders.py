@@ -61,6 +61,21 @@ def test_loader_is_described_and_its_batches_are_timed(run, workers: int, contex
     assert names == {"steps", "census", "clock", "claim"}
 
 
+def test_every_epoch_is_of_the_same_loader_once_the_interpreter_has_specialized(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, optimizer = build()
+data = torch.utils.data.TensorDataset(torch.ones(32, 8))
+loader = torch.utils.data.DataLoader(data, batch_size=4)
+def epoch():
+    for index, (x,) in enumerate(loader):
+        optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
+for _ in range(12): epoch()
+""")
+    assert [use.num_epochs for use in ended.census.loaders] == [12]
+    starts = [record.step for record in ended.steps if "epoch" in record.tags]
+    assert starts == [8 * number for number in range(1, 12)]
+
+
 def test_loader_of_another_thread_is_not_booked(run) -> None:  # type: ignore[no-untyped-def]
     ended = run("""
 import queue, threading

@@ -98,12 +98,47 @@ train(model, optimizer, 2)
 def test_pass_without_gradients_in_every_step_sets_no_step_apart(run) -> None:  # type: ignore[no-untyped-def]
     ended = run("""
 model, optimizer = build()
+teacher, _ = build()
+teacher.eval()
 for step in range(30):
-    with torch.no_grad(): model(torch.ones(4, 8))
+    with torch.no_grad(): teacher(torch.ones(4, 8))
     train(model, optimizer, 1)
 """)
     assert sum("eval" in record.tags for record in ended.counted) == 0
     assert all(record.host["eval"] > 0 for record in ended.counted)
+
+
+def test_agent_that_plays_between_updates_does_not_evaluate(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+agent, optimizer = build()
+def play():
+    for _ in range(5):
+        with torch.no_grad(): agent(torch.ones(4, 8))
+        time.sleep(0.004)
+for _ in range(10):
+    play()
+    train(agent, optimizer, 3)
+""")
+    assert ended.census.evaluations == ()
+    assert not any("eval" in record.tags or "eval" in record.host for record in ended.steps)
+    after_play = [record for record in ended.counted if record.step % 3 == 0]
+    assert after_play
+    assert all(record.host["unattributed"] > 0.02 for record in after_play)
+
+
+def test_batches_of_a_loader_without_gradients_evaluate_in_any_mode(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, optimizer = build()
+loader = torch.utils.data.DataLoader(torch.ones(16, 8), batch_size=4)
+for step in range(40):
+    train(model, optimizer, 1)
+    if step % 10 == 9:
+        with torch.no_grad():
+            for x in loader: model(x); time.sleep(0.004)
+train(model, optimizer, 1)
+""")
+    assert [record.step for record in ended.steps if "eval" in record.tags] == [10, 20, 30, 40]
+    assert all(r.host["eval"] > 3 * 0.004 for r in ended.steps if "eval" in r.tags)
 
 
 def test_what_makes_a_save_last_belongs_to_it_and_nothing_else_does(run) -> None:  # type: ignore[no-untyped-def]

@@ -156,7 +156,7 @@ def test_what_was_flushed_stays_when_the_process_is_killed(run) -> None:  # type
 def test_failure_of_the_probe_is_noted_and_the_script_goes_on(run) -> None:  # type: ignore[no-untyped-def]
     ended = run("""
 from hotloop.probe.attach.watch import Watch
-Watch._closing_tags = lambda self: 1 / 0
+Watch._tag_unlike = lambda self: 1 / 0
 print(len(train(*build(), 20)))
 """)
     assert ended.last == 20
@@ -187,3 +187,107 @@ for (x,) in loader:
     steps = [record for record in ended.counted if not record.tags]
     fraction = read_s * sum(r.clock_reads for r in steps) / sum(r.wall_s for r in steps)
     assert 0 < fraction < 0.05
+
+
+def test_who_asks_whether_torch_is_there_before_importing_it_is_watched(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run(
+        """
+import importlib.util, os, sys
+os.mkdir("tensorboardX"); open("tensorboardX/__init__.py", "w").close()
+with open("tensorboardX/writer.py", "w") as file:
+    file.write("import time\\nclass SummaryWriter:\\n    def add_scalar(self): time.sleep(0.001)\\n")
+sys.path.insert(0, os.getcwd())
+for _ in range(2): assert importlib.util.find_spec("torch")
+import torch
+for _ in range(2): assert importlib.util.find_spec("tensorboardX.writer")
+from tensorboardX.writer import SummaryWriter
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(20):
+    model(torch.ones(4, 8)).square().mean().backward(); optimizer.step()
+    SummaryWriter().add_scalar()
+""",
+        model="",
+    )
+    assert len(ended.steps) == 20
+    assert [use.what for use in ended.census.logs] == ["SummaryWriter.add_scalar"]
+
+
+WITHOUT_NUMPY = """
+sys.modules["numpy"] = None
+data = [torch.ones(8) for _ in range(32)]
+model, optimizer = build()
+for batch in torch.utils.data.DataLoader(data, batch_size=2):
+    optimizer.zero_grad()
+    model(batch).sum().backward()
+    optimizer.step()
+"""
+BUILTINS = """
+import pickle
+class Printing:
+    log = print
+    move = os.replace
+Printing().log("as an attribute of a class")
+open("a", "w").close()
+Printing().move("a", "b")
+print(os.rename in os.supports_dir_fd, os.path.exists("b"), print.__name__, pickle.loads(pickle.dumps(print)) is print)
+train(*build(), 15)
+"""
+DEEP = """
+class Nest(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+    def forward(self, x): return self.inner(x)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(300): model = Nest(model)
+for _ in range(15):
+    optimizer.zero_grad()
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+"""
+ON_A_THREAD = """
+import threading
+thread = threading.Thread(target=lambda: train(*build(), 42))
+thread.start()
+thread.join()
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("code", [WITHOUT_NUMPY, BUILTINS, DEEP, ON_A_THREAD])
+def test_script_that_relies_on_what_a_hook_could_change(run, code: str) -> None:  # type: ignore[no-untyped-def]
+    ended, plain = run(code), run(code, watched=False)
+    assert (ended.returncode, ended.out) == (0, plain.out)
+    assert plain.returncode == 0
+    assert len(ended.steps) >= 15
+
+
+def test_an_update_that_raised_does_not_stay_open(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, optimizer = build()
+other = torch.optim.LBFGS(model.parameters())
+def fails(): raise ValueError
+for step in range(40):
+    if step == 5:
+        try:
+            other.step(fails)
+        except ValueError:
+            pass
+    train(model, optimizer, 1)
+    time.sleep(0.01)
+""")
+    assert sum(record.host["optimizer"] for record in ended.counted) < 0.1
+    assert sum(record.host["unattributed"] for record in ended.counted) > 0.2
+
+
+def test_the_optimizer_is_named_with_its_place_and_whose_it_is(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+class AdamW(torch.optim.SGD): pass
+model, _ = build()
+optimizer = AdamW(model.parameters(), lr=0.1)
+train(model, optimizer, 20)
+""")
+    assert ended.census.optimizer == "__main__.AdamW"
+    assert ended.census.optimizer_site.startswith("train.py:")

@@ -6,7 +6,8 @@ it can, another finding names it (HL102 to HL106, HL109, HL110).
 
 Evidence. `data_wait_fraction`: seconds in the phase `data_wait` over wall seconds, waits for the first
 batch of an epoch left out where they are known; on an accelerator at most the share in which it idled;
-reported from 0.05, with workers from 0.1. `num_workers`: workers of the loader, where it was seen.
+reported from 0.05, with workers from 0.1 and only where other programs do not fill the machine.
+`num_workers`: workers of the loader, where it was seen.
 
 Gain at most. `1 / (1 - data_wait_fraction)`: the step without any wait. Reached when workers prepare a
 batch in less time than the rest of the step takes and a core is free for them; with fewer cores the

@@ -5,8 +5,8 @@ itself, and the model computes nothing meanwhile. Most of that time is the datas
 
 Evidence. `data_wait_fraction`: exposed waits over wall time (on an accelerator at most the share in
 which it idled); reported from 0.05. `fetch_s`, `collate_s`: median seconds to make one batch, and the
-part in the collate function. `fetch_cpu_fraction`: CPU over wall seconds meanwhile; high, so it
-computes and does not wait for a disk (HL106). `in_memory`: the dataset is tensors or arrays.
+part in the collate function. `fetch_cpu_fraction`: CPU over wall seconds meanwhile; above 0.5, so it
+computes and waits neither for a disk (HL106) nor for its turn. `in_memory`: the dataset is tensors or arrays.
 
 Gain at most. `1 / (1 - data_wait_fraction)`: the step without any wait. `n` workers bring it to
 `max(S - W, t / n)` with step `S`, wait `W` and `t` to make a batch (DS-Analyzer, VLDB 2021), as far as

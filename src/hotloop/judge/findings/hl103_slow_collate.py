@@ -4,7 +4,8 @@ What it means. The step waits for data, and at least half of the time to make a 
 collate function: padding, stacking, converting, tokenizing a whole batch.
 
 Evidence. `data_wait_fraction`: exposed waits over wall time; reported from 0.05. `collate_s` of
-`fetch_s`: median seconds per batch in the collate function, and in all. `num_workers`.
+`fetch_s`: median seconds per batch in the collate function, and in all. `num_workers`. Making a batch
+must take CPU time for more than half of that (else HL106), and workers be busy (else HL110).
 
 Gain at most. `1 / (1 - data_wait_fraction)`: the step without any wait; a collate function that costs
 nothing gains at most as much.

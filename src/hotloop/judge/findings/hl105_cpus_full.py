@@ -21,10 +21,11 @@ What can go wrong. Stored results take disk, and freeze random augmentation that
 
 from __future__ import annotations
 
+from hotloop.core.census import Census
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
 from hotloop.judge.exposure import cpus_of, gain_without
-from hotloop.judge.waiting import why_waiting
+from hotloop.judge.waiting import is_crowded, why_waiting
 
 CODE = "HL105"
 TITLE = "Making batches takes more CPU than there is"
@@ -48,6 +49,18 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "fetch_s": loader.fetch_s,
             "foreign_busy": measurement.census.foreign_busy if measurement.census else None,
         },
-        advice="More workers will not help. Make samples cheaper: decode and resize once and store "
-        "the result, or move transforms to the GPU.",
+        advice=_advice(measurement.census),
+    )
+
+
+def _advice(census: Census | None) -> str:
+    others = ""
+    if census is not None and is_crowded(census):
+        others = (
+            f"Other programs keep {census.foreign_busy:.0%} of the machine's CPUs busy: measure "
+            "again without them. "
+        )
+    return others + (
+        "More workers will not help. Make samples cheaper: decode and resize once and store "
+        "the result, or move transforms to the GPU."
     )

@@ -6,7 +6,8 @@ transforms data. The model waits for it, and no worker can help, since it is par
 Evidence. `unattributed_fraction`: wall time outside every phase of training. `own_fraction`: the exposed
 part of it in lines that prepare data, garbage collection left out; reported from 0.05. `line_fraction`:
 the part of that in one line, by samples; `function` and `inside` say what it was doing:
-only functions named for handling data, or code in libraries that do it, count (others: HL801).
+only functions named for handling data, or code in libraries that do it, count (others: HL801). Left out
+is what is not the script's own: torch's code, and lines that call the model or the loader as well.
 
 Gain at most. `1 / (1 - own_fraction)`: that code costs nothing.
 

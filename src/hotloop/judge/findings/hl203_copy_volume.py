@@ -44,7 +44,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         site=site_of(known, census, "host_to_device"),
         evidence={
             "copy_fraction": share,
-            "bytes_per_step": sum(copy.num_bytes or 0 for copy in known) / breakdown.num_steps,
+            "bytes_per_step": sum(copy.num_bytes or 0 for copy in known) / breakdown.counted_steps,
         },
         advice="Send smaller types (uint8 images, int32 ids) and convert them on the device.",
     )

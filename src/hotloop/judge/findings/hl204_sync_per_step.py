@@ -58,9 +58,9 @@ def judged(
     measurement: Measurement, breakdown: Breakdown, calls: Sequence[CallUse]
 ) -> tuple[float, float] | None:
     """Calls per step and the idle share of the device; `None` where they cost nothing."""
-    if runs_on_cpu(measurement) or breakdown.device is None or not breakdown.num_steps:
+    if runs_on_cpu(measurement) or breakdown.device is None or not breakdown.counted_steps:
         return None
-    per_step = sum(call.num for call in calls) / breakdown.num_steps
+    per_step = sum(call.num for call in calls) / breakdown.counted_steps
     idle = breakdown.device.get("idle", 0.0)
     return (per_step, idle) if per_step >= SYNCS_PER_STEP and idle >= SYNC_IDLE else None
 

@@ -6,7 +6,8 @@ float16 faster (tensor cores, AMX, AVX512-BF16), often several times.
 Evidence. `matmul_dtypes`: the types seen, only float32. `fast_dtypes`: what the device does faster,
 from `hardware`. `product_fraction`: share of a step in float32 products and convolutions, seen by
 torch's profiler; reported from 0.2. Where that was not looked at: `forward_backward_fraction`, the
-share of wall time in the two phases that multiply.
+share of wall time in the two phases that multiply. Site: the line most seen in forward while it called
+a linear or convolution layer.
 
 Gain at most. `1 / (1 - product_fraction)`: products that take no time. bfloat16 is usually 2 to 4
 times as fast, tf32 1.5 to 3. Without a look at the operations `1 / (1 - forward_backward_fraction)`,
@@ -25,6 +26,7 @@ from __future__ import annotations
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
 from hotloop.judge.exposure import gain_without, is_foreign
+from hotloop.judge.model_lines import products_line
 from hotloop.judge.operations import FLOAT32, is_product, operations
 from hotloop.judge.thresholds import PRODUCTS
 
@@ -45,7 +47,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
     if seen is not None:
         name = "product_fraction"
         share = seen.share(lambda use: is_product(use) and (use.dtype or "float32") in FLOAT32)
-        site = seen.site(is_product)
+        site = seen.site(is_product) or products_line(census)
     elif is_foreign(census):
         return None  # how much of the step are products? not_examined says that this is not known
     else:

@@ -5,10 +5,11 @@ the next reads it. A compiler fuses chains of small operations and drops the Pyt
 
 Evidence. `compiled`: False, as seen in the process. `elementwise_fraction`: share of a step in
 operations that a compiler joins with their neighbours (formulas that are written out; not torch's own
-activations and norms, and no copies), seen by torch's profiler, less the time in which a dataset, the script's own code or an
-optimizer that is not fused may have computed with the same operations; reported from 0.2, unless most
-operations are so short that starting them is what costs (HL303). Where that was not looked at:
-`forward_backward_fraction`.
+activations and norms, and no copies), seen by torch's profiler; on a CPU less the time in which a
+dataset, the script's own code or an optimizer that is not fused may have computed with the same
+operations, and at most forward and backward; reported from 0.2, unless most operations are so short
+that starting them is what costs (HL303). Where that was not looked at: `forward_backward_fraction`.
+Site: the line most seen in forward while it called single operations itself.
 
 Gain at most. `1 / (1 - elementwise_fraction)`: those operations take no time. About half of it is
 usual, since one pass over the memory remains. Without a look at the operations
@@ -29,6 +30,7 @@ from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
 from hotloop.judge.exposure import gain_without, is_foreign
 from hotloop.judge.findings import hl303_launch_bound
+from hotloop.judge.model_lines import formula_line
 from hotloop.judge.operations import is_elementwise, is_updating, operations
 from hotloop.judge.thresholds import FUSABLE
 
@@ -57,7 +59,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             fused -= sum(breakdown.fractions.get(phase, 0.0) for phase in others)
             fused = min(fused, share)
         share = fused
-        site = seen.site(is_elementwise)
+        site = seen.site(is_elementwise) or formula_line(census)
     elif is_foreign(census):
         return None
     if not FUSABLE <= share < 1:

@@ -5,7 +5,8 @@ the whole matrix of scores to memory. Fused attention never stores it.
 
 Evidence. `attention_fraction`: share of a step in softmax, batched products and masking, seen by
 torch's profiler; reported from 0.1. `softmaxes`, `batched_products` per step: at least two products to
-a softmax. `attention`: what ran, no fused form among it.
+a softmax. `attention`: what ran, no fused form among it. Site: the line seen in
+forward while it called softmax; else of the function in which most formulas were seen, if that is one.
 
 Gain at most. `1 / (1 - attention_fraction)`: attention that takes no time. Two to four times as fast is
 usual, more for long sequences. Scaling and dropout of the scores, which go too, are not counted.
@@ -24,6 +25,7 @@ from hotloop.core.census import OperatorUse
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
 from hotloop.judge.exposure import gain_without
+from hotloop.judge.model_lines import attention_line
 from hotloop.judge.operations import bare_name, is_batched_product, is_softmax, operations
 from hotloop.judge.thresholds import ATTENTION
 
@@ -47,7 +49,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         code=CODE,
         title=TITLE,
         gain_at_most=gain_without(share),
-        site=seen.site(is_softmax) or seen.site(is_batched_product),
+        site=seen.site(is_softmax) or seen.site(is_batched_product) or attention_line(census),
         evidence={
             "attention_fraction": share,
             "softmaxes": softmaxes,

@@ -6,6 +6,7 @@ compiles again, for seconds; after eight times it gives up and runs that part ea
 Evidence. `num_recompiles`: 3 or more. `recompile_fraction`: seconds of the steps in which it compiled
 again beyond a usual step, over the wall time after the start (where nearly every step compiles: the
 seconds that torch counted, over all steps); reported from 0.05. `reason`: the first that torch gave.
+Site: the line most seen in forward while it called something, if for at least half of that share.
 
 Gain at most. `1 / (1 - recompile_fraction)`: in all steps together, of those that were measured. It
 falls with time where every shape has been seen at last.
@@ -22,6 +23,7 @@ from __future__ import annotations
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
 from hotloop.judge.exposure import gain_without
+from hotloop.judge.model_lines import compiled_line
 from hotloop.judge.recompiling import recompiling_share
 from hotloop.judge.thresholds import NOTICEABLE, RECOMPILES
 
@@ -41,7 +43,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         code=CODE,
         title=TITLE,
         gain_at_most=gain_without(share),
-        site=None,
+        site=compiled_line(census, share / 2),
         evidence={
             "num_recompiles": census.num_recompiles,
             "recompile_fraction": share,

@@ -37,7 +37,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         site=site_of(census.logs, census, "logging"),
         evidence={
             "logging_fraction": share,
-            "calls_per_step": sum(log.num for log in census.logs) / breakdown.num_steps,
+            "calls_per_step": sum(log.num for log in census.logs) / breakdown.counted_steps,
             "what": call.what if call is not None else None,
         },
         advice="Write every ten or hundred steps only.",

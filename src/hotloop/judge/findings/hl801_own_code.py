@@ -5,7 +5,8 @@ metrics, bookkeeping, sleeping, something that was left in. The model computes n
 
 Evidence. `unattributed_fraction`: wall time outside every phase. `own_fraction`: the exposed part of it
 in such code, garbage collection left out; reported from 0.05. `line_fraction`: the part of
-that in one line, by samples taken 50 times a second; `function`, and `inside`: what it was calling.
+that in one line, by samples; `function`, and `inside`: what it was calling. Left out is what is not the
+script's own: torch's code (losses, `zero_grad`), the probe's, and lines that call the model as well.
 
 Gain at most. `1 / (1 - own_fraction)`: that code costs nothing.
 

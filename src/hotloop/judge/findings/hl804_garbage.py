@@ -5,7 +5,9 @@ many objects alive a full collection takes long; it helps a training little, sin
 without it.
 
 Evidence. `collection_fraction`: exposed seconds of collections over wall time; reported from 0.02.
-`num_collections`, `num_full`, `full_fraction`: how many, and the part of full ones.
+`num_collections`, `num_full`, `full_fraction`: how many, and the part of full ones. Site: where
+most full ones began; where that was not seen, and they come at least every second step, the line most
+seen outside of the phases.
 
 Gain at most. `1 / (1 - collection_fraction)`: no collection.
 
@@ -37,13 +39,13 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
     if share < COLLECTING:
         return None
     lines: tuple[LineUse, ...] = ()
-    if seen.num_full >= breakdown.num_steps / 2:  # so often only where the script asks for it
+    if seen.num_full >= breakdown.counted_steps / 2:  # so often only where the script asks for it
         lines = tuple(x for x in lines_of(census, "unattributed") if x.fraction >= share / 2)
     return Finding(
         code=CODE,
         title=TITLE,
         gain_at_most=gain_without(share),
-        site=lines[0].site if lines else None,
+        site=seen.site or (lines[0].site if lines else None),
         evidence={
             "collection_fraction": share,
             "num_collections": seen.num,

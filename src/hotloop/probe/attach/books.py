@@ -10,6 +10,8 @@ from hotloop.probe.attach.sites import Place, Sites
 
 Key = tuple[str, str, Place | None, bool | None, str | None]
 """(kind, what, where, pageable, inside)"""
+Call = tuple[Key, float, int]
+"""(key, seconds, bytes)"""
 MAX_PLACES = 4000
 """Code that is generated anew for every call would fill the memory."""
 
@@ -22,10 +24,10 @@ class Tally:
 
 
 class CallBook:
-    """What the running step called, added to the whole when the step turns out to count."""
+    """What the running step called, and, added by the writer's thread, what the counted steps called."""
 
     def __init__(self) -> None:
-        self._step: list[tuple[Key, float, int]] = []
+        self._step: list[Call] = []
         self._whole: dict[Key, Tally] = {}
 
     def add(
@@ -42,33 +44,31 @@ class CallBook:
         """One call of this step."""
         self._step.append(((kind, what, place, pageable, inside), seconds, num_bytes))
 
-    def count(self, kind: str) -> int:
-        """Calls of one kind in the step that is running."""
-        return sum(1 for key, _, _ in self._step if key[0] == kind)
+    def take(self) -> list[Call]:
+        """The calls of the step that ends."""
+        calls, self._step = self._step, []
+        return calls
 
-    def close_step(self, *, counted: bool) -> None:
-        """The step is over."""
-        if counted:
-            for key, seconds, num_bytes in self._step:
-                tally = self._whole.get(key)
-                if tally is None:
-                    if len(self._whole) >= MAX_PLACES:
-                        continue
-                    tally = self._whole[key] = Tally()
-                tally.num += 1
-                tally.seconds += seconds
-                tally.num_bytes += num_bytes
-        self._step.clear()
+    def count(self, calls: Iterable[Call]) -> None:
+        """They belong to a step that counts."""
+        for key, seconds, num_bytes in calls:
+            tally = self._whole.get(key)
+            if tally is None:
+                if len(self._whole) >= MAX_PLACES:
+                    continue
+                tally = self._whole[key] = Tally()
+            tally.num += 1
+            tally.seconds += seconds
+            tally.num_bytes += num_bytes
 
     def clear(self) -> None:
-        """Forget everything."""
-        self._step.clear()
+        """Forget the steps that counted."""
         self._whole.clear()
 
     def uses(self, kind: str, sites: Sites, *, at_most: int = 40) -> tuple[CallUse, ...]:
-        """The places where most time went; may be read from another thread."""
+        """The places where most time went."""
         merged: dict[tuple[str, str | None, bool | None, str | None], Tally] = {}
-        for (own_kind, what, place, pageable, inside), tally in list(self._whole.items()):
+        for (own_kind, what, place, pageable, inside), tally in self._whole.items():
             if own_kind != kind:
                 continue
             into = merged.setdefault((what, sites.name(place), pageable, inside), Tally())

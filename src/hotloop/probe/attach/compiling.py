@@ -21,9 +21,9 @@ class Compiling:
     def at_boundary(self) -> None:
         """At the end of each step."""
         utils: Any = sys.modules.get("torch._dynamo.utils")
-        if utils is None:
+        if utils is None or not (stats := utils.counters.get("stats")):
             return
-        graphs = _graphs(utils)
+        graphs = stats["unique_graphs"]
         if graphs == self._graphs:
             return
         failures = len(_reasons(utils))
@@ -57,11 +57,6 @@ def compile_seconds() -> float | None:
         if metrics.get(name):
             return float(sum(metrics[name]))
     return None
-
-
-def _graphs(utils: Any) -> int:
-    stats = utils.counters.get("stats")
-    return int(stats["unique_graphs"]) if stats else 0
 
 
 def _reasons(utils: Any) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from hotloop.probe.attach.closed import ClosedStep
 from hotloop.probe.attach.passes import watched_call
 from hotloop.probe.attach.watch import Watch
 from hotloop.probe.entry import step_hook
@@ -26,7 +27,7 @@ class Cost:
         self._hook_s = 0.0
         self.threads: list[Callable[[], float]] = []
         """Each tells the CPU seconds that a thread of the probe has used."""
-        self._told = 0.0
+        self._own_told = self._threads_told = 0.0
 
     def measure(self) -> None:
         """Take a few milliseconds to measure; half of a watched call that does nothing is one read."""
@@ -43,16 +44,24 @@ class Cost:
         hook = step_hook(nothing)
         self._hook_s = _median_s(lambda: hook(None, (), {}))
 
-    def extra_reads(self) -> int:
-        """Since the last time: calls that were passed through and what the threads did, as clock reads."""
+    def extra_reads(self, steps: Sequence[ClosedStep]) -> list[int]:
+        """What the rest of the probe cost in each of these steps, in clock reads.
+
+        What its threads used since the last time goes to the last step.
+        """
         if not self.read_s:
-            return 0
+            return [0] * len(steps)
         threads = sum(each() for each in self.threads)
-        threads += self._watch.own_s
-        seconds = max(threads - self._told, 0.0)
-        seconds += self._watch.passed * self._pass_s + self._watch.hooks * self._hook_s
-        self._told = threads
-        return round(seconds / self.read_s)
+        found = []
+        for step in steps:
+            seconds = max(step.own_s - self._own_told, 0.0)
+            seconds += step.passed * self._pass_s + step.hooks * self._hook_s
+            if step is steps[-1]:
+                seconds += max(threads - self._threads_told, 0.0)
+            self._own_told = step.own_s
+            found.append(round(seconds / self.read_s))
+        self._threads_told = threads
+        return found
 
 
 def _median_s(call: Callable[[], Any]) -> float:

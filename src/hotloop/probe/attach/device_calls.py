@@ -20,6 +20,10 @@ WAITING = (
 )  # fmt: skip
 
 
+_WHOLE = frozenset({"data_wait", "eval", "logging", "checkpoint"})
+"""Phases that take in the copies and waits inside of them: without those they would not be cheaper."""
+
+
 def when_cuda_starts(action: Callable[[], None]) -> None:
     """Once CUDA is initialized, or now if it is; never where torch was built without it."""
     if torch.version.cuda is None and torch.version.hip is None:
@@ -89,13 +93,20 @@ def _names(accelerator: str, target: Any) -> bool:
 
 
 def _booked(watch: Watch, kind: str, phase: str) -> Callable[..., Any]:
-    """Calls `original` in `phase`, and books it; inside the same phase it is part of that."""
+    """Calls `original` in `phase`, and books it, where it is no part of something that is booked itself."""
+    opened = watch.clock.opened
     clock = watch.clock
+
+    def belongs_to_another() -> bool:
+        """Part of what is open, or of an evaluation between two of its passes."""
+        if not _WHOLE.isdisjoint(opened) or opened[-1] == phase:
+            return True
+        return watch.evaluates and not torch.is_grad_enabled()
 
     def call(
         what: str, copied: torch.Tensor | None, original: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        if clock.innermost == phase or clock.innermost == "data_wait":
+        if belongs_to_another():
             return original(*args, **kwargs)
         depth = watch.enter(phase)
         if depth < 0:

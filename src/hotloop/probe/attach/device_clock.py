@@ -1,23 +1,38 @@
-"""The device's time by torch's CUDA events: recorded around the host's waits, read steps later.
+"""The device's time by torch's CUDA events: recorded where the host's phase changes, read steps later.
 
-Nothing here waits for the device: an event is read only once `query()` says that it has passed, and
-only on the thread that steps, at the end of a step (a query from another thread would spoil a graph
-that is being captured). Not yet run on a GPU.
+Nothing here waits for the device, and nothing is asked while a graph is captured. Not yet run on a GPU.
 
-While the host waits it starts nothing, so what the device's queue did not fill between two events
-around a wait, the device idled. Around copies it is copying, around collectives communicating. The
-rest of a step counts as computing, the gaps between short kernels too: those the profiler tells.
+How idling is told. An event is recorded at each edge between the host's phases. The device comes to it
+once it has done what was submitted before, so between the events of two edges it does what the host
+submitted between those edges, and nothing else: what lies between them on its clock, it computed or idled.
+
+- In a phase that waits (data, sync, logging, saving) the host submits nothing: all of it is idling.
+  Around copies it is copying, around collectives communicating (the stream waits for them).
+- Elsewhere, at the later edge the event of the earlier one is queried. Where it has not passed, the
+  device was still at older work when all of the new work was there: it never idled between the two.
+- Where it has passed, the device may have idled from then on, up to the later edge: kernels came one by
+  one with gaps between them, or none came at all. Events cannot tell these apart, so that span is
+  `unknown`. What the device did after the later edge, it computed. When that edge was, on the device's
+  clock: an event on an empty queue passes at once, so the smallest difference of both clocks over the
+  events of a step is their offset. Where no queue was empty the offset comes out too large, and with it
+  `unknown`, never `idle`.
+
+`unknown` is the most that the device can have idled beyond `idle`. How much of it was kernels the judge
+tells from the seconds that the device was at work in a step, as torch's profiler saw them; else nobody.
+Work on other streams has no events here: a span in which another stream was current is `unknown` whole.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+UNKNOWN = "unknown"
 KINDS = {
     "data_wait": "idle",
     "sync": "idle",
@@ -25,104 +40,161 @@ KINDS = {
     "checkpoint": "idle",
     "host_to_device": "memcpy",
     "grad_sync": "communication",
+    "eval": "compute",
 }
-MAX_SPANS = 64
-"""Of one step; an event costs the host about 2 us."""
+"""Of phases that tell what the device does meanwhile; of the gaps between the kernels of an evaluation
+nothing is said."""
+MAX_EDGES = 64
+"""Of one step; an event costs the host about 2 us. What follows them is one span."""
+SHORTEST_S = 50e-6
+"""Two edges between which the host submits work may be one where they are so close."""
 MAX_WAITING = 256
 """Steps whose events have not passed; a host so far ahead of its device is not timed by it."""
 
-Span = tuple[str, Any, Any]
+
+@dataclass(slots=True)
+class Edge:
+    """Where one span ends and the next one begins."""
+
+    event: Any
+    host_s: float
+    drained: bool
+    """Here, the event of the edge before had passed."""
+    kind: str
+    """Of the span that begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceStep:
-    """The events of one step."""
+    """The events of one step, all on one stream."""
 
-    first: Any
-    last: Any
-    spans: list[Span]
-    complete: bool
-    """No wait was left out."""
+    edges: Sequence[Edge]
+    """Two at least; the last is also the first one of the next step."""
 
     def passed(self) -> bool:
         """Whether the device has come to its end."""
-        return bool(self.last.query())
+        # The last first: mostly it alone has not passed.
+        return all(edge.event.query() for edge in reversed(self.edges))
 
-    def seconds(self) -> dict[str, float] | None:
-        """By device phase. Only once it has passed."""
-        if not self.complete:
-            return None
-        found = {"compute": 0.0, "communication": 0.0, "memcpy": 0.0, "idle": 0.0}
-        for kind, begin, end in self.spans:
-            found[kind] += begin.elapsed_time(end) / 1000.0
-        whole = self.first.elapsed_time(self.last) / 1000.0
-        found["compute"] = max(whole - sum(found.values()), 0.0)
+    def seconds(self) -> dict[str, float]:
+        """By device phase, and `unknown`. Only once it has passed."""
+        first = self.edges[0].event
+        at = [0.0, *(first.elapsed_time(edge.event) / 1000.0 for edge in self.edges[1:])]
+        offset = min(own - edge.host_s for own, edge in zip(at, self.edges))
+        found = {"compute": 0.0, "communication": 0.0, "memcpy": 0.0, "idle": 0.0, UNKNOWN: 0.0}
+        for begin, edge, end, later in zip(at, self.edges, at[1:], self.edges[1:]):
+            length = max(end - begin, 0.0)
+            if edge.kind != UNKNOWN:
+                found[edge.kind] += length
+                continue
+            told = later.host_s + offset - begin if later.drained else 0.0
+            unknown = min(max(told, 0.0), length)
+            found[UNKNOWN] += unknown
+            found["compute"] += length - unknown
         return found
 
     def events(self) -> list[Any]:
         """Those that no other step uses."""
-        return [self.first, *(event for _, *pair in self.spans for event in pair)]
+        return [edge.event for edge in self.edges[:-1]]
 
 
 class DeviceClock:
-    """Records events at the edges of waits. Raises nothing: after an error it is silent."""
+    """Records events at the edges of phases. Raises nothing: after an error it is silent."""
 
-    def __init__(self, device: torch.device, failed: Callable[[str], None]) -> None:
-        self._device = device
+    def __init__(
+        self, device: torch.device, opened: Sequence[str], failed: Callable[[str], None]
+    ) -> None:
+        """opened: the phases that are open on the host's clock, outermost first; always the same list."""
+        self.device = device
+        self._opened = opened
         self._failed = failed
         self._pool: deque[Any] = deque()
-        self._first: Any = None
-        self._spans: list[Span] = []
-        self._open: tuple[int, str, Any] | None = None
-        self._complete = True
+        self._edges: list[Edge] = []
+        self._stream: Any = None
+        self._full = False
         self.active = True
+        self.own_s = 0.0
+        """What it cost the host so far."""
 
-    def enter(self, phase: str, depth: int) -> None:
-        """A phase has been opened; inside another wait it is part of that one."""
-        kind = KINDS.get(phase)
-        if kind is None or self._open is not None or not self.active:
-            return
-        if len(self._spans) >= MAX_SPANS:
-            self._complete = False
-            return
-        event = self._event()
-        if event is not None:
-            self._open = (depth, kind, event)
+    def enter(self) -> None:
+        """A phase has been opened."""
+        self._edge(len(self._opened))
 
     def leave(self, depth: int) -> None:
-        """It is about to be closed."""
-        if self._open is None or self._open[0] < depth:
-            return
-        _, kind, begin = self._open
-        self._open = None
-        end = self._event()
-        if end is not None:
-            self._spans.append((kind, begin, end))
+        """Those from `depth` on are about to be closed."""
+        self._edge(depth)
+
+    def is_free(self) -> bool:
+        """Whether the device may be asked anything: neither is a graph captured, nor another stream current."""
+        if torch.cuda.is_current_stream_capturing():
+            return False
+        return self._stream is None or self._current() == self._stream
 
     def cut(self) -> DeviceStep | None:
-        """A step ends; `None` where it has no events: the first one, one that is captured."""
-        first, spans, complete = self._first, self._spans, self._complete
-        self._spans, self._complete = [], self._open is None
-        self._first = last = self._event() if self.active else None
-        if first is None or last is None:
+        """A step ends; `None` where it has no events: the first one, one that ends on another stream."""
+        if not self.active:
             return None
-        return DeviceStep(first, last, spans, complete)
+        start = time.perf_counter()
+        edges, self._edges, self._full = self._edges, [], False
+        last = None
+        try:
+            if not torch.cuda.is_current_stream_capturing():
+                stream = self._current()
+                if stream != self._stream:
+                    edges, self._stream = [], stream
+                last = self._recorded(edges, start, self._kind(len(self._opened)))
+        except Exception as error:  # noqa: BLE001 - an error of the device is the script's to see
+            self._fail(error)
+        self.own_s += time.perf_counter() - start
+        if last is None:
+            return None
+        self._edges = [last]
+        return DeviceStep((*edges, last)) if edges else None
 
     def give_back(self, step: DeviceStep) -> None:
         """Its events have been read."""
         self._pool.extend(step.events())
 
-    def _event(self) -> Any:
-        """Recorded now on the current stream; `None` while a graph is captured, where none may be."""
+    def _kind(self, depth: int) -> str:
+        """Of what is open: inside a wait everything is part of that one."""
+        for phase in self._opened[:depth]:
+            kind = KINDS.get(phase)
+            if kind is not None:
+                return kind
+        return UNKNOWN
+
+    def _edge(self, depth: int) -> None:
+        if not self._edges or not self.active:
+            return
+        before, kind, now = self._edges[-1], self._kind(depth), time.perf_counter()
+        if self._full or (
+            kind == before.kind and (kind != UNKNOWN or now - before.host_s < SHORTEST_S)
+        ):
+            if kind != before.kind:
+                before.kind = UNKNOWN  # it goes on past this edge
+            return
         try:
-            if torch.cuda.is_current_stream_capturing():
-                return None
-            event: Any = (
-                self._pool.popleft() if self._pool else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            )
-            event.record(torch.cuda.current_stream(self._device))
-            return event
+            if len(self._edges) >= MAX_EDGES or not self.is_free():
+                self._full = len(self._edges) >= MAX_EDGES
+                before.kind = UNKNOWN
+            else:
+                self._edges.append(self._recorded(self._edges, now, kind))
         except Exception as error:  # noqa: BLE001 - an error of the device is the script's to see
-            self.active = False
-            self._failed(f"no device times: {type(error).__name__}: {error}")
-            return None
+            self._fail(error)
+        self.own_s += time.perf_counter() - now
+
+    def _recorded(self, edges: Sequence[Edge], now: float, kind: str) -> Edge:
+        drained = bool(edges) and bool(edges[-1].event.query())
+        event: Any = (
+            self._pool.popleft() if self._pool else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        )
+        event.record(self._stream)
+        return Edge(event, now, drained, kind)
+
+    def _current(self) -> Any:
+        return torch.cuda.current_stream(self.device)
+
+    def _fail(self, error: Exception) -> None:
+        self.active = False
+        self._edges = []
+        self._failed(f"no device times: {type(error).__name__}: {error}")

@@ -1,9 +1,14 @@
-"""Evaluation: what runs without gradients, and what lies between two such passes with nothing of training."""
+"""Evaluation: passes without gradients that evaluate, and what lies between two with nothing of training.
+
+A pass without gradients evaluates if its module is in evaluation mode, or follows a batch of a loader
+that is iterated for that. Else it is a forward like others: an agent that plays, a teacher's labels.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from hotloop.probe.attach.sites import Place, caller
 from hotloop.probe.attach.watch import Watch
@@ -28,13 +33,15 @@ class Evaluating:
         self.saw_eval: Callable[[], None] = _nothing
         self._recent: deque[int] = deque(maxlen=8)
 
-    def begin_forward(self) -> None:
-        """A forward pass without gradients has been opened on the clock."""
-        self._watch.tried(self.saw_eval)
-        self.begin()
+    def phase_of(self, module: Any) -> str:
+        """Of a forward without gradients that is about to begin."""
+        watch = self._watch
+        if watch.here():
+            watch.tried(self.saw_eval)
+        return "forward" if module.training and not watch.evaluates else "eval"
 
     def begin(self) -> None:
-        """A pass without gradients has been opened on the clock."""
+        """A pass that evaluates, or a fetch for it, has been opened on the clock."""
         clock = self._watch.clock
         if not self._passes:
             self._began = clock.last
@@ -42,6 +49,7 @@ class Evaluating:
         elif self._step == self._watch.step:
             clock.move(clock.so_far("unattributed") - self._outside, "unattributed", "eval")
         self._passes += 1
+        self._watch.evaluates = True
 
     def end(self) -> None:
         """It has been closed."""
@@ -54,6 +62,7 @@ class Evaluating:
         if not self._passes:
             return
         watch = self._watch
+        watch.evaluates = False
         seconds = self._ended - self._began
         watch.calls.add("evaluations", "without gradients", self._place, seconds)
         if not self._recent or self._recent[-1] != watch.step:

@@ -25,6 +25,7 @@ from hotloop.probe import entry
 
 Fetched = tuple[float, float, float, bool | None]
 """(seconds, CPU seconds of the thread, seconds in collate, whether it drew random numbers)"""
+State = tuple[Any, torch.Tensor]
 WRITE_EVERY_S = 0.25
 MAX_PER_WORKER = 20_000
 """Batches; enough to know, and the file stays small."""
@@ -83,12 +84,12 @@ def watch_fetches(directory: Path, fetched_here: Callable[[Fetched], None]) -> N
     logs: dict[int, _WorkerLog] = {}
 
     def fetch(original: Any, fetcher: Any, index: Any) -> Any:
-        before = _random_state() if _looks(fetcher) else None
+        before = _state_before(fetcher)
         start, cpu = time.perf_counter(), time.thread_time()
         data = original(fetcher, index)
         seconds, cpu = time.perf_counter() - start, time.thread_time() - cpu
         try:
-            drew = None if before is None else before != _random_state()
+            drew = None if before is None else not _same_state(before, _random_state())
             collate = getattr(fetcher.collate_fn, "seconds", 0.0)
             _tell((seconds, cpu, collate, drew))
         except Exception:  # noqa: BLE001 - measuring must not stop a loader
@@ -143,11 +144,22 @@ def _looks(fetcher: Any) -> bool:
     return True
 
 
-def _random_state() -> tuple[Any, ...]:
-    """The states that datasets draw from: Python's, torch's, and NumPy's where it is loaded."""
+def _state_before(fetcher: Any) -> State | None:
+    try:
+        return _random_state() if _looks(fetcher) else None
+    except Exception:  # noqa: BLE001 - measuring must not stop a loader
+        return None
+
+
+def _random_state() -> State:
+    """What datasets draw from: Python's, torch's, and NumPy's where it is loaded (torch may be without)."""
     numpy = sys.modules.get("numpy")
     drawn: Any = None
     if numpy is not None and hasattr(numpy, "random"):
         kind, keys, *rest = numpy.random.get_state()
         drawn = (kind, keys.tobytes() if hasattr(keys, "tobytes") else keys, *rest)
-    return random.getstate(), torch.get_rng_state().numpy().tobytes(), drawn
+    return (random.getstate(), drawn), torch.get_rng_state()
+
+
+def _same_state(one: State, other: State) -> bool:
+    return one[0] == other[0] and torch.equal(one[1], other[1])

@@ -23,8 +23,7 @@ class _AfterImport:
     def find_spec(
         self, name: str, path: object = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        action = self._actions.pop(name, None)
-        if action is None:
+        if name not in self._actions:
             return None
         for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
@@ -33,17 +32,20 @@ class _AfterImport:
             spec: ModuleSpec | None = find(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    self._extend(spec.loader, name, action)
+                    self._extend(spec.loader, name)
                 return spec
         return None
 
-    def _extend(self, loader: Loader, name: str, action: Action) -> None:
+    def _extend(self, loader: Loader, name: str) -> None:
         try:
             load = loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
                 load(module)
-                self.act(name, action, module)
+                # Not sooner: who only asks whether a module is there gets a loader, too.
+                action = self._actions.pop(name, None)
+                if action is not None:
+                    self.act(name, action, module)
 
             loader.exec_module = exec_module  # type: ignore[method-assign]
         except Exception as error:  # noqa: BLE001 - a loader that cannot be extended loads as ever

@@ -65,17 +65,8 @@ def install(directory: Path, *, stop_after: int | None = None) -> Watch:
         cost=cost,
     )
     writer = Writer(parts)
-    compiling = Compiling(watch)
-    watch.at_boundary += [
-        lambda: watch.tried(parts.window.at_boundary),
-        lambda: watch.tried(compiling.at_boundary),
-    ]
-    watch.after_boundary += [
-        lambda: watch.tried(parts.window.after_boundary),
-        _beginning(parts, writer),
-        lambda: _first_counted(parts),
-        _ending(parts, writer, last),
-    ]
+    watch.at_boundary = _at_boundary(parts, Compiling(watch))
+    watch.after_boundary = _after_boundary(parts, writer, last)
     _hook(parts, evaluating)
     keep_probe_untraced()
     if hasattr(os, "register_at_fork"):
@@ -112,51 +103,53 @@ def _hook(parts: Parts, evaluating: Evaluating) -> None:
     hotloop._step_ended = lambda: watch.guarded(_explicit, watch, parts.boundary)
 
 
-def _first_counted(parts: Parts) -> None:
-    """From here on the process is looked at as one that trains."""
-    if parts.watch.counting and not parts.busy.began:
-        parts.busy.look()
-        parts.watch.tried(parts.device.first_counted)
-
-
 def _explicit(watch: Watch, boundary: Boundary) -> None:
     if watch.active and (watch.here() or not watch.claimed):
         boundary.explicit()
 
 
-def _beginning(parts: Parts, writer: Writer) -> Callable[[], None]:
-    """After the first step: threads, and what the probe costs."""
-    cost, watch = parts.cost, parts.watch
+def _at_boundary(parts: Parts, compiling: Compiling) -> Callable[[], None]:
+    watch, window = parts.watch, parts.window
 
-    def begin() -> None:
-        if watch.begun:
-            return
-        watch.begun = watch.not_to_count = True
-        if parts.boundary.device.type == "cuda":
-            watch.device = DeviceClock(parts.boundary.device, watch.notes.append)
-            watch.tried(parts.device.began, parts.boundary.device)
-        parts.model.start_s = seconds_since_start()
-        parts.model.planned_steps = watch.tried(planned_steps, caller())
-        cost.measure()
-        cost.threads += [lambda: parts.sampler.cpu_s, lambda: writer.cpu_s]
-        watch.extra_reads = cost.extra_reads
-        parts.sampler.start()
-        writer.start()
+    def at_boundary() -> None:
+        if not window.over:
+            watch.tried(window.at_boundary)
+        watch.tried(compiling.at_boundary)
 
-    return begin
+    return at_boundary
 
 
-def _ending(parts: Parts, writer: Writer, last: int | None) -> Callable[[], None]:
-    """After the last step that was asked for."""
+def _after_boundary(parts: Parts, writer: Writer, last: int | None) -> Callable[[], None]:
+    watch, window, busy = parts.watch, parts.window, parts.busy
 
-    def end() -> None:
-        if last is None or parts.watch.step < last:
-            return
-        if parts.watch.step >= last + STEPS or (parts.window.over and not parts.window.seen):
+    def after_boundary() -> None:
+        if not window.over or watch.profiling:
+            watch.tried(window.after_boundary)
+        if not watch.begun:
+            _begin(parts, writer)
+        if watch.counting and not busy.began:  # from here on it is one that trains
+            busy.look()
+            watch.tried(parts.device.first_counted)
+        if last is not None and watch.step >= last and (window.over or watch.step >= last + STEPS):
             writer.finish(stopped=True)
             end_process()
 
-    return end
+    return after_boundary
+
+
+def _begin(parts: Parts, writer: Writer) -> None:
+    """After the first step: threads, and what the probe costs."""
+    cost, watch = parts.cost, parts.watch
+    watch.begun = watch.not_to_count = True
+    if parts.boundary.device.type == "cuda":
+        watch.device = DeviceClock(parts.boundary.device, watch.clock.opened, watch.notes.append)
+        watch.tried(parts.device.began, parts.boundary.device)
+    parts.model.start_s = seconds_since_start()
+    parts.model.planned_steps = watch.tried(planned_steps, caller())
+    cost.measure()
+    cost.threads += [lambda: parts.sampler.cpu_s, lambda: writer.cpu_s]
+    parts.sampler.start()
+    writer.start()
 
 
 def _forked(watch: Watch, writer: Writer) -> None:

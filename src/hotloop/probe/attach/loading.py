@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from hotloop.probe import entry
 from hotloop.probe.attach.evaluating import Evaluating
 from hotloop.probe.attach.fetching import Fetched
 from hotloop.probe.attach.loader_seen import LoaderSeen, describe
-from hotloop.probe.attach.sites import Place, caller
+from hotloop.probe.attach.sites import Place, caller, line_of
 from hotloop.probe.attach.watch import Watch
 
 SawBatch = Callable[[Any, LoaderSeen], None]
@@ -32,7 +33,8 @@ class Loading:
         self._saw_batch = saw_batch
         self._made: weakref.WeakKeyDictionary[Any, Place | None] = weakref.WeakKeyDictionary()
         self._iterators: weakref.WeakKeyDictionary[Any, LoaderSeen] = weakref.WeakKeyDictionary()
-        self._seen: dict[tuple[Any, ...], LoaderSeen] = {}
+        self._seen: dict[tuple[Any, ...], list[tuple[Callable[[], Any], LoaderSeen]]] = {}
+        """By place and settings; one each for the datasets that are alive at the same time."""
         self._seeds: dict[int, LoaderSeen] = {}
         self._current: LoaderSeen | None = None
         self._pinning = False
@@ -79,12 +81,26 @@ class Loading:
     def uses(self) -> tuple[LoaderUse, ...]:
         """For the census; may be called from another thread."""
         sites = self._watch.sites
-        return tuple(seen.use(sites) for seen in list(self._seen.values()) if seen.iterated)
+        return tuple(seen.use(sites) for seen in self._all() if seen.iterated)
 
     def clear(self) -> None:
         """Forget what was counted."""
-        for seen in self._seen.values():
+        for seen in self._all():
             seen.clear()
+
+    def _all(self) -> list[LoaderSeen]:
+        return [seen for kept in list(self._seen.values()) for _, seen in list(kept)]
+
+    def _of_dataset(self, key: tuple[Any, ...], dataset: Any) -> LoaderSeen | None:
+        """The same dataset's; or that of one which is gone, and which this one replaces."""
+        kept = self._seen.get(key, [])
+        for number, (held, seen) in enumerate(kept):
+            if held() is dataset:
+                return seen
+            if held() is None and number == len(kept) - 1:
+                kept[number] = (_weakly(dataset), seen)
+                return seen
+        return None
 
     def _make(self, original: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         original(loader, *args, **kwargs)
@@ -112,10 +128,12 @@ class Loading:
         dataset = getattr(loader, "dataset", None)
         workers = loader.num_workers
         place = self._watch.sites.place(caller(2))
-        key = (made, place, type(dataset), workers, loader.batch_size)
-        seen = self._seen.get(key)
+        # By line: the interpreter moves within a line's instructions once it has specialized them.
+        key = (_line(made), _line(place), type(dataset), workers, loader.batch_size)
+        seen = self._of_dataset(key, dataset)
         if seen is None:
-            seen = self._seen[key] = describe(loader, made or place, self._watch.sites)
+            seen = describe(loader, made or place, self._watch.sites)
+            self._seen.setdefault(key, []).append((_weakly(dataset), seen))
         seen.began_epoch(loader, seconds)
         if seen.trains and seen.num_epochs > 1:
             self._watch.tag("epoch")
@@ -170,3 +188,14 @@ class Loading:
         if torch.is_grad_enabled() and seen not in self._fetched:
             self._fetched.append(seen)
         self._saw_batch(batch, seen)
+
+
+def _weakly(dataset: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(dataset)
+    except TypeError:  # a list, for one: not to be told from others
+        return lambda: None
+
+
+def _line(place: Place | None) -> tuple[CodeType, int] | None:
+    return None if place is None else (place[0], line_of(*place))

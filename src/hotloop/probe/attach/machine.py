@@ -9,8 +9,7 @@ from pathlib import Path
 
 def usable_cpus() -> float:
     """CPUs this process may use: its affinity, or the quota of its control group where that is less."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    cpus = float(count or 1)
+    cpus = float(len(_affinity()) or os.cpu_count() or 1)
     for directory in _groups():
         words = _words(directory / "cpu.max")  # version 2: "max 100000" or "200000 100000"
         if len(words) == 2 and words[0] != "max":
@@ -71,6 +70,19 @@ class Busy:
         if self._first is None or self._last is None or self._last[0] - self._first[0] < 0.5:
             return None
         return (self._last[1] - self._first[1]) / (self._last[0] - self._first[0])
+
+
+def _affinity() -> set[int]:
+    """Of all threads together: OpenMP may have pinned each of them to a CPU of its own."""
+    if not hasattr(os, "sched_getaffinity"):
+        return set()
+    found = set(os.sched_getaffinity(0))
+    for path in Path("/proc/self/task").glob("[0-9]*"):
+        try:
+            found |= os.sched_getaffinity(int(path.name))
+        except OSError:  # it has ended
+            continue
+    return found
 
 
 def _children() -> list[str]:

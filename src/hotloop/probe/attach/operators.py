@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hotloop.core.census import OperatorUse
+from hotloop.probe.attach.timeline import device_seconds, is_communication, thread_seconds
 
 KEPT = 60
 MAX_EVENTS = 400_000
@@ -33,6 +34,10 @@ class Seen:
     operators: tuple[OperatorUse, ...] = ()
     matmul_dtypes: tuple[str, ...] = ()
     attention: tuple[str, ...] = ()
+    busy_s: float | None = None
+    """Per step: a GPU was at work."""
+    communication_s: float | None = None
+    """Per step: in communication that nothing hid; `None` where none was seen on a CPU, or no GPU."""
 
 
 @dataclass(slots=True)
@@ -50,18 +55,25 @@ class _Open:
     sum: _Sum = field(default_factory=_Sum)
 
 
-def summed(events: Iterable[Any], num_steps: int) -> Seen:
-    """From the profiler's raw events, which have begin, duration, thread and dtypes each."""
+def summed(events: Iterable[Any], num_steps: int, *, device_index: int | None = None) -> Seen:
+    """From the profiler's raw events, which have begin, duration, thread and dtypes each.
+
+    device_index: the GPU that trains, where others are used as well.
+    """
     sums: dict[tuple[str, str | None], _Sum] = defaultdict(_Sum)
     dtypes: set[str] = set()
     attention: set[str] = set()
     threads: dict[int, list[Any]] = defaultdict(list)
-    device = []
+    device, on_host = [], []
+    whole = True
     for number, event in enumerate(events):
         if number >= MAX_EVENTS:
+            whole = False
             break
         if event.device_type().name == "CPU":
-            threads[event.start_thread_id()].append(event)
+            on_host.append(event)
+            if not is_communication(event):
+                threads[event.start_thread_id()].append(event)
         else:
             device.append(event)
     by_correlation: dict[int, _Sum] = {}
@@ -71,7 +83,15 @@ def summed(events: Iterable[Any], num_steps: int) -> Seen:
     for event in device:
         found = by_correlation.get(event.linked_correlation_id())
         (found or sums[event.name(), None]).device_ns += event.duration_ns()
-    return Seen(_operators(sums, num_steps), tuple(sorted(dtypes)), tuple(sorted(attention)))
+    busy = device_seconds(device, device_index) if whole else None
+    alone = busy[1] if busy is not None else thread_seconds(on_host) if whole else None
+    return Seen(
+        _operators(sums, num_steps),
+        tuple(sorted(dtypes)),
+        tuple(sorted(attention)),
+        busy_s=busy[0] / num_steps if busy is not None else None,
+        communication_s=alone / num_steps if alone is not None else None,
+    )
 
 
 def _nest(

@@ -17,6 +17,32 @@ _SOURCES = ("attention_mask", "labels", "ids")
 IGNORED = -100
 """torch's `ignore_index`: a run of it at the end of labels is padding, elsewhere it is a prompt."""
 SHORTEST = 8
+RARELY = 0.05
+"""Rows in which an id that fills up ends may hold it elsewhere, too; a feature that counts is 0 everywhere."""
+
+
+class _Trailing:
+    """Runs of one id at the ends of rows."""
+
+    def __init__(self) -> None:
+        self.padded = 0
+        self._rows = 0
+        self._elsewhere = 0
+        """Rows that hold it before the run, too."""
+        self._lengths: set[int] = set()
+
+    @property
+    def fills_up(self) -> bool:
+        """Sentences are of different lengths, and what fills them up is no word of theirs."""
+        return len(self._lengths) > 1 and self._elsewhere <= RARELY * self._rows
+
+    def add(self, tensor: torch.Tensor, value: int) -> None:
+        same = tensor == value
+        runs = _runs(same)
+        self._rows += runs.numel()
+        self._elsewhere += int((same.sum(-1) > runs).sum())
+        self._lengths.update(runs.unique().tolist())
+        self.padded += int(runs[runs >= 2].sum())
 
 
 class Padding:
@@ -26,7 +52,7 @@ class Padding:
         self._num = 0
         self._looks = 0
         self._seen: dict[str, tuple[int, int]] = {}
-        self._id = 0
+        self._ids: dict[int, _Trailing] = {}
         self.from_loader = False
         self.site: Any = None
 
@@ -57,7 +83,11 @@ class Padding:
         for source in _SOURCES:
             padded, total = self._seen.get(source, (0, 0))
             if total:
-                words = f"trailing id {self._id}" if source == "ids" else source
+                words = source
+                if source == "ids":
+                    found = self._fills_up()
+                    words = f"trailing id {found[0]}" if found else "trailing id"
+                    padded = found[1].padded if found else 0
                 site = self.site if isinstance(self.site, str) else sites.name(self.site)
                 return PaddingUse(
                     num_tokens=total, padded_fraction=padded / total, source=words, site=site
@@ -74,10 +104,13 @@ class Padding:
                 self._sum("labels", _trailing(tensor, IGNORED), tensor.numel())
         elif int(tensor.max()) > 1:  # not a mask, nor one-hot
             value = int(tensor[:, -1].mode().values)
-            padded = _trailing(tensor, value)
-            if padded:
-                self._id = value
-            self._sum("ids", padded, tensor.numel())
+            self._ids.setdefault(value, _Trailing()).add(tensor, value)
+            self._sum("ids", 0, tensor.numel())
+
+    def _fills_up(self) -> tuple[int, _Trailing] | None:
+        """The id that most rows end in, if it looks like one that fills them up."""
+        found = [(value, seen) for value, seen in self._ids.items() if seen.fills_up]
+        return max(found, key=lambda each: each[1].padded, default=None)
 
     def _sum(self, source: str, padded: int, total: int) -> None:
         before = self._seen.get(source, (0, 0))
@@ -86,8 +119,13 @@ class Padding:
 
 def _trailing(tensor: torch.Tensor, value: int) -> int:
     """Tokens in runs of `value` at the ends of rows; a single one is a row that happens to end in it."""
-    runs = (tensor.flip(-1) == value).long().cumprod(-1).sum(-1)
+    runs = _runs(tensor == value)
     return int(runs[runs >= 2].sum())
+
+
+def _runs(same: torch.Tensor) -> torch.Tensor:
+    """How many at the end of each row are true."""
+    return same.flip(-1).long().cumprod(-1).sum(-1)
 
 
 def _named(batch: Any, name: str = "", depth: int = 3) -> list[tuple[str, torch.Tensor]]:

@@ -17,6 +17,10 @@ _OUTERMOST = frozenset({"unattributed", "optimizer"})
 that is computed again in `backward`, a transform in a dataset."""
 
 
+def _evaluates(module: Any) -> str:
+    return "eval"
+
+
 def _nothing() -> None:
     """Of an outermost call there is nothing more to know."""
 
@@ -51,7 +55,12 @@ def _watch_forward(
     """done: told of each outermost forward in grad mode, and its arguments."""
     original = torch.nn.Module.__call__
     call = watched_call(
-        watch, original, begin=evaluating.begin_forward, end=evaluating.end, done=done
+        watch,
+        original,
+        without_gradients=evaluating.phase_of,
+        begin=evaluating.begin,
+        end=evaluating.end,
+        done=done,
     )
     # Put where `entry.around_call` would: but with one frame, since every submodule passes here.
     # While tracing, dynamo takes it for the original: it is loaded later.
@@ -65,33 +74,43 @@ def watched_call(
     watch: Watch,
     original: Callable[..., Any],
     *,
+    without_gradients: Callable[[Any], str] = _evaluates,
     begin: Callable[[], None] = _nothing,
     end: Callable[[], None] = _nothing,
     done: Callable[[Any, Any, Any], None] | None = None,
 ) -> Callable[..., Any]:
-    """`Module.__call__` on the clock. begin, end: around an outermost one without gradients."""
+    """`Module.__call__` on the clock.
+
+    without_gradients: the phase of an outermost one without. begin, end: around those that evaluate.
+    """
     opened = watch.clock.opened
     is_compiling = torch.compiler.is_compiling
     grad_enabled = torch.is_grad_enabled
+    # What torch's own does, without its frame: a model may use up the depth that Python allows.
+    is_torchs = original is getattr(torch.nn.Module, "_wrapped_call_impl", None)
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_compiling():
             return original(self, *args, **kwargs)
         if opened[-1] not in _OUTERMOST:
             watch.passed += 1
+            if is_torchs and self._compiled_call_impl is None:
+                return self._call_impl(*args, **kwargs)
             return original(self, *args, **kwargs)
-        depth = watch.enter("forward" if (grad := grad_enabled()) else "eval")
+        grad = grad_enabled()
+        phase = "forward" if grad else without_gradients(self)
+        depth = watch.enter(phase)
         if depth < 0:
             return original(self, *args, **kwargs)
-        if not grad:
+        if phase == "eval":
             begin()
         try:
             result = original(self, *args, **kwargs)
         finally:
             watch.leave(depth)
-        if not grad:
+        if phase == "eval":
             end()
-        elif done is not None:
+        elif grad and done is not None:
             watch.guarded(done, self, args, kwargs)
         return result
 
@@ -101,6 +120,8 @@ def watched_call(
 def _watch_backward(
     watch: Watch, boundary: Boundary, evaluating: Evaluating, saw_backward: Callable[[], None]
 ) -> None:
+    read = torch._C.TensorBase.item
+
     def backward(original: Any, *args: Any, **kwargs: Any) -> Any:
         if watch.clock.innermost in ("backward", "data_wait"):
             return original(*args, **kwargs)
@@ -118,8 +139,10 @@ def _watch_backward(
         evaluating.over()
         loss = args[0] if args else None
         # On a device it would have to be waited for.
-        if isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.device.type == "cpu":
-            watch.losses.append(float(loss.detach()))
+        if isinstance(loss, torch.Tensor) and loss.is_cpu and loss.numel() == 1:
+            value = read(loss)
+            if isinstance(value, (int, float)):  # no complex number
+                watch.losses.append(value)
         saw_backward()
         boundary.went_backward()
 
@@ -128,10 +151,10 @@ def _watch_backward(
 
 
 def _making(watch: Watch, boundary: Boundary) -> Callable[..., Any]:
-    def making(original: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
+    def making(original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(optimizer, *args, **kwargs)
         if watch.active:
-            boundary.optimizers_made += 1
+            watch.tried(boundary.made, optimizer)
         return result
 
     return making

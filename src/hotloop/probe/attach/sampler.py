@@ -1,4 +1,4 @@
-"""A thread that looks where the stepping thread is, 50 times a second.
+"""A thread that looks where the stepping thread is, 25 times a second.
 
 A sample is a phase, the innermost line of the user's own code, and what that line was calling. Its
 own cost is measured by the thread's CPU clock: while it runs, the script's Python does not.
@@ -17,8 +17,12 @@ from hotloop.core.census import LineUse
 from hotloop.probe.attach.sites import line_of
 from hotloop.probe.attach.watch import Watch
 
-EVERY_S = 0.02
+EVERY_S = 0.04
 SHOWN = 60
+PROBE = "hotloop.probe"
+"""What a line was calling where the probe itself was at work in it, outside every phase."""
+
+_WORKING = frozenset({Watch.guarded.__code__, Watch.tried.__code__})
 
 Key = tuple[str, CodeType, int, CodeType]
 """(phase, the user's code, the instruction there, the innermost code)"""
@@ -64,7 +68,10 @@ class Sampler:
         merged: Counter[tuple[str, str, str, str | None]] = Counter()
         for (phase, code, instruction, inner), number in self._whole.items():
             site = f"{sites.short(code.co_filename)}:{line_of(code, instruction)}"
-            inside = None if inner is code else f"{_module(inner)}.{inner.co_qualname}"
+            if inner in _WORKING:
+                inside: str | None = PROBE
+            else:
+                inside = None if inner is code else f"{_module(inner)}.{inner.co_qualname}"
             merged[phase, site, code.co_qualname, inside] += number
         return tuple(
             LineUse(
@@ -94,7 +101,10 @@ class Sampler:
             return
         step, phase = watch.step, watch.clock.innermost
         sites = watch.sites
+        working = None
         while frame is not None and sites.is_probe(frame.f_code):
+            if frame.f_code in _WORKING:
+                working = frame.f_code
             frame = frame.f_back
         place = sites.place(frame)
         if frame is None or place is None:
@@ -102,7 +112,8 @@ class Sampler:
         counter = self._pending.get(step)
         if counter is None:
             counter = self._pending[step] = Counter()
-        counter[phase, place[0], place[1], frame.f_code] += 1
+        inner = working if working and phase == "unattributed" else frame.f_code
+        counter[phase, place[0], place[1], inner] += 1
 
 
 def _module(code: CodeType) -> str:

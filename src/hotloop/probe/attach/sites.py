@@ -13,6 +13,8 @@ Place = tuple[CodeType, int]
 """A code object and the instruction in it: turned into a line only when it is written down."""
 
 _LIBRARY_PARTS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_GENERATED = f"{os.sep}torchinductor_"
+"""Begins the name of the directory in which torch keeps the code that it compiled."""
 _OWN = tuple(
     str(path.parents[2]) + os.sep for path in (Path(__file__), Path(__file__).resolve())
 )  # both: the package may be reached through a link
@@ -45,7 +47,7 @@ class Sites:
         if name.startswith("<"):
             # `python -c`; elsewhere such names are of generated code
             return name == "<string>" and not hasattr(sys.modules.get("__main__"), "__file__")
-        if name.startswith(_OWN):
+        if name.startswith(_OWN) or _GENERATED in name:
             return False
         path = os.path.realpath(name)
         if path.startswith(_OWN):

@@ -47,6 +47,7 @@ class Parts:
         self.collecting.clear()
         self.loading.clear()
         self.busy.clear()
+        self.watch.calls.clear()
 
 
 def census_of(parts: Parts) -> Census:
@@ -69,6 +70,7 @@ def census_of(parts: Parts) -> Census:
         parameter_dtypes=boundary.dtypes,
         attention=seen.attention,
         optimizer=boundary.described,
+        optimizer_site=sites.name(boundary.constructed),
         num_ranks=_num_ranks(),
         compiled=compiled,
         num_graphs=num_graphs,
@@ -81,6 +83,8 @@ def census_of(parts: Parts) -> Census:
         cpu_busy=parts.busy.cpus(),
         microbatches=watch.counted_backwards / counted if counted else None,
         profiled_step_s=window.step_s,
+        profiled_busy_s=seen.busy_s,
+        profiled_communication_s=seen.communication_s,
         start_s=parts.model.start_s,
         planned_steps=parts.model.planned_steps,
         parallel=parts.model.parallel,

@@ -10,7 +10,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from threading import get_ident
 from types import CodeType
@@ -18,8 +17,8 @@ from typing import Any
 
 import torch
 
-from hotloop.core.step import StepRecord
 from hotloop.probe.attach.books import CallBook
+from hotloop.probe.attach.closed import ClosedStep
 from hotloop.probe.attach.device_clock import MAX_WAITING, DeviceClock, DeviceStep
 from hotloop.probe.attach.sites import Sites
 from hotloop.probe.phases import PhaseClock
@@ -28,7 +27,7 @@ WARMUP_STEPS = 10
 WARMUP_S = 30.0
 """Steps that take seconds are warm sooner: after this long, and `SHORTEST_WARMUP` of them."""
 SHORTEST_WARMUP = 3
-NOT_UNDER_WAY = frozenset({"warmup", "compile", "profiled"})
+NOT_UNDER_WAY = frozenset({"warmup", "compile", "resumed", "profiled"})
 """Tags of steps that say nothing about a training that is under way."""
 
 
@@ -55,23 +54,23 @@ class Watch:
         self.counting = False
         """Whether the step that is running is neither warm-up nor profiled."""
         self.profiling = False
+        self.evaluates = False
+        """Passes that evaluate have been seen, and nothing of training since."""
         self.tags: list[str] = []
-        self.closed: deque[StepRecord | None] = deque()
+        self.closed: deque[ClosedStep | None] = deque()
         """For the writer; `None`: the steps so far were none, throw them away."""
         self.samples = 0
         self.losses: list[float] = []
         self.backwards = 0
         self.counted_backwards = 0
-        self.extra_reads: Callable[[], int] = _none
-        """What else of the probe ran in this step, in clock reads."""
         self.savers: set[CodeType] = set()
         """The user's functions that saved something."""
-        self.at_boundary: list[Callable[[], None]] = []
-        """Called at the end of each step, before its record is closed."""
-        self.after_boundary: list[Callable[[], None]] = []
+        self.at_boundary: Callable[[], None] = _nothing
+        """Called at the end of each step, before it is closed."""
+        self.after_boundary: Callable[[], None] = _nothing
         self.device: DeviceClock | None = None
         """Set once training is seen to happen on one that has a clock of its own."""
-        self._waiting: deque[tuple[StepRecord, DeviceStep | None]] = deque()
+        self._waiting: deque[tuple[ClosedStep, DeviceStep | None]] = deque()
         self.notes: list[str] = []
         self._first_end: float | None = None
         self._missing: set[str] = set()
@@ -87,7 +86,7 @@ class Watch:
             return -1
         depth = self.clock.enter(phase)
         if self.device is not None:
-            self.device.enter(phase, depth)
+            self.device.enter()
         return depth
 
     def leave(self, depth: int) -> None:
@@ -108,7 +107,8 @@ class Watch:
 
     def guarded(self, action: Callable[..., Any], *arguments: Any) -> Any:
         """Do it; the script must go on whatever happens in here, without the probe if need be."""
-        outermost = not self._at_work
+        if self._at_work:
+            return action(*arguments)  # the one around it looks out
         self._at_work = True
         start = time.thread_time()
         try:
@@ -117,14 +117,12 @@ class Watch:
             self.failed(error, getattr(action, "__qualname__", "?"))
             return None
         finally:
-            if outermost:
-                self._worked(start)
+            self._worked(start)
 
     def tried(self, action: Callable[..., Any], *arguments: Any) -> Any:
         """As `guarded`, for what the rest can do without: noted the first time, the probe goes on."""
-        outermost = not self._at_work
-        self._at_work = True
-        start = time.thread_time()
+        outermost, self._at_work = not self._at_work, True
+        start = time.thread_time() if outermost else 0.0
         try:
             return action(*arguments)
         except Exception as error:  # noqa: BLE001
@@ -158,47 +156,49 @@ class Watch:
 
     def end_step(self) -> None:
         """The step that is running ends now, whatever is open."""
-        if not self.active or not self._may_step():
+        if not self.active or not (self._may_step() if not self.claimed else self.here()):
             return
-        for action in self.at_boundary:
-            action()
+        self.at_boundary()
         wall_s, host, reads = self.clock.cut_step()
-        tags = self._closing_tags()
-        counted = not NOT_UNDER_WAY.intersection(tags)
-        syncs = self.calls.count("syncs") if self.device is not None else None
-        self.calls.close_step(counted=counted)
+        if self.profiling or self.step < WARMUP_STEPS:
+            self._tag_unlike()
+        counted = not self.tags or NOT_UNDER_WAY.isdisjoint(self.tags)
         if counted:
             self.counted_steps += 1
             self.counted_backwards += self.backwards
-        record = StepRecord(
-            step=self.step,
-            wall_s=wall_s,
-            host=host,
-            samples=self.samples or None,
-            loss=sum(self.losses) if self.losses else None,
-            syncs=syncs,
-            clock_reads=reads + self.extra_reads(),
-            tags=tags,
-        )
-        self._waiting.append((record, self.device.cut() if self.device is not None else None))
-        self.release()
-        self._begin_step()
-        for action in self.after_boundary:
-            action()
+        device = self.device
+        own_s = self.own_s + (device.own_s if device is not None else 0.0)
+        closed = ClosedStep(
+            self.step, wall_s, host, self.samples, self.losses, self.calls.take(), device is not None,
+            reads, self.passed, self.hooks, own_s, tuple(self.tags), counted,
+        )  # fmt: skip
+        if device is None:
+            self.closed.append(closed)
+        else:
+            self._waiting.append((closed, device.cut()))
+            self.release()
+        self.step += 1
+        self.samples = self.backwards = self.passed = self.hooks = 0
+        self.tags, self.losses = [], []
+        self.counting = not self.profiling and not self._warming_up()
+        self.after_boundary()
 
     def release(self, *, all_of_them: bool = False) -> None:
-        """Hand the writer the records whose events the device has passed; at the end also the others."""
-        waiting = self._waiting
+        """Hand the writer the steps whose events the device has passed; at the end also the others."""
+        waiting, device = self._waiting, self.device
+        # A query while a graph is captured would spoil it, and the training with it.
+        asks = device is not None and bool(self.tried(device.is_free))
         while waiting:
-            record, events = waiting[0]
-            if events is not None and self.device is not None:
-                if events.passed():
-                    record = replace(record, device=events.seconds())
-                    self.device.give_back(events)
-                elif not all_of_them and len(waiting) < MAX_WAITING:
+            closed, events = waiting[0]
+            if events is not None and device is not None:
+                passed = self.tried(events.passed) if asks else False
+                if passed:
+                    closed.device = self.tried(events.seconds)
+                    device.give_back(events)
+                elif passed is False and not all_of_them and len(waiting) < MAX_WAITING:
                     return
             waiting.popleft()
-            self.closed.append(record)
+            self.closed.append(closed)
 
     def set_profiling(self, *, on: bool) -> None:
         """From this step on, or no longer, a profiler is at work."""
@@ -212,7 +212,7 @@ class Watch:
         self.closed.append(None)
         self.step = self.counted_steps = self.counted_backwards = 0
         self._first_end = None
-        self.calls.clear()
+        self.calls.take()
         self.counting = False
         self.notes.append(why)
 
@@ -223,21 +223,13 @@ class Watch:
         self.thread = get_ident()
         self.clock.restart()
 
-    def _begin_step(self) -> None:
-        self.step += 1
-        self.tags = []
-        self.samples = self.backwards = self.passed = self.hooks = 0
-        self.losses = []
-        self.counting = not self.profiling and not self._warming_up()
-
-    def _closing_tags(self) -> tuple[str, ...]:
+    def _tag_unlike(self) -> None:
         if self._warming_up():
             self.tag("warmup")
         if self.profiling:
             self.tag("profiled")
         if self._first_end is None:
             self._first_end = time.monotonic()
-        return tuple(self.tags)
 
     def _warming_up(self) -> bool:
         if self.step >= WARMUP_STEPS:
@@ -273,5 +265,5 @@ def _rank() -> str:
     return rank if rank.isascii() and rank.isdigit() else "0"
 
 
-def _none() -> int:
-    return 0
+def _nothing() -> None:
+    """Nobody waits for it."""

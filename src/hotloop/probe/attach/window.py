@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import _utils_internal
+from torch.torch_version import TorchVersion
 
 from hotloop.probe import entry
 from hotloop.probe.attach.operators import Seen, summed
@@ -21,6 +25,8 @@ SOONEST = 12
 STEPS = 3
 LONG_STEP_S = 0.25
 """One such step holds enough operations; three could take many seconds to sum."""
+TRIES = 3
+"""A window in which the script evaluated or saved does not show a step; the last try is kept."""
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 
 
@@ -34,6 +40,9 @@ class Window:
         self._profiler: Any = None
         self._own = False
         self._left = 0
+        self._tries = TRIES
+        self._unlike = False
+        self._captured = False
         self._since = 0.0
         self.over = False
         self.seen: Seen | None = None
@@ -44,6 +53,7 @@ class Window:
         """Know of it when the script profiles."""
         entry.around_call(torch.autograd.profiler.profile, "__init__", self._making)
         entry.around_call(torch.profiler.profile, "__init__", self._making)
+        entry.around_call(torch.cuda.CUDAGraph, "capture_begin", self._captures)
 
     def after_boundary(self) -> None:
         """A step has begun: open, if it is time."""
@@ -52,13 +62,20 @@ class Window:
             if watch.profiling:
                 watch.set_profiling(on=False)
             return
-        if self._profiler is not None or not self._is_time():
+        if self._profiler is not None or not self._is_time() or _is_capturing():
+            return
+        if self._crashes_on_graphs():
+            self._give_up("no profile: the script uses CUDA graphs, which this CUDA cannot profile")
+            return
+        if threading.current_thread() is not threading.main_thread():
+            # It could not be ended there when the interpreter ends, and would crash it.
+            self._give_up("no profile: the script trains on another thread than its first")
             return
         if torch._C._autograd._profiler_enabled():
             self._give_up("no profile: the script profiles itself")
             return
         watch.set_profiling(on=True)
-        self._left = STEPS
+        self._left, self._unlike = STEPS, False
         self._own = True
         try:
             self._profiler = torch.autograd.profiler.profile(
@@ -72,17 +89,27 @@ class Window:
 
     def at_boundary(self) -> None:
         """A step is about to end: close after the last one. Summing still belongs to it."""
-        if self._profiler is None:
+        if self._profiler is None or _is_capturing():  # to close it waits for the device
             return
         self._left -= 1
+        self._unlike |= not {"eval", "checkpoint"}.isdisjoint(self._watch.tags)
         seconds = time.perf_counter() - self._since
         num = STEPS - self._left
         if self._left and seconds < num * LONG_STEP_S:
             return
         self._close()
+        self._tries -= 1
+        if self._profiler is not None and self._unlike and self._tries:
+            self._profiler = None
+            return
         if self._profiler is not None:
             self.step_s = seconds / num
-            self.seen = summed(self._profiler.kineto_results.events(), num)
+            device = self._watch.device
+            self.seen = summed(
+                self._profiler.kineto_results.events(),
+                num,
+                device_index=device.device.index if device is not None else None,
+            )
             self._profiler = None
         self.over = True
 
@@ -100,6 +127,22 @@ class Window:
         return step >= FIRST_STEP or (
             step >= SOONEST and time.monotonic() - self._began_at > SLOW_AFTER_S
         )
+
+    def _captures(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        self._captured = True
+        return original(*args, **kwargs)
+
+    def _crashes_on_graphs(self) -> bool:
+        """What `torch.profiler.profile` works around by environment variables that the script would see.
+
+        With CUDA before 12.6, or where torch was built not to allow it, a profiler that starts again
+        after a graph was captured crashes the process.
+        """
+        if not _on_cuda() or not (self._captured or _inductor_captures()):
+            return False
+        version = torch.version.cuda
+        old = version is not None and TorchVersion(version) < "12.6"
+        return old or not _utils_internal.profiler_allow_cudagraph_cupti_lazy_reinit_cuda12()
 
     def _close(self) -> None:
         try:
@@ -124,6 +167,16 @@ class Window:
 
 def _on_cuda() -> bool:
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def _is_capturing() -> bool:
+    return _on_cuda() and torch.cuda.is_current_stream_capturing()
+
+
+def _inductor_captures() -> bool:
+    """As `torch.profiler.profile` asks; where inductor was never loaded nobody can have set it."""
+    config = sys.modules.get("torch._inductor.config")
+    return config is not None and bool(config.triton.cudagraphs)
 
 
 @contextmanager

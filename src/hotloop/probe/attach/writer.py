@@ -16,12 +16,14 @@ from threading import Event, Lock, Thread
 
 import torch
 
+from hotloop.probe.attach.closed import ClosedStep
 from hotloop.probe.attach.fetching import fetch_file, read_fetches
 from hotloop.probe.attach.summary import Parts, census_of
-from hotloop.probe.attach.watch import NOT_UNDER_WAY
 
+FIRST_AFTER_S = 0.1
 STEPS_EVERY_S = 1.0
-CENSUS_EVERY_S = 3.0
+CENSUS_EVERY_S = 10.0
+LOOK_EVERY_S = 3.0
 
 
 class Writer:
@@ -34,7 +36,8 @@ class Writer:
         self._lock = Lock()
         self._thread: Thread | None = None
         self._fetched_to = 0
-        self._census_at = 0.0
+        self._census_at = self._looked_at = 0.0
+        self._census_every_s = FIRST_AFTER_S
         self._done = False
         self.cpu_s = 0.0
 
@@ -71,7 +74,9 @@ class Writer:
         try:
             with self._lock:
                 self._write_clock(finished=False)
-            while not self._stop.wait(STEPS_EVERY_S) and self._watch.active:
+            wait_s = FIRST_AFTER_S  # a script may end within a second, and not by itself
+            while not self._stop.wait(wait_s) and self._watch.active:
+                wait_s = min(2 * wait_s, STEPS_EVERY_S)
                 with self._lock:
                     if not self._done:
                         self._tick()
@@ -80,23 +85,29 @@ class Writer:
             self._watch.note_now(f"the writer failed: {type(error).__name__}: {error}")
 
     def _tick(self) -> None:
-        if self._append() and time.monotonic() - self._census_at > CENSUS_EVERY_S:
+        if self._append() and time.monotonic() - self._census_at > self._census_every_s:
             self._write_census()
+            self._census_every_s = min(2 * self._census_every_s, CENSUS_EVERY_S)
 
     def _append(self) -> bool:
         """Append the records of the steps that closed; whether there were any."""
         watch, sampler = self._watch, self._parts.sampler
         path = watch.directory / f"steps-{watch.rank}.jsonl"
-        lines: list[str] = []
+        steps: list[ClosedStep] = []
         while watch.closed:
-            record = watch.closed.popleft()
-            if record is None:
-                lines.clear()
+            step = watch.closed.popleft()
+            if step is None:
+                steps.clear()
                 path.unlink(missing_ok=True)
                 self._parts.clear()
-                continue
-            sampler.close_step(record.step, counted=not NOT_UNDER_WAY.intersection(record.tags))
-            lines.append(record.to_json() + "\n")
+            else:
+                steps.append(step)
+        lines: list[str] = []
+        for step, extra_reads in zip(steps, self._parts.cost.extra_reads(steps)):
+            lines.append(step.record(extra_reads).to_json() + "\n")
+            sampler.close_step(step.step, counted=step.counted)
+            if step.counted:
+                watch.calls.count(step.calls)
         found, self._fetched_to = read_fetches(
             fetch_file(watch.directory, os.getpid()), self._fetched_to
         )
@@ -104,8 +115,11 @@ class Writer:
             self._parts.loading.fetched_elsewhere(seed, fetched)
         if not lines:
             return False
-        if self._parts.busy.began:
-            self._parts.busy.look()
+        if self._parts.busy.began and (
+            self._done or time.monotonic() - self._looked_at > LOOK_EVERY_S
+        ):
+            self._parts.busy.look()  # reads a file for each thread
+            self._looked_at = time.monotonic()
         with path.open("a", encoding="utf-8") as file:
             file.write("".join(lines))
         return True

@@ -49,7 +49,10 @@ def _start(variable: str) -> None:
 
 
 class _AfterTorch:
-    """Finds `torch` as everyone else would, once, and adds the probes to the end of its loading."""
+    """Finds `torch` as everyone else would, and adds the probes to the end of its loading.
+
+    It stays until torch is loaded: libraries look whether there is a torch before anyone imports it.
+    """
 
     def __init__(self, variables: list[str]) -> None:
         self.variables = variables
@@ -59,11 +62,7 @@ class _AfterTorch:
     ) -> ModuleSpec | None:
         if name != "torch":
             return None
-        try:
-            sys.meta_path.remove(self)
-        except ValueError:
-            pass
-        for finder in list(sys.meta_path):
+        for finder in [each for each in sys.meta_path if each is not self]:
             find = getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = find(name, path, target) if find else None
             if spec is not None:
@@ -77,6 +76,8 @@ class _AfterTorch:
             load = loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
                 load(module)
                 for variable in self.variables:
                     _start(variable)

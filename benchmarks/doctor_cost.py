@@ -16,10 +16,12 @@ import json
 import math
 import os
 import random
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 
 from turns import pair_log_ratio
 
@@ -34,6 +36,7 @@ WARMUP = 60
 """Beyond the probe's own warm-up and its window of profiled steps."""
 BAR = 0.02
 LEVEL = 0.05
+CALL_RUNS, CALL_STEPS = 3, 800
 PACKAGE = Path(hotloop.__file__).parent
 
 
@@ -44,8 +47,13 @@ def probed(directory: Path) -> Mapping[str, str]:
     return {"PYTHONPATH": os.pathsep.join(filter(None, path)), "HOTLOOP_DOCTOR": str(directory)}
 
 
-def by_calls(directory: Path) -> float:
-    """Calls times the cost of a call, over wall time."""
+def by_calls(directory: Path, steps: int) -> tuple[float, float]:
+    """Calls times the cost of a call, over wall time, and the median step, of one run by itself."""
+    subprocess.run(
+        [sys.executable, str(SCRIPT), str(steps)],
+        env={**os.environ, **probed(directory)},
+        check=True,
+    )
     census = read_json(directory / "census-0.json", Census)
     assert census.clock_read_s is not None
     records = [
@@ -54,12 +62,8 @@ def by_calls(directory: Path) -> float:
         if not {"warmup", "profiled"} & set(record.tags)
     ]
     reads = sum(record.clock_reads or 0 for record in records)
-    # A step's wall time holds the other process's turn: what it took itself is what it booked.
-    return census.clock_read_s * reads / sum(own_s(record.host) for record in records)
-
-
-def own_s(host: Mapping[str, float]) -> float:
-    return sum(seconds for phase, seconds in host.items() if phase != "unattributed")
+    wall = [record.wall_s for record in records]
+    return census.clock_read_s * reads / sum(wall), median(wall)
 
 
 def main() -> int:
@@ -87,12 +91,14 @@ def main() -> int:
             if digests[0] != digests[1]:
                 raise SystemExit("the weights differ with and without the probe")
             logs[kind].append(log)
-            if kind == "probed":
-                calls.append(by_calls(where / "doctor"))
             print(
-                f"{kind:7} {math.expm1(log):+.2%}   steps of {1e3 * medians[1]:.2f} ms"
-                + (f", by calls {calls[-1]:.2%}" if calls else ""),
-                flush=True,
+                f"{kind:7} {math.expm1(log):+.2%}   steps of {1e3 * medians[1]:.2f} ms", flush=True
+            )
+        for number in range(CALL_RUNS):
+            share, step_s = by_calls(Path(folder) / f"calls-{number}", CALL_STEPS)
+            calls.append(share)
+            print(
+                f"calls times their cost: {share:.2%} of steps of {1e3 * step_s:.2f} ms", flush=True
             )
     same, cost = (log_interval(each, LEVEL) for each in (logs["alone"], logs["probed"]))
     low, high = math.expm1(cost.low), math.expm1(cost.high)

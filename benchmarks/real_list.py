@@ -176,7 +176,7 @@ SCRIPTS = (
            "plain loop, DataLoader, Adam", mnist_files, needs=("torchvision",), iterations=100),
     Script("siamese_network", "examples", "pytorch/examples", "siamese_network",
            ("main.py", "--epochs=1", "--batch-size=128"), "plain loop, DataLoader, Adadelta", mnist_files,
-           needs=("torchvision",), iterations=50),
+           needs=("torchvision",), seeded=False, iterations=50),
     Script("mnist_hogwild", "examples", "pytorch/examples", "mnist_hogwild",
            ("main.py", "--epochs=2"), "two training processes share the weights", mnist_files,
            needs=("torchvision",), iterations=200),

@@ -47,6 +47,7 @@ SEEDED = (
 TIMES = (
     r"""['"]?(train_|eval_)?(runtime|samples_per_second|steps_per_second)['"]?\s*[:=]\s*['"]?[\d.:]+""",
     r"(?m)^\[?\w?\d{4}-?\d\d-?\d\d[ T].*?(?= )",
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+",
     r"\d\d/\d\d/\d{4} \d\d:\d\d:\d\d",
     r"\d+(\.\d+)?e?-?\d*\s?(ms|s|sec|secs|seconds|it/s)\b",
     r"ms/batch\s+\d+\.\d+",
@@ -54,7 +55,7 @@ TIMES = (
     r"\d+:\d\d(:\d\d)?",
     r"\d[\d.]* examples/s",
     r"\b[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d",
-    r"\bdefault-[0-9a-f]{16}",
+    r"\b(default|cache)-[0-9a-f]{16}",
     r"0x[0-9a-f]{6,}",
     r"\bpid[ =:]?\d+",
 )
@@ -177,6 +178,7 @@ def environment(script: Script, checkout: Path) -> dict[str, str]:
         "HF_HOME": str(checkout.parent / HOME),
         "HF_HUB_OFFLINE": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
         "PYTHONPATH": os.pathsep.join(paths),
     }
     return {**env, **script.env}

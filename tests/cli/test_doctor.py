@@ -164,7 +164,8 @@ def test_steps_end_it_without_its_own_ending(tmp_path: Path) -> None:
     done, found = doctor(tmp_path, command, "--steps", "20")
     assert done.returncode == 0, done.stderr
     assert found["doctor"]["ended"] == "enough_steps"
-    assert found["steps"]["measured"] >= 20
+    # Those under the profiler count for nothing; the judge may take more of the first for the start.
+    assert found["steps"]["measured"] + found["steps"]["warmup"] == 10 + 20
     assert not (tmp_path / "ending").exists()
 
 
@@ -297,7 +298,7 @@ def test_a_torch_that_is_too_old_is_said_and_not_that_there_was_none(tmp_path: P
     done, found = doctor(tmp_path, [sys.executable, "train.py"])
     assert done.returncode == 3
     assert done.stderr.count(old) == 1
-    assert "no torch was imported" not in done.stderr
+    assert "it imported no torch" not in done.stderr
     assert found["notes"] == [old]
 
 
@@ -331,6 +332,67 @@ def test_a_daemon_is_left_running_and_reported_once_it_has_made_steps(
     assert re.search(r"data_wait +50\.0 %", capsys.readouterr().out)
 
 
+RECORDS = (
+    "import os\n"
+    "from hotloop.core.step import StepRecord\n"
+    "with open(os.environ['HOTLOOP_DOCTOR'] + '/steps-0.jsonl', 'w') as file:\n"
+    "    for step in range(60):\n"
+    "        host = {'data_wait': 0.05, 'forward': 0.05}\n"
+    "        file.write(StepRecord(step, 0.1, host).to_json() + chr(10))\n"
+)
+
+
+def test_what_a_full_disk_does_not_take_is_shown_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RECORDS)
+    command = [*COMMAND, "--out", "run", "--", sys.executable, "train.py"]
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -f 8; exec "$@"', "bash", *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 4, done.stderr
+    assert re.search(r"data_wait +50\.0 %", done.stderr)
+    assert "by itself, with exit code 0" in done.stderr
+    assert done.stderr.index("data_wait") < done.stderr.index("error: cannot write")
+
+
+def test_the_directory_of_an_earlier_run_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(RECORDS)
+    done, _ = doctor(tmp_path, [sys.executable, "train.py"])
+    assert done.returncode == 0, done.stderr
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()}
+    again, _ = doctor(tmp_path, [sys.executable, "train.py"])
+    assert again.returncode == 2
+    assert again.stderr.startswith("error: this directory holds something already")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()} == before
+    monkeypatch.chdir(tmp_path)
+    arguments = ["doctor", "--no-try", "--out", "train.py/sub", "--", sys.executable, "train.py"]
+    assert run(arguments) == 2
+    assert "a part of its path is a file" in capsys.readouterr().err
+
+
+def test_a_command_that_dies_after_its_first_step_is_not_said_to_have_made_none(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, torch\n"
+        "model = torch.nn.Linear(4, 4)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "model(torch.ones(4)).sum().backward()\n"
+        "optimizer.step()\n"
+        "os._exit(0)\n"
+    )
+    done, _ = doctor(tmp_path, [sys.executable, "train.py"])
+    assert done.returncode == 3, done.stderr
+    assert "no step of an optimizer" not in done.stderr
+    assert "of warm-up were seen" in done.stderr or "ended before its steps were" in done.stderr
+
+
 def test_a_line_of_its_own_says_where_a_step_ends(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import hotloop, torch\n"
@@ -357,7 +419,7 @@ def test_a_script_without_torch_is_told_so(tmp_path: Path) -> None:
     done, _ = doctor(tmp_path, [sys.executable, "train.py"])
     assert done.returncode == 3, done.stderr
     assert done.stdout == "nothing\n"
-    assert "no torch was imported" in done.stderr
+    assert "it imported no torch" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -106,8 +106,8 @@ def test_what_goes_on_after_a_command_is_no_whole_run(
 def test_the_own_code_of_every_rank_is_looked_at(tmp_path: Path, machine: Environment) -> None:
     lines = (LineUse("unattributed", "ddp.py:7", "<module>", 0.7),)
     for rank, own in ((0, 0.001), (1, 0.02)):
-        host = {"unattributed": own, "backward": 0.028 - own}
-        records = [StepRecord(n, 0.028, host).to_json() for n in range(30)]
+        host = {"unattributed": own, "forward": 0.001, "backward": 0.027 - own}
+        records = [StepRecord(n, 0.028, host).to_json() for n in range(400)]
         (tmp_path / f"steps-{rank}.jsonl").write_text("\n".join(records) + "\n")
         census = Census(
             device="cpu", num_ranks=2, seen=("lines", "operators"), lines=lines if rank else ()

@@ -56,7 +56,7 @@ def test_only_its_own_processes_are_in_the_telemetry(recording: Recording) -> No
 
 
 def test_a_finding_at_the_level_asked_for_is_exit_code_1(recording: Recording) -> None:
-    found = examine(recording("record(30); finish()"))
+    found = examine(recording("record(100); finish()"))
     best = max(f.gain_at_most for f in found.diagnosis.findings if not f.gain_is_loose)
     assert code(found) == ExitCode.FINE
     assert code(found, 1.05) == ExitCode.FOUND
@@ -116,6 +116,15 @@ def test_what_outlives_it_is_left_running_and_goes_on_recording(recording: Recor
         assert code(found) == ExitCode.INCONCLUSIVE
     finally:
         os.kill(found.run.left_running[0], signal.SIGKILL)
+
+
+def test_that_it_began_to_make_steps_is_kept_where_nothing_else_was_written(
+    recording: Recording,
+) -> None:
+    found = examine(recording("(directory / 'claim-0').touch(); os._exit(0)"))
+    assert (found.directory / "claim-0").exists()
+    found = examine(recording("(directory / 'claim-0').touch(); record(30); finish()"))
+    assert not (found.directory / "claim-0").exists()
 
 
 def test_the_directory_is_found_when_it_changes_its_own(

@@ -44,8 +44,11 @@ def test_what_an_accelerator_did_not_tell_is_named() -> None:
     )
     missing = diagnose(script(steps(device=BUSY_DEVICE), blind)).not_examined
     assert [line.partition(":")[0] for line in missing] == [
-        "memory of the device", "heat and power of the device", "which process is slower than the others",
-    ]  # fmt: skip
+        "waiting for the other processes",
+        "memory of the device",
+        "heat and power of the device",
+        "which process is slower than the others",
+    ]
 
 
 def test_a_census_that_saw_nothing_gives_no_finding_but_what_the_clock_saw() -> None:

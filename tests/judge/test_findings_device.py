@@ -15,6 +15,7 @@ from script_inputs import (
     STEP,
     codes,
     found,
+    lines,
     only,
     script,
     steps,
@@ -224,18 +225,30 @@ SCORES = OperatorUse("aten::bmm", "float32", num=12, self_s=0.02)
 
 
 def test_attention_written_out_is_a_softmax_with_its_products() -> None:
-    sick = changed(HEALTHY, LONG, SOFTMAX, SCORES)
+    sick = changed(HEALTHY, LONG, SOFTMAX, SCORES, attention=("plain",))
     finding = only(script(steps(), sick), "HL306")
     assert finding.gain_at_most == pytest.approx(1 / 0.7)
     assert (finding.site, finding.optimization) == ("model.py:30", "attention")
-    lone = changed(HEALTHY, LONG, SOFTMAX, replace(SCORES, num=11))
+    lone = changed(sick, LONG, SOFTMAX, replace(SCORES, num=11))
     assert diagnose(script(steps(), lone)).findings == ()
-    assert diagnose(script(steps(), changed(HEALTHY, LONG, SCORES))).findings == ()
+    assert diagnose(script(steps(), changed(sick, LONG, SCORES))).findings == ()
     assert diagnose(script(steps(), replace(sick, attention=("sdpa:flash",)))).findings == ()
     math = replace(sick, attention=("sdpa:math",))
     assert codes(diagnose(script(steps(), math))) == ["HL306"]
-    small = changed(HEALTHY, LONG, replace(SOFTMAX, self_s=0.004), replace(SCORES, self_s=0.005))
+    small = changed(sick, LONG, replace(SOFTMAX, self_s=0.004), replace(SCORES, self_s=0.005))
     assert diagnose(script(steps(), small)).findings == ()
+
+
+def test_a_mixture_of_experts_is_no_attention() -> None:
+    """A softmax that gates, and batched products of the experts; no softmax of scores by heads."""
+    experts = changed(HEALTHY, LONG, SOFTMAX, SCORES, attention=())
+    assert diagnose(script(steps(), experts)).findings == ()
+
+
+def test_a_softmax_and_what_it_calls_are_one() -> None:
+    called = replace(SOFTMAX, name="aten::softmax", self_s=1e-5)
+    seen = changed(HEALTHY, LONG, called, SOFTMAX, SCORES, attention=("plain",))
+    assert only(script(steps(), seen), "HL306").evidence["softmaxes"] == 6
 
 
 def recompiling(num: int, seconds: float, *tags: str) -> Measurement:
@@ -283,6 +296,19 @@ def test_an_optimizer_that_is_not_fused_counts_by_its_phase_on_a_cpu() -> None:
     finding = only(script(steps(UPDATE), sick), "HL401")
     assert finding.gain_at_most == pytest.approx(1.25)
     assert diagnose(script(steps(UPDATE), replace(sick, optimizer="AdamW(fused)"))).findings == ()
+
+
+def test_an_optimizer_of_that_name_that_is_not_torchs_is_left_in_peace() -> None:
+    for name in ("__main__.AdamW", "bitsandbytes.optim.adamw.AdamW"):
+        assert diagnose(script(steps(UPDATE), replace(HEALTHY, optimizer=name))).findings == ()
+
+
+def test_an_optimizer_is_shown_where_it_is_constructed() -> None:
+    stepping = lines(("optimizer", "train", 0.2))
+    sick = replace(HEALTHY, optimizer="AdamW", lines=stepping)
+    assert only(script(steps(UPDATE), sick), "HL401").site == "train.py:50"
+    constructed = replace(sick, optimizer_site="train.py:24")
+    assert only(script(steps(UPDATE), constructed), "HL401").site == "train.py:24"
 
 
 def test_on_a_gpu_the_update_counts_by_its_kernels_or_the_idle_device() -> None:

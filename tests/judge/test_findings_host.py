@@ -49,6 +49,15 @@ def test_saving_counts_over_whole_intervals() -> None:
     assert diagnose(every("checkpoint", 0.015, 10)).findings == ()
 
 
+def test_what_makes_a_save_last_is_no_save_of_its_own() -> None:
+    """`torch.save`, `os.fsync`, `os.replace`: one save."""
+    rest = [replace(SAVE, what=f"os.{name}", seconds=0.6) for name in ("fsync", "replace")]
+    measurement = every("checkpoint", 0.7, 10)
+    census = replace(HEALTHY, saves=(SAVE, *rest))
+    evidence = only(replace(measurement, census=census), "HL701").evidence
+    assert (evidence["num_saves"], evidence["seconds_per_save"]) == (6, pytest.approx(0.7))
+
+
 def test_one_save_says_nothing_about_its_share_and_that_is_said() -> None:
     once = diagnose(every("checkpoint", 5.0, 1000))
     assert codes(once) == []
@@ -98,6 +107,7 @@ def test_one_thread_is_found_where_long_operations_could_be_split() -> None:
     finding = only(script(steps(), sick), "HL802")
     assert finding.gain_at_most == pytest.approx(1 / (0.5 + 0.5 / 8))
     assert "OMP_NUM_THREADS=8" in finding.advice
+    assert "torch.set_num_threads(1)" in finding.advice
     assert diagnose(script(steps(), replace(sick, num_threads=2))).findings == ()
     assert diagnose(script(steps(), replace(sick, cpus=1.0))).findings == ()
     assert (
@@ -116,7 +126,7 @@ def test_more_threads_than_cpus_promise_nothing_but_are_found() -> None:
     assert diagnose(script(steps(), replace(sick, cpus=0.5, num_threads=1))).findings == ()
 
 
-def collecting(seconds: float, num_full: int = 2) -> CollectionUse:
+def collecting(seconds: float, num_full: int = 3) -> CollectionUse:
     return CollectionUse(num=400, seconds=seconds, num_full=num_full, full_s=seconds / 2)
 
 
@@ -128,6 +138,37 @@ def test_collections_count_from_two_per_cent() -> None:
     assert diagnosis.bound == "gc"
     assert diagnose(script(steps(), replace(sick, collections=collecting(0.1)))).findings == ()
     assert diagnose(script(steps(), replace(sick, collections=collecting(0.0)))).findings == ()
+
+
+def test_one_full_collection_is_no_rate() -> None:
+    """It is said that it was seen; the many small ones beside it count."""
+    for num, expected in ((2, []), (3, ["HL804"])):
+        slow = CollectionUse(num=400, seconds=0.2, num_full=num, full_s=0.19)
+        diagnosis = diagnose(script(steps(), replace(HEALTHY, collections=slow)))
+        assert codes(diagnosis) == expected
+        told = [line for line in diagnosis.not_examined if "garbage" in line]
+        assert len(told) == (not expected)
+    young = diagnose(script(steps(), replace(HEALTHY, collections=collecting(0.9, 2))))
+    assert young.findings[0].gain_at_most == pytest.approx(1 / (1 - 0.075))
+
+
+def test_collections_of_what_proved_to_be_a_start_are_left_out() -> None:
+    """A script that collects garbage in its first steps alone trains without it from then on."""
+
+    def each(number: int, record: StepRecord) -> StepRecord:
+        return with_phase(record, "unattributed", 0.4, "gc") if number < 27 else record
+
+    gc = CollectionUse(num=27, seconds=27 * 0.4, num_full=27, full_s=27 * 0.4)
+    early = diagnose(script(steps(each=each), replace(HEALTHY, collections=gc)))
+    assert early.steps.warmup >= 25
+    assert "HL804" not in codes(early) or early.findings[0].gain_at_most < 1.4
+
+    def always(number: int, record: StepRecord) -> StepRecord:
+        return with_phase(record, "unattributed", 0.1, "gc")
+
+    gc = CollectionUse(num=60, seconds=6.0, num_full=60, full_s=6.0)
+    late = script(steps(each=always), replace(HEALTHY, collections=gc))
+    assert only(late, "HL804").gain_at_most == pytest.approx(2)
 
 
 def test_a_script_that_asks_for_collections_is_shown_its_line() -> None:
@@ -176,7 +217,7 @@ def test_what_the_census_counted_is_divided_by_the_steps_that_it_counted() -> No
         return with_phase(record, "forward", 0.1) if number < 20 else record
 
     # 20 steps of 0.2 s, 40 of 0.1 s; a tenth of the 8 s went into collecting.
-    gc = CollectionUse(num=60, seconds=0.8, num_full=1, full_s=0.1)
+    gc = CollectionUse(num=60, seconds=0.8, num_full=3, full_s=0.1)
     diagnosis = diagnose(script(steps(each=each), replace(HEALTHY, collections=gc)))
     assert diagnosis.steps.warmup == 18  # the window of five forgives two
     assert codes(diagnosis) == ["HL804"]

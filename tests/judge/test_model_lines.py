@@ -25,6 +25,12 @@ def test_products_are_where_a_layer_that_multiplies_was_called() -> None:
         (7, "Net.forward", 0.04, "conv.Conv1d._conv_forward"),
     )
     assert products_line(seen) == "m.py:7"
+    dotted = forward(
+        (5, "Net.forward", 0.3, "torch.nn.functional.gelu"),
+        (6, "Net.forward", 0.1, "torch.nn.modules.linear.Linear.forward"),
+        (7, "Net.forward", 0.2, "somebody.linear.solve"),
+    )
+    assert products_line(dotted) == "m.py:6"
     assert products_line(forward((5, "Net.forward", 0.3, None))) == "m.py:5"
     assert products_line(forward()) is None
     assert products_line(None) is None
@@ -37,6 +43,8 @@ def test_formulas_are_in_the_function_that_most_called_single_operations() -> No
         (8, "gelu", 0.04, None),
         (9, "gelu", 0.05, "_tensor.Tensor.__pow__"),
     )
+    dotted = forward((3, "gelu", 0.05, None), (9, "gelu", 0.06, "torch._tensor.Tensor.__pow__"))
+    assert formula_line(dotted) == "m.py:9"
     assert formula_line(seen) == "m.py:9"
     assert formula_line(forward((3, "main", 0.4, "linear.Linear.forward"))) is None
 

@@ -93,3 +93,50 @@ def test_steps_that_are_faster_after_the_profiler_make_no_start_of_those_before(
     # With too few before it, those after it tell what is usual.
     early = tagged(walls(*[0.1] * 15, 0.2, *[0.05] * 40), "profiled", 15)
     assert num_warmup(early) == 14  # three of five are within a tenth
+
+
+def around_the_profiler(before_s: float, after_s: float, **host: float) -> tuple[StepRecord, ...]:
+    """30 steps that compute, 3 under the profiler, 30 after it; each with `host`, too."""
+
+    def step(n: int, seconds: float, *tags: str) -> StepRecord:
+        phases = {"forward": seconds, **host}
+        return StepRecord(n, sum(phases.values()), host=phases, tags=tags)
+
+    seconds = [before_s] * 30 + [3 * before_s] * 3 + [after_s] * 30
+    return tuple(step(n, s, *(["profiled"] if 30 <= n < 33 else [])) for n, s in enumerate(seconds))
+
+
+def test_what_the_profiler_made_faster_is_left_out_and_that_is_said() -> None:
+    """What it frees changes how memory is given back: the steps after it are not the script's own pace."""
+    diagnosis = diagnose(script(around_the_profiler(0.1, 0.05)))
+    assert (diagnosis.steps.measured, diagnosis.steps.median_s) == (30, pytest.approx(0.1))
+    assert any(
+        line.startswith("30 steps after torch's profiler") for line in diagnosis.not_examined
+    )
+    for after in (0.095, 0.1, 0.2):
+        same = diagnose(script(around_the_profiler(0.1, after)))
+        assert same.steps.measured == 60
+    on_gpu = replace(HEALTHY, device="cuda:0")
+    assert diagnose(script(around_the_profiler(0.1, 0.05), on_gpu)).steps.measured == 60
+
+
+def test_only_enough_steps_before_the_profiler_and_what_they_compute_count() -> None:
+    few, enough = (around_the_profiler(0.1, 0.05)[n:] for n in (11, 10))
+    for records, expected in ((few, 0), (enough, 30)):
+        tagged_after = [r for r in tag_warmup(records, on_cpu=True) if "after_profiler" in r.tags]
+        assert len(tagged_after) == expected
+    waits = around_the_profiler(0.1, 0.1, data_wait=0.1)
+    less = tuple(replace(r, wall_s=0.1, host={"forward": 0.1}) if r.step > 32 else r for r in waits)
+    assert not any("after_profiler" in r.tags for r in tag_warmup(less, on_cpu=True))
+
+
+def test_what_comes_rarely_counts_after_the_profiler_too() -> None:
+    """Saved at steps 10, 40 and 50: two of three after it."""
+    records = tuple(
+        replace(r, wall_s=r.wall_s + 0.5, host={**r.host, "checkpoint": 0.5}, tags=("checkpoint",))
+        if r.step in (10, 40, 50)
+        else r
+        for r in around_the_profiler(0.1, 0.05)
+    )
+    finding = next(f for f in diagnose(script(records)).findings if f.code == "HL701")
+    assert finding.evidence["num_saves"] == 3

@@ -46,7 +46,7 @@ class Case:
 
 
 CASES = (
-    Case("slow_getitem", "HL102", share=0.20, site="__getitem__", cpus=2),
+    Case("slow_getitem", "HL102", share=0.20, site=r"DataLoader\(", cpus=2),
     Case("slow_collate", "HL103", share=0.20, site="collate_lists", cpus=2),
     Case("main_thread_decode", "HL107", share=0.20, site="decode"),
     Case("io_wait", "HL106", share=0.20, site="__getitem__"),
@@ -56,7 +56,7 @@ CASES = (
     Case("logging_per_step", "HL703", share=0.20, site=r"log\.debug"),
     Case("frequent_checkpoint", "HL701", share=0.10, site=r"torch\.save"),
     Case("evaluation_share", "HL702", share=0.20, site="evaluate"),
-    Case("unfused_optimizer", "HL401", share=0.10, site=r"optimizer\.step", loss=1e-2),
+    Case("unfused_optimizer", "HL401", share=0.10, site=r"optimizer\.step|AdamW\(", loss=1e-2),
     Case("eager_small_ops", "HL302", share=0.15, site="[wW]ritten_?[oO]ut", loss=1e-2),
     Case("fp32_matmul", "HL301", share=0.20, site=r"model\(", loss=1e-2, needs=("bf16",)),
     Case(

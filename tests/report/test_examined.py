@@ -76,13 +76,19 @@ def test_the_answer_names_the_wait_the_gain_and_the_line() -> None:
 
 def test_the_headline_is_about_the_first_finding_with_its_own_share() -> None:
     fused = Finding(
-        "HL401", "The optimizer is not fused", 1.59, "t.py:17", evidence={"optimizer_fraction": 0.37}
+        "HL401",
+        "The optimizer is not fused",
+        1.59,
+        site="t.py:17",
+        evidence={"optimizer_fraction": 0.37},
     )
     assert examined_answer(run(), diagnosis("input", findings=(fused,)), num_steps=60) == (
         "Updating the weights takes 37 % of the time; without HL401 (the optimizer is not fused, "
         "t.py:17) at most 1.59x as fast."
     )
-    elsewhere = Finding("HL801", "Own code", 3.4, "t.py:7", evidence={"rank": 1, "own_fraction": 0.7})
+    elsewhere = Finding(
+        "HL801", "Own code", 3.4, site="t.py:7", evidence={"rank": 1, "own_fraction": 0.7}
+    )
     text = examined_answer(run(), diagnosis(None, findings=(elsewhere,)), num_steps=60)
     assert text.startswith("On rank 1 the script's own code between the phases takes 70 % of the")
 

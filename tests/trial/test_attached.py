@@ -160,6 +160,20 @@ def test_ctrl_c_in_a_terminal_reaches_it_once_and_it_has_time_to_save(tmp_path: 
         os.close(terminal)
 
 
+def test_a_signal_to_hotloop_alone_is_passed_on_in_the_foreground_of_a_terminal_too(
+    tmp_path: Path,
+) -> None:
+    started, terminal = in_terminal(tmp_path, COUNTS_INTERRUPTS)
+    try:
+        started.send_signal(signal.SIGINT)
+        assert wait_for((tmp_path / "end").exists)
+        assert (tmp_path / "count").read_text() == "1"
+        assert (tmp_path / "end").read_text() == "[0, false, [2]]"
+    finally:
+        started.wait(30)
+        os.close(terminal)
+
+
 def test_a_signal_to_hotloop_alone_is_passed_on(tmp_path: Path) -> None:
     started = start(tmp_path, COUNTS_INTERRUPTS)
     started.send_signal(signal.SIGINT)

@@ -79,7 +79,8 @@ class LineUse:
     function: str
     fraction: float
     inside: str | None = None
-    """What that line was calling: `module.function` of the innermost frame."""
+    """What that line was calling: `module.function` of the innermost frame, from the package on where it is
+    installed: `torch.nn.functional.cross_entropy`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +217,8 @@ class Census:
     logs: tuple[CallUse, ...] = ()
     evaluations: tuple[CallUse, ...] = ()
     lines: tuple[LineUse, ...] = ()
+    num_samples: int | None = None
+    """That `lines` were counted from."""
     operators: tuple[OperatorUse, ...] = ()
     collections: CollectionUse | None = None
     padding: PaddingUse | None = None

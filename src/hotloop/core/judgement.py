@@ -267,7 +267,7 @@ class RankComparison:
     """Why nothing can be said."""
     hidden: bool = False
     """They wait inside the pass backward: `computing_s` is what lies outside of it, `waiting_s` is not
-    known and 0, `slower_by` the step over what it would take without the excess of the slowest."""
+    known and 0, `slower_by` the share of a step in which they wait for the slowest."""
 
 
 @dataclass(frozen=True, slots=True)

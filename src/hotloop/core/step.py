@@ -30,12 +30,13 @@ DEVICE_PHASES = ("compute", "communication", "memcpy", "idle", "unknown")
 
 TAGS = (
     "warmup", "compile", "gc", "checkpoint", "eval", "profiled", "resumed",
-    "spike", "skipped", "rolled_back", "epoch", "recompile",
+    "spike", "skipped", "rolled_back", "epoch", "recompile", "after_profiler",
 )  # fmt: skip
 """Why a step may be unlike its neighbours. `warmup` steps are kept and left out of statistics.
 `spike`: its loss or gradient norm stood far above the recent ones. `skipped`: its update was left out.
 `rolled_back`: the first after going back to a checkpoint. `epoch`: the training's loader began anew in it.
-`recompile`: something that was compiled before was compiled again, after the start."""
+`recompile`: something that was compiled before was compiled again, after the start.
+`after_profiler`: faster than those before torch's profiler was at work, by what it changed."""
 
 
 _MAY_OVERFLOW = frozenset({"loss", "grad_norm"})

@@ -20,6 +20,7 @@ from hotloop.doctor.throttling import with_throttling
 from hotloop.hardware.dtypes import fast_on_cpu, fast_on_cuda
 from hotloop.hardware.environment import nvidia_driver
 from hotloop.judge.attribute import under_way
+from hotloop.judge.exposure import runs_on_cpu
 from hotloop.judge.warmup import tag_warmup
 
 ARM = "doctor"
@@ -143,7 +144,9 @@ def _fast_dtypes(census: Census, clock: Mapping[str, Any]) -> tuple[str, ...]:
 
 def num_under_way(measurement: Measurement | None) -> int:
     """Steps that the breakdown is made of."""
-    return 0 if measurement is None else len(under_way(tag_warmup(measurement.records)))
+    if measurement is None:
+        return 0
+    return len(under_way(tag_warmup(measurement.records, on_cpu=runs_on_cpu(measurement))))
 
 
 def is_attached(directory: Path) -> bool:

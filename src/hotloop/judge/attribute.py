@@ -21,13 +21,20 @@ def steady(records: Sequence[StepRecord]) -> tuple[StepRecord, ...]:
     return tuple(record for record in records if not set(record.tags) - {"spike"})
 
 
-STARTING_UP = frozenset({"warmup", "compile", "resumed", "profiled"})
+AFTER_PROFILER = "after_profiler"
+STARTING_UP = frozenset({"warmup", "compile", "resumed", "profiled", AFTER_PROFILER})
 """Tags of steps that say nothing about a training that is under way."""
 
 
-def under_way(records: Sequence[StepRecord]) -> tuple[StepRecord, ...]:
-    """Steps of a training under way: evaluating, saving and collecting garbage are part of it."""
-    return tuple(record for record in records if not STARTING_UP & set(record.tags))
+def under_way(
+    records: Sequence[StepRecord], *, after_profiler: bool = False
+) -> tuple[StepRecord, ...]:
+    """Steps of a training under way: evaluating, saving and collecting garbage are part of it.
+
+    after_profiler: with those that the profiler made faster, for what comes too rarely to do without.
+    """
+    left_out = STARTING_UP - {AFTER_PROFILER} if after_profiler else STARTING_UP
+    return tuple(record for record in records if not left_out & set(record.tags))
 
 
 def attribute(

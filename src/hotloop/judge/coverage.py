@@ -8,7 +8,10 @@ from hotloop.core.census import Census
 from hotloop.core.judgement import Breakdown
 from hotloop.core.measurement import Measurement
 from hotloop.judge.attribute import STARTING_UP
-from hotloop.judge.exposure import is_foreign, recurring, runs_on_cpu
+from hotloop.judge.collecting import few_full, full_share
+from hotloop.judge.exposure import is_foreign, is_short, recurring, runs_on_cpu
+from hotloop.judge.own_code import why_no_own_code
+from hotloop.judge.thresholds import COLLECTING
 from hotloop.judge.together import hides_waiting
 from hotloop.judge.waiting import is_crowded, training_loader
 
@@ -19,6 +22,7 @@ _LEFT_OUT = {
     "compile": "in which something was compiled",
     "profiled": "under torch's profiler",
     "resumed": "that went on after a pause",
+    "after_profiler": "after torch's profiler, whose traces in memory made them faster",
 }
 _LOOKED_AT = {
     "loaders": "why data is waited for: no DataLoader was watched",
@@ -39,12 +43,17 @@ def not_examined(measurement: Measurement, breakdown: Breakdown) -> list[str]:
     """One line each, in the order in which a reader should know."""
     missing = _of_time(measurement, breakdown)
     census = measurement.census
+    if is_foreign(census) and is_short(breakdown):
+        missing.append(
+            f"what a change would bring: {breakdown.counted_steps} counted steps of "
+            f"{breakdown.counted_wall_s:.2g} s together are too few to promise a gain"
+        )
     if census is None:
         missing.append("precision, compilation and optimizer: no census was taken")
         return missing
     missing += _of_model(census)
     if is_foreign(census):
-        missing += _of_script(measurement, census)
+        missing += _of_script(measurement, breakdown, census)
     return missing
 
 
@@ -87,7 +96,7 @@ def _of_model(census: Census) -> list[str]:
     return missing
 
 
-def _of_script(measurement: Measurement, census: Census) -> list[str]:
+def _of_script(measurement: Measurement, breakdown: Breakdown, census: Census) -> list[str]:
     asked: Mapping[str, str] = _LOOKED_AT
     if not runs_on_cpu(measurement):
         asked = {**_LOOKED_AT, **_ON_AN_ACCELERATOR}
@@ -99,8 +108,14 @@ def _of_script(measurement: Measurement, census: Census) -> list[str]:
         )
     if "operators" in census.seen and not (census.operators and census.profiled_step_s):
         missing.append("the operations of a step: none was seen")
+    if why := why_no_own_code(measurement, breakdown):
+        missing.append(f"the script's own code between the phases: {why}")
     if census.collections is None:
         missing.append("garbage collection: not watched")
+    elif few_full(census.collections) and full_share(measurement, breakdown) >= COLLECTING:
+        missing.append(
+            "the share of full garbage collections: too few were seen to know how often they come"
+        )
     for phase, words in (("checkpoint", "saving"), ("eval", "evaluating")):
         once = any(r.host.get(phase) for r in measurement.records if "warmup" not in r.tags)
         if once and recurring(measurement, phase) is None:

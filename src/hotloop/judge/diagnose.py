@@ -11,9 +11,9 @@ import numpy as np
 from hotloop.core.judgement import Bound, Breakdown, Diagnosis, Finding, Steps
 from hotloop.core.measurement import Measurement
 from hotloop.core.step import StepRecord
-from hotloop.judge.attribute import attribute, under_way
+from hotloop.judge.attribute import AFTER_PROFILER, attribute, under_way
 from hotloop.judge.coverage import not_examined
-from hotloop.judge.exposure import exposed_phase, is_foreign, runs_on_cpu
+from hotloop.judge.exposure import exposed_phase, is_foreign, is_short, runs_on_cpu
 from hotloop.judge.findings import FINDINGS
 from hotloop.judge.operations import is_moving, is_updating, operations
 from hotloop.judge.thresholds import HIGH, MODERATE
@@ -40,6 +40,9 @@ NAMED_BY: dict[str, tuple[Bound, str]] = {
 }
 """Findings that tell a bound that phases do not show, and where their share is in the evidence."""
 
+OF_THE_RUN = ("HL806",)
+"""Of a whole run, and so not loose where it made few steps."""
+
 MOVING = 0.5
 """Share of a step in long operations with hardly any arithmetic from which memory bounds it."""
 
@@ -54,7 +57,10 @@ def diagnose(
     """
     counted = under_way(measurement.records)
     if is_foreign(measurement.census):
-        measurement = replace(measurement, records=tag_warmup(measurement.records))
+        measurement = replace(
+            measurement,
+            records=tag_warmup(measurement.records, on_cpu=runs_on_cpu(measurement)),
+        )
     records = measurement.records
     steps = _steps(records)
     kept = under_way(records)
@@ -74,8 +80,10 @@ def diagnose(
         counted_wall_s=math.fsum(record.wall_s for record in counted),
     )
     found = [module.find(measurement, breakdown) for module in FINDINGS.values()]
-    own = [finding for finding in found if finding is not None]
-    findings = tuple(sorted(with_other_ranks(own, others or {}), key=_rank))
+    own = with_other_ranks([f for f in found if f is not None], others or {})
+    if is_foreign(census) and is_short(breakdown):
+        own = tuple(f if f.code in OF_THE_RUN else replace(f, gain_is_loose=True) for f in own)
+    findings = tuple(sorted(own, key=_rank))
     bound = bound_of(breakdown.fractions, breakdown.device, on_cpu=runs_on_cpu(measurement))
     if bound in ("compute", "balanced") and hides_waiting(measurement):
         bound = None
@@ -169,7 +177,11 @@ def _rank(finding: Finding) -> tuple[bool, float, str]:
 
 def _steps(records: tuple[StepRecord, ...]) -> Steps:
     # Under our profiler a step takes as long as the profiler does.
-    counted = [record for record in records if not {"warmup", "profiled"} & set(record.tags)]
+    counted = [
+        record
+        for record in records
+        if not {"warmup", "profiled", AFTER_PROFILER} & set(record.tags)
+    ]
     for record in counted:
         if not (math.isfinite(record.wall_s) and record.wall_s > 0):
             raise ValueError(f"step {record.step} took {record.wall_s} s")

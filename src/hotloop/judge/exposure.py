@@ -11,7 +11,7 @@ from hotloop.core.judgement import Breakdown
 from hotloop.core.measurement import Measurement
 from hotloop.core.step import StepRecord
 from hotloop.judge.attribute import under_way
-from hotloop.judge.thresholds import MOST
+from hotloop.judge.thresholds import ENOUGH_S, ENOUGH_STEPS, MOST
 
 
 def runs_on_cpu(measurement: Measurement) -> bool:
@@ -25,6 +25,11 @@ def runs_on_cpu(measurement: Measurement) -> bool:
 def is_foreign(census: Census | None) -> bool:
     """Of somebody else's script: hotloop's own trainer says how it loads."""
     return census is not None and not census.loader
+
+
+def is_short(breakdown: Breakdown) -> bool:
+    """Whether too little was counted to promise a gain."""
+    return breakdown.counted_steps < ENOUGH_STEPS or breakdown.counted_wall_s < ENOUGH_S
 
 
 def exposed(measurement: Measurement, breakdown: Breakdown, share: float) -> float | None:
@@ -96,7 +101,7 @@ def recurring(measurement: Measurement, phase: str) -> Recurring | None:
     began or ended does not matter. A run that ended by itself counts whole. `None` for one time alone:
     how often it comes is not known then.
     """
-    steps = under_way(measurement.records)
+    steps = under_way(measurement.records, after_profiler=True)
     highest = max((record.host.get(phase, 0.0) for record in steps), default=0.0)
     if highest <= 0:
         return None

@@ -7,19 +7,21 @@ only where it is the likely one.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 
 from hotloop.core.census import Census, LineUse
 from hotloop.judge.exposure import lines_of
 
-_MULTIPLYING = ("linear", "conv")
+_MULTIPLYING = re.compile(r"(?:torch\.nn\.modules\.)?(?:linear|conv)\.")
 """Files of torch.nn.modules."""
+_OF_TENSORS = re.compile(r"(?:torch\.)?_tensor\.")
 
 
 def products_line(census: Census | None) -> str | None:
     """The line that most often called a layer that multiplies; else the one most seen."""
     lines = lines_of(census, "forward")
-    return _most_seen([line for line in lines if called_module(line) in _MULTIPLYING] or lines)
+    return _most_seen([line for line in lines if _MULTIPLYING.match(line.inside or "")] or lines)
 
 
 def formula_line(census: Census | None) -> str | None:
@@ -42,12 +44,14 @@ def compiled_line(census: Census | None, at_least: float) -> str | None:
 
 
 def called_module(line: LineUse) -> str:
-    """Of what the line was calling; empty where it called nothing that is written in Python."""
+    """Of what the line was calling, its package, or file of Python's own; empty where it called nothing that
+    is written in Python."""
     return (line.inside or "").partition(".")[0]
 
 
 def _formulas(census: Census | None) -> list[LineUse]:
-    return [line for line in lines_of(census, "forward") if called_module(line) in ("", "_tensor")]
+    lines = lines_of(census, "forward")
+    return [line for line in lines if line.inside is None or _OF_TENSORS.match(line.inside)]
 
 
 def _calls_softmax(line: LineUse) -> bool:

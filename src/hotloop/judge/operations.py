@@ -110,7 +110,7 @@ def is_moving(use: OperatorUse) -> bool:
 
 
 def is_softmax(use: OperatorUse) -> bool:
-    return bare_name(use) in ("_softmax", "_softmax_backward_data", "softmax")
+    return bare_name(use) in ("_softmax", "_softmax_backward_data")
 
 
 def is_batched_product(use: OperatorUse) -> bool:

@@ -100,7 +100,7 @@ def _outside_backward(
         each,
         len(steps),
         slowest=ranks[row] if stands_out else None,
-        slower_by=share / (1 - share) if stands_out and share < 1 else None,
+        slower_by=share if stands_out else None,
         hidden=True,
     )
 

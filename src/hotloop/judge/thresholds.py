@@ -14,6 +14,11 @@ HEALTHY_BELOW = 1.05
 MOST = 0.999
 """Shares above this are taken as this: a step that is nothing but its cause has no bound."""
 
+ENOUGH_STEPS, ENOUGH_S = 30, 1.0
+"""Counted steps, and seconds of them, below which no gain is promised: one disturbance would decide."""
+ENOUGH_SAMPLES = 5
+"""Of a sampled line, to be named; of a kind of code, to be found at all."""
+
 # Input
 IDLE_FETCH = 0.5
 """CPU share of a fetch up to which it mostly waits for disk or network."""

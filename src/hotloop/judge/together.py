@@ -9,7 +9,7 @@ from dataclasses import replace
 from hotloop.core.judgement import Finding
 from hotloop.core.measurement import Measurement
 from hotloop.judge.attribute import attribute, under_way
-from hotloop.judge.exposure import is_foreign
+from hotloop.judge.exposure import is_foreign, runs_on_cpu
 from hotloop.judge.findings import hl107_input_in_loop, hl801_own_code
 from hotloop.judge.warmup import tag_warmup
 
@@ -57,12 +57,18 @@ def with_other_ranks(
 
 def _found(find: object, measurement: Measurement) -> Finding | None:
     assert callable(find)
-    kept = replace(measurement, records=tag_warmup(measurement.records))
+    kept = replace(
+        measurement, records=tag_warmup(measurement.records, on_cpu=runs_on_cpu(measurement))
+    )
     if not any(record.host for record in under_way(kept.records)):
         return None
     counted = under_way(measurement.records)
     breakdown = replace(
-        attribute(kept.records, clock_read_s=None, census=kept.census),
+        attribute(
+            kept.records,
+            clock_read_s=kept.census.clock_read_s if kept.census else None,
+            census=kept.census,
+        ),
         counted_steps=len(counted),
         counted_wall_s=math.fsum(record.wall_s for record in counted),
     )

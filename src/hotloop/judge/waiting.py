@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -141,7 +142,9 @@ def _cause_with_workers(
 ) -> Cause:
     if loader.fetch_s is None or busy is None:
         return "unknown"
-    full = cpus_busy >= CPUS_FULL or shared if cpus_busy is not None else None
+    full = cpus_busy >= CPUS_FULL if cpus_busy is not None else None
+    if shared and not full:
+        return "others"  # who is late may only have waited for its turn
     if busy >= WORKERS_BUSY:
         cpu = loader.fetch_cpu_fraction
         # On full CPUs a fetch gets little CPU time because others have it.
@@ -153,7 +156,7 @@ def _cause_with_workers(
             return "cpus_full"
         return "collate" if _mostly_collates(loader) else "too_few_workers"
     if shared:
-        return "others"  # workers that are not busy, and late: somebody else has the CPUs
+        return "others"
     if loader.wait_s is None:
         return "unknown"
     if loader.wait_s > OVERHEAD_MARGIN * loader.fetch_s and saved >= NOTICEABLE:
@@ -201,7 +204,8 @@ class Restarts:
 
 def restarts(measurement: Measurement, breakdown: Breakdown) -> Restarts | None:
     """`None` where they cost too little, or none was seen, or the length of an epoch is not known."""
-    first, others = _waits(measurement)
+    steps_seen = under_way(measurement.records, after_profiler=True)
+    first, others = _waits(steps_seen)
     if not first or not others:
         return None
     median = float(np.median(others))
@@ -212,7 +216,8 @@ def restarts(measurement: Measurement, breakdown: Breakdown) -> Restarts | None:
     if steps is None:
         return None
     excess = typical_first - median
-    mean_other_s = (breakdown.wall_s - math.fsum(first)) / breakdown.num_steps
+    with_phases = [record.wall_s for record in steps_seen if record.host]
+    mean_other_s = (math.fsum(with_phases) - math.fsum(first)) / len(with_phases)
     share = exposed(measurement, breakdown, excess / (excess + steps * mean_other_s))
     if share is None or share < RESTART_SHARE:
         return None
@@ -224,13 +229,17 @@ def _steps_of_epoch(measurement: Measurement, breakdown: Breakdown) -> float | N
     loader = training_loader(measurement.census)
     if loader is not None and loader.per_epoch and loader.num_batches:
         return max(loader.per_epoch * breakdown.counted_steps / loader.num_batches, 1.0)
-    at = [i for i, r in enumerate(under_way(measurement.records)) if "epoch" in r.tags]
+    at = [
+        i
+        for i, r in enumerate(under_way(measurement.records, after_profiler=True))
+        if "epoch" in r.tags
+    ]
     return (at[-1] - at[0]) / (len(at) - 1) if len(at) > 1 else None
 
 
 def _restart_excess(measurement: Measurement, breakdown: Breakdown) -> float:
     """Of the measured wall time, whatever an epoch's length is."""
-    first, others = _waits(measurement)
+    first, others = _waits(under_way(measurement.records))
     if not first or not others or breakdown.wall_s <= 0:
         return 0.0
     median = float(np.median(others))
@@ -239,19 +248,19 @@ def _restart_excess(measurement: Measurement, breakdown: Breakdown) -> float:
 
 def _late_share(measurement: Measurement, breakdown: Breakdown) -> float:
     """What batches that came later than usual cost, of wall time: a longer queue hides at most that."""
-    _, others = _waits(measurement)
+    _, others = _waits(under_way(measurement.records))
     if not others or breakdown.wall_s <= 0:
         return 0.0
     usual = float(np.median(others))
     return math.fsum(max(wait - usual, 0.0) for wait in others) / breakdown.wall_s
 
 
-def _waits(measurement: Measurement) -> tuple[list[float], list[float]]:
+def _waits(records: Sequence[StepRecord]) -> tuple[list[float], list[float]]:
     """Seconds waited in the steps that began an epoch, and in all others."""
 
     def wait(record: StepRecord) -> float:
         return record.host.get("data_wait", 0.0)
 
-    steps = [record for record in under_way(measurement.records) if record.host]
+    steps = [record for record in records if record.host]
     first = [wait(record) for record in steps if "epoch" in record.tags]
     return first, [wait(record) for record in steps if "epoch" not in record.tags]

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from hotloop.core.step import StepRecord
+from hotloop.judge.attribute import AFTER_PROFILER, steady, under_way
 
 WINDOW = 5
 """Steps whose median must be like that of later ones: one slow step among them (an evaluation, a
@@ -24,7 +25,11 @@ LONGEST = 0.5
 """Share of the steps that may be start: what later ones are like is told from the rest."""
 
 
-def tag_warmup(records: Sequence[StepRecord]) -> tuple[StepRecord, ...]:
+ENOUGH_BEFORE = 20
+"""Steps before torch's profiler from which on they can speak for the script alone."""
+
+
+def tag_warmup(records: Sequence[StepRecord], *, on_cpu: bool = False) -> tuple[StepRecord, ...]:
     """The same records; those before the training is steady carry `warmup`.
 
     Steady from the first step on from which `WINDOW` steps in a row have no compiling among them and
@@ -32,7 +37,13 @@ def tag_warmup(records: Sequence[StepRecord]) -> tuple[StepRecord, ...]:
     fewer than four windows of steps, or where nothing is steady in the first half, nothing is added:
     what is slow all the time is not a start. Steps after torch's profiler was at work have no say where
     enough lie before it: what it frees changes how memory is given back, and a CPU's steps get faster.
+    on_cpu: where they did get faster, they carry `after_profiler`.
     """
+    kept = _without_start(records)
+    return _tag_after_profiler(kept) if on_cpu else kept
+
+
+def _without_start(records: Sequence[StepRecord]) -> tuple[StepRecord, ...]:
     number = first_steady(records)
     if not number:
         return tuple(records)
@@ -75,6 +86,31 @@ def first_steady(records: Sequence[StepRecord]) -> int | None:
                 start += 1
             return start
     return None
+
+
+def _tag_after_profiler(records: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
+    """Where steps compute for clearly less time after the profiler than before it, leave them out.
+
+    By a tenth of a step, in the median, of forward, backward and update: waiting for data less says nothing.
+    """
+    seen = [i for i, record in enumerate(records) if "profiled" in record.tags]
+    if not seen or len(under_way(records[: seen[0]])) < ENOUGH_BEFORE:
+        return records
+    before, after = steady(records[: seen[0]]), steady(records[seen[-1] + 1 :])
+    if len(before) < WINDOW or len(after) < WINDOW:
+        return records
+    saved = float(np.median(_computing(before))) - float(np.median(_computing(after)))
+    if saved <= TOLERANCE * float(np.median([record.wall_s for record in after])):
+        return records
+    return tuple(
+        replace(record, tags=(*record.tags, AFTER_PROFILER)) if i > seen[-1] else record
+        for i, record in enumerate(records)
+    )
+
+
+def _computing(records: Sequence[StepRecord]) -> list[float]:
+    phases = ("forward", "backward", "optimizer")
+    return [sum(record.host.get(phase, 0.0) for phase in phases) for record in records]
 
 
 def _explained(record: StepRecord) -> bool:

@@ -16,8 +16,8 @@ def ranks_answer(found: RankComparison) -> str:
     if found.slowest is not None and found.hidden:
         by = numbers.percent(found.slower_by)
         return (
-            f"rank {found.slowest} is slower outside of the pass backward, in which the others wait "
-            f"for it: {by} of a step"
+            f"rank {found.slowest} holds the others up {by} of a step: it takes longer outside of the "
+            "pass backward, and they wait for it inside theirs"
         )
     if found.hidden:
         return (

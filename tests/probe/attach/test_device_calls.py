@@ -33,7 +33,7 @@ print(json.dumps([sorted(found), sorted(seconds)]))
 
 def test_copies_to_the_device_are_told_from_those_that_stay(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", COPIES, str(tmp_path)], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", COPIES, str(tmp_path)], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     found, phases = json.loads(done.stdout)
@@ -83,7 +83,7 @@ BOTH = [["copies", "Tensor.to"], ["syncs", "item"]]
 
 def test_what_evaluates_logs_or_saves_takes_in_its_copies_and_waits(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PARTS, str(tmp_path)], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", PARTS, str(tmp_path)], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {

@@ -266,9 +266,7 @@ def test_events_are_used_again_once_they_were_read(gpu: Gpu) -> None:
 
 def watched(gpu: Gpu, tmp_path: Path) -> watch.Watch:
     watched = watch.Watch(tmp_path)
-    watched.device = DeviceClock(
-        torch.device("cuda:0"), watched.clock.opened, watched.notes.append
-    )
+    watched.device = DeviceClock(torch.device("cuda:0"), watched.clock.opened, watched.notes.append)
     for _ in range(2):
         watched.end_step()
     assert not watched.closed or watched.closed[0].device is None

@@ -7,6 +7,7 @@ Evidence. `data_wait_fraction`: exposed waits over wall time (on an accelerator 
 which it idled); reported from 0.05. `fetch_s`, `collate_s`: median seconds to make one batch, and the
 part in the collate function. `fetch_cpu_fraction`: CPU over wall seconds meanwhile; above 0.5, so it
 computes and waits neither for a disk (HL106) nor for its turn. `in_memory`: the dataset is tensors or arrays.
+Site: the DataLoader's (`loader_site`); the dataset's (`dataset_site`) where that is to change.
 
 Gain at most. `1 / (1 - data_wait_fraction)`: the step without any wait. `n` workers bring it to
 `max(S - W, t / n)` with step `S`, wait `W` and `t` to make a batch (DS-Analyzer, VLDB 2021), as far as
@@ -62,7 +63,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         code=CODE,
         title=TITLE,
         gain_at_most=gain_without(waiting.share),
-        site=loader.dataset_site or loader.site,
+        site=loader.dataset_site or loader.site if trivial else loader.site,
         evidence={
             "data_wait_fraction": waiting.share,
             "num_workers": 0,
@@ -72,6 +73,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "fetch_cpu_fraction": loader.fetch_cpu_fraction,
             "in_memory": None if loader.in_memory is None else str(loader.in_memory),
             "loader_site": loader.site,
+            "dataset_site": loader.dataset_site,
         },
         advice=advice,
     )

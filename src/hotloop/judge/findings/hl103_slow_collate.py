@@ -7,8 +7,8 @@ Evidence. `data_wait_fraction`: exposed waits over wall time; reported from 0.05
 `fetch_s`: median seconds per batch in the collate function, and in all. `num_workers`. Making a batch
 must take CPU time for more than half of that (else HL106), and workers be busy (else HL110).
 
-Gain at most. `1 / (1 - data_wait_fraction)`: the step without any wait; a collate function that costs
-nothing gains at most as much.
+Gain at most. `1 / (1 - data_wait_fraction x collate_s / fetch_s)`: a collate function that costs nothing.
+With workers `1 / (1 - min(data_wait_fraction, collate_s / fetch_s))`: who keeps the pace then is not waited for.
 
 Remedy. Make the function cheaper: build one array of the right size and fill it, instead of a tensor
 per sample and `stack`; no Python loop over elements; what does not depend on the batch belongs into
@@ -20,6 +20,7 @@ What can go wrong. Another way to pad changes batches, and so losses. Workers: s
 
 from __future__ import annotations
 
+from hotloop.core.census import LoaderUse
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
 from hotloop.judge.exposure import gain_without
@@ -38,7 +39,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
     return Finding(
         code=CODE,
         title=TITLE,
-        gain_at_most=gain_without(waiting.share),
+        gain_at_most=gain_without(_share(waiting.share, loader)),
         site=loader.collate_site or loader.site,
         evidence={
             "data_wait_fraction": waiting.share,
@@ -49,3 +50,11 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         advice="Fill one tensor per batch instead of stacking one per sample, without Python loops "
         "over elements." + beside,
     )
+
+
+def _share(waited: float, loader: LoaderUse) -> float:
+    """Of the step, at most, what goes with the collate function."""
+    if loader.collate_s is None or not loader.fetch_s:
+        return waited
+    part = min(loader.collate_s / loader.fetch_s, 1.0)
+    return min(waited, part) if loader.num_workers else waited * part

@@ -5,8 +5,8 @@ only take turns on the same CPUs.
 
 Evidence. `data_wait_fraction`: exposed waits over wall time; reported from 0.05. `cpus_busy`: share of
 `cpus` that the process and its workers kept busy; 0.85 and more, or at least as many workers as CPUs
-where it is not known, or a single CPU, or other programs that fill the machine (`foreign_busy`: their
-share of it). `fetch_s`: seconds to make one batch.
+where it is not known, or a single CPU. Not where others fill the machine instead (`foreign_busy`: their
+share of it): who is late then may have waited for its turn. `fetch_s`: seconds to make one batch.
 
 Gain at most. `1 / (1 - data_wait_fraction)`: the step without any wait, which only cheaper batches or
 more CPUs reach.
@@ -21,11 +21,10 @@ What can go wrong. Stored results take disk, and freeze random augmentation that
 
 from __future__ import annotations
 
-from hotloop.core.census import Census
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
 from hotloop.judge.exposure import cpus_of, gain_without
-from hotloop.judge.waiting import is_crowded, why_waiting
+from hotloop.judge.waiting import why_waiting
 
 CODE = "HL105"
 TITLE = "Making batches takes more CPU than there is"
@@ -49,18 +48,6 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "fetch_s": loader.fetch_s,
             "foreign_busy": measurement.census.foreign_busy if measurement.census else None,
         },
-        advice=_advice(measurement.census),
-    )
-
-
-def _advice(census: Census | None) -> str:
-    others = ""
-    if census is not None and is_crowded(census):
-        others = (
-            f"Other programs keep {census.foreign_busy:.0%} of the machine's CPUs busy: measure "
-            "again without them. "
-        )
-    return others + (
-        "More workers will not help. Make samples cheaper: decode and resize once and store "
-        "the result, or move transforms to the GPU."
+        advice="More workers will not help. Make samples cheaper: decode and resize once and store "
+        "the result, or move transforms to the GPU.",
     )

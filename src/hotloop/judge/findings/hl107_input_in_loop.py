@@ -3,13 +3,15 @@
 What it means. Between the steps, outside of any DataLoader, the script's own code reads, decodes or
 transforms data. The model waits for it, and no worker can help, since it is part of the loop.
 
-Evidence. `unattributed_fraction`: wall time outside every phase of training. `own_fraction`: the exposed
-part of it in lines that prepare data, garbage collection left out; reported from 0.05. `line_fraction`:
-the part of that in one line, by samples; `function` and `inside` say what it was doing:
+Evidence. `unattributed_fraction`: wall time outside every phase of training. `outside_fraction`: the
+exposed part of it, garbage collection and the probe left out. `own_fraction`: of that, by samples, in lines
+that prepare data; reported from 0.05 and five samples on. `line_fraction`: in one line; `function` and
+`inside` say what it was doing:
 only functions named for handling data, or code in libraries that do it, count (others: HL801). Left out
 is what is not the script's own: torch's code, and lines that call the model or the loader as well.
 
-Gain at most. `1 / (1 - own_fraction)`: that code costs nothing.
+Gain at most. `1 / (1 - outside_fraction)`: nothing is done outside of the phases; how much of it prepares
+data only samples tell.
 
 Remedy. Move that code into the dataset's `__getitem__` or the collate function, and let
 `loader_workers` run it beside the training. To test it: run the loop on one prepared batch, repeated;
@@ -37,10 +39,11 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
     return Finding(
         code=CODE,
         title=TITLE,
-        gain_at_most=gain_without(found.share),
-        site=line.site,
+        gain_at_most=gain_without(found.most),
+        site=found.site,
         evidence={
             "unattributed_fraction": breakdown.fractions.get("unattributed", 0.0),
+            "outside_fraction": found.most,
             "own_fraction": found.share,
             "line_fraction": found.line_share,
             "function": line.function,

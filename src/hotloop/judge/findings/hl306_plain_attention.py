@@ -5,7 +5,7 @@ the whole matrix of scores to memory. Fused attention never stores it.
 
 Evidence. `attention_fraction`: share of a step in softmax, batched products and masking, seen by
 torch's profiler; reported from 0.1. `softmaxes`, `batched_products` per step: at least two products to
-a softmax. `attention`: what ran, no fused form among it. Site: the line seen in
+a softmax. `attention`: what ran, `plain` (a softmax of scores by heads) or `sdpa:math`, no fused form. Site: the line seen in
 forward while it called softmax; else of the function in which most formulas were seen, if that is one.
 
 Gain at most. `1 / (1 - attention_fraction)`: attention that takes no time. Two to four times as fast is
@@ -32,6 +32,7 @@ from hotloop.judge.thresholds import ATTENTION
 CODE = "HL306"
 TITLE = "Attention is written out"
 FUSED = ("flash", "efficient", "cudnn")
+WRITTEN_OUT = ("plain", "sdpa:math")
 
 
 def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
@@ -41,6 +42,8 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         return None
     if any(name in kind for kind in census.attention for name in FUSED):
         return None
+    if not set(WRITTEN_OUT) & set(census.attention):
+        return None  # experts are mixed by a softmax and batched products, too
     softmaxes, products = seen.num(is_softmax), seen.num(is_batched_product)
     share = seen.share(_belongs)
     if not softmaxes or products < 2 * softmaxes or share < ATTENTION:

@@ -6,7 +6,8 @@ weights, gradients and moments once.
 Evidence. `optimizer_fraction`: seconds in the phase `optimizer` (gradient clipping included, where the
 loop counts it there) over wall seconds, steady steps only; reported from 0.05. On an accelerator: the
 share of the step that the update's operations took there, or of the host's exposed time in that phase
-where that is longer. `optimizer`: class and implementation seen, without `fused`.
+where that is longer. `optimizer`: class and implementation seen, without `fused`; a
+class that is not torch's own is no finding. Site: where it is constructed; else where it steps.
 
 Gain at most. `1 / (1 - optimizer_fraction)`: the step without any update, which nothing reaches. About
 half of it is usual (minGPT's adder on 2 cores: 10.3 % of the step, gain 7.6 %). On an accelerator whose
@@ -48,7 +49,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         title=TITLE,
         gain_at_most=gain_without(share),
         gain_is_loose=is_loose,
-        site=lines[0].site if lines else None,
+        site=census.optimizer_site or (lines[0].site if lines else None),
         evidence={"optimizer_fraction": share, "optimizer": census.optimizer},
         optimization="fused_optimizer",
         advice="Construct the optimizer with fused=True.",

@@ -28,7 +28,8 @@ TITLE = "Memory grows with every step"
 
 
 def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    peaks = [r.peak_bytes for r in under_way(measurement.records) if r.peak_bytes is not None]
+    steps = under_way(measurement.records, after_profiler=True)
+    peaks = [r.peak_bytes for r in steps if r.peak_bytes is not None]
     seen = peaks[len(peaks) // 4 :]
     if len(seen) < CREEP_STEPS:
         return None

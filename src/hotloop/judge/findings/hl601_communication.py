@@ -4,7 +4,8 @@ What it means. Sending gradients is not hidden behind computing them: the step s
 have theirs.
 
 Evidence. `communication_fraction`: share of device time in communication that no computing hides, or
-on a CPU of wall time in the phase `grad_sync`; reported from 0.1. `num_ranks`, `parallel`,
+on a CPU of wall time in the phase `grad_sync`; what goes on inside the pass backward is taken from the
+steps under torch's profiler, where both are seen. Reported from 0.1. `num_ranks`, `parallel`,
 `microbatches` per step.
 
 Gain at most. `1 / (1 - communication_fraction)`: sending costs nothing. With `m` microbatches per step

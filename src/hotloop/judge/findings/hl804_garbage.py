@@ -5,7 +5,8 @@ many objects alive a full collection takes long; it helps a training little, sin
 without it.
 
 Evidence. `collection_fraction`: exposed seconds of collections over wall time; reported from 0.02.
-`num_collections`, `num_full`, `full_fraction`: how many, and the part of full ones. Site: where
+`num_collections`, `num_full`, `full_fraction`: how many, and the part of full ones, which count from three
+on, and not in steps that proved to be a start. Site: where
 most full ones began; where that was not seen, and they come at least every second step, the line most
 seen outside of the phases.
 
@@ -23,7 +24,8 @@ from __future__ import annotations
 from hotloop.core.census import LineUse
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import exposed, gain_without, lines_of, share_of_wall
+from hotloop.judge.collecting import collecting_share, few_full, full_share
+from hotloop.judge.exposure import exposed, gain_without, lines_of
 from hotloop.judge.thresholds import COLLECTING
 
 CODE = "HL804"
@@ -35,7 +37,10 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
     seen = census.collections if census is not None else None
     if seen is None:
         return None
-    share = exposed(measurement, breakdown, share_of_wall(breakdown, seen.seconds)) or 0.0
+    share = collecting_share(measurement, breakdown)
+    if few_full(seen):
+        share -= full_share(measurement, breakdown)
+    share = exposed(measurement, breakdown, share) or 0.0
     if share < COLLECTING:
         return None
     lines: tuple[LineUse, ...] = ()
@@ -50,7 +55,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "collection_fraction": share,
             "num_collections": seen.num,
             "num_full": seen.num_full,
-            "full_fraction": share_of_wall(breakdown, seen.full_s),
+            "full_fraction": full_share(measurement, breakdown),
         },
         advice="After the setup call gc.freeze() and gc.disable(), and gc.collect() every thousand "
         "steps only.",

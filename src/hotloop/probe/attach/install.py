@@ -29,8 +29,8 @@ from hotloop.probe.attach.side_calls import watch_side_calls
 from hotloop.probe.attach.sites import caller
 from hotloop.probe.attach.summary import Parts
 from hotloop.probe.attach.untraced import keep_probe_untraced
-from hotloop.probe.attach.watch import WARMUP_STEPS, Watch
-from hotloop.probe.attach.window import STEPS, Window
+from hotloop.probe.attach.watch import Watch
+from hotloop.probe.attach.window import Window
 from hotloop.probe.attach.writer import Writer
 from hotloop.probe.foreign_process import end_process, refuse_untested_torch
 
@@ -39,7 +39,7 @@ STOP_VARIABLE = "HOTLOOP_DOCTOR_STOP"
 
 
 def install(directory: Path, *, stop_after: int | None = None) -> Watch:
-    """Hook this process. stop_after: end it after so many steps beyond the warm-up, and the profile.
+    """Hook this process. stop_after: end it after so many steps that count, and the profile.
 
     Raises `TorchTooOld` for a torch that was not tested.
     """
@@ -49,7 +49,6 @@ def install(directory: Path, *, stop_after: int | None = None) -> Watch:
     evaluating = Evaluating(watch)
     padding = Padding()
     loading = Loading(watch, evaluating, _looks_at_batches(watch, padding))
-    last = None if stop_after is None else WARMUP_STEPS + stop_after
     cost = Cost(watch)
     parts = Parts(
         watch=watch,
@@ -58,7 +57,7 @@ def install(directory: Path, *, stop_after: int | None = None) -> Watch:
         sampler=Sampler(watch),
         collecting=Collecting(watch),
         padding=padding,
-        window=Window(watch, first_step=last),
+        window=Window(watch, after_counted=stop_after),
         busy=Busy(),
         model=ModelSeen(),
         device=DeviceSeen(),
@@ -66,7 +65,7 @@ def install(directory: Path, *, stop_after: int | None = None) -> Watch:
     )
     writer = Writer(parts)
     watch.at_boundary = _at_boundary(parts, Compiling(watch))
-    watch.after_boundary = _after_boundary(parts, writer, last)
+    watch.after_boundary = _after_boundary(parts, writer, stop_after)
     _hook(parts, evaluating)
     keep_probe_untraced()
     if hasattr(os, "register_at_fork"):
@@ -119,7 +118,7 @@ def _at_boundary(parts: Parts, compiling: Compiling) -> Callable[[], None]:
     return at_boundary
 
 
-def _after_boundary(parts: Parts, writer: Writer, last: int | None) -> Callable[[], None]:
+def _after_boundary(parts: Parts, writer: Writer, stop_after: int | None) -> Callable[[], None]:
     watch, window, busy = parts.watch, parts.window, parts.busy
 
     def after_boundary() -> None:
@@ -130,7 +129,7 @@ def _after_boundary(parts: Parts, writer: Writer, last: int | None) -> Callable[
         if watch.counting and not busy.began:  # from here on it is one that trains
             busy.look()
             watch.tried(parts.device.first_counted)
-        if last is not None and watch.step >= last and (window.over or watch.step >= last + STEPS):
+        if stop_after is not None and watch.counted_steps >= stop_after and window.over:
             writer.finish(stopped=True)
             end_process()
 

@@ -41,7 +41,7 @@ class _Trailing:
         runs = _runs(same)
         self._rows += runs.numel()
         self._elsewhere += int((same.sum(-1) > runs).sum())
-        self._lengths.update(runs.unique().tolist())
+        self._lengths.update(runs.tolist())
         self.padded += int(runs[runs >= 2].sum())
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from pathlib import PurePath
 from threading import Thread
 from types import CodeType
 
 from hotloop.core.census import LineUse
-from hotloop.probe.attach.sites import line_of
+from hotloop.probe.attach.sites import line_of, module_of
 from hotloop.probe.attach.watch import Watch
 
 EVERY_S = 0.04
@@ -60,6 +59,11 @@ class Sampler:
         self._whole.clear()
         self._total = 0
 
+    @property
+    def counted(self) -> int:
+        """Samples of the steps that count."""
+        return self._total
+
     def lines(self) -> tuple[LineUse, ...]:
         """Where most samples fell."""
         if not self._total:
@@ -71,7 +75,7 @@ class Sampler:
             if inner in _WORKING:
                 inside: str | None = PROBE
             else:
-                inside = None if inner is code else f"{_module(inner)}.{inner.co_qualname}"
+                inside = None if inner is code else f"{module_of(inner)}.{inner.co_qualname}"
             merged[phase, site, code.co_qualname, inside] += number
         return tuple(
             LineUse(
@@ -114,8 +118,3 @@ class Sampler:
             counter = self._pending[step] = Counter()
         inner = working if working and phase == "unattributed" else frame.f_code
         counter[phase, place[0], place[1], inner] += 1
-
-
-def _module(code: CodeType) -> str:
-    path = PurePath(code.co_filename)
-    return path.parent.name if path.stem == "__init__" else path.stem

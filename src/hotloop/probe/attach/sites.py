@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import CodeType, FrameType
 from typing import Any
 
@@ -104,6 +104,17 @@ def line_of(code: CodeType, instruction: int) -> int:
         if start <= instruction < end and line is not None:
             return line
     return code.co_firstlineno
+
+
+def module_of(code: CodeType) -> str:
+    """`torch.nn.functional` of installed code; of other code the file alone, or the package that it begins."""
+    path = code.co_filename
+    for part in _LIBRARY_PARTS:
+        _, found, below = path.rpartition(part)
+        if found:
+            return below.removesuffix(".py").removesuffix(f"{os.sep}__init__").replace(os.sep, ".")
+    pure = PurePath(path)
+    return pure.parent.name if pure.stem == "__init__" else pure.stem
 
 
 def caller(depth: int = 1) -> FrameType | None:

@@ -103,6 +103,7 @@ def census_of(parts: Parts) -> Census:
         logs=calls.uses("logs", sites),
         evaluations=calls.uses("evaluations", sites),
         lines=parts.sampler.lines(),
+        num_samples=parts.sampler.counted,
         operators=seen.operators,
         collections=parts.collecting.use(),
         padding=parts.padding.use(sites),

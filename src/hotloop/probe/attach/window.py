@@ -33,9 +33,9 @@ _LOG_LEVEL = "KINETO_LOG_LEVEL"
 class Window:
     """Opens and closes at boundaries, on the thread that steps: a profiler belongs to its thread."""
 
-    def __init__(self, watch: Watch, *, first_step: int | None) -> None:
+    def __init__(self, watch: Watch, *, after_counted: int | None) -> None:
         self._watch = watch
-        self._first = first_step
+        self._after_counted = after_counted
         self._began_at = time.monotonic()
         self._profiler: Any = None
         self._own = False
@@ -122,8 +122,8 @@ class Window:
 
     def _is_time(self) -> bool:
         step = self._watch.step
-        if self._first is not None:
-            return step >= self._first
+        if self._after_counted is not None:
+            return self._watch.counted_steps >= self._after_counted
         return step >= FIRST_STEP or (
             step >= SOONEST and time.monotonic() - self._began_at > SLOW_AFTER_S
         )
@@ -142,7 +142,10 @@ class Window:
             return False
         version = torch.version.cuda
         old = version is not None and TorchVersion(version) < "12.6"
-        return old or not _utils_internal.profiler_allow_cudagraph_cupti_lazy_reinit_cuda12()
+        allowed = getattr(
+            _utils_internal, "profiler_allow_cudagraph_cupti_lazy_reinit_cuda12", lambda: True
+        )
+        return old or not allowed()
 
     def _close(self) -> None:
         try:

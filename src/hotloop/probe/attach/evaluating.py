@@ -29,7 +29,8 @@ class Evaluating:
         self._outside = 0.0
         """Unattributed seconds of the running step when the last pass ended."""
         self._step = -1
-        self._passes = 0
+        self.passes = 0
+        """Of the evaluation that is open: `over` has something to do only where there are some."""
         self.saw_eval: Callable[[], None] = _nothing
         self._recent: deque[int] = deque(maxlen=8)
 
@@ -43,12 +44,12 @@ class Evaluating:
     def begin(self) -> None:
         """A pass that evaluates, or a fetch for it, has been opened on the clock."""
         clock = self._watch.clock
-        if not self._passes:
+        if not self.passes:
             self._began = clock.last
             self._place = self._watch.tried(_place, self._watch)
         elif self._step == self._watch.step:
             clock.move(clock.so_far("unattributed") - self._outside, "unattributed", "eval")
-        self._passes += 1
+        self.passes += 1
         self._watch.evaluates = True
 
     def end(self) -> None:
@@ -59,7 +60,7 @@ class Evaluating:
 
     def over(self) -> None:
         """Something of training happens: what was open is one evaluation."""
-        if not self._passes:
+        if not self.passes:
             return
         watch = self._watch
         watch.evaluates = False
@@ -69,7 +70,7 @@ class Evaluating:
             self._recent.append(watch.step)
         if sum(1 for step in self._recent if step > watch.step - 8) <= USUAL:
             watch.tag("eval")
-        self._passes = 0
+        self.passes = 0
 
 
 def _place(watch: Watch) -> Place | None:

@@ -37,7 +37,8 @@ def watch_passes(
     """Hook this process. saw_forward: gets the arguments of outermost forwards in grad mode."""
 
     def went_forward(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        evaluating.over()
+        if evaluating.passes:
+            evaluating.over()
         watch.tried(saw_forward, module, args, kwargs)
         boundary.went_forward(module)
 
@@ -136,7 +137,8 @@ def _watch_backward(
         return result
 
     def _after_backward(args: tuple[Any, ...]) -> None:
-        evaluating.over()
+        if evaluating.passes:
+            evaluating.over()
         loss = args[0] if args else None
         # On a device it would have to be waited for.
         if isinstance(loss, torch.Tensor) and loss.is_cpu and loss.numel() == 1:

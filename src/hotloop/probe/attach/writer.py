@@ -37,7 +37,7 @@ class Writer:
         self._thread: Thread | None = None
         self._fetched_to = 0
         self._census_at = self._looked_at = 0.0
-        self._census_every_s = FIRST_AFTER_S
+        self._census_every_s = 4 * FIRST_AFTER_S
         self._done = False
         self.cpu_s = 0.0
 
@@ -87,7 +87,7 @@ class Writer:
     def _tick(self) -> None:
         if self._append() and time.monotonic() - self._census_at > self._census_every_s:
             self._write_census()
-            self._census_every_s = min(2 * self._census_every_s, CENSUS_EVERY_S)
+            self._census_every_s = min(3 * self._census_every_s, CENSUS_EVERY_S)
 
     def _append(self) -> bool:
         """Append the records of the steps that closed; whether there were any."""

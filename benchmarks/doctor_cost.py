@@ -1,21 +1,19 @@
 """What the doctor's probe costs: a script of 10 ms steps with and without it.
 
-    python benchmarks/doctor_cost.py [--pairs 10] [--steps 150] [--json FILE]
+    python benchmarks/doctor_cost.py [--pairs 10] [--steps 400] [--out DIR] [--json FILE]
 
 Two clocks. As calls times the measured cost of a call, which the probe itself records for every step
-(bar: 2 %). And as an A/B: pairs of fresh processes of `short_steps.py`, taking turns step by step
-(`turns.py`), the script alone against itself first; the weights must be the same to the last bit. The
-interval must not lie wholly beyond the bar. The profiled window belongs to no step that counts, so it
-lies within the warm-up here.
+(bar: 2 %). And as an A/B by hotloop's own judge: interleaved pairs of fresh processes of
+`short_steps.py` under the step clock alone, and with the doctor's probe beside it; it must not be
+`regressed`, and the losses must be the same to the last bit. Steps before and in the probe's profiled
+window are warm-up here, since none of them counts.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -23,28 +21,39 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 
-from turns import pair_log_ratio
-
 import hotloop
+from hotloop.cli.progress import progress_bar
 from hotloop.core.census import Census
-from hotloop.core.files import read_json, write_atomically
+from hotloop.core.files import read_json, to_plain, write_atomically
 from hotloop.core.step import read_steps
-from hotloop.judge.estimate import log_interval
+from hotloop.trial.arm import Arm
+from hotloop.trial.plan import TrialPlan
+from hotloop.trial.session import compare_arms
 
-SCRIPT = Path(__file__).with_name("short_steps.py")
+SCRIPT = Path(__file__).with_name("short_steps.py").resolve()
 WARMUP = 60
-"""Beyond the probe's own warm-up and its window of profiled steps."""
 BAR = 0.02
-LEVEL = 0.05
 CALL_RUNS, CALL_STEPS = 3, 800
 PACKAGE = Path(hotloop.__file__).parent
+PROBED = 'HOTLOOP_DOCTOR=$(mktemp -d) && export HOTLOOP_DOCTOR && exec "$@"'
+ALONE = 'exec "$@"'
+
+
+def arm(name: str, shell: str) -> Arm:
+    """The script under the step clock; its ending comes from there."""
+    script = (sys.executable, str(SCRIPT), "1000000")
+    return Arm(name, ("sh", "-c", shell, "sh", *script), "step_clock", env={"OMP_NUM_THREADS": "1"})
 
 
 def probed(directory: Path) -> Mapping[str, str]:
     """What makes a process watch itself, as the doctor does."""
     directory.mkdir(parents=True)
     path = [str(PACKAGE / "trial/bootstrap"), str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
-    return {"PYTHONPATH": os.pathsep.join(filter(None, path)), "HOTLOOP_DOCTOR": str(directory)}
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "HOTLOOP_DOCTOR": str(directory),
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 def by_calls(directory: Path, steps: int) -> tuple[float, float]:
@@ -69,51 +78,40 @@ def by_calls(directory: Path, steps: int) -> tuple[float, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--aa-pairs", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--aa-pairs", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--out", type=Path, default=Path("runs/doctor-cost"))
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    rng = random.Random(args.seed)
-    command = [str(SCRIPT), "1000000"]
-    logs: dict[str, list[float]] = {"alone": [], "probed": []}
     calls = []
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(args.aa_pairs + args.pairs):
-            where = Path(folder) / str(number)
-            kind = "alone" if number < args.aa_pairs else "probed"
-            env = probed(where / "doctor") if kind == "probed" else {}
-            # seconds with over seconds without: above 0 is what it costs
-            log, digests, medians = pair_log_ratio(
-                [command, command], [env, {}], where / "pair",
-                warmup=WARMUP, steps=args.steps, rng=rng,
-            )  # fmt: skip
-            if digests[0] != digests[1]:
-                raise SystemExit("the weights differ with and without the probe")
-            logs[kind].append(log)
-            print(
-                f"{kind:7} {math.expm1(log):+.2%}   steps of {1e3 * medians[1]:.2f} ms", flush=True
-            )
         for number in range(CALL_RUNS):
             share, step_s = by_calls(Path(folder) / f"calls-{number}", CALL_STEPS)
             calls.append(share)
             print(
                 f"calls times their cost: {share:.2%} of steps of {1e3 * step_s:.2f} ms", flush=True
             )
-    same, cost = (log_interval(each, LEVEL) for each in (logs["alone"], logs["probed"]))
-    low, high = math.expm1(cost.low), math.expm1(cost.high)
+    plan = TrialPlan(
+        warmup_steps=WARMUP, steps=args.steps, timeout_s=300, looks=(args.pairs,),
+        aa_pairs=args.aa_pairs,
+    )  # fmt: skip
+    with progress_bar() as progress:
+        result = compare_arms(
+            arm("alone", ALONE), arm("probed", PROBED), directory=args.out, plan=plan,
+            parity_class="bitwise", progress=progress,
+        )  # fmt: skip
+    verdict = result.verdict
     print(
-        f"alone against itself: {math.expm1(same.mean):+.2%} ({math.expm1(same.low):+.2%} to "
-        f"{math.expm1(same.high):+.2%})"
+        f"with the probe: {verdict.outcome}, {verdict.ratio} times the speed "
+        f"({verdict.ratio_low} to {verdict.ratio_high}), {verdict.num_pairs} pairs; "
+        f"losses: {verdict.parity.result}"
     )
-    print(f"with the probe: {math.expm1(cost.mean):+.2%} ({low:+.2%} to {high:+.2%})")
-    print(
-        f"calls times the cost of a call: at most {max(calls):.2%}; weights the same to the last bit"
-    )
+    for reason in verdict.reasons:
+        print(f"  {reason}")
     if args.json:
-        stored = {"log_ratios": logs, "by_calls": calls, "low": low, "high": high}
+        stored = {"by_calls": calls, "verdict": to_plain(verdict)}
         write_atomically(args.json, (json.dumps(stored, indent=1) + "\n").encode())
-    return int(low > BAR or max(calls) > BAR)
+    return int(verdict.outcome == "regressed" or max(calls) > BAR)
 
 
 if __name__ == "__main__":

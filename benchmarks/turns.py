@@ -71,7 +71,7 @@ class TurnTaker:
 
 def pair_log_ratio(
     commands: Sequence[Sequence[str]],
-    envs: Sequence[Mapping[str, str]],
+    env: Mapping[str, str],
     directory: Path,
     *,
     warmup: int,
@@ -88,7 +88,7 @@ def pair_log_ratio(
     takers: dict[int, TurnTaker] = {}
     try:
         for arm in order:
-            takers[arm] = TurnTaker(commands[arm], envs[arm], directory / f"arm-{arm}.log")
+            takers[arm] = TurnTaker(commands[arm], env, directory / f"arm-{arm}.log")
         seconds: dict[int, list[float]] = {0: [], 1: []}
         for turn in range(warmup + steps):
             for arm in order if turn % 2 else order[::-1]:
@@ -126,7 +126,7 @@ def log_ratios(
         where = directory / f"{what}-{number}-{rng.randrange(1 << 32):08x}"
         commands = [_in_turns(first, where / "run-0"), _in_turns(second, where / "run-1")]
         log, digests, medians = pair_log_ratio(
-            commands, [first.env | second.env] * 2, where, warmup=warmup, steps=steps, rng=rng
+            commands, first.env | second.env, where, warmup=warmup, steps=steps, rng=rng
         )
         if same_weights and digests[0] != digests[1]:
             raise SystemExit(f"{what}: the weights differ after {steps} steps")

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-WIDTH, HEADS, LAYERS, CONTEXT, BATCH, IDS = 96, 4, 4, 48, 4, 256
+WIDTH, HEADS, LAYERS, CONTEXT, BATCH, IDS = 96, 4, 4, 32, 4, 256
 
 
 class Model(nn.Module):

@@ -10,9 +10,6 @@ import torch
 from hotloop.probe.attach.loader_seen import first_tensor
 
 MAX_SHAPES = 64
-LOOKS = 512
-EVERY = 16
-"""Every call is looked at so often, then one in so many: shapes that come up later are rare."""
 _PARALLEL = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule")
 
 
@@ -26,7 +23,6 @@ class ModelSeen:
         self.channels_last: bool | None = None
         self._shapes: set[tuple[int, ...]] = set()
         self._looked_at: set[type] = set()
-        self._calls = 0
 
     @property
     def input_shapes(self) -> int | None:
@@ -41,9 +37,6 @@ class ModelSeen:
         if kind not in self._looked_at:
             self._looked_at.add(kind)
             self._look(module)
-        self._calls += 1
-        if self._calls > LOOKS and self._calls % EVERY:
-            return
         if len(self._shapes) < MAX_SHAPES and not isinstance(module, torch.nn.modules.loss._Loss):
             first = first_tensor(args) if args else first_tensor(kwargs)
             if first is not None:

@@ -21,6 +21,12 @@ def _evaluates(module: Any) -> str:
     return "eval"
 
 
+LOOKS = 256
+EVERY = 16
+"""What the model is given is looked at in so many steps, then in one of so many: shapes that come up
+later are rare."""
+
+
 def _nothing() -> None:
     """Of an outermost call there is nothing more to know."""
 
@@ -39,7 +45,8 @@ def watch_passes(
     def went_forward(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         if evaluating.passes:
             evaluating.over()
-        watch.tried(saw_forward, module, args, kwargs)
+        if watch.step < LOOKS or watch.step % EVERY == 0:
+            watch.tried(saw_forward, module, args, kwargs)
         boundary.went_forward(module)
 
     evaluating.saw_eval = saw_eval

@@ -241,7 +241,7 @@ class Nest(torch.nn.Module):
     def forward(self, x): return self.inner(x)
 model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(300): model = Nest(model)
+for _ in range(235): model = Nest(model)
 for _ in range(15):
     optimizer.zero_grad()
     model(torch.ones(2, 8)).sum().backward()
@@ -249,7 +249,7 @@ for _ in range(15):
 """
 ON_A_THREAD = """
 import threading
-thread = threading.Thread(target=lambda: train(*build(), 42))
+thread = threading.Thread(target=lambda: train(*build(), 43))
 thread.start()
 thread.join()
 print("ended")

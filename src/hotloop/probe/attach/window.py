@@ -18,15 +18,14 @@ from hotloop.probe import entry
 from hotloop.probe.attach.operators import Seen, summed
 from hotloop.probe.attach.watch import Watch
 
-FIRST_STEP = 40
+FIRST_STEP = 41
+"""Not a round number: there scripts evaluate and save. Once only: kineto may crash when it is used again."""
 SLOW_AFTER_S = 60.0
 """Of a script whose steps take seconds, from the first step that comes so late, `SOONEST` at least."""
 SOONEST = 12
 STEPS = 3
 LONG_STEP_S = 0.25
 """One such step holds enough operations; three could take many seconds to sum."""
-TRIES = 3
-"""A window in which the script evaluated or saved does not show a step; the last try is kept."""
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 
 
@@ -40,8 +39,6 @@ class Window:
         self._profiler: Any = None
         self._own = False
         self._left = 0
-        self._tries = TRIES
-        self._unlike = False
         self._captured = False
         self._since = 0.0
         self.over = False
@@ -75,7 +72,7 @@ class Window:
             self._give_up("no profile: the script profiles itself")
             return
         watch.set_profiling(on=True)
-        self._left, self._unlike = STEPS, False
+        self._left = STEPS
         self._own = True
         try:
             self._profiler = torch.autograd.profiler.profile(
@@ -92,16 +89,11 @@ class Window:
         if self._profiler is None or _is_capturing():  # to close it waits for the device
             return
         self._left -= 1
-        self._unlike |= not {"eval", "checkpoint"}.isdisjoint(self._watch.tags)
         seconds = time.perf_counter() - self._since
         num = STEPS - self._left
         if self._left and seconds < num * LONG_STEP_S:
             return
         self._close()
-        self._tries -= 1
-        if self._profiler is not None and self._unlike and self._tries:
-            self._profiler = None
-            return
         if self._profiler is not None:
             self.step_s = seconds / num
             device = self._watch.device

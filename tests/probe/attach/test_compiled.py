@@ -4,6 +4,8 @@ from typing import Any
 
 GRAPHS = """
 from torch._dynamo.utils import counters
+
+from hotloop.probe.attach.window import FIRST_STEP, STEPS
 def graphs(what):
     found = [counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())]
     torch._dynamo.reset(); counters.clear()

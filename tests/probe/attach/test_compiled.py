@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from hotloop.probe.attach.window import FIRST_STEP, STEPS
+
 GRAPHS = """
 from torch._dynamo.utils import counters
-
-from hotloop.probe.attach.window import FIRST_STEP, STEPS
 def graphs(what):
     found = [counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())]
     torch._dynamo.reset(); counters.clear()

@@ -15,13 +15,14 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test check proof surface format clean
+.PHONY: help setup quickstart test check proof patients-record surface format clean
 
 help:
 	@echo "make quickstart   train a small language model, plain and with hotloop's settings, and compare"
 	@echo "make test         run the tests"
 	@echo "make check        formatter, linter, types, import rule, public surface"
-	@echo "make proof        planted delays, the trainer against the plain loop, how often the judge is wrong (20 minutes)"
+	@echo "make proof        planted delays, patients, the trainer against the plain loop, how often the judge is wrong (25 minutes)"
+	@echo "make patients-record  measure the doctor's patients anew, for the tests that replay them (10 minutes)"
 	@echo "make surface      write the public surface to tests/golden/surface"
 	@echo "make format       format and sort imports"
 	@echo "make clean        remove what the others made, except runs/"
@@ -58,6 +59,10 @@ proof: setup
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/planted_delays.py
 	$(BIN)/python benchmarks/judge_validation.py benchmarks/results/judge_validation.md
 	$(BIN)/python benchmarks/off_against_plain.py
+	$(BIN)/python tests/patients/live.py
+
+patients-record: setup
+	$(BIN)/python tests/patients/record.py
 
 surface: setup
 	$(BIN)/python tools/surface.py

@@ -6,7 +6,12 @@ import os
 import random
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# How fast a machine is at this moment is no property of the code.
+hypothesis.settings.register_profile("hotloop", deadline=None)
+hypothesis.settings.load_profile("hotloop")
 
 # Before torch is loaded anywhere: two test workers with two threads each would fight for two cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

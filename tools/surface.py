@@ -23,6 +23,7 @@ JSON_MODULES = (
     "hotloop.core.measurement",
     "hotloop.core.judgement",
     "hotloop.core.ceilings",
+    "hotloop.core.command_run",
     "hotloop.core.telemetry",
     "hotloop.data.manifest",
 )

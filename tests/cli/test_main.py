@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -92,9 +93,24 @@ def test_every_kind_of_ending_has_its_exit_code(
     assert "Traceback" not in text
 
 
-def test_interruption_says_how_to_continue_and_is_not_called_an_error(ending: Run) -> None:
+def test_ctrl_c_while_it_is_being_imported_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "hotloop", "doctor"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (75, "interrupted\n", "")
+
+
+def test_interruption_says_how_to_continue_and_is_not_called_an_error(
+    ending: Run, capfd: pytest.CaptureFixture[str]
+) -> None:
     _, text = ending(KeyboardInterrupt())
-    assert text == "interrupted; run the same command again to continue\n"
+    assert text == "interrupted\n"
+    assert cli.run(["train"]) == 75
+    assert capfd.readouterr().err == "interrupted; run the same command again to continue\n"
     assert ending(Interrupted("saved step 12"))[1] == "saved step 12\n"
 
 

@@ -126,6 +126,9 @@ def test_explain_lists_and_prints_pages_and_corrects_a_typo(report: Report) -> N
     code, _, err = report("explain", "precison")
     assert code == 2
     assert "did you mean `precision`?" in err
+    assert "did you mean `HL401`?" in report("explain", "hl40l")[2]
+    # Another number is another finding, not a slip.
+    assert "did you mean" not in report("explain", "HL999")[2]
 
 
 def test_every_name_that_can_be_explained_has_a_page(report: Report) -> None:

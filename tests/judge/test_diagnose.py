@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from judge_inputs import ENVIRONMENT, phased, run
+from script_inputs import STEP, script, steps
 
 from hotloop.core.census import Census
 from hotloop.core.judgement import Diagnosis
@@ -50,7 +51,7 @@ def test_waiting_for_data_is_input_bound_with_the_gain_of_no_wait() -> None:
     (finding,) = diagnosis.findings
     assert finding.gain_at_most == pytest.approx(1 / 0.69)
     assert finding.evidence == pytest.approx({"data_wait_fraction": 0.31, "num_workers": 2})
-    assert (finding.site, finding.optimization) == ("train.py:42", "loader_workers")
+    assert (finding.site, finding.optimization) == ("train.py:42", None)
 
 
 @pytest.mark.parametrize(("wait", "found"), [(0.049, []), (0.051, ["HL101"])])
@@ -114,7 +115,10 @@ def test_no_finding_without_a_census_and_that_is_said() -> None:
         ({"forward": 0.7, "logging": 0.3}, "logging"),
         ({"forward": 0.7, "grad_sync": 0.3}, "communication"),
         ({"forward": 0.75, "optimizer": 0.25}, "optimizer"),
+        ({"forward": 0.5, "optimizer": 0.37, "data_wait": 0.11}, "optimizer"),
+        ({"forward": 0.5, "optimizer": 0.2, "data_wait": 0.3}, "input"),
         ({"forward": 0.7, "optimizer": 0.15, "data_wait": 0.08, "unattributed": 0.07}, "balanced"),
+        ({"forward": 0.75, "optimizer": 0.05, "unattributed": 0.2}, "host"),
     ],
 )
 def test_the_largest_exposed_cause_names_the_bound(host: dict[str, float], bound: str) -> None:
@@ -139,7 +143,9 @@ def test_an_accelerator_without_device_clocks_has_no_bound() -> None:
 def test_steps_left_out_of_the_breakdown_are_named() -> None:
     compiling = phased(10, 5.0, "compile", "gc", forward=5.0)
     diagnosis = diagnose(measured(BUSY, HEALTHY, compiling))
-    assert diagnosis.not_examined == ("1 counted step with compile: not in the breakdown",)
+    assert diagnosis.not_examined == (
+        "1 step in which something was compiled: not in the breakdown",
+    )
     assert diagnosis.steps.measured == 11
 
 
@@ -188,3 +194,24 @@ def test_every_finding_has_its_code_title_and_page() -> None:
             assert word in page, (code, word)
         assert page.startswith(f"{code}: ")
         assert module.TITLE
+
+
+@pytest.mark.parametrize(
+    ("num", "times", "loose"),
+    [(29, 1.0, True), (30, 1.0, False), (60, 0.1, True), (60, 0.2, False)],
+)
+def test_little_time_promises_no_gain(num: int, times: float, loose: bool) -> None:
+    """Fewer than 30 steps, or less than a second of them: what is found is told, and no more."""
+    host = {phase: times * seconds for phase, seconds in {**STEP, "logging": 0.02}.items()}
+    diagnosis = diagnose(script(steps(host, num=num)))
+    (finding,) = diagnosis.findings
+    assert finding.gain_is_loose is loose
+    assert any("too few to promise a gain" in line for line in diagnosis.not_examined) is loose
+    assert diagnosis.worth is not None
+    assert (diagnosis.worth.gain_at_most == 1) is loose
+
+
+def test_the_share_of_a_whole_run_is_known_from_few_steps() -> None:
+    slow = replace(script(steps(num=5)).census or Census(), start_s=100.0)
+    (finding,) = diagnose(script(steps(num=5), slow, returncode=0)).findings
+    assert (finding.code, finding.gain_is_loose) == ("HL806", False)

@@ -73,6 +73,38 @@ def test_waits_that_the_host_does_not_see_are_not_guessed() -> None:
     assert "GPU" in found.reason
 
 
+def inside_backward(
+    own: float, num: int = 9, *, wall_s: float = STEP_S, backward_s: float | None = None
+) -> list[StepRecord]:
+    """As DistributedDataParallel on a CPU: what a rank does not compute it waits inside its backward."""
+    backward = wall_s - own if backward_s is None else backward_s
+    return [
+        StepRecord(n, wall_s, host={"unattributed": own, "backward": backward}) for n in range(num)
+    ]
+
+
+def test_a_rank_that_is_waited_for_inside_the_backward_of_the_others_is_named_on_a_cpu() -> None:
+    records = {0: inside_backward(0.01), 1: inside_backward(0.07), 2: inside_backward(0.01)}
+    found = compare_ranks(records, on_cpu=True)
+    assert found is not None
+    assert (found.slowest, found.reason, found.hidden) == (1, None, True)
+    assert found.slower_by is not None
+    assert abs(found.slower_by - 0.6) < 1e-9
+    alike = compare_ranks({0: inside_backward(0.01), 1: inside_backward(0.012)}, on_cpu=True)
+    assert alike is not None
+    assert (alike.slowest, alike.hidden) == (None, True)
+
+
+def test_ranks_that_do_not_end_their_steps_together_are_not_compared() -> None:
+    found = compare_ranks(
+        {0: inside_backward(0.01), 1: inside_backward(0.01, wall_s=0.2)}, on_cpu=True
+    )
+    assert found is not None
+    assert found.slowest is None
+    assert found.reason is not None
+    assert "GPU" not in found.reason
+
+
 def test_one_process_is_not_compared() -> None:
     assert compare_ranks({0: rank([0.08] * 9)}) is None
     assert compare_ranks({}) is None

@@ -88,3 +88,46 @@ def test_step_that_ends_inside_a_phase_is_a_bug(hands: Hands) -> None:
 def test_unknown_phase_is_refused(hands: Hands) -> None:
     with pytest.raises(KeyError):
         PhaseClock().phase("forwards")
+
+
+def test_step_may_be_cut_while_phases_are_open(hands: Hands) -> None:
+    clock = PhaseClock()
+    clock.start_step()
+    outer = clock.enter("optimizer")
+    hands.now += 1.0
+    inner = clock.enter("forward")
+    hands.now += 2.0
+    first, before, _ = clock.cut_step()
+    hands.now += 4.0
+    clock.leave(inner)
+    clock.leave(outer)
+    second, after, _ = clock.end_step()
+    assert (first, before) == (3.0, {"unattributed": 0.0, "optimizer": 1.0, "forward": 2.0})
+    assert (second, after) == (
+        4.0,
+        {"forward": 4.0, "optimizer": 0.0, "unattributed": 0.0},
+    )
+
+
+def test_leaving_a_phase_leaves_what_was_left_open_inside(hands: Hands) -> None:
+    clock = PhaseClock()
+    clock.start_step()
+    outer = clock.enter("forward")
+    clock.enter("sync")  # nobody leaves it: it raised
+    hands.now += 1.0
+    clock.leave(outer)
+    hands.now += 2.0
+    _, seconds, _ = clock.end_step()
+    assert (seconds["sync"], seconds["unattributed"]) == (1.0, 2.0)
+
+
+def test_time_may_be_given_to_another_phase_but_no_more_than_there_was(hands: Hands) -> None:
+    clock = PhaseClock()
+    clock.start_step()
+    hands.now += 2.0
+    clock.leave(clock.enter("eval"))
+    clock.move(1.5, "unattributed", "eval")
+    clock.move(9.0, "unattributed", "eval")
+    wall, seconds, _ = clock.end_step()
+    assert wall == 2.0
+    assert seconds == {"unattributed": 0.0, "eval": 2.0}

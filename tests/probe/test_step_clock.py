@@ -13,7 +13,7 @@ import hotloop.core.step as step_module
 from hotloop.core.census import Census
 from hotloop.core.files import read_json
 from hotloop.core.step import StepRecord, read_steps
-from hotloop.probe import foreign_process, step_clock
+from hotloop.probe import entry, foreign_process, step_clock
 
 MODEL = """
 import json, os, sys, torch
@@ -77,6 +77,7 @@ print(json.dumps(sorted(m for m in set(sys.modules) - before if m.startswith("ho
         "hotloop.core.errors",
         "hotloop.core.step",
         "hotloop.probe",
+        "hotloop.probe.entry",
         "hotloop.probe.foreign_process",
         "hotloop.probe.memory",
         "hotloop.probe.step_clock",
@@ -86,7 +87,7 @@ print(json.dumps(sorted(m for m in set(sys.modules) - before if m.startswith("ho
 
 def test_files_of_the_clock_import_nothing_but_torch_and_the_standard_library() -> None:
     allowed = {*sys.stdlib_module_names, "torch", "hotloop"}
-    for module in (census_module, errors_module, step_module, foreign_process, step_clock):
+    for module in (census_module, errors_module, step_module, entry, foreign_process, step_clock):
         assert module.__file__
         for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
             if isinstance(node, ast.Import):

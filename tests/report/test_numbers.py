@@ -79,3 +79,17 @@ def test_printed_shares_add_up_to_the_whole(parts: list[float]) -> None:
     shown = [float(text.removesuffix("%")) for text in numbers.shares(whole).values()]
     assert sum(shown) == pytest.approx(100.0, abs=1e-6)
     assert all(abs(a - 100 * b) < 0.1 + 1e-9 for a, b in zip(shown, whole.values()))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (2.31429, "2.3143"),
+        (0.0, "0.0000"),
+        (1.4e-07, "1.4e-07"),
+        (0.00052, "0.0005"),
+        (None, "not known"),
+    ],
+)
+def test_a_small_loss_is_no_false_zero(value: float | None, text: str) -> None:
+    assert numbers.loss(value) == text

@@ -19,6 +19,13 @@ def test_nobody_is_blamed_without_evidence() -> None:
     assert rank_rows(unseen)[0] == ("rank 0", "21 ms a step")
 
 
+def test_waits_inside_the_pass_backward_are_said_to_be_there() -> None:
+    found = RankComparison(EACH, 40, slowest=1, slower_by=0.7, hidden=True)
+    assert ranks_answer(found).startswith("rank 1 holds the others up 70 % of a step")
+    assert rank_rows(found)[1] == ("rank 1", "25 ms outside of the pass backward a step")
+    assert "not told from computing" in ranks_answer(RankComparison(EACH, 40, hidden=True))
+
+
 def test_of_many_ranks_those_that_compute_longest_are_listed() -> None:
     many = RankComparison(tuple(RankTime(n, 0.01 * n, 0.0) for n in range(12)), 40)
     rows = rank_rows(many)

@@ -25,6 +25,8 @@ def explain(name: str | None) -> None:
     elif name in CATALOGUE:
         click.echo(explain_optimization(CATALOGUE[name]))
     else:
-        close = difflib.get_close_matches(name, [*CATALOGUE, *FINDINGS], n=1, cutoff=0.5)
+        # 0.75: one letter of a code may be missing, not two be wrong.
+        close = difflib.get_close_matches(name, CATALOGUE, n=1)
+        close += difflib.get_close_matches(name.upper(), FINDINGS, n=1, cutoff=0.75)
         hint = f"did you mean `{close[0]}`?" if close else "`hotloop explain` lists every page"
         raise UsageError(f"nothing is called `{name}`", do=hint)

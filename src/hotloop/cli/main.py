@@ -39,11 +39,18 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "hotloop.cli.monitor:monitor",
         "Watch a run, or this machine, from another terminal.",
     ),
+    "doctor": (
+        "hotloop.cli.doctor:doctor",
+        "Run a training command as it is, and say what holds it back.",
+    ),
     "report": ("hotloop.cli.report:report", "Say what a run or a comparison showed."),
     "explain": ("hotloop.cli.explain:explain", "Explain a finding or an optimization."),
     "env": ("hotloop.cli.env:env", "Show the machine and what it can do at best."),
 }
 """Name to (module:attribute, one line for `hotloop --help`), in the order of the help."""
+
+CONTINUES = frozenset({"quickstart", "prepare", "train"})
+"""Commands that go on where they were interrupted when they are run again."""
 
 INTERNAL_ERROR = 70
 """A bug in hotloop (EX_SOFTWARE). None of `ExitCode` fits: 1 would read as a regression and 4 as a
@@ -143,7 +150,9 @@ def run(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         return _say(_from_click(error))
     except (KeyboardInterrupt, click.Abort):
-        return _say(Interrupted("interrupted; run the same command again to continue"))
+        again = bool(CONTINUES & set(arguments[:1]))
+        how = "; run the same command again to continue" if again else ""
+        return _say(Interrupted(f"interrupted{how}"))
     except BrokenPipeError:
         _abandon_stdout()
         return ExitCode.FINE

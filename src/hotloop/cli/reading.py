@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hotloop.core.errors import HotloopError, UsageError
 
 if TYPE_CHECKING:
+    from hotloop.core.command_run import CommandRun
     from hotloop.core.measurement import Environment, Measurement
     from hotloop.core.settings import Settings
 
@@ -63,7 +64,10 @@ class Reading:
 
 
 def measurement_of(
-    reading: Reading, settings: Settings | None, environment: Environment | None
+    reading: Reading,
+    settings: Settings | None,
+    environment: Environment | None,
+    command_run: CommandRun | None = None,
 ) -> Measurement | None:
     """The stored measurement, or one built from what a training run writes as it goes."""
     from hotloop.core.census import Census
@@ -71,10 +75,12 @@ def measurement_of(
     from hotloop.core.step import readable_steps
 
     directory = reading.directory
-    if (directory / "measurement.json").is_file():
+    if (directory / "measurement.json").is_file() and not goes_on(command_run):
         stored = reading.stored("measurement.json", Measurement)
         if stored is not None:
             return stored
+    if command_run is not None:
+        return _measurement_of_command(reading, command_run, environment)
     steps = next(
         (p for n in ("steps.jsonl", "steps-0.jsonl") if (p := directory / n).is_file()), None
     )
@@ -92,6 +98,24 @@ def measurement_of(
         records=tuple(records),
         census=reading.stored("census.json", Census),
     )
+
+
+def goes_on(command_run: CommandRun | None) -> bool:
+    """Whether processes of a command outlived it: what was judged at its end may not be all."""
+    return command_run is not None and bool(command_run.left_running)
+
+
+def _measurement_of_command(
+    reading: Reading, command_run: CommandRun, environment: Environment | None
+) -> Measurement:
+    """Of a command that still runs, or whose doctor was ended before it."""
+    from hotloop.doctor.collect import collect
+
+    found = collect(reading.directory, command_run, environment or _unknown_environment())
+    reading.problems.extend(found.problems)
+    for path, lines in found.damaged_steps:
+        reading.damaged_lines(path, lines, "step record")
+    return found.measurement
 
 
 def _unknown_environment() -> Environment:

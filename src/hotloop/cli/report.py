@@ -14,6 +14,7 @@ from hotloop.cli.run_notes import num_done
 from hotloop.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from hotloop.core.command_run import CommandRun
     from hotloop.core.course import PairSpeeds
     from hotloop.core.settings import Settings
     from hotloop.report.html import Page
@@ -58,6 +59,8 @@ def answer_of(found: Found) -> str:
     if found.verdict is not None:
         return answer(found.verdict)
     run = found.run
+    if run.command_run is not None:
+        return _answer_of_command(run, run.command_run)
     if found.trials is not None and run.measurement is None:
         return "No verdict yet."
     if run.measurement is None or run.measurement.samples:
@@ -77,11 +80,23 @@ def answer_of(found: Found) -> str:
     )
 
 
+def _answer_of_command(found: Found, command_run: CommandRun) -> str:
+    from hotloop.doctor.collect import num_under_way
+    from hotloop.report.examined import examined_answer
+
+    number = num_under_way(found.measurement)
+    return examined_answer(command_run, found.diagnosis, num_steps=number)
+
+
 def facts_of(found: Found, *, brief: bool = False) -> list[tuple[str, str]]:
     """The few numbers a reader looks for first, in words; `brief` leaves the long ones out."""
     from hotloop.report import numbers
 
     run, facts = found.run, list[tuple[str, str]]()
+    if run.command_run is not None:
+        from hotloop.report.examined import command_rows
+
+        facts.extend(command_rows(run.command_run))
     of = "final training: " if found.trained is not None else ""
     records = run.measurement.records if run.measurement else ()
     if last := next((r for r in reversed(records) if r.loss is not None), None):
@@ -173,11 +188,14 @@ def text_of(found: Found) -> str:
         )
     # The diagnosis opens with the speed.
     facts = [fact for fact in facts_of(found) if not fact[0].startswith("speed,")]
-    parts.append(terminal.render_rows("run", facts))
-    parts.append("\n".join(found.notes))
+    about = [terminal.render_rows("run", facts), "\n".join(found.notes)]
+    if found.command_run is None:
+        parts.extend(about)
     parts.append(terminal.render_pairs(pairs_of(found)) if found.verdict is None else "")
     if found.diagnosis is not None:
         parts.append(terminal.render_diagnosis(found.diagnosis))
+    if found.command_run is not None:  # who asks what is wrong reads that first
+        parts.extend(about)
     parts.append(render_targets(found.targets))
     rows = settings_rows(found.run.settings)
     chosen = [row for row in rows if row[2] != "default"]
@@ -240,6 +258,7 @@ def page_of(found: Found) -> Page:
         use=use_rows(found),
         targets=found.targets,
         diagnosis=found.diagnosis,
+        examined=run.measurement.census if run.command_run and run.measurement else None,
         sample=sample if isinstance(sample, str) else "",
         environment=environment,
         settings=settings_rows(run.settings),
@@ -288,6 +307,7 @@ def object_of(found: Found) -> dict[str, Any]:
         }
         if found.settings
         else None,
+        "doctor": plain(found.run.command_run),
         "environment": plain(found.environment),
         "measurement": plain(found.measurement),
         "trained": None if found.trained is None else object_of(found.trained),

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hotloop.cli.reading import Reading, evaluations, mapping, measurement_of
-from hotloop.cli.run_notes import comparison_notes, note_what_is_missing, num_done
+from hotloop.cli.reading import Reading, evaluations, goes_on, mapping, measurement_of
+from hotloop.cli.run_notes import comparison_notes, note_command, note_what_is_missing, num_done
 from hotloop.core.errors import HotloopError, UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from hotloop.cli.trials_directory import Trials
     from hotloop.core.ceilings import Ceilings
+    from hotloop.core.command_run import CommandRun
     from hotloop.core.judgement import (
         Diagnosis,
         ModelFlops,
@@ -39,6 +40,7 @@ STAGES = (
     "measurement.json",
     "steps.jsonl",
     "steps-0.jsonl",
+    "doctor.json",
     "config.yaml",
     "trials",
     "plan.json",
@@ -74,6 +76,8 @@ class Found:
     """The processes of a comparison."""
     trained: Found | None = None
     """The quickstart's final training."""
+    command_run: CommandRun | None = None
+    """Of somebody else's command, examined by the doctor."""
     targets: tuple[Target, ...] = ()
 
     @property
@@ -82,8 +86,11 @@ class Found:
         return self.trained if self.trained is not None else self
 
 
-def read_run(directory: Path) -> Found:
-    """Read every stored stage. Raises `UsageError` when there is nothing to read at all."""
+def read_run(directory: Path, *, known: CommandRun | None = None) -> Found:
+    """Read every stored stage. Raises `UsageError` when there is nothing to read at all.
+
+    known: of a command that has just ended, where the disk may have refused to store that.
+    """
     if not directory.is_dir():
         what = "not a directory" if directory.exists() else "no such directory"
         raise UsageError(
@@ -99,7 +106,7 @@ def read_run(directory: Path) -> Found:
     from hotloop.core.judgement import Diagnosis, Verdict
 
     reading = Reading(directory)
-    found = _read_training(reading)
+    found = _read_training(reading, known)
     # A comparison on its own leaves its verdict beside its trials.
     names = ("verdict.json", "trials/verdict.json")
     name = next((name for name in names if (directory / name).is_file()), names[0])
@@ -109,9 +116,12 @@ def read_run(directory: Path) -> Found:
     trained = (
         read_run(directory / "train") if (directory / "train" / "config.yaml").is_file() else None
     )
+    stored = None
+    if not goes_on(found.command_run):
+        stored = reading.stored("diagnosis.json", Diagnosis)
     found = replace(
         found,
-        diagnosis=reading.stored("diagnosis.json", Diagnosis) or found.diagnosis,
+        diagnosis=stored or found.diagnosis,
         verdict=verdict,
         quickstart=reading.tried(lambda: mapping(directory / "quickstart.json")),
         trials=trials,
@@ -132,8 +142,9 @@ def read_run(directory: Path) -> Found:
     return replace(found, targets=targets or (), problems=tuple(reading.problems))
 
 
-def _read_training(reading: Reading) -> Found:
+def _read_training(reading: Reading, known: CommandRun | None = None) -> Found:
     """The files that a training, or one measured process, writes."""
+    from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun
     from hotloop.core.measurement import Environment
     from hotloop.core.settings import load_settings
     from hotloop.core.telemetry import TELEMETRY_FILE, readable_telemetry
@@ -141,22 +152,28 @@ def _read_training(reading: Reading) -> Found:
     directory, config = reading.directory, reading.directory / "config.yaml"
     settings = reading.tried(lambda: load_settings(config)) if config.is_file() else None
     environment = reading.stored("environment.json", Environment)
-    measurement = measurement_of(reading, settings, environment)
+    command_run = known or reading.stored(COMMAND_RUN_FILE, CommandRun)
+    measurement = measurement_of(reading, settings, environment, command_run)
     samples, damaged = readable_telemetry(directory / TELEMETRY_FILE)
     reading.damaged_lines(directory / TELEMETRY_FILE, damaged, "telemetry")
     evals = evaluations(reading)
-    state = _state(directory, settings, measurement)
+    state = _state(directory, settings, measurement, command_run)
     diagnosis = None
     if measurement is not None and measurement.records:
+        from hotloop.doctor.collect import other_ranks
         from hotloop.judge.diagnose import diagnose
 
+        others = other_ranks(directory, measurement) if command_run is not None else {}
         try:
-            diagnosis = diagnose(measurement)
+            diagnosis = diagnose(measurement, others=others)
         except ValueError as error:
             reading.problems.append(
                 UsageError(f"damaged step records: {error}", where=str(directory))
             )
-    note_what_is_missing(reading, settings, measurement, samples, state)
+    if command_run is not None:
+        note_command(reading, command_run, measurement, state)
+    else:
+        note_what_is_missing(reading, settings, measurement, samples, state)
     return Found(
         directory=directory,
         settings=settings,
@@ -165,16 +182,24 @@ def _read_training(reading: Reading) -> Found:
         diagnosis=diagnosis,
         evals=evals,
         utilization=_utilization(directory, settings, measurement),
-        ranks=_ranks(reading, measurement),
+        ranks=_ranks(reading, measurement, first=0 if command_run is None else None),
         state=state,
         telemetry=tuple(samples),
+        command_run=command_run,
     )
 
 
-def _state(directory: Path, settings: Settings | None, measurement: Measurement | None) -> State:
+def _state(
+    directory: Path,
+    settings: Settings | None,
+    measurement: Measurement | None,
+    command_run: CommandRun | None,
+) -> State:
     from hotloop.core.telemetry import TELEMETRY_FILE
     from hotloop.monitor.follow import is_alive, is_complete
 
+    if command_run is not None and command_run.ended is None:
+        return "running" if is_alive(directory, (TELEMETRY_FILE,)) else "stopped"
     if settings is None or (measurement is not None and measurement.arm != "train"):
         return "recorded"
     done = num_done(measurement.records) if measurement is not None else 0
@@ -188,6 +213,8 @@ def _targets(found: Found) -> tuple[Target, ...]:
     from hotloop.judge.targets import check_targets
 
     run = found.run
+    if run.command_run is not None:  # these bars are for hotloop's own trainer
+        return ()
     repeats: tuple[tuple[StepRecord, ...], ...] = ()
     if found.trials is not None:
         trained = (found.quickstart or {}).get("trained")
@@ -223,19 +250,26 @@ def _utilization(
     return utilize(measurement.records, model_flops(directory, settings), census, ceilings)
 
 
-def _ranks(reading: Reading, measurement: Measurement | None) -> RankComparison | None:
+def _ranks(
+    reading: Reading, measurement: Measurement | None, *, first: int | None
+) -> RankComparison | None:
+    """first: the rank of the measurement; `None`: the lowest of those that are here."""
     from hotloop.core.step import readable_steps, steps_of_ranks
+    from hotloop.judge.exposure import runs_on_cpu
     from hotloop.judge.ranks import compare_ranks
 
     if measurement is None or not measurement.records:
         return None
-    by_rank: dict[int, Sequence[StepRecord]] = {0: measurement.records}
-    for rank, path in steps_of_ranks(reading.directory).items():
-        if rank:
+    files = steps_of_ranks(reading.directory)
+    first_is_foreign = first is None
+    first = min(files, default=0) if first is None else first
+    by_rank: dict[int, Sequence[StepRecord]] = {first: measurement.records}
+    for rank, path in files.items():
+        if rank != first:
             read = partial(readable_steps, path)
             by_rank[rank], damaged = reading.tried(read) or ([], {})
             reading.damaged_lines(path, damaged, "step record")
-    return compare_ranks(by_rank)
+    return compare_ranks(by_rank, on_cpu=first_is_foreign and runs_on_cpu(measurement))
 
 
 def ceilings_of(environment: Environment, num_threads: int | str) -> Ceilings | None:

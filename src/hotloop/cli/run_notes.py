@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hotloop.cli.run_directory import Found, State
+    from hotloop.core.command_run import CommandRun
     from hotloop.core.measurement import Measurement
     from hotloop.core.settings import Settings
     from hotloop.core.step import StepRecord
@@ -77,6 +78,38 @@ def note_what_is_missing(
     notes.extend(_stability_notes(reading, measurement.records))
     if measurement.census is not None:
         notes.extend(measurement.census.notes)
+
+
+def note_command(
+    reading: Reading, run: CommandRun, measurement: Measurement | None, state: State
+) -> None:
+    """Of somebody else's command: what the probe could not do, and why there may be no step."""
+    from hotloop.doctor.collect import backwards_seen, has_stepped, is_attached, probe_notes
+    from hotloop.report.examined import why_no_step
+
+    if run.ended is None:
+        reading.notes.append(
+            "the command still runs: this is what was seen so far"
+            if state == "running"
+            else "hotloop was ended before the command: this is what was seen until then"
+        )
+    found = probe_notes(reading.directory)
+    reading.notes.extend(found)
+    if measurement is None or not measurement.records:
+        attached = is_attached(reading.directory)
+        backwards = backwards_seen(reading.directory)
+        stepped = has_stepped(reading.directory)
+        reading.notes.extend(
+            why_no_step(
+                attached=attached,
+                told=bool(found),
+                stepped=stepped,
+                backwards=backwards,
+                run=run,
+            )
+        )
+    if measurement is not None and measurement.census is not None:
+        reading.notes.extend(measurement.census.notes)
 
 
 def _stability_notes(reading: Reading, records: Sequence[StepRecord]) -> list[str]:

@@ -6,6 +6,123 @@ from dataclasses import asdict, dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
+class LoaderUse:
+    """One DataLoader that was iterated, by its call site. `None` means not observed."""
+
+    site: str
+    """`file:line` where it was constructed, in the user's own code where there is any."""
+    trains: bool
+    """Its batches were followed by a backward; else it evaluates."""
+    dataset: str
+    """Class of the dataset."""
+    dataset_site: str | None
+    """`file:line` of its `__getitem__` or `__iter__`."""
+    collate_site: str | None
+    """`file:line` of the user's own collate function; `None` for torch's."""
+    iterable: bool
+    in_memory: bool | None
+    """The dataset holds its data as tensors or arrays."""
+    num_workers: int
+    batch_size: int | None
+    pin_memory: bool
+    persistent_workers: bool
+    prefetch_factor: int | None
+    num_batches: int
+    """Fetched while steps were counted."""
+    batch_bytes: int | None
+    """Median size of a batch's tensors."""
+    wait_s: float | None
+    """Median seconds that the training waited for a batch that was not an epoch's first."""
+    wait_p99_s: float | None
+    fetch_s: float | None
+    """Median seconds that making one batch took: in the main process, or in a worker."""
+    collate_s: float | None
+    """The part of `fetch_s` in the collate function."""
+    pin_s: float | None
+    """Median seconds that pinning one batch took in the main process; `None` where a thread does it."""
+    fetch_cpu_fraction: float | None
+    """CPU seconds over wall seconds while fetching: low where it waits for disk or network."""
+    num_epochs: int
+    epoch_start_s: float | None
+    """Median seconds from asking for an iterator to an epoch's first batch, the first epoch left out."""
+    per_epoch: int | None
+    """Batches of an epoch, where the loader knows."""
+    draws_random: bool | None = None
+    """Its dataset or collate function drew from the main process's random state."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallUse:
+    """Calls of one kind from one place, over the counted steps."""
+
+    what: str
+    """`item`, `torch.save`, `print`, `SummaryWriter.add_scalar`, `Tensor.to`, ..."""
+    site: str | None
+    num: int
+    seconds: float
+    """Host seconds inside, on the thread that steps."""
+    num_bytes: int | None = None
+    pageable: bool | None = None
+    """Of copies to a device: from memory that is not pinned."""
+    inside: str | None = None
+    """`module.function` of the innermost Python frame outside torch, e.g.
+    `transformers.trainer._inner_training_loop`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineUse:
+    """Where the host was seen, sampled: `fraction` of the counted wall time."""
+
+    phase: str
+    site: str
+    """`file:line` of the innermost frame of the user's own code; of any code where there is none."""
+    function: str
+    fraction: float
+    inside: str | None = None
+    """What that line was calling: `module.function` of the innermost frame, from the package on where it is
+    installed: `torch.nn.functional.cross_entropy`."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorUse:
+    """One kind of operation, seen by torch's profiler over a few steps; seconds per step."""
+
+    name: str
+    """`aten::mm`, `aten::_softmax`, ..."""
+    dtype: str | None
+    """Of its first tensor."""
+    num: float
+    self_s: float
+    """On the host, without what it called. On a CPU that is its computing time."""
+    device_s: float = 0.0
+    """On an accelerator."""
+    site: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionUse:
+    """Python's garbage collections during the counted steps."""
+
+    num: int
+    seconds: float
+    num_full: int
+    full_s: float
+    site: str | None = None
+    """Where most full ones happened, in the user's own code."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaddingUse:
+    """Integer batches with a mask, or with a run of one id at their ends."""
+
+    num_tokens: int
+    padded_fraction: float
+    source: str
+    """`attention_mask`, `labels`, or `trailing id 0`."""
+    site: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Census:
     """What was observed, as opposed to asked for. `None` means not observed."""
 
@@ -22,13 +139,17 @@ class Census:
     attention: tuple[str, ...] = ()
     """Attention implementations that really ran: `plain`, `sdpa:flash`, `sdpa:math`, ..."""
     optimizer: str | None = None
-    """Class and implementation, e.g. `AdamW(fused)`."""
+    """Class and implementation, e.g. `AdamW(fused)`; of classes that are not torch's with their module."""
+    optimizer_site: str | None = None
+    """`file:line` where it was constructed."""
     clipping: str | None = None
     """How gradients are clipped: `builtin` or `fused`; `None` when nothing is."""
     host_memory: str | None = None
     """`keep` where the allocator was told to keep what is freed, and agreed; else `default`."""
     num_ranks: int | None = None
     """Processes that train together."""
+    num_local_ranks: int | None = None
+    """Of those, the ones on this machine, where that was told (`LOCAL_WORLD_SIZE`)."""
     sent_gradient_dtype: str | None = None
     """Dtype in which gradients travel between them; `None` when nothing was sent."""
     compiled: bool | None = None
@@ -38,7 +159,7 @@ class Census:
     compile_s: float | None = None
     """Seconds that torch.compile took in this process; they fall into the steps tagged `compile`."""
     loader: dict[str, object] = field(default_factory=dict)
-    """Loader settings and, for foreign scripts, the call site."""
+    """How hotloop's own trainer loads; what a foreign script does is in `loaders`."""
     host_peak_bytes: int | None = None
     """Highest resident set of the training process."""
     num_skipped: int | None = None
@@ -49,6 +170,62 @@ class Census:
     """How often the run went back to a checkpoint because of a spike."""
     clock_read_s: float | None = None
     """Measured cost of one clock read of the probe."""
+    cpus: float | None = None
+    """CPUs that the process may use."""
+    cpu_busy: float | None = None
+    """CPUs that the process kept busy over the counted steps, all threads and children."""
+    machine_busy: float | None = None
+    """Busy share of all CPUs of the machine meanwhile, all programs."""
+    foreign_busy: float | None = None
+    """The part of it that is not this process and its children."""
+    microbatches: float | None = None
+    """Backward passes per step."""
+    profiled_step_s: float | None = None
+    """Wall seconds of a step while `operators` were seen."""
+    profiled_busy_s: float | None = None
+    """Seconds of such a step in which the GPU was at work; its kernels take as long as ever then."""
+    profiled_communication_s: float | None = None
+    """Seconds of such a step in communication that no computing hid. `None`: none was seen."""
+    start_s: float | None = None
+    """Seconds from the start of the process to its first step: importing, building, loading."""
+    planned_steps: int | None = None
+    """Steps that the training says it will make, e.g. a Trainer's `max_steps`."""
+    parallel: str | None = None
+    """How the ranks train together: `DistributedDataParallel`, `DataParallel`, ..."""
+    input_shapes: int | None = None
+    """Distinct shapes of the first tensor that the model was called with."""
+    channels_last: bool | None = None
+    """The model's convolution weights are stored with the channels last."""
+    cudnn_benchmark: bool | None = None
+    alloc_retries: int | None = None
+    """How often, over the counted steps, the device's allocator had to free its cache and ask again."""
+    device_allocated_bytes: int | None = None
+    """Highest memory of tensors on the device."""
+    device_reserved_bytes: int | None = None
+    """Highest memory that the allocator held for them."""
+    device_memory_bytes: int | None = None
+    """Memory that the device has."""
+    throttled_fraction: float | None = None
+    """Share of the telemetry of the steps in which the device's clock was held down by heat or power."""
+    throttled_by: tuple[str, ...] = ()
+    clock_drop_fraction: float | None = None
+    """How much lower the clock was then than while not held down."""
+    loaders: tuple[LoaderUse, ...] = ()
+    copies: tuple[CallUse, ...] = ()
+    syncs: tuple[CallUse, ...] = ()
+    saves: tuple[CallUse, ...] = ()
+    logs: tuple[CallUse, ...] = ()
+    evaluations: tuple[CallUse, ...] = ()
+    lines: tuple[LineUse, ...] = ()
+    num_samples: int | None = None
+    """That `lines` were counted from."""
+    operators: tuple[OperatorUse, ...] = ()
+    collections: CollectionUse | None = None
+    padding: PaddingUse | None = None
+    recompile_reasons: tuple[str, ...] = ()
+    seen: tuple[str, ...] = ()
+    """Of the fields above that are empty when nothing was there, those that were looked at: `loaders`,
+    `copies`, `syncs`, `saves`, `logs`, `evaluations`, `lines`, `operators`."""
     notes: tuple[str, ...] = ()
     """Fallbacks and other things a reader should know."""
 

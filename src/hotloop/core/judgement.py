@@ -30,6 +30,7 @@ ParityClass = Literal["bitwise", "reduction_order", "reduced_precision", "change
 ParityName = Literal["same", "within_noise", "different", "not_checked"]
 TargetStatus = Literal["pass", "fail", "not_applicable"]
 TargetUnit = Literal["fraction", "s", "ratio", "tokens/s", "samples/s", "relative_difference"]
+WorthAnswer = Literal["worth trying", "leave it running", "nothing to gain here", "not known"]
 Outcome = Literal["improved", "regressed", "unchanged", "inconclusive", "incomparable"]
 
 
@@ -127,6 +128,13 @@ class Breakdown:
     """|sum of phases - wall time| / wall time, both measured; a check, not a phase."""
     probe_overhead_fraction: float | None
     """Clock reads times the measured cost of one, over wall time."""
+    wall_s: float = 0.0
+    """Of those steps together."""
+    counted_steps: int = 0
+    """Those that the census counted: also what only their course showed to be start."""
+    counted_wall_s: float = 0.0
+    device: dict[str, float] | None = None
+    """Fractions of device time over the same steps; `None` where the device has no clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +176,24 @@ class Final:
 
 
 @dataclass(frozen=True, slots=True)
+class Worth:
+    """Whether finding out what a change brings pays for itself."""
+
+    answer: WorthAnswer
+    reason: str
+    gain_at_most: float | None = None
+    """Of the best finding whose bound means something."""
+    remaining_steps: int | None = None
+    """Expected; at least that many where only the epoch under way is known."""
+    saved_at_most_s: float | None = None
+    """On those steps."""
+    cost_s: float | None = None
+    """Of finding out: steps of all processes that would be compared, one after another."""
+    break_even_steps: int | None = None
+    """Remaining steps from which the most it could save exceeds that cost."""
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """Where the time goes, why, and what was tried."""
 
@@ -180,6 +206,7 @@ class Diagnosis:
     final: Final | None = None
     probe_overhead_fraction: float | None = None
     not_examined: tuple[str, ...] = ()
+    worth: Worth | None = None
     schema: str = DIAGNOSIS_SCHEMA
 
 
@@ -238,6 +265,9 @@ class RankComparison:
     """Relative; its computing over the mean of the others', in the median step."""
     reason: str | None = None
     """Why nothing can be said."""
+    hidden: bool = False
+    """They wait inside the pass backward: `computing_s` is what lies outside of it, `waiting_s` is not
+    known and 0, `slower_by` the share of a step in which they wait for the slowest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from pathlib import Path
 
 import torch
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.ranks import ALONE, Ranks
+from hotloop.hardware.dtypes import fast_on_cpu, fast_on_cuda
 from hotloop.hardware.limits import default_threads
 from hotloop.hardware.machine import Machine
-
-_CPU_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
-"""Flags of /proc/cpuinfo that mean bf16 products in hardware (`bf16` is Arm's)."""
 
 
 def pick_device(name: str, ranks: Ranks = ALONE, *, asked_by: str = "train.device") -> torch.device:
@@ -86,19 +83,8 @@ def fast_dtypes(device: torch.device) -> tuple[str, ...]:
     A dtype that is only emulated is not listed, even where torch accepts it.
     """
     if device.type == "cuda":
-        major, _ = torch.cuda.get_device_capability(device)
-        if major >= 8:
-            return ("bfloat16", "float16", "tf32", "float32")
-        return ("float16", "float32") if major >= 7 else ("float32",)
-    try:
-        flags = set()
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith(("flags", "Features")):
-                flags = set(line.partition(":")[2].split())
-                break
-    except OSError:
-        return ("float32",)
-    return ("bfloat16", "float32") if flags & set(_CPU_BF16) else ("float32",)
+        return fast_on_cuda(torch.cuda.get_device_capability(device))
+    return fast_on_cpu()
 
 
 def gpu_uuid(device: torch.device) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 from hotloop import __version__
@@ -53,14 +54,26 @@ def read_environment(device: str | None = None, *, workdir: Path | None = None) 
     """
     import torch
 
-    cuda = torch.version.cuda
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    machine = replace(read_machine(workdir=workdir), torch=torch.__version__)
+    if not device.startswith("cuda"):
+        return machine
+    return replace(
+        machine,
+        device=torch.cuda.get_device_name(torch.device(device)),
+        num_devices=torch.cuda.device_count(),
+        cuda=torch.version.cuda,
+        driver=nvidia_driver(),
+    )
+
+
+def read_machine(*, workdir: Path | None = None) -> Environment:
+    """The same for a process without torch: as if it ran on the CPU. Never fails."""
     model = cpu_model()
-    on_gpu = device.startswith("cuda")
     commit, dirty = _git_state(workdir or Path.cwd())
     return Environment(
-        device=torch.cuda.get_device_name(torch.device(device)) if on_gpu else model,
-        num_devices=torch.cuda.device_count() if on_gpu else 1,
+        device=model,
+        num_devices=1,
         cpu_model=model,
         num_cpus=num_cpus(),
         cpu_quota=cpu_quota(),
@@ -68,9 +81,9 @@ def read_environment(device: str | None = None, *, workdir: Path | None = None) 
         platform=f"{platform.system()}-{platform.machine()}",
         kernel=platform.release(),
         python=platform.python_version(),
-        torch=torch.__version__,
-        cuda=cuda if on_gpu else None,
-        driver=_nvidia_driver() if on_gpu else None,
+        torch=None,
+        cuda=None,
+        driver=None,
         hotloop=__version__,
         git_commit=commit,
         git_dirty=dirty,
@@ -95,7 +108,8 @@ def _clock_mhz() -> float | None:
     return None
 
 
-def _nvidia_driver() -> str | None:
+def nvidia_driver() -> str | None:
+    """Version of the kernel's NVIDIA driver; `None` without one."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text()
     except OSError:

@@ -31,9 +31,13 @@ Newest = Callable[[], TelemetrySample | None]
 class Sampler:
     """Reads one `TelemetrySample` at a time; rates are since the reading before."""
 
-    def __init__(self, *, process: bool = True) -> None:
-        """`process=False` leaves out this process: it only watches."""
-        self._process = psutil.Process() if process else None
+    def __init__(self, *, process: bool = True, below: int | None = None) -> None:
+        """`process=False` leaves out this process: it only watches.
+
+        below: the process meant is this one with all that it started, instead of ours.
+        """
+        self._process = psutil.Process() if process and below is None else None
+        self._tree = None if below is None else _Tree(below)
         self._gpus = Gpus()
         self._limit = memory_limit_bytes()
         self._before: tuple[float, float | None, Any, Any] | None = None
@@ -78,13 +82,52 @@ class Sampler:
         self._gpus.close()
 
     def _process_times(self) -> float | None:
+        if self._tree is not None:
+            return self._tree.cpu_s()
         if self._process is None:
             return None
         times = self._process.cpu_times()
         return float(times.user + times.system)
 
     def _process_bytes(self) -> int | None:
+        if self._tree is not None:
+            return self._tree.resident_bytes()
         return None if self._process is None else int(self._process.memory_info().rss)
+
+
+class _Tree:
+    """A process and all that it started, as they come and go."""
+
+    def __init__(self, process: int) -> None:
+        self._root = psutil.Process(process)
+        self._seen: dict[psutil.Process, float] = {}
+        self._spent_s = 0.0
+
+    def cpu_s(self) -> float:
+        """CPU seconds so far; what an ended process did after its last reading is missing."""
+        seen = {}
+        for process in self._living():
+            try:
+                times = process.cpu_times()
+            except psutil.Error:
+                continue
+            seen[process] = float(times.user + times.system)
+            self._spent_s += max(seen[process] - self._seen.get(process, 0.0), 0.0)
+        self._seen = seen
+        return self._spent_s
+
+    def resident_bytes(self) -> int:
+        """Sum of their resident sets: pages that they share count in each."""
+        total = 0
+        for process in self._seen:
+            try:
+                total += int(process.memory_info().rss)
+            except psutil.Error:
+                continue
+        return total
+
+    def _living(self) -> list[psutil.Process]:
+        return [self._root, *self._root.children(recursive=True)]
 
 
 def _read(what: Callable[[], Any]) -> Any:
@@ -121,18 +164,20 @@ def telemetry(
     directory: Path,
     *,
     wanted: bool = True,
+    below: int | None = None,
     every_s: float = EVERY_S,
     warn: Callable[[str], None] = lambda message: None,
 ) -> Iterator[Newest]:
     """Append a sample a second to `telemetry.jsonl` in `directory` until the block ends.
 
-    Gives a function that returns the newest sample. Does nothing unless `wanted`. `warn` is told at
-    the end when sampling had to stop early.
+    Gives a function that returns the newest sample. Does nothing unless `wanted`. `below`: of this
+    process with all that it started, instead of ours. `warn` is told at the end when sampling had to
+    stop early.
     """
     if not wanted:
         yield lambda: None
         return
-    recorder = _Recorder(directory / TELEMETRY_FILE, every_s)
+    recorder = _Recorder(directory / TELEMETRY_FILE, every_s, below)
     recorder.start()
     try:
         yield lambda: recorder.newest
@@ -143,12 +188,13 @@ def telemetry(
 
 
 class _Recorder(threading.Thread):
-    def __init__(self, path: Path, every_s: float) -> None:
+    def __init__(self, path: Path, every_s: float, below: int | None) -> None:
         super().__init__(name="hotloop-telemetry", daemon=True)
         self.problem: str | None = None
         self.newest: TelemetrySample | None = None
         self._path = path
         self._every_s = every_s
+        self._below = below
         self._ended = threading.Event()
 
     def stop(self) -> None:
@@ -156,7 +202,10 @@ class _Recorder(threading.Thread):
         self.join(timeout=5)
 
     def run(self) -> None:
-        sampler = Sampler()
+        try:
+            sampler = Sampler(below=self._below)
+        except psutil.Error:  # it has ended already
+            return
         began = time.monotonic()
         try:
             with self._path.open("a+b", buffering=0) as file:

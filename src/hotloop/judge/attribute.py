@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hotloop.core.census import Census
 from hotloop.core.judgement import Breakdown
 from hotloop.core.step import HOST_PHASES, StepRecord
+from hotloop.judge.device_time import device_shares, host_shares
 
 
 def steady(records: Sequence[StepRecord]) -> tuple[StepRecord, ...]:
@@ -19,23 +21,33 @@ def steady(records: Sequence[StepRecord]) -> tuple[StepRecord, ...]:
     return tuple(record for record in records if not set(record.tags) - {"spike"})
 
 
-STARTING_UP = frozenset({"warmup", "compile", "resumed", "profiled"})
+AFTER_PROFILER = "after_profiler"
+STARTING_UP = frozenset({"warmup", "compile", "resumed", "profiled", AFTER_PROFILER})
 """Tags of steps that say nothing about a training that is under way."""
 
 
-def under_way(records: Sequence[StepRecord]) -> tuple[StepRecord, ...]:
-    """Steps of a training under way: evaluating, saving and collecting garbage are part of it."""
-    return tuple(record for record in records if not STARTING_UP & set(record.tags))
+def under_way(
+    records: Sequence[StepRecord], *, after_profiler: bool = False
+) -> tuple[StepRecord, ...]:
+    """Steps of a training under way: evaluating, saving and collecting garbage are part of it.
+
+    after_profiler: with those that the profiler made faster, for what comes too rarely to do without.
+    """
+    left_out = STARTING_UP - {AFTER_PROFILER} if after_profiler else STARTING_UP
+    return tuple(record for record in records if not left_out & set(record.tags))
 
 
-def attribute(records: Sequence[StepRecord], *, clock_read_s: float | None) -> Breakdown:
+def attribute(
+    records: Sequence[StepRecord], *, clock_read_s: float | None, census: Census | None = None
+) -> Breakdown:
     """Fractions of host wall time over the steps under way that carry phases.
 
     `fraction(phase) = sum of its seconds / sum of wall seconds`. `unattributed` is a phase measured
     by the probe like any other; what the phases miss of wall time, or count twice, is
     `closure_error_fraction = sum over steps of |sum of phases - wall| / sum of wall`, absolute per
     step so that too much here does not hide too little there. Probe overhead is
-    `sum of clock_reads * clock_read_s / sum of wall`.
+    `sum of clock_reads * clock_read_s / sum of wall`. census: tells what the phases and the device's
+    clock alone do not (see `device_time`).
     Raises `ValueError` for no such step, an unknown phase, or seconds that are negative or not finite.
     """
     steps = [record for record in under_way(records) if record.host]
@@ -57,22 +69,23 @@ def attribute(records: Sequence[StepRecord], *, clock_read_s: float | None) -> B
     present = {phase for record in steps for phase in record.host} | {"unattributed"}
     reads = sum(record.clock_reads for record in steps)
     return Breakdown(
-        fractions={phase: seconds[phase] / wall for phase in HOST_PHASES if phase in present},
+        fractions=host_shares(
+            {phase: seconds[phase] / wall for phase in HOST_PHASES if phase in present}, census
+        ),
         median_s=float(np.median([record.wall_s for record in steps])),
         num_steps=len(steps),
         num_warmup=sum("warmup" in record.tags for record in records),
         closure_error_fraction=missed / wall,
         probe_overhead_fraction=None if clock_read_s is None else reads * clock_read_s / wall,
+        wall_s=wall,
+        counted_steps=len(steps),
+        counted_wall_s=wall,
+        device=attribute_device(records, census),
     )
 
 
-def attribute_device(records: Sequence[StepRecord]) -> dict[str, float] | None:
-    """Fractions of device time over the steps under way, or `None` where the device has no clock."""
-    totals: dict[str, float] = {}
-    for record in under_way(records):
-        for phase, value in (record.device or {}).items():
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"device phase {phase!r} of step {record.step} took {value} s")
-            totals[phase] = totals.get(phase, 0.0) + value
-    whole = math.fsum(totals.values())
-    return {phase: value / whole for phase, value in totals.items()} if whole > 0 else None
+def attribute_device(
+    records: Sequence[StepRecord], census: Census | None = None
+) -> dict[str, float] | None:
+    """Fractions of device time over the steps under way: see `device_shares`."""
+    return device_shares(under_way(records), census)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from hotloop.core.judgement import Bound, Breakdown, Diagnosis, Finding, Steps
 from hotloop.core.measurement import Measurement
 from hotloop.core.step import StepRecord
-from hotloop.judge.attribute import STARTING_UP, attribute, attribute_device, under_way
+from hotloop.judge.attribute import AFTER_PROFILER, attribute, under_way
+from hotloop.judge.coverage import not_examined
+from hotloop.judge.exposure import exposed_phase, is_foreign, is_short, runs_on_cpu
 from hotloop.judge.findings import FINDINGS
-
-NOTICEABLE, MODERATE, HIGH = 0.05, 0.10, 0.20
-"""Shares of wall time: findings start at the first. Waste (waiting, copying, saving) names the bound
-from the second, work (the optimizer) from the third. The steps 5/10/20 % are those of TraceML and of
-XProf's input analyzer."""
+from hotloop.judge.operations import is_moving, is_updating, operations
+from hotloop.judge.thresholds import HIGH, MODERATE
+from hotloop.judge.together import hides_waiting, with_other_ranks
+from hotloop.judge.warmup import tag_warmup
+from hotloop.judge.worth import worth
 
 WASTE: dict[str, Bound] = {
     "data_wait": "input",
@@ -26,44 +29,82 @@ WASTE: dict[str, Bound] = {
     "checkpoint": "checkpoint",
     "eval": "evaluation",
     "logging": "logging",
+    "unattributed": "host",
 }
 
-CLOSURE_LIMIT = 0.005
-"""Phases that miss more of wall time than this are reported as such."""
+NAMED_BY: dict[str, tuple[Bound, str]] = {
+    "HL804": ("gc", "collection_fraction"),
+    "HL307": ("recompile", "recompile_fraction"),
+    "HL107": ("input", "own_fraction"),
+    "HL303": ("launch", "launch_fraction"),
+}
+"""Findings that tell a bound that phases do not show, and where their share is in the evidence."""
+
+OF_THE_RUN = ("HL806",)
+"""Of a whole run, and so not loose where it made few steps."""
+
+MOVING = 0.5
+"""Share of a step in long operations with hardly any arithmetic from which memory bounds it."""
 
 
-def diagnose(measurement: Measurement) -> Diagnosis:
-    """Breakdown, bound and ranked findings of one process. Raises `ValueError` for damaged records."""
+def diagnose(
+    measurement: Measurement, *, others: Mapping[int, Measurement] | None = None
+) -> Diagnosis:
+    """Breakdown, bound and ranked findings of one process. Raises `ValueError` for damaged records.
+
+    The first steps of somebody else's script are judged by how they went: see `warmup`. others: the
+    ranks that trained together with it, of which only their own code is judged.
+    """
+    counted = under_way(measurement.records)
+    if is_foreign(measurement.census):
+        measurement = replace(
+            measurement,
+            records=tag_warmup(measurement.records, on_cpu=runs_on_cpu(measurement)),
+        )
     records = measurement.records
     steps = _steps(records)
     kept = under_way(records)
-    missing: list[str] = []
     if not kept:
-        missing.append("everything: no step after the start was recorded")
-        return Diagnosis(None, steps, not_examined=tuple(missing))
+        return Diagnosis(
+            None, steps, not_examined=("everything: no step after the start was recorded",)
+        )
     if not any(record.host for record in kept):
-        missing.append("phases: only a step clock was carried")
-        return Diagnosis(None, steps, not_examined=tuple(missing))
+        return Diagnosis(None, steps, not_examined=("phases: only a step clock was carried",))
     census = measurement.census
-    breakdown = attribute(records, clock_read_s=census.clock_read_s if census else None)
-    device = attribute_device(records)
-    missing += _not_examined(measurement, breakdown, device)
+    breakdown = attribute(
+        records, clock_read_s=census.clock_read_s if census else None, census=census
+    )
+    breakdown = replace(
+        breakdown,
+        counted_steps=len(counted),
+        counted_wall_s=math.fsum(record.wall_s for record in counted),
+    )
     found = [module.find(measurement, breakdown) for module in FINDINGS.values()]
+    own = with_other_ranks([f for f in found if f is not None], others or {})
+    if is_foreign(census) and is_short(breakdown):
+        own = tuple(f if f.code in OF_THE_RUN else replace(f, gain_is_loose=True) for f in own)
+    findings = tuple(sorted(own, key=_rank))
+    bound = bound_of(breakdown.fractions, breakdown.device, on_cpu=runs_on_cpu(measurement))
+    if bound in ("compute", "balanced") and hides_waiting(measurement):
+        bound = None
     return Diagnosis(
-        bound=bound_of(breakdown.fractions, device, on_cpu=runs_on_cpu(measurement)),
+        bound=_named_bound(bound, measurement, breakdown, findings),
         steps=steps,
         breakdown=breakdown.fractions,
-        device=device,
-        findings=tuple(sorted((f for f in found if f is not None), key=_rank)),
+        device=breakdown.device,
+        findings=findings,
         probe_overhead_fraction=breakdown.probe_overhead_fraction,
-        not_examined=tuple(missing),
+        not_examined=tuple(not_examined(measurement, breakdown)),
+        worth=worth(measurement, findings, counted_steps=len(counted))
+        if is_foreign(census)
+        else None,
     )
 
 
 def bound_of(
     host: Mapping[str, float], device: Mapping[str, float] | None, *, on_cpu: bool
 ) -> Bound | None:
-    """What most limits the step, by exposed time.
+    """What most limits the step, by exposed time: the largest wait, or a larger update.
 
     A host wait is exposed only while the device idles, so on an accelerator each share is capped by
     the idle share of the device. `None` on an accelerator without device clocks: there the host
@@ -76,7 +117,8 @@ def bound_of(
         return None
     exposed = {phase: min(host.get(phase, 0.0), idle) for phase in WASTE}
     worst = max(exposed, key=lambda phase: exposed[phase])
-    if exposed[worst] >= MODERATE:
+    updating = host.get("optimizer", 0.0) if device is None else 0.0
+    if exposed[worst] >= MODERATE and not (updating >= HIGH and updating > exposed[worst]):
         return WASTE[worst]
     if device is not None:
         if device.get("communication", 0.0) >= HIGH:
@@ -90,13 +132,56 @@ def bound_of(
     return "compute" if computing >= 1 - HIGH else "balanced"
 
 
+def _named_bound(
+    bound: Bound | None,
+    measurement: Measurement,
+    breakdown: Breakdown,
+    findings: Sequence[Finding],
+) -> Bound | None:
+    """The bound by phases, unless a finding explains more, or explains what is in `unattributed`."""
+    if bound is None:
+        return None
+    largest = max(exposed_phase(measurement, breakdown, phase) for phase in WASTE)
+    needed = {"compute": MODERATE, "balanced": MODERATE, "host": max(MODERATE, largest / 2)}
+    name, share = _largest_named(findings)
+    if name is not None and share >= needed.get(bound, max(MODERATE, largest)):
+        return name
+    if bound == "compute" and _moves_memory(measurement):
+        return "memory_bandwidth"
+    return bound
+
+
+def _largest_named(findings: Sequence[Finding]) -> tuple[Bound | None, float]:
+    """The bound that the findings of `NAMED_BY` tell, and its share."""
+    best: tuple[Bound | None, float] = (None, 0.0)
+    for finding in findings:
+        if finding.code in NAMED_BY:
+            name, key = NAMED_BY[finding.code]
+            share = finding.evidence.get(key)
+            if isinstance(share, float) and share > best[1]:
+                best = (name, share)
+    return best
+
+
+def _moves_memory(measurement: Measurement) -> bool:
+    seen = operations(measurement)
+    if seen is None:
+        return False
+    return seen.share(lambda use: is_moving(use) and not is_updating(use)) >= MOVING
+
+
 def _rank(finding: Finding) -> tuple[bool, float, str]:
     """Highest gain first; those whose bound is loose after those whose bound means something."""
     return finding.gain_is_loose, -finding.gain_at_most, finding.code
 
 
 def _steps(records: tuple[StepRecord, ...]) -> Steps:
-    counted = [record for record in records if "warmup" not in record.tags]
+    # Under our profiler a step takes as long as the profiler does.
+    counted = [
+        record
+        for record in records
+        if not {"warmup", "profiled", AFTER_PROFILER} & set(record.tags)
+    ]
     for record in counted:
         if not (math.isfinite(record.wall_s) and record.wall_s > 0):
             raise ValueError(f"step {record.step} took {record.wall_s} s")
@@ -106,50 +191,8 @@ def _steps(records: tuple[StepRecord, ...]) -> Steps:
     complete = bool(counted)
     return Steps(
         measured=len(counted),
-        warmup=len(records) - len(counted),
+        warmup=sum("warmup" in record.tags for record in records),
         median_s=float(np.median([record.wall_s for record in counted])) if counted else None,
         tokens_per_s=sum(tokens) / wall if complete and len(tokens) == len(counted) else None,
         samples_per_s=sum(samples) / wall if complete and len(samples) == len(counted) else None,
     )
-
-
-def runs_on_cpu(measurement: Measurement) -> bool:
-    """Whether the model ran on the CPU, as seen; without a census, as its records look."""
-    census = measurement.census
-    if census is not None and census.device is not None:
-        return census.device.startswith("cpu")
-    return measurement.environment.device == measurement.environment.cpu_model
-
-
-def _not_examined(
-    measurement: Measurement, breakdown: Breakdown, device: Mapping[str, float] | None
-) -> list[str]:
-    missing = []
-    records = measurement.records
-    starting = STARTING_UP - {"warmup"}
-    left_out = [r for r in records if starting & set(r.tags) and "warmup" not in r.tags]
-    if left_out:
-        tags = sorted({tag for record in left_out for tag in record.tags} & starting)
-        steps = "step" if len(left_out) == 1 else "steps"
-        missing.append(
-            f"{len(left_out)} counted {steps} with {', '.join(tags)}: not in the breakdown"
-        )
-    if breakdown.closure_error_fraction > CLOSURE_LIMIT:
-        missing.append(
-            f"{breakdown.closure_error_fraction:.1%} of wall time: phases and wall time disagree"
-        )
-    if device is None and not runs_on_cpu(measurement):
-        missing.append("device time: without it a host wait can not be told from a busy device")
-    census = measurement.census
-    if census is None:
-        missing.append("precision, compilation and optimizer: no census was taken")
-        return missing
-    if not census.matmul_dtypes:
-        missing.append("precision of matrix products: not observed")
-    elif not census.fast_dtypes:
-        missing.append("faster precisions of this device: none is known")
-    if census.compiled is None:
-        missing.append("compilation: not observed")
-    if census.optimizer is None:
-        missing.append("optimizer implementation: not observed")
-    return missing

@@ -15,13 +15,21 @@ FEWEST_STEPS = 5
 """Steps below which nobody is called slower: one disturbance would decide."""
 
 
-def compare_ranks(records: Mapping[int, Sequence[StepRecord]]) -> RankComparison | None:
+SAME_STEP = 0.1
+"""Relative difference of their steps up to which ranks are taken to end them together."""
+
+
+def compare_ranks(
+    records: Mapping[int, Sequence[StepRecord]], *, on_cpu: bool = False
+) -> RankComparison | None:
     """Ranks compared over the steps that all of them made without a tag since the last start.
 
     `computing = wall - grad_sync`: every rank ends a step together with the others, so that wall times
     say nothing; what differs is how long each waits in `grad_sync` for the slowest one. A rank stands
     out when it computes 5 % longer than the mean of the others, in the median step, and is the slowest
     in most steps. `None` for fewer than two ranks whose phases are known.
+    on_cpu: of DistributedDataParallel on a CPU, which waits inside the pass backward, what lies outside
+    of it is compared; a GPU's host never waits there.
     """
     start = _start_of(records[min(records)]) if records else 0
     times = {
@@ -40,6 +48,8 @@ def compare_ranks(records: Mapping[int, Sequence[StepRecord]]) -> RankComparison
         RankTime(rank, float(np.median(computing[row])), float(np.median(waiting[row])))
         for row, rank in enumerate(times)
     )
+    if not waiting.any() and on_cpu:
+        return _outside_backward(records, list(times), steps)
     if not waiting.any():
         return RankComparison(
             each,
@@ -56,6 +66,42 @@ def compare_ranks(records: Mapping[int, Sequence[StepRecord]]) -> RankComparison
         len(steps),
         slowest=each[row].rank if stands_out else None,
         slower_by=excess if stands_out else None,
+    )
+
+
+def _outside_backward(
+    records: Mapping[int, Sequence[StepRecord]], ranks: Sequence[int], steps: Sequence[int]
+) -> RankComparison:
+    """Compared by what they do outside of the pass backward, in which they wait for each other.
+
+    `excess = outside - mean of the others' outside`; the others wait as long, if all go backward for
+    as long. A rank stands out where that is 5 % of the step, in the median step and in most.
+    """
+    kept = {rank: {r.step: r for r in records[rank]} for rank in ranks}
+    wall = np.array([[kept[rank][step].wall_s for step in steps] for rank in ranks])
+    backward = np.array(
+        [[kept[rank][step].host.get("backward", 0.0) for step in steps] for rank in ranks]
+    )
+    outside = wall - backward
+    each = tuple(
+        RankTime(rank, float(np.median(outside[row])), 0.0) for row, rank in enumerate(ranks)
+    )
+    typical = np.median(wall, axis=1)
+    if not backward.any() or typical.max() > (1 + SAME_STEP) * typical.min():
+        return RankComparison(
+            each, len(steps), reason="no waiting for each other was seen", hidden=True
+        )
+    row = int(np.argmax(np.median(outside, axis=1)))
+    excess = outside[row] - np.delete(outside, row, axis=0).mean(axis=0)
+    share = float(np.median(excess / wall[row]))
+    most = float(np.mean(outside.argmax(axis=0) == row)) > 0.5
+    stands_out = len(steps) >= FEWEST_STEPS and most and share >= STANDS_OUT
+    return RankComparison(
+        each,
+        len(steps),
+        slowest=ranks[row] if stands_out else None,
+        slower_by=share if stands_out else None,
+        hidden=True,
     )
 
 

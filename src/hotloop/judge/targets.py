@@ -14,7 +14,7 @@ from hotloop.core.measurement import Measurement
 from hotloop.core.model_config import ModelConfig
 from hotloop.core.step import StepRecord
 from hotloop.core.telemetry import TelemetrySample
-from hotloop.judge.diagnose import runs_on_cpu
+from hotloop.judge.exposure import runs_on_cpu
 from hotloop.judge.parity import judge_parity
 from hotloop.judge.use import MIN_SAMPLES, Use, finite, of_gpu, while_training
 from hotloop.judge.utilization import steady_tokens_per_s

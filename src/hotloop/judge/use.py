@@ -9,7 +9,7 @@ from hotloop.core.measurement import Measurement
 from hotloop.core.step import StepRecord
 from hotloop.core.telemetry import GpuSample, TelemetrySample
 from hotloop.judge.attribute import STARTING_UP
-from hotloop.judge.diagnose import runs_on_cpu
+from hotloop.judge.exposure import runs_on_cpu
 
 MIN_SAMPLES = 3
 """Telemetry comes once a second: fewer samples than this describe the start and the end of a run."""

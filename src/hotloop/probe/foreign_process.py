@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import torch
@@ -36,10 +37,15 @@ def keep_untraced(*functions: Callable[..., Any]) -> None:
     `torch.compiler.disable` would also keep what they call from being compiled: a checkpointed
     block is computed again inside `backward`.
     """
+    keep_code_untraced(*(function.__code__ for function in functions))
+
+
+def keep_code_untraced(*codes: CodeType) -> None:
+    """The same for what functions are made of."""
     frames = torch._C._dynamo.eval_frame
     skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
-    for function in functions:
-        frames.set_code_exec_strategy(function.__code__, skip)
+    for code in codes:
+        frames.set_code_exec_strategy(code, skip)
 
 
 def device_of(optimizer: torch.optim.Optimizer) -> torch.device:
@@ -56,8 +62,14 @@ def parameter_dtypes(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
 
 
 def describe_optimizer(optimizer: torch.optim.Optimizer) -> str:
-    """`AdamW(fused)`, `AdamW(foreach)`, or the class alone where torch chose by itself."""
-    name = type(optimizer).__name__
+    """`AdamW(fused)`, `AdamW(foreach)`, or the class alone where torch chose by itself.
+
+    A class that is not torch's own has its module before it: `bitsandbytes.optim.AdamW`.
+    """
+    kind = type(optimizer)
+    name = kind.__name__
+    if not kind.__module__.startswith(("torch.optim.", "hotloop.")):
+        name = f"{kind.__module__}.{name}"
     for how in ("fused", "foreach"):
         if optimizer.param_groups and all(group.get(how) for group in optimizer.param_groups):
             return f"{name}({how})"

@@ -47,6 +47,10 @@ class PhaseClock:
         Call it with no phase open.
         """
         assert len(self._open) == 1, f"phase {self._open[-1]!r} is still open at the end of a step"
+        return self.cut_step()
+
+    def cut_step(self) -> tuple[float, dict[str, float], int]:
+        """As `end_step`; what is open is cut at this moment, and goes on in the next step."""
         self._switch()
         now = time.monotonic()
         wall, seconds, reads = now - self._step_started, self._seconds, self.reads
@@ -54,6 +58,48 @@ class PhaseClock:
         self._seconds = {}
         self.reads = 0
         return wall, seconds, reads
+
+    @property
+    def opened(self) -> list[str]:
+        """All that is open, outermost first: always the same list, for reading only."""
+        return self._open
+
+    @property
+    def innermost(self) -> str:
+        """What is open now; `unattributed` outside every phase. May be read from another thread."""
+        return self._open[-1]
+
+    @property
+    def last(self) -> float:
+        """When the last boundary was, by `time.perf_counter`."""
+        return self._last
+
+    def restart(self) -> None:
+        """Begin anew, with nothing open."""
+        del self._open[1:]
+        self.start_step()
+
+    def enter(self, name: str) -> int:
+        """Open a phase where `with` cannot be used; the result is for `leave`. Names are not checked."""
+        self._switch()
+        self._open.append(name)
+        return len(self._open) - 1
+
+    def leave(self, depth: int) -> None:
+        """Close it, and whatever was left open inside of it."""
+        self._switch()
+        del self._open[depth:]
+
+    def move(self, seconds: float, source: str, target: str) -> None:
+        """Give part of what `source` took in this step to `target`, which turned out to have it."""
+        seconds = min(seconds, self._seconds.get(source, 0.0))
+        if seconds > 0.0:
+            self._seconds[source] -= seconds
+            self._seconds[target] = self._seconds.get(target, 0.0) + seconds
+
+    def so_far(self, name: str) -> float:
+        """Seconds of `name` in this step, up to the last boundary."""
+        return self._seconds.get(name, 0.0)
 
     def _switch(self) -> None:
         """Give the time since the last boundary to what is open."""

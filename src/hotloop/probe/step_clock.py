@@ -24,16 +24,14 @@ import platform
 import time
 import weakref
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch._compile import _disable_dynamo
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hotloop.core.census import Census
 from hotloop.core.step import StepRecord
+from hotloop.probe.entry import WatchedMethod, after_step, around_method, step_hook
 from hotloop.probe.foreign_process import (
     compiler_counts,
     describe_optimizer,
@@ -213,8 +211,8 @@ class StepClock:
         probe._optimizer = weakref.ref(holder)
         probe._device = self._device
         loss = torch.zeros((), device=self._device)
-        descriptor = _Backward(_no_backward, probe)
-        mark = _post_hook(probe)
+        descriptor = WatchedMethod(_no_backward, _backward(probe))
+        mark = step_hook(_after_step(probe))
         costs = []
         for _ in range(5):
             start = time.perf_counter()
@@ -233,47 +231,33 @@ class StepClock:
         os.replace(temporary, path)
 
 
-class _Backward:
-    """Stands in for `Tensor.backward`; hands out the original while a compiler is tracing."""
+def _backward(clock: StepClock) -> Callable[..., Any]:
+    """What stands around `Tensor.backward`."""
 
-    def __init__(self, original: Any, clock: StepClock) -> None:
-        self._original = original
-        self._clock = clock
-
-    def __get__(self, tensor: torch.Tensor | None, owner: type | None = None) -> Any:
-        if tensor is None or torch.compiler.is_compiling():
-            return self._original.__get__(tensor, owner)
-        return partial(self._backward, tensor)
-
-    def _backward(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        result = self._original(tensor, *args, **kwargs)
-        self._clock.guarded(self._clock.went_backward, tensor)
+    def backward(original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        result = original(tensor, *args, **kwargs)
+        clock.guarded(clock.went_backward, tensor)
         return result
 
+    return backward
 
-def _post_hook(clock: StepClock) -> Any:
-    """What torch calls after each optimizer's step; a failure of ours never reaches the script."""
 
-    def stepped(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+def _after_step(clock: StepClock) -> Callable[[torch.optim.Optimizer], None]:
+    """What follows each optimizer's step; a failure of ours never reaches the script."""
+
+    def stepped(optimizer: torch.optim.Optimizer) -> None:
         clock.guarded(clock.stepped, optimizer)
 
-    # Not traced: inside a compiled `optimizer.step` a traced clock would be read once, while tracing.
-    # It costs no graph and no memory: constructing any optimizer has loaded dynamo already, and its
-    # step has a graph break of its own here.
-    return _disable_dynamo(stepped)
+    return stepped
 
 
 def install(directory: Path, *, stop_after: int | None = None) -> StepClock:
     """Hook this process. Raises `TorchTooOld` for a torch that was not tested."""
     refuse_untested_torch()
-    # A whole training step that is compiled breaks its graph at `loss.backward()` and calls it from
-    # within: dynamo would start over on these frames, and never come to an end.
-    keep_untraced(
-        _Backward.__get__, _Backward._backward, StepClock.guarded, StepClock.went_backward
-    )
+    keep_untraced(StepClock.guarded, StepClock.went_backward)
     clock = StepClock(directory, stop_after=stop_after)
-    register_optimizer_step_post_hook(_post_hook(clock))
-    torch.Tensor.backward = _Backward(torch.Tensor.backward, clock)  # type: ignore[method-assign, assignment]
+    after_step(_after_step(clock))
+    around_method(torch.Tensor, "backward", _backward(clock))
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=clock.forked)
     atexit.register(clock.guarded, clock.finish)

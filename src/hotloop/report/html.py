@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
+from hotloop.core.census import Census
 from hotloop.core.course import ArmsCourse, Curve, MachineCourse, PairSpeeds, StepCourse
 from hotloop.core.files import write_atomically
 from hotloop.core.judgement import Diagnosis, Target, Verdict
@@ -18,6 +19,7 @@ from hotloop.report.charts import Series, line_chart
 from hotloop.report.checklist import target_table
 from hotloop.report.comparison import arm_bars, loss_charts, pair_chart, ratio_chart
 from hotloop.report.course import machine_charts
+from hotloop.report.examined_page import host_section, loaders_section, use_section
 from hotloop.report.step_time import breakdown, step_bars
 from hotloop.report.style import CSS
 from hotloop.report.tables import coded, environment_rows, settings_table, table
@@ -59,6 +61,8 @@ class Page:
     """How much of the hardware was used, in words."""
     targets: Sequence[Target] = ()
     diagnosis: Diagnosis | None = None
+    examined: Census | None = None
+    """What somebody else's command was seen to do; its findings then stand before everything else."""
     sample: str = ""
     """Text that the trained model wrote."""
     environment: Environment | None = None
@@ -86,6 +90,15 @@ def render_html(page: Page) -> str:
         ("environment", "Environment", _environment(page.environment)),
         ("settings", "Settings", settings_table(page.settings)),
     ]
+    if page.examined is not None:
+        sections = [
+            ("findings", "Findings", findings_section(page.diagnosis)),
+            ("time", "Where a step's time goes", _time(page)),
+            ("host", "Where the host was", host_section(page.examined)),
+            ("loaders", "Loaders", loaders_section(page.examined)),
+            ("seen", "What was seen to be used", use_section(page.examined)),
+            *(each for each in sections if each[0] not in ("findings", "time")),
+        ]
     shown = [(name, title, body) for name, title, body in sections if body]
     links = " ".join(f'<a href="#{name}">{title}</a>' for name, title, _ in shown)
     body = "\n".join(

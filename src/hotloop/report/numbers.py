@@ -127,5 +127,7 @@ def size(num_bytes: int | None) -> str:
 
 
 def loss(value: float | None) -> str:
-    """Four decimals: a held-out loss is compared in the third."""
-    return UNKNOWN if value is None else f"{value:.4f}"
+    """Four decimals: a held-out loss is compared in the third. Never a false 0: `1.4e-07`."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:.2g}" if 0 < abs(value) < 0.0005 else f"{value:.4f}"

@@ -13,6 +13,17 @@ def ranks_answer(found: RankComparison) -> str:
     """Whether one of them holds the others up."""
     if found.reason is not None:
         return f"not compared: {found.reason}"
+    if found.slowest is not None and found.hidden:
+        by = numbers.percent(found.slower_by)
+        return (
+            f"rank {found.slowest} holds the others up {by} of a step: it takes longer outside of the "
+            "pass backward, and they wait for it inside theirs"
+        )
+    if found.hidden:
+        return (
+            f"{len(found.ranks)}, none slower outside of the pass backward; inside, waiting is not told "
+            "from computing"
+        )
     if found.slowest is not None:
         by = numbers.percent(found.slower_by)
         return f"rank {found.slowest} is {by} slower than the others, who wait for it"
@@ -29,6 +40,8 @@ def rank_rows(found: RankComparison) -> list[tuple[str, str]]:
         computing, waiting = numbers.seconds(each.computing_s), numbers.seconds(each.waiting_s)
         # Where waiting is not told apart, computing is not known either.
         part = f"computes {computing}, waits {waiting}" if found.reason is None else computing
+        if found.hidden:
+            part = f"{computing} outside of the pass backward"
         rows.append((f"rank {each.rank}", f"{part} a step"))
     if len(found.ranks) > len(shown):
         rows.append(("", f"and {len(found.ranks) - len(shown)} others that compute no longer"))

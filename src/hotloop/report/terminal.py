@@ -8,10 +8,13 @@ from hotloop.core.course import PairSpeeds
 from hotloop.core.judgement import Diagnosis, Finding, TrialOutcome, Verdict
 from hotloop.core.step import HOST_PHASES
 from hotloop.report import numbers
-from hotloop.report.words import answer, gain, headline
+from hotloop.report.evidence import evidence_rows
+from hotloop.report.words import answer, gain, headline, worth_sentence
 
 BAR_CELLS = 32
 MAX_FINDINGS = 3
+MAX_EVIDENCE = 4
+"""Of each finding, in the terminal; the page and the JSON have all."""
 
 
 def render_verdict(
@@ -54,20 +57,27 @@ def render_diagnosis(diagnosis: Diagnosis) -> str:
     parts = [_speed_line(diagnosis)]
     if diagnosis.breakdown:
         parts.append(render_breakdown(diagnosis.breakdown))
-    parts.append(render_findings(diagnosis.findings))
+    if diagnosis.device:
+        parts.append(render_breakdown(diagnosis.device, title="what the device does meanwhile"))
+    if diagnosis.breakdown or diagnosis.findings:
+        parts.append(render_findings(diagnosis.findings))
     if diagnosis.trials:
         parts.append(render_ledger(diagnosis.trials))
+    if diagnosis.worth is not None:
+        parts.append("\n".join(["is it worth it?", f"  {worth_sentence(diagnosis.worth)}"]))
     if diagnosis.not_examined:
         parts.append("\n".join(["not examined", *(f"  {what}" for what in diagnosis.not_examined)]))
     return "\n\n".join(part for part in parts if part)
 
 
-def render_breakdown(fractions: dict[str, float]) -> str:
-    """Host phases with their share of wall time; the printed column adds up to its total."""
+def render_breakdown(
+    fractions: dict[str, float], *, title: str = "where a step's time goes"
+) -> str:
+    """Phases with their share of the time; the printed column adds up to its total."""
     names = in_order(fractions)
     shown = numbers.shares({name: fractions[name] for name in names})
     width = max(len(name) for name in names)
-    lines = ["where a step's time goes"]
+    lines = [title]
     for name in names:
         bar = "█" * round(BAR_CELLS * max(fractions[name], 0.0))
         lines.append(f"  {name:<{width}}  {shown[name]}  {bar}".rstrip())
@@ -94,8 +104,11 @@ def render_findings(findings: Sequence[Finding]) -> str:
             lines.append(f"         answered by `{finding.optimization}`")
         if finding.advice:
             lines.append(f"         {finding.advice}")
+        if seen := evidence_rows(finding.evidence)[:MAX_EVIDENCE]:
+            lines.append(f"         seen: {'; '.join(f'{name} {value}' for name, value in seen)}")
     if len(findings) > MAX_FINDINGS:
         lines.append(f"  and {len(findings) - MAX_FINDINGS} more in the JSON")
+    lines.append(f"  how to test it, and what can go wrong: `hotloop explain {findings[0].code}`")
     return "\n".join(lines)
 
 
@@ -150,12 +163,16 @@ def _speed_line(diagnosis: Diagnosis) -> str:
     elif steps.samples_per_s is not None:
         speed = numbers.rate(steps.samples_per_s, "samples")
     else:
-        speed = "speed not known"
+        speed = ""
+    if not steps.measured:
+        return ""
     parts = []
     if steps.median_s is not None:
         parts.append(f"{numbers.seconds(steps.median_s)} per step (median)")
     # Named apart from the median: slow steps (compile, evaluation) count here.
-    parts.append(f"{speed} over all {steps.measured} steps after {steps.warmup} of warm-up")
+    count = "1 step" if steps.measured == 1 else f"{steps.measured:,} steps"
+    warmup = f"{count} after {steps.warmup:,} of warm-up"
+    parts.append(f"{speed} over all {warmup}" if speed else warmup)
     if diagnosis.bound:
         parts.append(f"bound by: {diagnosis.bound}".replace("bound by: balanced", "balanced"))
     return ", ".join(parts)

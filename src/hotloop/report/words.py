@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hotloop.core.course import Pace
-from hotloop.core.judgement import Finding, Parity, Verdict
+from hotloop.core.judgement import Finding, Parity, Verdict, Worth
 from hotloop.report import numbers
 
 PHRASES = {
@@ -106,6 +106,13 @@ def gain(finding: Finding) -> str:
     if finding.gain_is_loose:
         return "its gain shows only when tried"
     return f"at most {numbers.ratio(finding.gain_at_most)}"
+
+
+def worth_sentence(worth: Worth) -> str:
+    """Whether finding out pays, and why."""
+    reason = worth.reason.strip().rstrip(".")
+    answer = f"{worth.answer[0].upper()}{worth.answer[1:]}"
+    return f"{answer}: {reason}." if reason else f"{answer}."
 
 
 def is_kept(verdict: Verdict) -> bool:

@@ -127,15 +127,15 @@ def _variables(
     if arm.records == "step_clock":
         env["HOTLOOP_STEP_CLOCK"] = str(directory / "run")
         env["HOTLOOP_STEP_CLOCK_STOP"] = str(plan.warmup_steps + plan.steps)
-        own = [str(Path(__file__).parent / "bootstrap"), str(_only_hotloop(directory))]
+        own = [str(Path(__file__).parent / "bootstrap"), str(only_hotloop(directory))]
         env["PYTHONPATH"] = os.pathsep.join(
             [*own, *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])]
         )
     return env
 
 
-def _only_hotloop(directory: Path) -> Path:
-    """A directory for PYTHONPATH that holds the hotloop package and nothing else of our environment."""
+def only_hotloop(directory: Path) -> Path:
+    """Make a directory for PYTHONPATH that holds the hotloop package and nothing else of ours."""
     path = directory / "path"
     package = Path(hotloop.__file__).resolve().parent
     try:

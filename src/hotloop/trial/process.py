@@ -13,9 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hotloop.core.command_run import describe_end
 from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.files import storage_error
 from hotloop.trial import watchdog
+
+__all__ = ["Finished", "Tick", "describe_end", "run_process", "tail"]
 
 GRACE_S = 5.0
 """Seconds between asking a process to end and ending it."""
@@ -104,18 +107,6 @@ def tail(log: Path) -> str:
     if not lines:
         return "It printed nothing."
     return "Its last lines:\n" + "\n".join(f"    {line}" for line in lines)
-
-
-def describe_end(returncode: int) -> str:
-    """`ended with exit code 3` or `was killed by SIGKILL, ...`."""
-    if returncode >= 0:
-        return f"ended with exit code {returncode}"
-    try:
-        name = signal.Signals(-returncode).name
-    except ValueError:
-        name = f"signal {-returncode}"
-    hint = ", which is what the system does when memory runs out" if name == "SIGKILL" else ""
-    return f"was killed by {name}{hint}"
 
 
 def _start(

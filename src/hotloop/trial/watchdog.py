@@ -4,8 +4,9 @@ A process group is not enough: launchers such as torchrun put their workers into
 own, and a parent-death signal reaches only direct children. Every process of a trial carries its
 token in its environment instead, and on Linux all of them are found by it.
 
-Reads lines from a pipe that only hotloop holds open: `group N` names the process group, `done` ends
-the watch. The end of the pipe without `done` means that hotloop is gone.
+Reads lines from a pipe that only hotloop holds open: `group N` names the process group, `tree N` a
+process that shares hotloop's own group, `done` ends the watch. The end of the pipe without `done`
+means that hotloop is gone.
 """
 
 from __future__ import annotations
@@ -18,27 +19,49 @@ VARIABLE = "HOTLOOP_TRIAL"
 """Holds the tokens of all trials around a process, outermost first, separated by `:`."""
 
 
-def members(token: str) -> list[int]:
+def members(token: str, *, variable: str = VARIABLE) -> list[int]:
     """Ids of the living processes whose environment carries `token` (empty outside Linux)."""
     found: list[int] = []
-    try:
-        with os.scandir("/proc") as listing:
-            entries = [entry.name for entry in listing]
-    except OSError:
-        return found
-    for entry in entries:
-        if not entry.isdigit() or int(entry) == os.getpid():
-            continue
+    for process in _processes():
         try:
-            with open(f"/proc/{entry}/environ", "rb") as file:
+            with open(f"/proc/{process}/environ", "rb") as file:
                 environment = file.read()
         except OSError:  # another user's, or it has just ended
             continue
         for line in environment.split(b"\0"):
             name, _, value = line.partition(b"=")
-            if name == VARIABLE.encode() and token.encode() in value.split(b":"):
-                found.append(int(entry))
+            if name == variable.encode() and token.encode() in value.split(b":"):
+                found.append(process)
     return found
+
+
+def descendants(process: int) -> list[int]:
+    """What `process` started, and what that started: for what cleans its environment (Linux)."""
+    children: dict[int, list[int]] = {}
+    for each in _processes():
+        try:
+            with open(f"/proc/{each}/stat", "rb") as file:
+                words = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        if words[0] != b"Z":
+            children.setdefault(int(words[1]), []).append(each)
+    found: list[int] = []
+    waiting = [process]
+    while waiting:
+        started = children.get(waiting.pop(), [])
+        found += started
+        waiting += started
+    return found
+
+
+def _processes() -> list[int]:
+    try:
+        with os.scandir("/proc") as listing:
+            names = [entry.name for entry in listing]
+    except OSError:
+        return []
+    return [int(name) for name in names if name.isdigit() and int(name) != os.getpid()]
 
 
 def send(signal_number: int, token: str, group: int | None) -> None:
@@ -48,7 +71,12 @@ def send(signal_number: int, token: str, group: int | None) -> None:
             os.killpg(group, signal_number)
         except (ProcessLookupError, PermissionError):
             pass
-    for process in members(token):
+    send_each(signal_number, members(token))
+
+
+def send_each(signal_number: int, processes: list[int]) -> None:
+    """Signal these; those that have ended meanwhile are no error."""
+    for process in processes:
         try:
             os.kill(process, signal_number)
         except (ProcessLookupError, PermissionError):
@@ -57,16 +85,26 @@ def send(signal_number: int, token: str, group: int | None) -> None:
 
 def main() -> None:
     token = sys.argv[1]
+    variable = sys.argv[2] if len(sys.argv) > 2 else VARIABLE
     group: int | None = None
+    tree: int | None = None
     for line in sys.stdin:
         word, _, value = line.strip().partition(" ")
         if word == "done":
             return
         if word == "group":
             group = int(value)
+        if word == "tree":
+            tree = int(value)
     hard = getattr(signal, "SIGKILL", signal.SIGTERM)
     for _ in range(3):  # a process may have forked between the listing and the signal
-        send(hard, token, group)
+        if tree is None:
+            send(hard, token, group)
+        else:
+            found = members(token, variable=variable)
+            # Its number may be another's by now; what carries the token is certainly ours.
+            below = descendants(tree) if tree in found else []
+            send_each(hard, [*found, *below])
 
 
 if __name__ == "__main__":

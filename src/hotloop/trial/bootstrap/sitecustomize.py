@@ -1,9 +1,10 @@
-"""Starts hotloop's step clock inside a foreign Python process, right after it imports torch.
+"""Starts hotloop's probes inside a foreign Python process, right after it imports torch.
 
-Python runs this at start-up because the trial put this directory on PYTHONPATH. It does nothing
-without HOTLOOP_STEP_CLOCK, runs the user's own `sitecustomize`, and never breaks the script: what
-goes wrong here becomes a note in the sidecar directory. `sys` and `os` only: every interpreter that
-the script starts pays for what this imports.
+Python runs this at start-up because the trial or the doctor put this directory on PYTHONPATH. Each of
+`PROBES` starts where its variable names a sidecar directory; without any this does nothing. It runs
+the user's own `sitecustomize`, and never breaks the script: what goes wrong here becomes a note in the
+sidecar directory. `sys` and `os` only: every interpreter that the script starts pays for what this
+imports.
 """
 
 # os.path, because pathlib would cost every interpreter some milliseconds
@@ -19,33 +20,49 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
+PROBES = {
+    "HOTLOOP_STEP_CLOCK": ("the step clock", "hotloop.probe.step_clock"),
+    "HOTLOOP_DOCTOR": ("the probe", "hotloop.probe.attach"),
+}
+"""By variable: what it is called in a note, and the module whose `install_from_environment` starts it."""
+HELPERS = ("multiprocessing.resource_tracker", "torch._inductor.compile_worker")
+"""Interpreters that torch and Python start for themselves, by a part of their command line."""
+
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _note(sidecar: str, error: Exception) -> None:
+def _note(variable: str, error: Exception) -> None:
     try:
-        with open(os.path.join(sidecar, "notes.txt"), "a", encoding="utf-8") as file:
-            file.write(f"the step clock could not start: {type(error).__name__}: {error}\n")
-    except OSError:
+        with open(os.path.join(os.environ[variable], "notes.txt"), "a", encoding="utf-8") as file:
+            name = PROBES[variable][0]
+            file.write(f"{name} could not start: {type(error).__name__}: {error}\n")
+    except (OSError, KeyError):
         pass
 
 
-class _AfterTorch:
-    """Finds `torch` as everyone else would, once, and adds the clock to the end of its loading."""
+def _start(variable: str) -> None:
+    try:
+        module = __import__(PROBES[variable][1], fromlist=["install_from_environment"])
+        module.install_from_environment()
+    except Exception as error:  # noqa: BLE001 - the script must go on whatever happens here
+        _note(variable, error)
 
-    def __init__(self, sidecar: str) -> None:
-        self.sidecar = sidecar
+
+class _AfterTorch:
+    """Finds `torch` as everyone else would, and adds the probes to the end of its loading.
+
+    It stays until torch is loaded: libraries look whether there is a torch before anyone imports it.
+    """
+
+    def __init__(self, variables: list[str]) -> None:
+        self.variables = variables
 
     def find_spec(
         self, name: str, path: object = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if name != "torch":
             return None
-        try:
-            sys.meta_path.remove(self)
-        except ValueError:
-            pass
-        for finder in list(sys.meta_path):
+        for finder in [each for each in sys.meta_path if each is not self]:
             find = getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = find(name, path, target) if find else None
             if spec is not None:
@@ -59,17 +76,15 @@ class _AfterTorch:
             load = loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
                 load(module)
-                try:
-                    from hotloop.probe import step_clock
-
-                    step_clock.install_from_environment()
-                except Exception as error:  # noqa: BLE001 - the script must go on whatever happens here
-                    _note(self.sidecar, error)
+                for variable in self.variables:
+                    _start(variable)
 
             loader.exec_module = exec_module  # type: ignore[method-assign]
         except Exception as error:  # noqa: BLE001
-            _note(self.sidecar, error)
+            _note(self.variables[0], error)
 
 
 def _chain() -> None:
@@ -88,7 +103,8 @@ def _chain() -> None:
 
 
 if __name__ == "sitecustomize":
-    _sidecar = os.environ.get("HOTLOOP_STEP_CLOCK")
-    if _sidecar:
-        sys.meta_path.insert(0, _AfterTorch(_sidecar))
+    _wanted = [variable for variable in PROBES if os.environ.get(variable)]
+    _command = " ".join(getattr(sys, "orig_argv", ()))
+    if _wanted and not any(helper in _command for helper in HELPERS):
+        sys.meta_path.insert(0, _AfterTorch(_wanted))
     _chain()

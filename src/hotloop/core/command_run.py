@@ -1,0 +1,51 @@
+"""Somebody's own command, as the doctor ran it: `doctor.json`."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import Literal
+
+COMMAND_RUN_SCHEMA = "hotloop.doctor/1"
+COMMAND_RUN_FILE = "doctor.json"
+
+Ended = Literal["by_itself", "failed", "enough_steps", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRun:
+    """Written when the command starts, and whole again when it has ended."""
+
+    command: tuple[str, ...]
+    workdir: str
+    started_at: float
+    """Seconds since the epoch."""
+    hotloop: str
+    steps: int | None = None
+    """Counted steps after which it is ended, where that was asked for."""
+    ended: Ended | None = None
+    """`None`: it still runs, or the doctor was ended before it."""
+    returncode: int | None = None
+    """Its own; negative is the signal that ended it. `None`: not known, or hotloop ended it."""
+    wall_s: float | None = None
+    """From its start to its end."""
+    left_running: tuple[int, ...] = ()
+    """Processes that it started and that went on after its end."""
+    schema: str = COMMAND_RUN_SCHEMA
+
+
+def describe_end(returncode: int) -> str:
+    """`ended with exit code 3` or `was killed by SIGKILL, ...`."""
+    if returncode >= 0:
+        return f"ended with exit code {returncode}"
+    name = signal_name(returncode)
+    hint = ", which is what the system does when memory runs out" if name == "SIGKILL" else ""
+    return f"was killed by {name}{hint}"
+
+
+def signal_name(returncode: int) -> str:
+    """`SIGKILL` of -9."""
+    try:
+        return signal.Signals(-returncode).name
+    except ValueError:
+        return f"signal {-returncode}"

@@ -1,0 +1,205 @@
+"""From what the probe and the doctor wrote to a `Measurement`; also of a run that was cut off."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hotloop.core.census import Census
+from hotloop.core.command_run import CommandRun
+from hotloop.core.errors import HotloopError, UsageError
+from hotloop.core.files import read_json
+from hotloop.core.measurement import Environment, Measurement, Plan
+from hotloop.core.step import StepRecord, readable_steps, steps_of_ranks
+from hotloop.core.telemetry import TELEMETRY_FILE, TelemetrySample, readable_telemetry
+from hotloop.doctor.foreign_load import with_foreign_load
+from hotloop.doctor.throttling import with_throttling
+from hotloop.hardware.dtypes import fast_on_cpu, fast_on_cuda
+from hotloop.hardware.environment import nvidia_driver
+from hotloop.judge.attribute import under_way
+from hotloop.judge.exposure import runs_on_cpu
+from hotloop.judge.warmup import tag_warmup
+
+ARM = "doctor"
+NOTES_FILE = "notes.txt"
+MAX_NOTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a run directory holds of a command's steps."""
+
+    measurement: Measurement
+    problems: tuple[HotloopError, ...] = ()
+    """Damaged files, each left out."""
+    damaged_steps: tuple[tuple[Path, dict[int, str]], ...] = ()
+    """Lines of step records that cannot be read, by file."""
+
+
+def collect(directory: Path, run: CommandRun, environment: Environment) -> Collected:
+    """Read whatever is there. `environment`: the machine, as it was before the command started."""
+    problems: list[HotloopError] = []
+    files = steps_of_ranks(directory)
+    rank = min(files, default=0)
+    records: list[StepRecord] = []
+    damaged_steps = []
+    if rank in files:
+        try:
+            records, damaged = readable_steps(files[rank])
+            damaged_steps.append((files[rank], damaged))
+        except HotloopError as error:
+            problems.append(error)
+    clock = mapping_of(directory / f"clock-{rank}.json", problems)
+    census = _census(directory / f"census-{rank}.json", problems)
+    samples, _ = readable_telemetry(directory / TELEMETRY_FILE)
+    if census is None and records:
+        census = Census()  # of somebody else's script all the same: nothing was observed
+    if census is not None:
+        census = with_foreign_load(with_throttling(_as_seen(census), samples), samples)
+        census = replace(census, fast_dtypes=_fast_dtypes(census, clock))
+    goes_on = bool(run.left_running) and not clock.get("finished")
+    warmup = sum("warmup" in record.tags for record in records)
+    measurement = Measurement(
+        arm=ARM,
+        command=run.command,
+        plan=Plan(
+            warmup_steps=warmup,
+            steps=run.steps if run.steps is not None else len(records) - warmup,
+            timeout_s=0.0,
+        ),
+        environment=_environment(environment, census, clock, samples),
+        records=tuple(records),
+        census=census,
+        process_s=run.wall_s,
+        started_at=run.started_at,
+        # 0 tells the judge that this was a whole run.
+        returncode=None if run.ended == "interrupted" or goes_on else run.returncode,
+    )
+    return Collected(
+        measurement=measurement,
+        problems=tuple(problems),
+        damaged_steps=tuple(damaged_steps),
+    )
+
+
+def other_ranks(directory: Path, measurement: Measurement) -> dict[int, Measurement]:
+    """What the processes that trained together with the one that is judged made, by rank."""
+    files = steps_of_ranks(directory)
+    others = {}
+    for rank in sorted(files)[1:]:
+        try:
+            records, _ = readable_steps(files[rank])
+        except HotloopError:  # said where ranks are compared
+            continue
+        census = _census(directory / f"census-{rank}.json", [])
+        if census is not None:
+            others[rank] = replace(measurement, records=tuple(records), census=_as_seen(census))
+    return others
+
+
+def _as_seen(census: Census) -> Census:
+    """A sampler that was cut off before its first line observed none."""
+    if census.lines or "lines" not in census.seen:
+        return census
+    return replace(census, seen=tuple(name for name in census.seen if name != "lines"))
+
+
+def mapping_of(path: Path, problems: list[HotloopError]) -> dict[str, Any]:
+    """A JSON object; empty where there is none, or it is damaged."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        problems.append(UsageError(f"not valid JSON: {error}", where=str(path)))
+        return {}
+    if not isinstance(value, dict):
+        problems.append(UsageError("damaged: not an object", where=str(path)))
+        return {}
+    return value
+
+
+def _census(path: Path, problems: list[HotloopError]) -> Census | None:
+    if not path.is_file():
+        return None
+    try:
+        return read_json(path, Census)
+    except HotloopError as error:
+        problems.append(error)
+        return None
+
+
+def _fast_dtypes(census: Census, clock: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of the device that the command trained on; empty where that is not known."""
+    if census.device == "cpu":
+        return fast_on_cpu()
+    match clock.get("compute_capability"):
+        case [int(major), int(minor)]:
+            return fast_on_cuda((major, minor))
+    return ()
+
+
+def num_under_way(measurement: Measurement | None) -> int:
+    """Steps that the breakdown is made of."""
+    if measurement is None:
+        return 0
+    return len(under_way(tag_warmup(measurement.records, on_cpu=runs_on_cpu(measurement))))
+
+
+def is_attached(directory: Path) -> bool:
+    """Whether the probe reported from at least one process."""
+    return bool(steps_of_ranks(directory)) or any(directory.glob("*-*.json"))
+
+
+def has_stepped(directory: Path) -> bool:
+    """Whether a process began to make steps, and never came to say that it had ended."""
+    if any(directory.glob("claim-*")):
+        return True
+    clocks = [mapping_of(path, []) for path in directory.glob("clock-*.json")]
+    return any(not clock.get("finished") for clock in clocks)
+
+
+def backwards_seen(directory: Path) -> int:
+    """Passes backward in processes that made no step."""
+    found = (mapping_of(path, []).get("backwards") for path in directory.glob("idle-*.json"))
+    return sum(number for number in found if isinstance(number, int))
+
+
+def probe_notes(directory: Path) -> list[str]:
+    """What the probe could not do: the same line once, every process of a command may write it."""
+    path = directory / NOTES_FILE
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    lines = list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
+    more = len(lines) - MAX_NOTES
+    return lines[:MAX_NOTES] + ([f"and {more} more lines in {path.name}"] if more > 0 else [])
+
+
+def _environment(
+    machine: Environment,
+    census: Census | None,
+    clock: Mapping[str, Any],
+    samples: list[TelemetrySample],
+) -> Environment:
+    """What the command ran on, as it was seen; not what we run on."""
+
+    def text(name: str) -> str | None:
+        return str(clock[name]) if clock.get(name) else None
+
+    seen = replace(machine, python=text("python") or "not recorded", torch=text("torch"))
+    if census is None or not (census.device or "").startswith("cuda"):
+        return seen
+    names = {gpu.uuid: gpu.name for sample in samples for gpu in sample.gpus if gpu.name}
+    name = text("device_name") or names.get(census.device_uuid)
+    return replace(
+        seen,
+        device=name or f"{census.device}, its name is not known",
+        num_devices=census.num_ranks or 1,
+        cuda=text("cuda"),
+        driver=nvidia_driver(),
+    )

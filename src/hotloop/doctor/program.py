@@ -1,0 +1,207 @@
+"""The doctor without treatment: run somebody's command once, watch its steps, say what holds them back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hotloop import __version__
+from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun, Ended
+from hotloop.core.errors import EnvironmentFailed, ExitCode, UsageError
+from hotloop.core.files import storage_error, write_json
+from hotloop.core.judgement import Diagnosis
+from hotloop.core.measurement import Measurement
+from hotloop.core.progress import Progress, silent
+from hotloop.doctor.collect import collect, mapping_of, num_under_way, other_ranks
+from hotloop.doctor.command import (
+    DIRECTORY_VARIABLE,
+    attached_environment,
+    refuse_unexaminable,
+    script_name,
+)
+from hotloop.doctor.directory import make_run_directory
+from hotloop.doctor.live import Live
+from hotloop.hardware.environment import read_machine
+from hotloop.hardware.telemetry import telemetry
+from hotloop.judge.diagnose import diagnose
+from hotloop.trial.attached import Attached, Heard, listening, run_attached
+from hotloop.trial.measure import MEASUREMENT_FILE, store_measurement
+
+ENOUGH_STEPS = 5
+"""Counted steps below which shares of time say nothing: one disturbance would decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What came of it; everything else is in the directory."""
+
+    directory: Path
+    run: CommandRun
+    diagnosis: Diagnosis
+    num_steps: int
+    """Steps under way: those that the breakdown is made of."""
+    refused: EnvironmentFailed | None = None
+    """The disk did not take what came of it; what is here is all the same."""
+
+
+def examine(
+    command: Sequence[str],
+    *,
+    out: Path | None = None,
+    steps: int | None = None,
+    progress: Progress = silent,
+    say: Callable[[str], None] = lambda text: None,
+    warn: Callable[[str], None] = lambda text: None,
+) -> Examined:
+    """Run `command` here and now, and judge its steps.
+
+    out: a new directory. steps: end the command after so many counted steps, without its own ending.
+    say: told before the command starts, and when a user waits for it; warn: what was not recorded.
+    Raises `UsageError` for a command that cannot be run or seen into, `EnvironmentFailed` when the
+    disk refuses. A command that fails or is interrupted is an answer, in `run.ended`.
+    """
+    refuse_unexaminable(command, os.environ)
+    directory = make_run_directory(out, script_name(command))
+    machine = read_machine()
+    run = CommandRun(
+        command=tuple(command),
+        workdir=str(Path.cwd()),
+        started_at=time.time(),
+        hotloop=__version__,
+        steps=steps,
+    )
+    write_json(directory / "environment.json", machine)
+    write_json(directory / COMMAND_RUN_FILE, run)
+    env = attached_environment(os.environ, directory, steps=steps)
+    with listening() as heard:
+        say(f"what it does is recorded in {shown(directory)}")
+        attached = _run(command, env, directory, steps, heard, progress, say, warn)
+        run = _ended(run, attached, heard, directory)
+        if not run.left_running:
+            _tidy(directory)
+        collected = collect(directory, run, machine)
+        measurement = collected.measurement
+        for problem in collected.problems:
+            warn(str(problem))
+        diagnosis = _judged(measurement, directory)
+        refused = _stored(directory, run, measurement, diagnosis)
+    return Examined(directory, run, diagnosis, num_under_way(measurement), refused)
+
+
+def _stored(
+    directory: Path, run: CommandRun, measurement: Measurement, diagnosis: Diagnosis
+) -> EnvironmentFailed | None:
+    """Write every stage; what the disk refuses is returned, so that the answer is not lost with it."""
+    try:
+        write_json(directory / COMMAND_RUN_FILE, run)
+        write_json(directory / "diagnosis.json", diagnosis)
+        write_json(directory / "environment.json", measurement.environment)
+        store_measurement(directory / MEASUREMENT_FILE, measurement)
+    except EnvironmentFailed as error:
+        return error
+    return None
+
+
+def _judged(measurement: Measurement, directory: Path) -> Diagnosis:
+    try:
+        return diagnose(measurement, others=other_ranks(directory, measurement))
+    except ValueError as error:
+        raise UsageError(
+            f"damaged step records: {error}",
+            where=str(directory),
+            do="what was recorded is kept; run the command again",
+        ) from error
+
+
+def exit_code(examined: Examined, *, level: float | None) -> ExitCode:
+    """Of the `hotloop doctor` that ends with this."""
+    ended = examined.run.ended
+    if ended == "interrupted":
+        return ExitCode.RESUMABLE
+    if ended == "failed":
+        return ExitCode.COMMAND_FAILED
+    if examined.num_steps < ENOUGH_STEPS:
+        return ExitCode.INCONCLUSIVE
+    found = [
+        finding
+        for finding in examined.diagnosis.findings
+        if level is not None and not finding.gain_is_loose and finding.gain_at_most >= level
+    ]
+    return ExitCode.FOUND if found else ExitCode.FINE
+
+
+def _run(
+    command: Sequence[str],
+    env: dict[str, str],
+    directory: Path,
+    steps: int | None,
+    heard: Heard,
+    progress: Progress,
+    say: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> Attached:
+    live = Live(directory, progress)
+    try:
+        with ExitStack() as while_it_runs:
+
+            def started(process: int) -> None:
+                while_it_runs.enter_context(telemetry(directory, below=process, warn=warn))
+
+            return run_attached(
+                command,
+                env=env,
+                token=(DIRECTORY_VARIABLE, str(directory)),
+                heard=heard,
+                has_enough=lambda: steps is not None and _was_stopped(directory),
+                started=started,
+                tick=live.tick,
+                say=say,
+            )
+    except UsageError:
+        shutil.rmtree(directory, ignore_errors=True)  # it never started: nothing was recorded
+        raise
+    except OSError as error:
+        raise storage_error(error, directory, "record a command") from error
+
+
+def _ended(run: CommandRun, attached: Attached, heard: Heard, directory: Path) -> CommandRun:
+    ended: Ended = "failed" if attached.returncode else "by_itself"
+    if heard.signals:
+        ended = "interrupted"
+    elif run.steps is not None and _was_stopped(directory):
+        ended = "enough_steps"
+    ours = attached.was_ended or ended == "enough_steps"
+    return replace(
+        run,
+        ended=ended,
+        returncode=None if ours else attached.returncode,
+        wall_s=attached.wall_s,
+        left_running=attached.left_running,
+    )
+
+
+def _tidy(directory: Path) -> None:
+    """Remove what only running processes need."""
+    shutil.rmtree(directory / "path", ignore_errors=True)
+    for path in directory.glob("claim-*"):
+        # The only sign of steps where nothing else was written before the end.
+        if (directory / f"clock-{path.name.removeprefix('claim-')}.json").exists():
+            path.unlink(missing_ok=True)
+
+
+def _was_stopped(directory: Path) -> bool:
+    """Whether a process of the command has made its steps and ended for it."""
+    return any(mapping_of(path, []).get("stopped") for path in directory.glob("clock-*.json"))
+
+
+def shown(directory: Path) -> Path:
+    """Relative where that is shorter."""
+    try:
+        return directory.relative_to(Path.cwd().resolve())
+    except ValueError:
+        return directory

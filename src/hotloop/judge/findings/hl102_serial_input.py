@@ -1,0 +1,96 @@
+"""HL102: batches are made between the steps
+
+What it means. The loader has no workers (`num_workers=0`): the process that trains makes every batch
+itself, and the model computes nothing meanwhile. Most of that time is the dataset's own code.
+
+Evidence. `data_wait_fraction`: exposed waits over wall time (on an accelerator at most the share in
+which it idled); reported from 0.05. `fetch_s`, `collate_s`: median seconds to make one batch, and the
+part in the collate function. `fetch_cpu_fraction`: CPU over wall seconds meanwhile; above 0.5, so it
+computes and waits neither for a disk (HL106) nor for its turn. `in_memory`: the dataset is tensors or arrays.
+Site: the DataLoader's (`loader_site`); the dataset's (`dataset_site`) where that is to change.
+
+Gain at most. `1 / (1 - data_wait_fraction)`: the step without any wait. `n` workers bring it to
+`max(S - W, t / n)` with step `S`, wait `W` and `t` to make a batch (DS-Analyzer, VLDB 2021), as far as
+free CPUs go round.
+
+Remedy. `loader_workers`: `num_workers` = `suggested_workers`, with `persistent_workers=True`. Samples
+that are only picked from memory (below 50 us each) cost more to send than to make: take whole batches
+by index instead (`__getitems__`, or a TensorDataset's tensors indexed with a list). To test it: the
+same number of steps with and without, in turns, at least four pairs.
+
+What can go wrong. Randomness that the dataset draws from the main process moves into the workers, so
+batches and losses change (`draws_random`). Each worker holds the dataset. Scripts whose main part is
+not under `if __name__ == "__main__"` run again in workers that are spawned.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hotloop.core.census import LoaderUse
+from hotloop.core.judgement import Breakdown, Finding
+from hotloop.core.measurement import Measurement
+from hotloop.judge.exposure import cpus_of, gain_without
+from hotloop.judge.thresholds import TRIVIAL_SAMPLE_S
+from hotloop.judge.waiting import Waiting, why_waiting
+
+CODE = "HL102"
+TITLE = "Batches are made one by one between the steps"
+
+
+def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
+    waiting = why_waiting(measurement, breakdown)
+    if waiting is None or waiting.cause != "serial" or waiting.loader is None:
+        return None
+    loader = waiting.loader
+    workers = suggested_workers(waiting, cpus_of(measurement))
+    trivial = is_trivial(loader)
+    if trivial:
+        advice = (
+            "The data is in memory: fetch whole batches by index (`__getitems__`, or index the tensors "
+            "with a list) instead of sample by sample; workers would cost more than they bring."
+        )
+    elif loader.iterable:
+        advice = (
+            f"Try num_workers={workers}, persistent_workers=True; an IterableDataset must then give "
+            "each worker its own part (torch.utils.data.get_worker_info), or samples come twice."
+        )
+    else:
+        advice = f"Try num_workers={workers}, persistent_workers=True in this DataLoader."
+    if loader.draws_random and not trivial:
+        advice += " Its random numbers will then come from the workers: the losses change."
+    return Finding(
+        code=CODE,
+        title=TITLE,
+        gain_at_most=gain_without(waiting.share),
+        site=loader.dataset_site or loader.site if trivial else loader.site,
+        evidence={
+            "data_wait_fraction": waiting.share,
+            "num_workers": 0,
+            "suggested_workers": None if trivial else workers,
+            "fetch_s": loader.fetch_s,
+            "collate_s": loader.collate_s,
+            "fetch_cpu_fraction": loader.fetch_cpu_fraction,
+            "in_memory": None if loader.in_memory is None else str(loader.in_memory),
+            "loader_site": loader.site,
+            "dataset_site": loader.dataset_site,
+        },
+        advice=advice,
+    )
+
+
+def is_trivial(loader: LoaderUse) -> bool:
+    """Whether its samples are only picked from memory: sending one takes as long as picking it."""
+    if not loader.in_memory or loader.fetch_s is None or not loader.batch_size:
+        return False
+    return loader.fetch_s / loader.batch_size < TRIVIAL_SAMPLE_S
+
+
+def suggested_workers(waiting: Waiting, cpus: float | None) -> int:
+    """As many as make batches at the pace of the rest of the step, and one more; a CPU stays free."""
+    most = max(int(cpus or 0) - 1, 1)
+    if waiting.loader is None or waiting.loader.fetch_s is None or not waiting.step_s:
+        return most
+    rest_s = waiting.step_s * (1 - waiting.share)
+    per_step = waiting.loader.fetch_s * max(waiting.batches_per_step or 1.0, 1.0)
+    return max(min(math.ceil(per_step / rest_s - 1e-9) + 1, most), 1)

@@ -1,0 +1,53 @@
+"""HL105: making batches takes more CPU than there is
+
+What it means. The training waits for data, and the CPUs that it may use are busy. More workers would
+only take turns on the same CPUs.
+
+Evidence. `data_wait_fraction`: exposed waits over wall time; reported from 0.05. `cpus_busy`: share of
+`cpus` that the process and its workers kept busy; 0.85 and more, or at least as many workers as CPUs
+where it is not known, or a single CPU. Not where others fill the machine instead (`foreign_busy`: their
+share of it): who is late then may have waited for its turn. `fetch_s`: seconds to make one batch.
+
+Gain at most. `1 / (1 - data_wait_fraction)`: the step without any wait, which only cheaper batches or
+more CPUs reach.
+
+Remedy. Do less per sample: decode smaller images, tokenize or resize once and store the result
+(`item_cache`), move augmentation to the GPU. One thread in each worker (`torch.set_num_threads(1)`;
+torch's workers do that by themselves, OpenCV's do not: `cv2.setNumThreads(0)`). To test it: train on
+one batch repeated; that is the pace without any input.
+
+What can go wrong. Stored results take disk, and freeze random augmentation that was done before them.
+"""
+
+from __future__ import annotations
+
+from hotloop.core.judgement import Breakdown, Finding
+from hotloop.core.measurement import Measurement
+from hotloop.judge.exposure import cpus_of, gain_without
+from hotloop.judge.waiting import why_waiting
+
+CODE = "HL105"
+TITLE = "Making batches takes more CPU than there is"
+
+
+def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
+    waiting = why_waiting(measurement, breakdown)
+    if waiting is None or waiting.cause != "cpus_full" or waiting.loader is None:
+        return None
+    loader = waiting.loader
+    return Finding(
+        code=CODE,
+        title=TITLE,
+        gain_at_most=gain_without(waiting.share),
+        site=loader.dataset_site or loader.site,
+        evidence={
+            "data_wait_fraction": waiting.share,
+            "num_workers": loader.num_workers,
+            "cpus": cpus_of(measurement),
+            "cpus_busy": waiting.cpus_busy,
+            "fetch_s": loader.fetch_s,
+            "foreign_busy": measurement.census.foreign_busy if measurement.census else None,
+        },
+        advice="More workers will not help. Make samples cheaper: decode and resize once and store "
+        "the result, or move transforms to the GPU.",
+    )

@@ -1,0 +1,54 @@
+"""HL107: the training thread prepares the data itself
+
+What it means. Between the steps, outside of any DataLoader, the script's own code reads, decodes or
+transforms data. The model waits for it, and no worker can help, since it is part of the loop.
+
+Evidence. `unattributed_fraction`: wall time outside every phase of training. `outside_fraction`: the
+exposed part of it, garbage collection and the probe left out. `own_fraction`: of that, by samples, in lines
+that prepare data; reported from 0.05 and five samples on. `line_fraction`: in one line; `function` and
+`inside` say what it was doing:
+only functions named for handling data, or code in libraries that do it, count (others: HL801). Left out
+is what is not the script's own: torch's code, and lines that call the model or the loader as well.
+
+Gain at most. `1 / (1 - outside_fraction)`: nothing is done outside of the phases; how much of it prepares
+data only samples tell.
+
+Remedy. Move that code into the dataset's `__getitem__` or the collate function, and let
+`loader_workers` run it beside the training. To test it: run the loop on one prepared batch, repeated;
+that is the pace without it.
+
+What can go wrong. Randomness drawn there moves into the workers: batches and losses change.
+"""
+
+from __future__ import annotations
+
+from hotloop.core.judgement import Breakdown, Finding
+from hotloop.core.measurement import Measurement
+from hotloop.judge.exposure import gain_without
+from hotloop.judge.own_code import own_code
+
+CODE = "HL107"
+TITLE = "The training thread prepares the data itself"
+
+
+def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
+    found = own_code(measurement, breakdown)
+    if found is None or not found.prepares_data:
+        return None
+    line = found.line
+    return Finding(
+        code=CODE,
+        title=TITLE,
+        gain_at_most=gain_without(found.most),
+        site=found.site,
+        evidence={
+            "unattributed_fraction": breakdown.fractions.get("unattributed", 0.0),
+            "outside_fraction": found.most,
+            "own_fraction": found.share,
+            "line_fraction": found.line_share,
+            "function": line.function,
+            "inside": line.inside,
+        },
+        advice=f"Move what `{line.function}` does into the Dataset or its collate function, and give "
+        "the DataLoader workers.",
+    )

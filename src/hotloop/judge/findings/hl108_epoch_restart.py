@@ -1,0 +1,54 @@
+"""HL108: every epoch begins with a pause
+
+What it means. The first batch of an epoch takes several times as long as the others: the loader ends
+its workers with each epoch and starts new ones, which import, open files and fill their queues anew.
+
+Evidence. `first_wait_s` against `median_wait_s`: seconds waited in steps that began an epoch, and in
+the others; reported from 5 times as long and `restart_fraction` 0.03 of all time, over whole epochs.
+`epochs_seen`; `num_workers`; `persistent_workers`.
+
+Gain at most. `1 / (1 - restart_fraction)`, `restart_fraction = E / (E + N S)` with `E` the first wait
+beyond a usual one, `N` steps of `S` seconds per epoch. In all steps together, not in the median step.
+
+Remedy. `persistent_workers=True`: workers live on. Without workers: what the dataset does in
+`__iter__` or the sampler at the start of an epoch, done once. To test it: run over at least two epoch
+boundaries with and without, and compare the whole time.
+
+What can go wrong. The order of samples from the second epoch on differs (torch draws one number less),
+so losses do, although nothing is wrong. State that the dataset keeps in a worker lives on, too.
+"""
+
+from __future__ import annotations
+
+from hotloop.core.judgement import Breakdown, Finding
+from hotloop.core.measurement import Measurement
+from hotloop.judge.exposure import gain_without
+from hotloop.judge.waiting import restarts, training_loader
+
+CODE = "HL108"
+TITLE = "Every epoch begins with a pause"
+
+
+def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
+    found = restarts(measurement, breakdown)
+    if found is None:
+        return None
+    loader = training_loader(measurement.census)
+    starts_anew = loader is not None and loader.num_workers and not loader.persistent_workers
+    return Finding(
+        code=CODE,
+        title=TITLE,
+        gain_at_most=gain_without(found.share),
+        site=loader.site if loader is not None else None,
+        evidence={
+            "restart_fraction": found.share,
+            "first_wait_s": found.first_wait_s,
+            "median_wait_s": found.median_wait_s,
+            "epochs_seen": found.num_seen,
+            "num_workers": loader.num_workers if loader is not None else None,
+            "persistent_workers": str(loader.persistent_workers) if loader is not None else None,
+        },
+        advice="Set persistent_workers=True: the workers are started once, not for every epoch."
+        if starts_anew
+        else "Do once what the dataset or sampler does at the start of each epoch.",
+    )

@@ -1,0 +1,55 @@
+"""HL110: workers cost more than they bring
+
+What it means. Making a batch takes a worker less time than the training waits for it: what is paid is
+the way from one process to the other. Usual for data that is already in memory.
+
+Evidence. `wait_s`, the median wait of the training for a batch, above 1.2 times `fetch_s`, the median
+time in which a worker makes one; workers busy for less than 80 % of their time, on a machine that other
+programs do not fill: there a batch may only wait for its turn. `overhead_fraction`: the
+share of wall time that waits take beyond making the batches; reported from 0.05. `in_memory`: the
+dataset is tensors or arrays.
+
+Gain at most. `1 / (1 - overhead_fraction)`, `overhead_fraction = W (1 - fetch_s / wait_s)` with `W` the
+exposed waits: the training makes each batch itself, in the worker's time for it, and nothing has to be
+sent (pytorch 181501, Lightning 17410 report such cases). Where workers and training share CPUs it also
+gets those back, which this does not count.
+
+Remedy. `num_workers=0`; better still, fetch whole batches by index (`__getitems__`). To test it: the
+same steps with and without workers, in turns, at least four pairs.
+
+What can go wrong. Randomness of the dataset moves from the workers into the main process: other
+batches, other losses. A dataset that gets slower later needs its workers back.
+"""
+
+from __future__ import annotations
+
+from hotloop.core.judgement import Breakdown, Finding
+from hotloop.core.measurement import Measurement
+from hotloop.judge.exposure import gain_without
+from hotloop.judge.waiting import why_waiting
+
+CODE = "HL110"
+TITLE = "Workers cost more than they bring"
+
+
+def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
+    waiting = why_waiting(measurement, breakdown)
+    if waiting is None or waiting.cause != "overhead" or waiting.loader is None:
+        return None
+    loader = waiting.loader
+    return Finding(
+        code=CODE,
+        title=TITLE,
+        gain_at_most=gain_without(waiting.share),
+        site=loader.site,
+        evidence={
+            "overhead_fraction": waiting.share,
+            "wait_s": loader.wait_s,
+            "fetch_s": loader.fetch_s,
+            "num_workers": loader.num_workers,
+            "in_memory": None if loader.in_memory is None else str(loader.in_memory),
+            "workers_busy": waiting.workers_busy,
+        },
+        advice="Try num_workers=0; fetch whole batches by index (`__getitems__`) instead of sample by "
+        "sample.",
+    )

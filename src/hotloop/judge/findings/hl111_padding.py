@@ -1,0 +1,64 @@
+"""HL111: much of each batch is padding
+
+What it means. Sequences are filled up to a common length, and the model computes on the filling as on
+everything else.
+
+Evidence. `padded_fraction`: padded tokens over all tokens of the batches seen; reported from 0.2.
+`source`: how padding was told: an attention mask, labels that are ignored, or a run of one id at the
+end of the sequences. `forward_backward_fraction`: share of wall time that depends on it.
+
+Gain at most. `1 / (1 - r)` with `r = (f - a) p + a (1 - (1 - p)^2)`: `p` the padded fraction, `f`
+forward and backward, `a` the share of attention written out, which grows with the square of the
+length. Without a look at the operations `a` is 0, and fused attention is never told apart, so long
+sequences may gain more.
+
+Remedy. Pad to the longest of a batch, not of all (`pad_to_max_length=False`, a collator that pads);
+put similar lengths together (`group_by_length`); or pack several sequences into one. To test it: the
+seconds per sample over whole epochs, not per step.
+
+What can go wrong. Grouping by length changes the order of samples, and so the losses: compare final
+results. Changing lengths make a compiled model compile again (HL307) unless it is dynamic.
+"""
+
+from __future__ import annotations
+
+from hotloop.core.judgement import Breakdown, Finding
+from hotloop.core.measurement import Measurement
+from hotloop.judge.exposure import gain_without
+from hotloop.judge.operations import is_batched_product, is_softmax, operations
+from hotloop.judge.thresholds import HEALTHY_BELOW, PADDED
+
+CODE = "HL111"
+TITLE = "Much of each batch is padding"
+
+
+def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
+    padding = measurement.census.padding if measurement.census is not None else None
+    if padding is None or not PADDED <= padding.padded_fraction < 1:
+        return None
+    computing = breakdown.fractions.get("forward", 0.0) + breakdown.fractions.get("backward", 0.0)
+    if breakdown.device is not None:
+        computing = breakdown.device.get("compute", 0.0)
+    seen = operations(measurement)
+    quadratic = 0.0
+    if seen is not None:
+        share = seen.share(lambda use: is_softmax(use) or is_batched_product(use))
+        quadratic = min(share, computing)
+    padded = padding.padded_fraction
+    removed = (computing - quadratic) * padded + quadratic * (1 - (1 - padded) ** 2)
+    if gain_without(removed) < HEALTHY_BELOW:
+        return None
+    return Finding(
+        code=CODE,
+        title=TITLE,
+        gain_at_most=gain_without(removed),
+        site=padding.site,
+        evidence={
+            "padded_fraction": padded,
+            "num_tokens": padding.num_tokens,
+            "source": padding.source,
+            "forward_backward_fraction": computing,
+        },
+        advice="Pad to the longest sequence of each batch and put sequences of similar length "
+        "together, or pack several into one.",
+    )

@@ -1,0 +1,50 @@
+"""HL203: many bytes go to the device
+
+What it means. Copying batches takes a visible part of the step although they are in pinned memory: it
+is the bytes that cost, over a link of 16 to 64 GB/s (PCIe 3 to 5, 16 lanes).
+
+Evidence. `copy_fraction`: share of device time in copies, or of the host's exposed wait for them where
+that is longer; reported from 0.05. `bytes_per_step`.
+
+Gain at most. `1 / (1 - copy_fraction)`: nothing to copy. Images sent as uint8 instead of float32 save
+three quarters of it.
+
+Remedy. Send the smallest type and convert on the device: uint8 images, int32 or int16 ids, no masks
+that the device can compute. To test it: the same steps on one batch that is already on the device.
+
+What can go wrong. Normalizing on the device rounds differently in the last bits.
+"""
+
+from __future__ import annotations
+
+from hotloop.core.judgement import Breakdown, Finding
+from hotloop.core.measurement import Measurement
+from hotloop.judge.exposure import exposed_phase, gain_without, runs_on_cpu, site_of
+from hotloop.judge.thresholds import NOTICEABLE
+
+CODE = "HL203"
+TITLE = "Many bytes go to the device"
+
+
+def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
+    census = measurement.census
+    if census is None or runs_on_cpu(measurement) or breakdown.device is None:
+        return None
+    if any(copy.pageable for copy in census.copies):
+        return None  # HL202: how they are copied comes first
+    waited = exposed_phase(measurement, breakdown, "host_to_device")
+    share = max(min(breakdown.device.get("memcpy", 0.0), 1.0), waited)
+    known = [copy for copy in census.copies if copy.num_bytes]
+    if share < NOTICEABLE or not known:
+        return None
+    return Finding(
+        code=CODE,
+        title=TITLE,
+        gain_at_most=gain_without(share),
+        site=site_of(known, census, "host_to_device"),
+        evidence={
+            "copy_fraction": share,
+            "bytes_per_step": sum(copy.num_bytes or 0 for copy in known) / breakdown.counted_steps,
+        },
+        advice="Send smaller types (uint8 images, int32 ids) and convert them on the device.",
+    )

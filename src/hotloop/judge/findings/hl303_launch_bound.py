@@ -1,0 +1,71 @@
+"""HL303: many short operations
+
+What it means. The step is made of operations so short that starting them, one by one from Python,
+takes longer than what they compute. On a GPU it idles between them.
+
+Evidence. `mean_operation_s`: mean length of the operations that compute, seen by torch's profiler;
+reported below 20 us. `operations_per_step`. On a CPU `launch_fraction`: forward and backward without
+the operations that are longer than that. On a GPU: the share in which it idled, waits for data, syncs
+and what else the host does outside of the model left out. Reported from 0.15 (XProf's and TraceLens's
+limit). `compiled`: not seen to be.
+
+Gain at most. On a CPU `1 / (1 - launch_fraction)`: only the long operations remain. On a GPU
+`1 / (0.8 (1 - launch_fraction))`: it never idles, and fused kernels take up to a fifth less.
+
+Remedy. `compile`: `torch.compile` on the model joins operations and starts them in one go. A larger
+batch makes each operation longer, but changes the training. To test it: the same steps with and
+without, in turns, the compiling left out.
+
+What can go wrong. As for HL302. `mode="reduce-overhead"` goes further on a GPU, and is known to give
+wrong gradients with gradient accumulation (pytorch 169545): not without comparing losses.
+"""
+
+from __future__ import annotations
+
+from hotloop.core.judgement import Breakdown, Finding
+from hotloop.core.measurement import Measurement
+from hotloop.judge.exposure import exposed_phase, gain_without
+from hotloop.judge.operations import Operations, operations
+from hotloop.judge.thresholds import LAUNCH, SHORT_OPERATION_S
+
+CODE = "HL303"
+TITLE = "The model is made of many short operations"
+FUSED_KERNELS = 0.8
+"""Of their time is what kernels take at least after fusing."""
+OUTSIDE = ("data_wait", "sync", "checkpoint", "eval", "logging", "unattributed", "grad_sync")
+
+
+def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
+    census = measurement.census
+    seen = operations(measurement)
+    if census is None or seen is None or census.compiled:
+        return None
+    mean = seen.mean_s()
+    if mean is None or mean >= SHORT_OPERATION_S:
+        return None
+    share = _share(measurement, breakdown, seen)
+    if not LAUNCH <= share < 1:
+        return None
+    return Finding(
+        code=CODE,
+        title=TITLE,
+        gain_at_most=gain_without(share) / (1 if seen.on_cpu else FUSED_KERNELS),
+        evidence={
+            "mean_operation_s": mean,
+            "operations_per_step": seen.num(seen.is_operation),
+            "launch_fraction": share,
+            "compiled": str(census.compiled),
+        },
+        optimization="compile",
+        advice="Compile the model with torch.compile.",
+    )
+
+
+def _share(measurement: Measurement, breakdown: Breakdown, seen: Operations) -> float:
+    if seen.on_cpu:
+        model = breakdown.fractions.get("forward", 0.0) + breakdown.fractions.get("backward", 0.0)
+        return model - seen.long_share(SHORT_OPERATION_S)
+    if breakdown.device is None:
+        return 0.0
+    explained = sum(exposed_phase(measurement, breakdown, phase) for phase in OUTSIDE)
+    return breakdown.device.get("idle", 0.0) - explained

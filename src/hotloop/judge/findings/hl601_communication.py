@@ -1,0 +1,64 @@
+"""HL601: the processes wait for each other's gradients
+
+What it means. Sending gradients is not hidden behind computing them: the step stands still until all
+have theirs.
+
+Evidence. `communication_fraction`: share of device time in communication that no computing hides, or
+on a CPU of wall time in the phase `grad_sync`; what goes on inside the pass backward is taken from the
+steps under torch's profiler, where both are seen. Reported from 0.1. `num_ranks`, `parallel`,
+`microbatches` per step.
+
+Gain at most. `1 / (1 - communication_fraction)`: sending costs nothing. With `m` microbatches per step
+and sending only after the last it falls to `1 / m`. Part of it may be waiting for a slower process.
+
+Remedy. DistributedDataParallel instead of DataParallel; `with model.no_sync()` for all microbatches but
+the last; `gradient_as_bucket_view=True`; gradients sent in bfloat16 (`gradient_compression`). To test
+it: the same steps with each, in turns.
+
+What can go wrong. Shorter gradients are rounded: compare losses. `no_sync` keeps whole gradients in
+memory with sharded models.
+"""
+
+from __future__ import annotations
+
+from hotloop.core.judgement import Breakdown, Finding
+from hotloop.core.measurement import Measurement
+from hotloop.judge.exposure import gain_without, is_foreign, runs_on_cpu
+from hotloop.judge.thresholds import MODERATE
+
+CODE = "HL601"
+TITLE = "The processes wait for each other's gradients"
+
+
+def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
+    census = measurement.census
+    if census is None or not is_foreign(census):
+        return None
+    if (census.num_ranks or 1) < 2 and census.parallel != "DataParallel":
+        return None
+    if runs_on_cpu(measurement):
+        share = breakdown.fractions.get("grad_sync", 0.0)
+    else:
+        share = (breakdown.device or {}).get("communication", 0.0)
+    if not MODERATE <= share < 1:
+        return None
+    return Finding(
+        code=CODE,
+        title=TITLE,
+        gain_at_most=gain_without(share),
+        evidence={
+            "communication_fraction": share,
+            "num_ranks": census.num_ranks,
+            "parallel": census.parallel,
+            "microbatches": census.microbatches,
+        },
+        advice=_advice(census.parallel, census.microbatches),
+    )
+
+
+def _advice(parallel: str | None, microbatches: float | None) -> str:
+    if parallel == "DataParallel":
+        return "Use DistributedDataParallel with one process per device."
+    if microbatches is not None and microbatches > 1:
+        return "Wrap all microbatches but the last in `with model.no_sync():`."
+    return "Try gradient_as_bucket_view=True and larger buckets (bucket_cap_mb) in DDP."

@@ -1,0 +1,55 @@
+"""HL701: training stands still while it saves
+
+What it means. Checkpoints are written by the training process, and no step is made meanwhile.
+
+Evidence. `checkpoint_fraction`: seconds of saving over wall time, from one save to the last, so over
+whole intervals (a run that ended by itself: over all of it); reported from 0.02. `num_saves` seen,
+`steps_between`, `seconds_per_save`, `num_bytes`. One save alone says nothing about how often it comes.
+
+Gain at most. `1 / (1 - checkpoint_fraction)`: saving costs nothing.
+
+Remedy. Save less often; or copy the state to host memory and write it from a thread
+(`torch.distributed.checkpoint.async_save`); leave out what can be computed again. To test it: the same
+steps without saving.
+
+What can go wrong. Less often means more steps lost when it fails. A thread that writes needs memory for
+a second copy, and what it copies must not be changed before the copy is complete.
+"""
+
+from __future__ import annotations
+
+from hotloop.core.judgement import Breakdown, Finding
+from hotloop.core.measurement import Measurement
+from hotloop.judge.exposure import exposed, gain_without, is_foreign, recurring, site_of
+from hotloop.judge.thresholds import SAVING
+
+CODE = "HL701"
+TITLE = "Training stands still while it saves"
+
+
+def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
+    census = measurement.census
+    found = recurring(measurement, "checkpoint")
+    if census is None or found is None or not is_foreign(census):
+        return None
+    share = exposed(measurement, breakdown, found.share) or 0.0
+    if share < SAVING:
+        return None
+    seconds = sum(save.seconds for save in census.saves)
+    # `os.fsync` and `os.replace` after it belong to the same save.
+    num = sum(save.num for save in census.saves if not save.what.startswith("os."))
+    return Finding(
+        code=CODE,
+        title=TITLE,
+        gain_at_most=gain_without(share),
+        site=site_of(census.saves, census, "checkpoint"),
+        evidence={
+            "checkpoint_fraction": share,
+            "num_saves": num or found.num,
+            "steps_between": found.every,
+            "seconds_per_save": seconds / num if num else None,
+            "num_bytes": sum(save.num_bytes or 0 for save in census.saves) or None,
+        },
+        advice="Save less often, or write from a thread what was copied to host memory "
+        "(torch.distributed.checkpoint.async_save).",
+    )

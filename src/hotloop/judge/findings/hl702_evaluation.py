@@ -1,0 +1,53 @@
+"""HL702: evaluation takes a large part of the time
+
+What it means. Between training steps the model is evaluated without gradients, and that takes a
+visible share of the whole. A pass without gradients is taken for evaluating if its module is in evaluation
+mode, or follows a batch of a loader that is iterated without gradients: an agent that plays does not.
+
+Evidence. `evaluation_fraction`: seconds of it over wall time, from one evaluation to the last, so over
+whole intervals (a run that ended by itself: over all of it); reported from 0.15. `num_evaluations`
+seen, `steps_between`. One alone says nothing about how often it comes. A forward without gradients in
+every step, like that of a teacher, is part of the step and not counted.
+
+Gain at most. `1 / (1 - evaluation_fraction)`: no evaluation at all.
+
+Remedy. Evaluate less often, or on a part of the data between and on all of it at the end; a larger
+batch (no gradients are kept: often four times as large); `torch.inference_mode()`. To test it: the same
+steps with each; the metric on the part against the metric on all.
+
+What can go wrong. Early stopping and keeping the best checkpoint see fewer points.
+"""
+
+from __future__ import annotations
+
+from hotloop.core.judgement import Breakdown, Finding
+from hotloop.core.measurement import Measurement
+from hotloop.judge.exposure import gain_without, is_foreign, recurring, site_of
+from hotloop.judge.thresholds import EVALUATING, EVERY_STEP
+
+CODE = "HL702"
+TITLE = "Evaluation takes a large part of the time"
+
+
+def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
+    census = measurement.census
+    found = recurring(measurement, "eval")
+    if census is None or found is None or not is_foreign(census):
+        return None
+    if found.num > EVERY_STEP * breakdown.num_steps or not EVALUATING <= found.share < 1:
+        return None
+    evaluating = [loader for loader in census.loaders if not loader.trains]
+    return Finding(
+        code=CODE,
+        title=TITLE,
+        gain_at_most=gain_without(found.share),
+        site=site_of(census.evaluations, census, "eval"),
+        evidence={
+            "evaluation_fraction": found.share,
+            "num_evaluations": found.num,
+            "steps_between": found.every,
+            "batch_size": evaluating[0].batch_size if evaluating else None,
+        },
+        advice="Evaluate less often, on a part of the data, or with a larger batch under "
+        "torch.inference_mode().",
+    )

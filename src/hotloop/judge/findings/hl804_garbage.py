@@ -1,0 +1,62 @@
+"""HL804: Python collects garbage during the steps
+
+What it means. Python stops everything to look for objects that refer to each other in circles. With
+many objects alive a full collection takes long; it helps a training little, since tensors are freed
+without it.
+
+Evidence. `collection_fraction`: exposed seconds of collections over wall time; reported from 0.02.
+`num_collections`, `num_full`, `full_fraction`: how many, and the part of full ones, which count from three
+on, and not in steps that proved to be a start. Site: where
+most full ones began; where that was not seen, and they come at least every second step, the line most
+seen outside of the phases.
+
+Gain at most. `1 / (1 - collection_fraction)`: no collection.
+
+Remedy. `gc_schedule`: after the setup `gc.collect(); gc.freeze(); gc.disable()`, and one `gc.collect()`
+every thousand steps; no `gc.collect()` per step. Fewer small Python objects in the dataset (one array
+instead of lists of dicts). To test it: the same steps with it, in turns.
+
+What can go wrong. Circles that hold tensors are then freed late: memory grows until the next collection.
+"""
+
+from __future__ import annotations
+
+from hotloop.core.census import LineUse
+from hotloop.core.judgement import Breakdown, Finding
+from hotloop.core.measurement import Measurement
+from hotloop.judge.collecting import collecting_share, few_full, full_share
+from hotloop.judge.exposure import exposed, gain_without, lines_of
+from hotloop.judge.thresholds import COLLECTING
+
+CODE = "HL804"
+TITLE = "Python collects garbage during the steps"
+
+
+def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
+    census = measurement.census
+    seen = census.collections if census is not None else None
+    if seen is None:
+        return None
+    share = collecting_share(measurement, breakdown)
+    if few_full(seen):
+        share -= full_share(measurement, breakdown)
+    share = exposed(measurement, breakdown, share) or 0.0
+    if share < COLLECTING:
+        return None
+    lines: tuple[LineUse, ...] = ()
+    if seen.num_full >= breakdown.counted_steps / 2:  # so often only where the script asks for it
+        lines = tuple(x for x in lines_of(census, "unattributed") if x.fraction >= share / 2)
+    return Finding(
+        code=CODE,
+        title=TITLE,
+        gain_at_most=gain_without(share),
+        site=seen.site or (lines[0].site if lines else None),
+        evidence={
+            "collection_fraction": share,
+            "num_collections": seen.num,
+            "num_full": seen.num_full,
+            "full_fraction": full_share(measurement, breakdown),
+        },
+        advice="After the setup call gc.freeze() and gc.disable(), and gc.collect() every thousand "
+        "steps only.",
+    )

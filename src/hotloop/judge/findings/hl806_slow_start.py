@@ -1,0 +1,52 @@
+"""HL806: the start takes a large part of the run
+
+What it means. Importing, building, downloading and reading takes so long before the first step that it
+is a visible part of the whole run.
+
+Evidence. `start_s`: seconds from the start of the process to its first step; a minute and more.
+`start_fraction`: over the whole run, where it ended by itself or says how many steps it plans; reported
+from 0.1. (SageMaker warns from 20 minutes.)
+
+Gain at most. `1 / (1 - start_fraction)`: steps from the first moment on, over the whole run.
+
+Remedy. Prepare data once and store it; read lazily; keep models in a local cache; compile caches
+(`TORCHINDUCTOR_FX_GRAPH_CACHE`). To see where it goes: `python -X importtime`.
+
+What can go wrong. Stored data gets old: keep a version in its name.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hotloop.core.judgement import Breakdown, Finding
+from hotloop.core.measurement import Measurement
+from hotloop.judge.exposure import gain_without, is_foreign
+from hotloop.judge.thresholds import SLOW_START, SLOW_START_S
+
+CODE = "HL806"
+TITLE = "The start takes a large part of the run"
+
+
+def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
+    census = measurement.census
+    if census is None or not is_foreign(census) or (census.start_s or 0.0) < SLOW_START_S:
+        return None
+    assert census.start_s is not None
+    if census.planned_steps is not None:
+        stepping = census.planned_steps * breakdown.wall_s / breakdown.num_steps
+    elif measurement.returncode == 0:
+        stepping = math.fsum(record.wall_s for record in measurement.records)
+    else:
+        return None
+    share = census.start_s / (census.start_s + stepping)
+    if not SLOW_START <= share < 1:
+        return None
+    return Finding(
+        code=CODE,
+        title=TITLE,
+        gain_at_most=gain_without(share),
+        evidence={"start_s": census.start_s, "start_fraction": share},
+        advice="Run once with `python -X importtime`, and prepare and store once what is built at "
+        "every start.",
+    )

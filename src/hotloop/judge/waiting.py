@@ -1,0 +1,266 @@
+"""Why the training waits for data: one cause, or none that can be told from what was seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from hotloop.core.census import Census, LoaderUse
+from hotloop.core.judgement import Breakdown
+from hotloop.core.measurement import Measurement
+from hotloop.core.step import StepRecord
+from hotloop.judge.attribute import under_way
+from hotloop.judge.exposure import cpus_of, exposed, runs_on_cpu, share_of_wall
+from hotloop.judge.thresholds import (
+    COLLATE_SHARE,
+    COPIED_SAMPLE_S,
+    CPUS_FULL,
+    FOREIGN,
+    IDLE_FETCH,
+    JITTER_TIMES,
+    MODERATE,
+    NOTICEABLE,
+    OVERHEAD_MARGIN,
+    RESTART_SHARE,
+    RESTART_TIMES,
+    WORKERS_BUSY,
+)
+
+Cause = Literal[
+    "unknown", "serial", "collate", "too_few_workers", "cpus_full", "io", "jitter", "overhead",
+    "others", "copying",
+]  # fmt: skip
+"""No findings: `others`, programs that fill the machine and may be why (`not_examined` tells of them); `copying`:
+whole batches are copied from memory, which nothing does faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Waits within an epoch; those for an epoch's first batch are in `restarts`."""
+
+    cause: Cause
+    share: float
+    """Exposed, of wall time: what would be gone without the cause."""
+    loader: LoaderUse | None
+    workers_busy: float | None = None
+    """Share of their time in which the workers made batches."""
+    cpus_busy: float | None = None
+    """Share of the CPUs that the process may use."""
+    batches_per_step: float | None = None
+    step_s: float | None = None
+    """Mean over all steps under way."""
+
+
+def why_waiting(measurement: Measurement, breakdown: Breakdown) -> Waiting | None:
+    """`None` where the waits cost less than 5 %, or it can not be told that they cost anything.
+
+    Waits for the first batch of an epoch and pinning in the main process have findings of their own
+    and are left out.
+    """
+    host = breakdown.fractions.get("data_wait", 0.0)
+    host -= _restart_excess(measurement, breakdown) + pinning_share(measurement, breakdown)
+    share = exposed(measurement, breakdown, max(host, 0.0))
+    if share is None or share < NOTICEABLE:
+        return None
+    census = measurement.census
+    loader = training_loader(census)
+    if census is None or loader is None:
+        return Waiting("unknown", share, None)
+    step_s = breakdown.wall_s / breakdown.num_steps
+    batches = loader.num_batches / breakdown.counted_steps
+    busy = None
+    if loader.num_workers and loader.fetch_s is not None:
+        busy = min(loader.fetch_s * batches / (loader.num_workers * step_s), 1.0)
+    cpus = cpus_of(measurement)
+    cpus_busy = census.cpu_busy / cpus if census.cpu_busy is not None and cpus else None
+    if loader.num_workers:
+        late = _late_share(measurement, breakdown)
+        saved = share * (1 - (loader.fetch_s or 0.0) / loader.wait_s) if loader.wait_s else 0.0
+        cause = _cause_with_workers(
+            loader, busy, cpus, cpus_busy, shared=is_crowded(census), late=late, saved=saved
+        )
+        if cause == "unknown" and share < MODERATE:
+            return None  # every batch comes over from its worker: that much alone is no sickness
+        if cause == "jitter":
+            share = min(share, late)
+        if cause == "overhead":
+            share = saved  # without workers the training makes the batch itself
+    else:
+        waited = breakdown.fractions.get("data_wait", 0.0)
+        turns = _turns_got(census, loader, cpus, waited) if runs_on_cpu(measurement) else None
+        cause = _cause_without(loader, cpus, turns if is_crowded(census) else 1.0)
+    return Waiting(cause, share, loader, busy, cpus_busy, batches, step_s)
+
+
+def is_crowded(census: Census) -> bool:
+    """Other programs fill the machine: who gets little CPU time may only wait for its turn."""
+    busy, foreign = census.machine_busy, census.foreign_busy
+    return busy is not None and foreign is not None and busy >= CPUS_FULL and foreign >= FOREIGN
+
+
+def _turns_got(
+    census: Census, loader: LoaderUse, cpus: float | None, waited: float
+) -> float | None:
+    """Which part of the CPU time that its threads could use they got while computing, on a CPU.
+
+    What stands between them and all of it is other programs; a fetch had to share as much.
+    """
+    fetching = loader.fetch_cpu_fraction
+    if census.cpu_busy is None or fetching is None or not cpus or not 0 < waited < 1:
+        return None
+    computing = (census.cpu_busy - waited * fetching) / (1 - waited)
+    return min(max(computing / min(census.num_threads or 1, cpus), 0.0), 1.0)
+
+
+def _cause_without(loader: LoaderUse, cpus: float | None, turns: float | None) -> Cause:
+    """turns: the part of its CPU time that a fetch can have got at most; `None`: not known."""
+    cpu = loader.fetch_cpu_fraction
+    if cpu is not None and cpu <= IDLE_FETCH:
+        # Most of the time it did not compute: it waited for a disk, or for its turn.
+        return "io" if turns is not None and cpu <= IDLE_FETCH * turns else "others"
+    if cpus is not None and cpus < 2:
+        return "cpus_full"  # a worker would take its time from the training
+    samples = loader.batch_size or 0
+    if loader.in_memory and (loader.fetch_s or math.inf) < COPIED_SAMPLE_S * samples:
+        return "copying"
+    return "collate" if _mostly_collates(loader) else "serial"
+
+
+def _cause_with_workers(
+    loader: LoaderUse,
+    busy: float | None,
+    cpus: float | None,
+    cpus_busy: float | None,
+    *,
+    shared: bool,
+    late: float,
+    saved: float,
+) -> Cause:
+    if loader.fetch_s is None or busy is None:
+        return "unknown"
+    full = cpus_busy >= CPUS_FULL if cpus_busy is not None else None
+    if shared and not full:
+        return "others"  # who is late may only have waited for its turn
+    if busy >= WORKERS_BUSY:
+        cpu = loader.fetch_cpu_fraction
+        # On full CPUs a fetch gets little CPU time because others have it.
+        if cpu is not None and cpu <= IDLE_FETCH and full is False:
+            return "io"
+        if cpus is None:
+            return "unknown"
+        if full or (full is None and loader.num_workers >= cpus):
+            return "cpus_full"
+        return "collate" if _mostly_collates(loader) else "too_few_workers"
+    if shared:
+        return "others"
+    if loader.wait_s is None:
+        return "unknown"
+    if loader.wait_s > OVERHEAD_MARGIN * loader.fetch_s and saved >= NOTICEABLE:
+        return "overhead"
+    if late >= NOTICEABLE and loader.wait_p99_s is not None:
+        return "jitter" if loader.wait_p99_s >= JITTER_TIMES * loader.wait_s else "unknown"
+    return "unknown"
+
+
+def _mostly_collates(loader: LoaderUse) -> bool:
+    if loader.collate_s is None or not loader.fetch_s:
+        return False
+    return loader.collate_s >= COLLATE_SHARE * loader.fetch_s
+
+
+def training_loader(census: Census | None) -> LoaderUse | None:
+    """The loader that the training waited for longest."""
+    loaders = census.loaders if census is not None else ()
+    return max(
+        (loader for loader in loaders if loader.trains),
+        key=lambda loader: (loader.wait_s or loader.fetch_s or 0.0) * loader.num_batches,
+        default=None,
+    )
+
+
+def pinning_share(measurement: Measurement, breakdown: Breakdown) -> float:
+    """Share of wall time in which the main process copied batches into pinned memory."""
+    loader = training_loader(measurement.census)
+    if loader is None or not loader.pin_memory or loader.num_workers or loader.pin_s is None:
+        return 0.0
+    share = share_of_wall(breakdown, loader.pin_s * loader.num_batches)
+    return min(share, breakdown.fractions.get("data_wait", 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Restarts:
+    """First batches of epochs, as far as they took longer than others."""
+
+    share: float
+    """Exposed, of the wall time of whole epochs."""
+    first_wait_s: float
+    median_wait_s: float
+    num_seen: int
+
+
+def restarts(measurement: Measurement, breakdown: Breakdown) -> Restarts | None:
+    """`None` where they cost too little, or none was seen, or the length of an epoch is not known."""
+    steps_seen = under_way(measurement.records, after_profiler=True)
+    first, others = _waits(steps_seen)
+    if not first or not others:
+        return None
+    median = float(np.median(others))
+    typical_first = float(np.median(first))
+    if typical_first < RESTART_TIMES * median:
+        return None
+    steps = _steps_of_epoch(measurement, breakdown)
+    if steps is None:
+        return None
+    excess = typical_first - median
+    with_phases = [record.wall_s for record in steps_seen if record.host]
+    mean_other_s = (math.fsum(with_phases) - math.fsum(first)) / len(with_phases)
+    share = exposed(measurement, breakdown, excess / (excess + steps * mean_other_s))
+    if share is None or share < RESTART_SHARE:
+        return None
+    return Restarts(share, typical_first, median, len(first))
+
+
+def _steps_of_epoch(measurement: Measurement, breakdown: Breakdown) -> float | None:
+    """From the loader where it knows, else from what lies between two first batches."""
+    loader = training_loader(measurement.census)
+    if loader is not None and loader.per_epoch and loader.num_batches:
+        return max(loader.per_epoch * breakdown.counted_steps / loader.num_batches, 1.0)
+    at = [
+        i
+        for i, r in enumerate(under_way(measurement.records, after_profiler=True))
+        if "epoch" in r.tags
+    ]
+    return (at[-1] - at[0]) / (len(at) - 1) if len(at) > 1 else None
+
+
+def _restart_excess(measurement: Measurement, breakdown: Breakdown) -> float:
+    """Of the measured wall time, whatever an epoch's length is."""
+    first, others = _waits(under_way(measurement.records))
+    if not first or not others or breakdown.wall_s <= 0:
+        return 0.0
+    median = float(np.median(others))
+    return math.fsum(max(wait - median, 0.0) for wait in first) / breakdown.wall_s
+
+
+def _late_share(measurement: Measurement, breakdown: Breakdown) -> float:
+    """What batches that came later than usual cost, of wall time: a longer queue hides at most that."""
+    _, others = _waits(under_way(measurement.records))
+    if not others or breakdown.wall_s <= 0:
+        return 0.0
+    usual = float(np.median(others))
+    return math.fsum(max(wait - usual, 0.0) for wait in others) / breakdown.wall_s
+
+
+def _waits(records: Sequence[StepRecord]) -> tuple[list[float], list[float]]:
+    """Seconds waited in the steps that began an epoch, and in all others."""
+
+    def wait(record: StepRecord) -> float:
+        return record.host.get("data_wait", 0.0)
+
+    steps = [record for record in records if record.host]
+    first = [wait(record) for record in steps if "epoch" in record.tags]
+    return first, [wait(record) for record in steps if "epoch" not in record.tags]

@@ -1,0 +1,90 @@
+"""Calls counted by kind and place, over the steps that count. Standard library alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hotloop.core.census import CallUse
+from hotloop.probe.attach.sites import Place, Sites
+
+Key = tuple[str, str, Place | None, bool | None, str | None]
+"""(kind, what, where, pageable, inside)"""
+Call = tuple[Key, float, int]
+"""(key, seconds, bytes)"""
+MAX_PLACES = 4000
+"""Code that is generated anew for every call would fill the memory."""
+
+
+@dataclass(slots=True)
+class Tally:
+    num: int = 0
+    seconds: float = 0.0
+    num_bytes: int = 0
+
+
+class CallBook:
+    """What the running step called, and, added by the writer's thread, what the counted steps called."""
+
+    def __init__(self) -> None:
+        self._step: list[Call] = []
+        self._whole: dict[Key, Tally] = {}
+
+    def add(
+        self,
+        kind: str,
+        what: str,
+        place: Place | None,
+        seconds: float,
+        num_bytes: int = 0,
+        *,
+        pageable: bool | None = None,
+        inside: str | None = None,
+    ) -> None:
+        """One call of this step."""
+        self._step.append(((kind, what, place, pageable, inside), seconds, num_bytes))
+
+    def take(self) -> list[Call]:
+        """The calls of the step that ends."""
+        calls, self._step = self._step, []
+        return calls
+
+    def count(self, calls: Iterable[Call]) -> None:
+        """They belong to a step that counts."""
+        for key, seconds, num_bytes in calls:
+            tally = self._whole.get(key)
+            if tally is None:
+                if len(self._whole) >= MAX_PLACES:
+                    continue
+                tally = self._whole[key] = Tally()
+            tally.num += 1
+            tally.seconds += seconds
+            tally.num_bytes += num_bytes
+
+    def clear(self) -> None:
+        """Forget the steps that counted."""
+        self._whole.clear()
+
+    def uses(self, kind: str, sites: Sites, *, at_most: int = 40) -> tuple[CallUse, ...]:
+        """The places where most time went."""
+        merged: dict[tuple[str, str | None, bool | None, str | None], Tally] = {}
+        for (own_kind, what, place, pageable, inside), tally in self._whole.items():
+            if own_kind != kind:
+                continue
+            into = merged.setdefault((what, sites.name(place), pageable, inside), Tally())
+            into.num += tally.num
+            into.seconds += tally.seconds
+            into.num_bytes += tally.num_bytes
+        uses: Iterable[CallUse] = (
+            CallUse(
+                what=what,
+                site=site,
+                num=tally.num,
+                seconds=tally.seconds,
+                num_bytes=tally.num_bytes or None,
+                pageable=pageable,
+                inside=inside,
+            )
+            for (what, site, pageable, inside), tally in merged.items()
+        )
+        return tuple(sorted(uses, key=lambda use: -use.seconds)[:at_most])

@@ -1,0 +1,235 @@
+"""When a step ends, told from what the script calls.
+
+- `optimizer`: with the update of the optimizer that carries the clock: the first to step, or, once
+  several are seen, the one that steps most rarely: their period is the step. Where its training is
+  over and another one has begun, the one that steps then.
+- `backward`: a script without any optimizer steps with each pass backward after a forward, or, where
+  no module ever goes forward, with each.
+- `forward`: without a pass backward either, with each outermost forward in grad mode.
+- `explicit`: where the script calls `hotloop.step()`, and nowhere else from then on.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from types import FrameType
+
+import torch
+
+from hotloop.probe.attach.sites import Place, caller
+from hotloop.probe.attach.watch import Watch
+from hotloop.probe.foreign_process import describe_optimizer, device_of, parameter_dtypes
+
+BACKWARDS_WITHOUT_UPDATE = 200
+"""So many with an optimizer that never steps: it does not update these parameters."""
+FORWARDS_WITHOUT_BACKWARD = 50
+MOST_UPDATES = 20
+"""Of the optimizer that steps most often, in one step; an even rarer one does something else."""
+DECIDED_BY = 5 * MOST_UPDATES
+"""Which of several optimizers carries the clock is settled after so many updates."""
+_STEP_FRAME = "Optimizer.profile_hook_step.<locals>.wrapper"
+
+
+class Boundary:
+    """Watches updates, passes backward and forward, and ends steps."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self.rule = "undecided"
+        self.optimizers_made = 0
+        self.described: str | None = None
+        self.constructed: Place | None = None
+        """Where the optimizer was, that is described."""
+        self.dtypes: tuple[str, ...] = ()
+        self.device = torch.device("cpu")
+        self._carrier: weakref.ref[torch.optim.Optimizer] | None = None
+        self._only: weakref.ref[torch.optim.Optimizer] | None = None
+        """The carrier, as long as no other one has stepped; `_num_only` are its updates."""
+        self._num_only = 0
+        self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._alone: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = (
+            weakref.WeakKeyDictionary()
+        )
+        """Updates of the others since the carrier's last."""
+        self._made: weakref.WeakKeyDictionary[torch.optim.Optimizer, Place | None] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._open: list[tuple[weakref.ref[torch.optim.Optimizer], int]] = []
+        self.backwards_seen = 0
+        self._backwards = 0
+        self._forwards = 0
+        self._went_forward = False
+        self._has_modules = False
+
+    def made(self, optimizer: torch.optim.Optimizer) -> None:
+        """It has been constructed."""
+        self.optimizers_made += 1
+        self._made[optimizer] = self._watch.sites.place(caller())
+
+    def before_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer's step begins. It may hold whole passes forward and backward (closures)."""
+        watch = self._watch
+        if not watch.here():
+            return
+        watch.hooks += 2  # this one, and the one after it
+        if self._open and self._is_open(optimizer) and _running_steps() < 2:
+            # The one before never ended: it raised. Else: a subclass that calls the step it overrides.
+            watch.clock.leave(self._open[0][1])
+            self._open.clear()
+        self._open.append((weakref.ref(optimizer), watch.enter("optimizer")))
+
+    def after_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """It has updated its parameters."""
+        watch = self._watch
+        if not watch.active:
+            return
+        if not watch.here():
+            if not watch.claimed:
+                self._updated(optimizer)  # training happens on another thread than the import
+            return
+        if self._open and self._open[-1][0]() is optimizer:
+            watch.leave(self._open.pop()[1])
+            if self._open and self._is_open(optimizer):
+                return  # the overriding step has not ended yet
+        if self.rule == "optimizer" and self._only is not None and self._only() is optimizer:
+            self._num_only += 1
+            watch.end_step()
+        else:
+            self._updated(optimizer)
+
+    def _drop_unfinished(self) -> None:
+        """An update that raised never ended; a closure's is under way."""
+        if not _running_steps():
+            self._watch.leave(self._open[0][1])
+            self._open.clear()
+
+    def _is_open(self, optimizer: torch.optim.Optimizer) -> bool:
+        return any(held() is optimizer for held, _ in self._open)
+
+    def went_backward(self) -> None:
+        """An outermost pass backward has ended."""
+        watch = self._watch
+        if self._open:
+            self._drop_unfinished()
+        watch.backwards += 1
+        self.backwards_seen += 1
+        self._forwards = 0
+        if self.rule in ("optimizer", "explicit"):
+            return
+        went_forward, self._went_forward = self._went_forward, False
+        if self.rule == "forward":
+            self._switch("backward", "forward passes were taken for steps, until one went backward")
+        if self.rule == "undecided":
+            self._backwards += 1
+            if self.optimizers_made and self._backwards < BACKWARDS_WITHOUT_UPDATE:
+                return
+            self.rule = "backward"
+            watch.notes.append("no optimizer of torch steps: a step ends with each pass backward")
+        if went_forward or not self._has_modules or not watch.step:
+            watch.end_step()
+
+    def went_forward(self, module: torch.nn.Module) -> None:
+        """An outermost forward in grad mode has ended."""
+        if self._open:
+            self._drop_unfinished()
+        self._went_forward = True
+        if not self._has_modules:
+            self._has_modules = True
+            if self.rule == "backward":
+                self._watch.restart("each pass backward was a step, until a module went forward")
+        if self.rule not in ("undecided", "forward") or _is_loss(module):
+            return
+        if self.rule == "undecided":
+            self._forwards += 1
+            if self._backwards or self._forwards < FORWARDS_WITHOUT_BACKWARD:
+                return
+            self.rule = "forward"
+            self._watch.notes.append("nothing goes backward: a step ends with each forward pass")
+        self._watch.end_step()
+
+    def explicit(self) -> None:
+        """The script says that a step ends here."""
+        if self.rule != "explicit":
+            if self._watch.step:
+                self._switch("explicit", "from its first call on, `hotloop.step()` ends the steps")
+            self.rule = "explicit"
+        self._watch.end_step()
+
+    def _updated(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.rule == "explicit":
+            self._describe(optimizer)
+            return
+        if self.rule in ("backward", "forward"):
+            self._switch(
+                "optimizer", f"{self.rule} passes were taken for steps, until an optimizer stepped"
+            )
+        self.rule = "optimizer"
+        carrier = self._carrier() if self._carrier is not None else None
+        if self._only is not None:
+            if carrier is not None:
+                self._updates[carrier] = self._num_only
+            self._only = None
+        elif carrier is None and not self._updates:
+            self._only = weakref.ref(optimizer)
+            self._num_only = 1
+        self._updates[optimizer] = self._updates.get(optimizer, 0) + 1
+        if carrier is None:
+            self._carrier, carrier = weakref.ref(optimizer), optimizer
+        elif carrier is not optimizer:
+            self._alone[optimizer] = self._alone.get(optimizer, 0) + 1
+        if carrier is not optimizer and self._is_rarer(optimizer, carrier):
+            self._carrier, carrier = weakref.ref(optimizer), optimizer
+            self._watch.restart(
+                "steps were counted by an optimizer that steps several times in one"
+            )
+        elif carrier is not optimizer and self._has_taken_over(optimizer):
+            self._carrier, carrier = weakref.ref(optimizer), optimizer
+            self._watch.tag("resumed")  # the step that ends here was many
+            self._watch.notes.append("one optimizer stepped no more, another one took over")
+        if carrier is optimizer:
+            if self._alone:
+                self._alone.clear()
+            self._describe(optimizer)
+            self._watch.end_step()
+
+    def _is_rarer(self, optimizer: torch.optim.Optimizer, carrier: torch.optim.Optimizer) -> bool:
+        """Whether it steps once where the carrier steps twice or more; decided early on."""
+        own = self._updates[optimizer]
+        return (
+            own >= 2
+            and self._alone[optimizer] == 1  # the carrier stepped in between
+            and 2 * own <= self._updates.get(carrier, 0) <= MOST_UPDATES * own
+            and self._watch.step <= DECIDED_BY
+        )
+
+    def _has_taken_over(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether it steps so often without the carrier that theirs can be no common period."""
+        return self._alone[optimizer] > MOST_UPDATES
+
+    def _describe(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.described is None:  # now: it may be gone when the census is written
+            self.described = describe_optimizer(optimizer)
+            self.constructed = self._made.get(optimizer)
+            self.dtypes = parameter_dtypes(optimizer)
+            self.device = device_of(optimizer)
+
+    def _switch(self, rule: str, why: str) -> None:
+        self.rule = rule
+        self._watch.restart(why)
+
+
+def _is_loss(module: torch.nn.Module) -> bool:
+    return isinstance(module, torch.nn.modules.loss._Loss)
+
+
+def _running_steps() -> int:
+    """How many optimizers' steps are under way on this thread, as its frames tell."""
+    frame: FrameType | None = sys._getframe(1)
+    found = 0
+    while frame is not None:
+        found += frame.f_code.co_qualname == _STEP_FRAME
+        frame = frame.f_back
+    return found

@@ -1,0 +1,82 @@
+"""Python's garbage collections, as they happen."""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import gc
+import sys
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+from hotloop.core.census import CollectionUse
+from hotloop.probe.attach.books import MAX_PLACES
+from hotloop.probe.attach.sites import Place, caller
+from hotloop.probe.attach.watch import Watch
+
+LEFT_AFTER_S = 0.001
+
+
+class Collecting:
+    """Counts collections of the steps that count, and tags those with a full one."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._began = 0.0
+        self.clear()
+
+    def clear(self) -> None:
+        self._num = self._num_full = 0
+        self._seconds = self._full_s = 0.0
+        self._places: Counter[Place] = Counter()
+
+    def install(self) -> None:
+        gc.callbacks.append(self._saw)
+        self._before = sys.unraisablehook
+        sys.unraisablehook = self._unraisable
+
+    def use(self) -> CollectionUse:
+        most = self._places.most_common(1)
+        return CollectionUse(
+            num=self._num,
+            seconds=self._seconds,
+            num_full=self._num_full,
+            full_s=self._full_s,
+            site=self._watch.sites.name(most[0][0]) if most else None,
+        )
+
+    def _unraisable(self, unraisable: Any) -> None:
+        """A signal that arrives while Python is in the callback raises there, and would be lost: raise it again."""
+        if unraisable.object != self._saw:
+            self._before(unraisable)
+            return
+        _thread.start_new_thread(_raise_again, (threading.get_ident(), unraisable.exc_type))
+
+    def _saw(self, phase: str, info: dict[str, int]) -> None:
+        watch = self._watch
+        if not watch.active:
+            return
+        if phase == "start":
+            self._began = time.perf_counter()
+            return
+        if info["generation"] == 2:
+            watch.tag("gc")
+        if not watch.counting:
+            return
+        seconds = time.perf_counter() - self._began
+        self._num += 1
+        self._seconds += seconds
+        if info["generation"] == 2:
+            self._num_full += 1
+            self._full_s += seconds
+            place = watch.sites.place(caller())
+            if place is not None and len(self._places) < MAX_PLACES:
+                self._places[place] += 1
+
+
+def _raise_again(thread: int, kind: type[BaseException]) -> None:
+    """In that thread, once it has left the callback: without the words, since only a class can be raised there."""
+    time.sleep(LEFT_AFTER_S)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))

@@ -1,0 +1,200 @@
+"""The device's time by torch's CUDA events: recorded where the host's phase changes, read steps later.
+
+Nothing here waits for the device, and nothing is asked while a graph is captured. Not yet run on a GPU.
+
+How idling is told. An event is recorded at each edge between the host's phases. The device comes to it
+once it has done what was submitted before, so between the events of two edges it does what the host
+submitted between those edges, and nothing else: what lies between them on its clock, it computed or idled.
+
+- In a phase that waits (data, sync, logging, saving) the host submits nothing: all of it is idling.
+  Around copies it is copying, around collectives communicating (the stream waits for them).
+- Elsewhere, at the later edge the event of the earlier one is queried. Where it has not passed, the
+  device was still at older work when all of the new work was there: it never idled between the two.
+- Where it has passed, the device may have idled from then on, up to the later edge: kernels came one by
+  one with gaps between them, or none came at all. Events cannot tell these apart, so that span is
+  `unknown`. What the device did after the later edge, it computed. When that edge was, on the device's
+  clock: an event on an empty queue passes at once, so the smallest difference of both clocks over the
+  events of a step is their offset. Where no queue was empty the offset comes out too large, and with it
+  `unknown`, never `idle`.
+
+`unknown` is the most that the device can have idled beyond `idle`. How much of it was kernels the judge
+tells from the seconds that the device was at work in a step, as torch's profiler saw them; else nobody.
+Work on other streams has no events here: a span in which another stream was current is `unknown` whole.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+UNKNOWN = "unknown"
+KINDS = {
+    "data_wait": "idle",
+    "sync": "idle",
+    "logging": "idle",
+    "checkpoint": "idle",
+    "host_to_device": "memcpy",
+    "grad_sync": "communication",
+    "eval": "compute",
+}
+"""Of phases that tell what the device does meanwhile; of the gaps between the kernels of an evaluation
+nothing is said."""
+MAX_EDGES = 64
+"""Of one step; an event costs the host about 2 us. What follows them is one span."""
+SHORTEST_S = 50e-6
+"""Two edges between which the host submits work may be one where they are so close."""
+MAX_WAITING = 256
+"""Steps whose events have not passed; a host so far ahead of its device is not timed by it."""
+
+
+@dataclass(slots=True)
+class Edge:
+    """Where one span ends and the next one begins."""
+
+    event: Any
+    host_s: float
+    drained: bool
+    """Here, the event of the edge before had passed."""
+    kind: str
+    """Of the span that begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStep:
+    """The events of one step, all on one stream."""
+
+    edges: Sequence[Edge]
+    """Two at least; the last is also the first one of the next step."""
+
+    def passed(self) -> bool:
+        """Whether the device has come to its end."""
+        # The last first: mostly it alone has not passed.
+        return all(edge.event.query() for edge in reversed(self.edges))
+
+    def seconds(self) -> dict[str, float]:
+        """By device phase, and `unknown`. Only once it has passed."""
+        first = self.edges[0].event
+        at = [0.0, *(first.elapsed_time(edge.event) / 1000.0 for edge in self.edges[1:])]
+        offset = min(own - edge.host_s for own, edge in zip(at, self.edges))
+        found = {"compute": 0.0, "communication": 0.0, "memcpy": 0.0, "idle": 0.0, UNKNOWN: 0.0}
+        for begin, edge, end, later in zip(at, self.edges, at[1:], self.edges[1:]):
+            length = max(end - begin, 0.0)
+            if edge.kind != UNKNOWN:
+                found[edge.kind] += length
+                continue
+            told = later.host_s + offset - begin if later.drained else 0.0
+            unknown = min(max(told, 0.0), length)
+            found[UNKNOWN] += unknown
+            found["compute"] += length - unknown
+        return found
+
+    def events(self) -> list[Any]:
+        """Those that no other step uses."""
+        return [edge.event for edge in self.edges[:-1]]
+
+
+class DeviceClock:
+    """Records events at the edges of phases. Raises nothing: after an error it is silent."""
+
+    def __init__(
+        self, device: torch.device, opened: Sequence[str], failed: Callable[[str], None]
+    ) -> None:
+        """opened: the phases that are open on the host's clock, outermost first; always the same list."""
+        self.device = device
+        self._opened = opened
+        self._failed = failed
+        self._pool: deque[Any] = deque()
+        self._edges: list[Edge] = []
+        self._stream: Any = None
+        self._full = False
+        self.active = True
+        self.own_s = 0.0
+        """What it cost the host so far."""
+
+    def enter(self) -> None:
+        """A phase has been opened."""
+        self._edge(len(self._opened))
+
+    def leave(self, depth: int) -> None:
+        """Those from `depth` on are about to be closed."""
+        self._edge(depth)
+
+    def is_free(self) -> bool:
+        """Whether the device may be asked anything: neither is a graph captured, nor another stream current."""
+        if torch.cuda.is_current_stream_capturing():
+            return False
+        return self._stream is None or self._current() == self._stream
+
+    def cut(self) -> DeviceStep | None:
+        """A step ends; `None` where it has no events: the first one, one that ends on another stream."""
+        if not self.active:
+            return None
+        start = time.perf_counter()
+        edges, self._edges, self._full = self._edges, [], False
+        last = None
+        try:
+            if not torch.cuda.is_current_stream_capturing():
+                stream = self._current()
+                if stream != self._stream:
+                    edges, self._stream = [], stream
+                last = self._recorded(edges, start, self._kind(len(self._opened)))
+        except Exception as error:  # noqa: BLE001 - an error of the device is the script's to see
+            self._fail(error)
+        self.own_s += time.perf_counter() - start
+        if last is None:
+            return None
+        self._edges = [last]
+        return DeviceStep((*edges, last)) if edges else None
+
+    def give_back(self, step: DeviceStep) -> None:
+        """Its events have been read."""
+        self._pool.extend(step.events())
+
+    def _kind(self, depth: int) -> str:
+        """Of what is open: inside a wait everything is part of that one."""
+        for phase in self._opened[:depth]:
+            kind = KINDS.get(phase)
+            if kind is not None:
+                return kind
+        return UNKNOWN
+
+    def _edge(self, depth: int) -> None:
+        if not self._edges or not self.active:
+            return
+        before, kind, now = self._edges[-1], self._kind(depth), time.perf_counter()
+        if self._full or (
+            kind == before.kind and (kind != UNKNOWN or now - before.host_s < SHORTEST_S)
+        ):
+            if kind != before.kind:
+                before.kind = UNKNOWN  # it goes on past this edge
+            return
+        try:
+            if len(self._edges) >= MAX_EDGES or not self.is_free():
+                self._full = len(self._edges) >= MAX_EDGES
+                before.kind = UNKNOWN
+            else:
+                self._edges.append(self._recorded(self._edges, now, kind))
+        except Exception as error:  # noqa: BLE001 - an error of the device is the script's to see
+            self._fail(error)
+        self.own_s += time.perf_counter() - now
+
+    def _recorded(self, edges: Sequence[Edge], now: float, kind: str) -> Edge:
+        drained = bool(edges) and bool(edges[-1].event.query())
+        event: Any = (
+            self._pool.popleft() if self._pool else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        )
+        event.record(self._stream)
+        return Edge(event, now, drained, kind)
+
+    def _current(self) -> Any:
+        return torch.cuda.current_stream(self.device)
+
+    def _fail(self, error: Exception) -> None:
+        self.active = False
+        self._edges = []
+        self._failed(f"no device times: {type(error).__name__}: {error}")

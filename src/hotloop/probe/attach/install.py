@@ -1,0 +1,180 @@
+"""Puts the probe into this process: every hook now, threads and files only once it has made a step."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hotloop
+from hotloop.probe.attach.boundary import Boundary
+from hotloop.probe.attach.collecting import Collecting
+from hotloop.probe.attach.compiling import Compiling
+from hotloop.probe.attach.cost import Cost
+from hotloop.probe.attach.device_calls import watch_device_calls, when_cuda_starts
+from hotloop.probe.attach.device_clock import DeviceClock
+from hotloop.probe.attach.device_seen import DeviceSeen
+from hotloop.probe.attach.evaluating import Evaluating
+from hotloop.probe.attach.fetching import watch_fetches
+from hotloop.probe.attach.loader_seen import LoaderSeen
+from hotloop.probe.attach.loading import Loading
+from hotloop.probe.attach.machine import Busy, seconds_since_start
+from hotloop.probe.attach.model import ModelSeen, planned_steps
+from hotloop.probe.attach.padding import Padding
+from hotloop.probe.attach.passes import watch_passes
+from hotloop.probe.attach.sampler import Sampler
+from hotloop.probe.attach.side_calls import watch_side_calls
+from hotloop.probe.attach.sites import caller
+from hotloop.probe.attach.summary import Parts
+from hotloop.probe.attach.untraced import keep_probe_untraced
+from hotloop.probe.attach.watch import Watch
+from hotloop.probe.attach.window import Window
+from hotloop.probe.attach.writer import Writer
+from hotloop.probe.foreign_process import end_process, refuse_untested_torch
+
+DIRECTORY_VARIABLE = "HOTLOOP_DOCTOR"
+STOP_VARIABLE = "HOTLOOP_DOCTOR_STOP"
+
+
+def install(directory: Path, *, stop_after: int | None = None) -> Watch:
+    """Hook this process. stop_after: end it after so many steps that count, and the profile.
+
+    Raises `TorchTooOld` for a torch that was not tested.
+    """
+    refuse_untested_torch()
+    watch = Watch(directory)
+    boundary = Boundary(watch)
+    evaluating = Evaluating(watch)
+    padding = Padding()
+    loading = Loading(watch, evaluating, _looks_at_batches(watch, padding))
+    cost = Cost(watch)
+    parts = Parts(
+        watch=watch,
+        boundary=boundary,
+        loading=loading,
+        sampler=Sampler(watch),
+        collecting=Collecting(watch),
+        padding=padding,
+        window=Window(watch, after_counted=stop_after),
+        busy=Busy(),
+        model=ModelSeen(),
+        device=DeviceSeen(),
+        cost=cost,
+    )
+    writer = Writer(parts)
+    watch.at_boundary = _at_boundary(parts, Compiling(watch))
+    watch.after_boundary = _after_boundary(parts, writer, stop_after)
+    _hook(parts, evaluating)
+    keep_probe_untraced()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: _forked(watch, writer))
+    atexit.register(watch.guarded, writer.finish)
+    return watch
+
+
+def install_from_environment() -> Watch | None:
+    """`install` with what the doctor asked for; `None` in a process that should not be watched."""
+    directory = os.environ.get(DIRECTORY_VARIABLE)
+    if not directory:
+        return None
+    stop = os.environ.get(STOP_VARIABLE)
+    return install(Path(directory), stop_after=int(stop) if stop else None)
+
+
+def _hook(parts: Parts, evaluating: Evaluating) -> None:
+    watch, loading = parts.watch, parts.loading
+    watch_passes(
+        watch,
+        parts.boundary,
+        evaluating,
+        saw_forward=_looks_at_forward(watch, parts.padding, parts.model),
+        saw_eval=loading.went_without_gradients,
+        saw_backward=loading.went_backward,
+    )
+    loading.install()
+    watch_fetches(watch.directory, loading.fetched_here)
+    watch_side_calls(watch)
+    when_cuda_starts(lambda: watch.tried(watch_device_calls, watch))
+    parts.window.install()
+    parts.collecting.install()
+    hotloop._step_ended = lambda: watch.guarded(_explicit, watch, parts.boundary)
+
+
+def _explicit(watch: Watch, boundary: Boundary) -> None:
+    if watch.active and (watch.here() or not watch.claimed):
+        boundary.explicit()
+
+
+def _at_boundary(parts: Parts, compiling: Compiling) -> Callable[[], None]:
+    watch, window = parts.watch, parts.window
+
+    def at_boundary() -> None:
+        if not window.over:
+            watch.tried(window.at_boundary)
+        watch.tried(compiling.at_boundary)
+
+    return at_boundary
+
+
+def _after_boundary(parts: Parts, writer: Writer, stop_after: int | None) -> Callable[[], None]:
+    watch, window, busy = parts.watch, parts.window, parts.busy
+
+    def after_boundary() -> None:
+        if not window.over or watch.profiling:
+            watch.tried(window.after_boundary)
+        if not watch.begun:
+            _begin(parts, writer)
+        if watch.counting and not busy.began:  # from here on it is one that trains
+            busy.look()
+            watch.tried(parts.device.first_counted)
+        if stop_after is not None and watch.counted_steps >= stop_after and window.over:
+            writer.finish(stopped=True)
+            end_process()
+
+    return after_boundary
+
+
+def _begin(parts: Parts, writer: Writer) -> None:
+    """After the first step: threads, and what the probe costs."""
+    cost, watch = parts.cost, parts.watch
+    watch.begun = watch.not_to_count = True
+    if parts.boundary.device.type == "cuda":
+        watch.device = DeviceClock(parts.boundary.device, watch.clock.opened, watch.notes.append)
+        watch.tried(parts.device.began, parts.boundary.device)
+    parts.model.start_s = seconds_since_start()
+    parts.model.planned_steps = watch.tried(planned_steps, caller())
+    cost.measure()
+    cost.threads += [lambda: parts.sampler.cpu_s, lambda: writer.cpu_s]
+    parts.sampler.start()
+    writer.start()
+
+
+def _forked(watch: Watch, writer: Writer) -> None:
+    if watch.claimed:
+        writer.forked()
+    watch.forked()
+
+
+def _looks_at_batches(watch: Watch, padding: Padding) -> Callable[[Any, LoaderSeen], None]:
+    def look(batch: Any, seen: LoaderSeen) -> None:
+        if not seen.evaluates:
+            padding.from_loader = True
+            padding.look(batch, seen.site(watch.sites) if padding.looks_next else None)
+
+    return look
+
+
+def _looks_at_forward(
+    watch: Watch, padding: Padding, model: ModelSeen
+) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], None]:
+    """The model that is called, and where no loader gives batches, its arguments."""
+
+    def look(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        model.called(module, args, kwargs)
+        if not padding.from_loader:
+            place = watch.sites.place(caller()) if padding.looks_next else None
+            padding.look([*args, kwargs], place)
+
+    return look

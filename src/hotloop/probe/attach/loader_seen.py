@@ -1,0 +1,236 @@
+"""One data loader, as it was seen: its arguments, and the times of its batches."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, default_collate
+
+from hotloop.core.census import LoaderUse
+from hotloop.probe.attach.fetching import Fetched
+from hotloop.probe.attach.sites import Place, Sites
+
+KEPT = 10_000
+"""Times per loader; of a long run, the newest."""
+LOOK_EVERY = 64
+"""Sizes of batches are looked at for the first 8, then at every one in so many."""
+
+
+class LoaderSeen:
+    """Everything that was iterated at one place, over a loader made at one place."""
+
+    def __init__(self, use: LoaderUse, place: Place | None, *, default_collate: bool) -> None:
+        self._use = use
+        self._default_collate = default_collate
+        self._place = place
+        self.trains = False
+        self.evaluates = False
+        self.iterated = False
+        self.num_epochs = 0
+        self._construction_s = 0.0
+        self._first = False
+        self._draws: bool | None = None
+        self.clear()
+
+    def site(self, sites: Sites) -> str:
+        """Where it was made."""
+        return sites.name(self._place) or "?"
+
+    def clear(self) -> None:
+        """Forget the times."""
+        self._num = 0
+        self._waits: deque[float] = deque(maxlen=KEPT)
+        self._fetches: deque[Fetched] = deque(maxlen=KEPT)
+        self._early: deque[Fetched] = deque(maxlen=KEPT)
+        self._pins: deque[float] = deque(maxlen=KEPT)
+        self._starts: deque[float] = deque(maxlen=KEPT)
+        self._sizes: deque[int] = deque(maxlen=256)
+        self._looked = 0
+
+    def began_epoch(self, loader: DataLoader[Any], seconds: float) -> None:
+        """It was asked for an iterator, and gave it after `seconds`."""
+        self.iterated = True
+        self.num_epochs += 1
+        self._construction_s = seconds
+        self._first = True
+
+    def gave(self, batch: Any, waited: float, *, counting: bool) -> None:
+        """It was asked for a batch, and gave it after `waited` seconds."""
+        if self._first:
+            self._first = False
+            if self.num_epochs > 1:
+                self._starts.append(self._construction_s + waited)
+        elif counting:
+            self._waits.append(waited)
+        if counting:
+            self._num += 1
+        self._looked += 1
+        if self._looked <= 8 or self._looked % LOOK_EVERY == 0:
+            self._sizes.append(num_bytes(batch))
+
+    def fetched(self, fetched: Fetched, *, counting: bool) -> None:
+        """Making one batch took so long."""
+        (self._fetches if counting else self._early).append(fetched)
+        if fetched[3] is not None:
+            self._draws = bool(self._draws) or fetched[3]
+
+    def pinned(self, seconds: float, *, counting: bool) -> None:
+        """Pinning one batch took so long, in the process that trains."""
+        if counting:
+            self._pins.append(seconds)
+
+    def samples_of(self, batch: Any) -> int:
+        """Samples in a batch that torch's loader put together; 0 where it did not."""
+        size = self._use.batch_size
+        if size is None:
+            return 0
+        if not self._default_collate:
+            return size
+        first = first_tensor(batch)  # the last batch of an epoch may be smaller
+        return first.shape[0] if first is not None and first.dim() else size
+
+    def use(self, sites: Sites) -> LoaderUse:
+        """As the census has it."""
+        waits = sorted(self._waits)
+        fetches = list(self._fetches) or list(self._early)
+        wall = sum(each[0] for each in fetches)
+        in_main = not self._use.num_workers
+        values: dict[str, Any] = {name: getattr(self._use, name) for name in LoaderUse.__slots__}
+        values |= {
+            "site": self.site(sites),
+            "trains": self.trains,
+            "num_batches": self._num,
+            "num_epochs": self.num_epochs,
+            "batch_bytes": round(median(self._sizes)) if self._sizes else None,
+            "wait_s": median(waits) if waits else None,
+            "wait_p99_s": waits[min(len(waits) - 1, int(0.99 * len(waits)))] if waits else None,
+            "fetch_s": median(each[0] for each in fetches) if fetches else None,
+            "collate_s": median(each[2] for each in fetches) if fetches else None,
+            "pin_s": median(self._pins) if self._pins else None,
+            "fetch_cpu_fraction": sum(each[1] for each in fetches) / wall if wall else None,
+            "epoch_start_s": median(self._starts) if self._starts else None,
+            "draws_random": self._draws if in_main else None,
+        }
+        return LoaderUse(**values)
+
+
+def describe(loader: DataLoader[Any], place: Place | None, sites: Sites) -> LoaderSeen:
+    """What its arguments say."""
+    dataset = loader.dataset
+    kind = type(innermost_dataset(dataset))
+    collate = loader.collate_fn
+    iterable = isinstance(dataset, IterableDataset)
+    method = next(
+        (
+            found
+            for name in (("__iter__",) if iterable else ("__getitems__", "__getitem__"))
+            if (found := getattr(kind, name, None)) is not None
+        ),
+        None,
+    )
+    use = LoaderUse(
+        site="?",
+        trains=False,
+        dataset=kind.__qualname__,
+        dataset_site=sites.of_callable(method) if method else None,
+        collate_site=sites.of_callable(collate) if sites.is_own_callable(collate) else None,
+        iterable=iterable,
+        in_memory=holds_its_data(dataset),
+        num_workers=loader.num_workers,
+        batch_size=loader.batch_size,
+        pin_memory=loader.pin_memory,
+        persistent_workers=loader.persistent_workers,
+        prefetch_factor=loader.prefetch_factor,
+        num_batches=0,
+        batch_bytes=None,
+        wait_s=None,
+        wait_p99_s=None,
+        fetch_s=None,
+        collate_s=None,
+        pin_s=None,
+        fetch_cpu_fraction=None,
+        num_epochs=0,
+        epoch_start_s=None,
+        per_epoch=None if iterable else _length(loader),
+    )
+    return LoaderSeen(use, place, default_collate=collate is default_collate)
+
+
+def innermost_dataset(dataset: Any) -> Any:
+    """What torch's own `Subset` stands for."""
+    while isinstance(dataset, torch.utils.data.Subset):
+        dataset = dataset.dataset
+    return dataset
+
+
+def holds_its_data(dataset: Any) -> bool | None:
+    """Whether its samples lie in memory as tensors or arrays; `None` where that can not be seen."""
+    dataset = innermost_dataset(dataset)
+    if isinstance(dataset, torch.utils.data.TensorDataset):
+        return True
+    if isinstance(dataset, torch.utils.data.ConcatDataset):
+        found = {holds_its_data(each) for each in dataset.datasets[:8]}
+        return found.pop() if len(found) == 1 else None
+    try:
+        values, length = list(vars(dataset).values()), len(dataset)
+    except TypeError:
+        return None
+    return True if any(_num_rows(value) >= max(2, length) for value in values) else None
+
+
+def _num_rows(value: Any) -> int:
+    """Rows of a tensor or array, or of a list that begins with one; memory maps lie on disk."""
+    rows = None
+    if isinstance(value, (list, tuple)) and value:
+        value, rows = value[0], len(value)
+        if isinstance(value, (list, tuple)) and value:
+            value = value[0]
+    if not isinstance(value, torch.Tensor) and type(value).__name__ != "ndarray":
+        return 0
+    if rows is not None:
+        return rows
+    return int(value.shape[0]) if len(value.shape) else 0
+
+
+def _length(loader: DataLoader[Any]) -> int | None:
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def tensors(batch: Any, depth: int = 4) -> list[torch.Tensor]:
+    """The tensors in nested dicts, lists and objects that hold some."""
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    if depth == 0:
+        return []
+    if isinstance(batch, dict) or hasattr(batch, "items"):
+        values = list(batch.values()) if hasattr(batch, "values") else []
+    elif isinstance(batch, (list, tuple)):
+        values = list(batch[:64])
+    else:
+        return []
+    return [tensor for value in values for tensor in tensors(value, depth - 1)]
+
+
+def first_tensor(batch: Any) -> torch.Tensor | None:
+    """The first one, without looking at the others."""
+    for _ in range(4):
+        if isinstance(batch, torch.Tensor):
+            return batch
+        if isinstance(batch, (list, tuple)) and batch:
+            batch = batch[0]
+        elif hasattr(batch, "values"):
+            batch = next(iter(batch.values()), None)
+        else:
+            return None
+    return None
+
+
+def num_bytes(batch: Any) -> int:
+    """Of all its tensors."""
+    return sum(each.numel() * each.element_size() for each in tensors(batch))

@@ -1,0 +1,201 @@
+"""Hooks around data loaders: how long the training waited, for which loader, and what that one is."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import pin_memory as torch_pinning
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from hotloop.core.census import LoaderUse
+from hotloop.probe import entry
+from hotloop.probe.attach.evaluating import Evaluating
+from hotloop.probe.attach.fetching import Fetched
+from hotloop.probe.attach.loader_seen import LoaderSeen, describe
+from hotloop.probe.attach.sites import Place, caller, line_of
+from hotloop.probe.attach.watch import Watch
+
+SawBatch = Callable[[Any, LoaderSeen], None]
+
+
+class Loading:
+    """The loaders of this process, by where they are made and iterated."""
+
+    def __init__(self, watch: Watch, evaluating: Evaluating, saw_batch: SawBatch) -> None:
+        self._watch = watch
+        self._evaluating = evaluating
+        self._saw_batch = saw_batch
+        self._made: weakref.WeakKeyDictionary[Any, Place | None] = weakref.WeakKeyDictionary()
+        self._iterators: weakref.WeakKeyDictionary[Any, LoaderSeen] = weakref.WeakKeyDictionary()
+        self._seen: dict[tuple[Any, ...], list[tuple[Callable[[], Any], LoaderSeen]]] = {}
+        """By place and settings; one each for the datasets that are alive at the same time."""
+        self._seeds: dict[int, LoaderSeen] = {}
+        self._current: LoaderSeen | None = None
+        self._pinning = False
+        self._fetched: list[LoaderSeen] = []
+        """With gradients enabled, since the last pass of any kind."""
+        self._looked_at: list[LoaderSeen] = []
+        """The same before it, where that pass was without gradients."""
+
+    def install(self) -> None:
+        """Hook torch's loader."""
+        entry.around_call(DataLoader, "__init__", self._make)
+        entry.around_call(DataLoader, "__iter__", self._iterate)
+        entry.around_call(_BaseDataLoaderIter, "__next__", self._advance)
+        entry.around_call(torch_pinning, "pin_memory", self._pin)
+
+    def fetched_here(self, fetched: Fetched) -> None:
+        """This process made a batch by itself."""
+        if self._current is not None and self._watch.here():
+            self._current.fetched(fetched, counting=self._watch.counting)
+
+    def fetched_elsewhere(self, seed: int, fetched: Fetched) -> None:
+        """A worker made one."""
+        seen = self._seeds.get(seed)
+        if seen is not None:
+            seen.fetched(fetched, counting=True)
+
+    def went_backward(self) -> None:
+        """What was fetched since the last pass trains; or before it, where a teacher looked first."""
+        for seen in self._fetched or self._looked_at:
+            seen.trains, seen.evaluates = True, False
+        self._fetched, self._looked_at = [], []
+
+    def went_without_gradients(self) -> None:
+        """A forward without gradients: one loader that was fetched, and never trained, evaluates.
+
+        Several at once are the two halves of a training batch, of which one is labelled just now.
+        """
+        if not self._fetched:
+            return
+        if len(self._fetched) == 1 and not self._fetched[0].trains:
+            self._fetched[0].evaluates = True
+        self._fetched, self._looked_at = [], self._fetched
+
+    def uses(self) -> tuple[LoaderUse, ...]:
+        """For the census; may be called from another thread."""
+        sites = self._watch.sites
+        return tuple(seen.use(sites) for seen in self._all() if seen.iterated)
+
+    def clear(self) -> None:
+        """Forget what was counted."""
+        for seen in self._all():
+            seen.clear()
+
+    def _all(self) -> list[LoaderSeen]:
+        return [seen for kept in list(self._seen.values()) for _, seen in list(kept)]
+
+    def _of_dataset(self, key: tuple[Any, ...], dataset: Any) -> LoaderSeen | None:
+        """The same dataset's; or that of one which is gone, and which this one replaces."""
+        kept = self._seen.get(key, [])
+        for number, (held, seen) in enumerate(kept):
+            if held() is dataset:
+                return seen
+            if held() is None and number == len(kept) - 1:
+                kept[number] = (_weakly(dataset), seen)
+                return seen
+        return None
+
+    def _make(self, original: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        original(loader, *args, **kwargs)
+        if self._watch.active:
+            self._watch.tried(self._note_made, loader)
+
+    def _note_made(self, loader: Any) -> None:
+        self._made[loader] = self._watch.sites.place(caller(2))
+
+    def _iterate(self, original: Any, loader: Any) -> Any:
+        watch = self._watch
+        depth = watch.enter("data_wait" if torch.is_grad_enabled() else "eval")
+        if depth < 0:
+            return original(loader)
+        start = time.perf_counter()
+        try:
+            iterator = original(loader)
+        finally:
+            watch.leave(depth)
+        watch.tried(self._note_epoch, loader, iterator, time.perf_counter() - start)
+        return iterator
+
+    def _note_epoch(self, loader: Any, iterator: Any, seconds: float) -> None:
+        made = self._made.get(loader)
+        dataset = getattr(loader, "dataset", None)
+        workers = loader.num_workers
+        place = self._watch.sites.place(caller(2))
+        # By line: the interpreter moves within a line's instructions once it has specialized them.
+        key = (_line(made), _line(place), type(dataset), workers, loader.batch_size)
+        seen = self._of_dataset(key, dataset)
+        if seen is None:
+            seen = describe(loader, made or place, self._watch.sites)
+            self._seen.setdefault(key, []).append((_weakly(dataset), seen))
+        seen.began_epoch(loader, seconds)
+        if seen.trains and seen.num_epochs > 1:
+            self._watch.tag("epoch")
+        seed = getattr(iterator, "_base_seed", None)
+        if workers and isinstance(seed, int):
+            self._seeds[seed] = seen
+        self._iterators[iterator] = seen
+
+    def _advance(self, original: Any, iterator: Any) -> Any:
+        watch = self._watch
+        if not watch.here():
+            return original(iterator)
+        seen = self._iterators.get(iterator)
+        evaluates = not torch.is_grad_enabled() or (seen is not None and seen.evaluates)
+        before, self._current = self._current, seen
+        depth = watch.enter("eval" if evaluates else "data_wait")
+        if evaluates:
+            self._evaluating.begin()
+        start = time.perf_counter()
+        try:
+            batch = original(iterator)
+        finally:
+            self._current = before
+            watch.leave(depth)
+            if evaluates:
+                self._evaluating.end()
+        if seen is not None:
+            watch.tried(self._note_batch, seen, batch, time.perf_counter() - start)
+        return batch
+
+    def _pin(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """A batch made in this process is pinned by it, too. Calls itself for what is inside the batch.
+
+        Only with an accelerator: not yet run on a GPU.
+        """
+        seen = self._current
+        if seen is None or self._pinning or not self._watch.here():
+            return original(*args, **kwargs)
+        self._pinning = True
+        start = time.perf_counter()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._pinning = False
+            seen.pinned(time.perf_counter() - start, counting=self._watch.counting)
+
+    def _note_batch(self, seen: LoaderSeen, batch: Any, waited: float) -> None:
+        watch = self._watch
+        seen.gave(batch, waited, counting=watch.counting)
+        if torch.is_grad_enabled() and not seen.evaluates:
+            watch.samples += seen.samples_of(batch)
+        if torch.is_grad_enabled() and seen not in self._fetched:
+            self._fetched.append(seen)
+        self._saw_batch(batch, seen)
+
+
+def _weakly(dataset: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(dataset)
+    except TypeError:  # a list, for one: not to be told from others
+        return lambda: None
+
+
+def _line(place: Place | None) -> tuple[CodeType, int] | None:
+    return None if place is None else (place[0], line_of(*place))

@@ -1,0 +1,169 @@
+"""Hooks around the passes of a step: forward, evaluation, backward, update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hotloop.probe import entry
+from hotloop.probe.attach.boundary import Boundary
+from hotloop.probe.attach.evaluating import Evaluating
+from hotloop.probe.attach.watch import Watch
+
+_OUTERMOST = frozenset({"unattributed", "optimizer"})
+"""Inside which a module call is a pass of its own. Elsewhere it is part of what is open: a block
+that is computed again in `backward`, a transform in a dataset."""
+
+
+def _evaluates(module: Any) -> str:
+    return "eval"
+
+
+LOOKS = 256
+EVERY = 16
+"""What the model is given is looked at in so many steps, then in one of so many: shapes that come up
+later are rare."""
+
+
+def _nothing() -> None:
+    """Of an outermost call there is nothing more to know."""
+
+
+def watch_passes(
+    watch: Watch,
+    boundary: Boundary,
+    evaluating: Evaluating,
+    *,
+    saw_forward: Callable[[Any, tuple[Any, ...], dict[str, Any]], None],
+    saw_eval: Callable[[], None],
+    saw_backward: Callable[[], None],
+) -> None:
+    """Hook this process. saw_forward: gets the arguments of outermost forwards in grad mode."""
+
+    def went_forward(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        if evaluating.passes:
+            evaluating.over()
+        if watch.step < LOOKS or watch.step % EVERY == 0:
+            watch.tried(saw_forward, module, args, kwargs)
+        boundary.went_forward(module)
+
+    evaluating.saw_eval = saw_eval
+    _watch_forward(watch, went_forward, evaluating)
+    _watch_backward(watch, boundary, evaluating, saw_backward)
+    entry.before_step(lambda optimizer: watch.guarded(boundary.before_update, optimizer))
+    entry.after_step(lambda optimizer: watch.guarded(boundary.after_update, optimizer))
+    entry.around_call(torch.optim.Optimizer, "__init__", _making(watch, boundary))
+
+
+def _watch_forward(
+    watch: Watch, done: Callable[[torch.nn.Module, Any, Any], None], evaluating: Evaluating
+) -> None:
+    """done: told of each outermost forward in grad mode, and its arguments."""
+    original = torch.nn.Module.__call__
+    call = watched_call(
+        watch,
+        original,
+        without_gradients=evaluating.phase_of,
+        begin=evaluating.begin,
+        end=evaluating.end,
+        done=done,
+    )
+    # Put where `entry.around_call` would: but with one frame, since every submodule passes here.
+    # While tracing, dynamo takes it for the original: it is loaded later.
+    call.__wrapped__ = original  # type: ignore[attr-defined]
+    call.__qualname__ = original.__qualname__
+    call.__module__ = original.__module__
+    torch.nn.Module.__call__ = call  # type: ignore[method-assign]
+
+
+def watched_call(
+    watch: Watch,
+    original: Callable[..., Any],
+    *,
+    without_gradients: Callable[[Any], str] = _evaluates,
+    begin: Callable[[], None] = _nothing,
+    end: Callable[[], None] = _nothing,
+    done: Callable[[Any, Any, Any], None] | None = None,
+) -> Callable[..., Any]:
+    """`Module.__call__` on the clock.
+
+    without_gradients: the phase of an outermost one without. begin, end: around those that evaluate.
+    """
+    opened = watch.clock.opened
+    is_compiling = torch.compiler.is_compiling
+    grad_enabled = torch.is_grad_enabled
+    # What torch's own does, without its frame: a model may use up the depth that Python allows.
+    is_torchs = original is getattr(torch.nn.Module, "_wrapped_call_impl", None)
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return original(self, *args, **kwargs)
+        if opened[-1] not in _OUTERMOST:
+            watch.passed += 1
+            if is_torchs and self._compiled_call_impl is None:
+                return self._call_impl(*args, **kwargs)
+            return original(self, *args, **kwargs)
+        grad = grad_enabled()
+        phase = "forward" if grad else without_gradients(self)
+        depth = watch.enter(phase)
+        if depth < 0:
+            return original(self, *args, **kwargs)
+        if phase == "eval":
+            begin()
+        try:
+            result = original(self, *args, **kwargs)
+        finally:
+            watch.leave(depth)
+        if phase == "eval":
+            end()
+        elif grad and done is not None:
+            watch.guarded(done, self, args, kwargs)
+        return result
+
+    return __call__
+
+
+def _watch_backward(
+    watch: Watch, boundary: Boundary, evaluating: Evaluating, saw_backward: Callable[[], None]
+) -> None:
+    read = torch._C.TensorBase.item
+
+    def backward(original: Any, *args: Any, **kwargs: Any) -> Any:
+        if watch.clock.innermost in ("backward", "data_wait"):
+            return original(*args, **kwargs)
+        depth = watch.enter("backward")
+        if depth < 0:
+            return original(*args, **kwargs)
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            watch.leave(depth)
+        watch.guarded(_after_backward, args)
+        return result
+
+    def _after_backward(args: tuple[Any, ...]) -> None:
+        if evaluating.passes:
+            evaluating.over()
+        loss = args[0] if args else None
+        # On a device it would have to be waited for.
+        if isinstance(loss, torch.Tensor) and loss.is_cpu and loss.numel() == 1:
+            value = read(loss)
+            if isinstance(value, (int, float)):  # no complex number
+                watch.losses.append(value)
+        saw_backward()
+        boundary.went_backward()
+
+    entry.around_method(torch.Tensor, "backward", backward)
+    entry.around_call(torch.autograd, "backward", backward)
+
+
+def _making(watch: Watch, boundary: Boundary) -> Callable[..., Any]:
+    def making(original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(optimizer, *args, **kwargs)
+        if watch.active:
+            watch.tried(boundary.made, optimizer)
+        return result
+
+    return making

@@ -1,0 +1,120 @@
+"""A thread that looks where the stepping thread is, 25 times a second.
+
+A sample is a phase, the innermost line of the user's own code, and what that line was calling. Its
+own cost is measured by the thread's CPU clock: while it runs, the script's Python does not.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from threading import Thread
+from types import CodeType
+
+from hotloop.core.census import LineUse
+from hotloop.probe.attach.sites import line_of, module_of
+from hotloop.probe.attach.watch import Watch
+
+EVERY_S = 0.04
+SHOWN = 60
+PROBE = "hotloop.probe"
+"""What a line was calling where the probe itself was at work in it, outside every phase."""
+
+_WORKING = frozenset({Watch.guarded.__code__, Watch.tried.__code__})
+
+Key = tuple[str, CodeType, int, CodeType]
+"""(phase, the user's code, the instruction there, the innermost code)"""
+
+
+class Sampler:
+    """Counts samples by step until it is known whether the step counts."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._stopped = False
+        self._thread: Thread | None = None
+        self._pending: dict[int, Counter[Key]] = {}
+        self._whole: Counter[Key] = Counter()
+        self._total = 0
+        self.cpu_s = 0.0
+        self.num = 0
+
+    def start(self) -> None:
+        self._thread = Thread(target=self._run, name="hotloop-sampler", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def close_step(self, step: int, *, counted: bool) -> None:
+        """From the writer's thread, for each closed step: keep its samples, or drop them."""
+        samples = self._pending.pop(step, None)
+        if samples and counted:
+            self._whole.update(samples)
+            self._total += sum(samples.values())
+
+    def clear(self) -> None:
+        self._pending.clear()
+        self._whole.clear()
+        self._total = 0
+
+    @property
+    def counted(self) -> int:
+        """Samples of the steps that count."""
+        return self._total
+
+    def lines(self) -> tuple[LineUse, ...]:
+        """Where most samples fell."""
+        if not self._total:
+            return ()
+        sites = self._watch.sites
+        merged: Counter[tuple[str, str, str, str | None]] = Counter()
+        for (phase, code, instruction, inner), number in self._whole.items():
+            site = f"{sites.short(code.co_filename)}:{line_of(code, instruction)}"
+            if inner in _WORKING:
+                inside: str | None = PROBE
+            else:
+                inside = None if inner is code else f"{module_of(inner)}.{inner.co_qualname}"
+            merged[phase, site, code.co_qualname, inside] += number
+        return tuple(
+            LineUse(
+                phase=phase,
+                site=site,
+                function=function,
+                fraction=number / self._total,
+                inside=inside,
+            )
+            for (phase, site, function, inside), number in merged.most_common(SHOWN)
+        )
+
+    def _run(self) -> None:
+        try:
+            while self._watch.active and not self._stopped:
+                time.sleep(EVERY_S)  # not an event's wait: that costs ten times as much
+                self._sample()
+                self.cpu_s = time.thread_time()
+                self.num += 1
+        except Exception as error:  # noqa: BLE001 - never a traceback on the script's stderr
+            self._watch.note_now(f"the sampler failed: {type(error).__name__}: {error}")
+
+    def _sample(self) -> None:
+        watch = self._watch
+        frame = sys._current_frames().get(watch.thread)
+        if frame is None:
+            return
+        step, phase = watch.step, watch.clock.innermost
+        sites = watch.sites
+        working = None
+        while frame is not None and sites.is_probe(frame.f_code):
+            if frame.f_code in _WORKING:
+                working = frame.f_code
+            frame = frame.f_back
+        place = sites.place(frame)
+        if frame is None or place is None:
+            return
+        counter = self._pending.get(step)
+        if counter is None:
+            counter = self._pending[step] = Counter()
+        inner = working if working and phase == "unattributed" else frame.f_code
+        counter[phase, place[0], place[1], inner] += 1

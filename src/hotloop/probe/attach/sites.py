@@ -1,0 +1,156 @@
+"""Whose code a frame is, and how a place is named: `file:line`. Standard library alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path, PurePath
+from types import CodeType, FrameType
+from typing import Any
+
+Place = tuple[CodeType, int]
+"""A code object and the instruction in it: turned into a line only when it is written down."""
+
+_LIBRARY_PARTS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_GENERATED = f"{os.sep}torchinductor_"
+"""Begins the name of the directory in which torch keeps the code that it compiled."""
+_OWN = tuple(
+    str(path.parents[2]) + os.sep for path in (Path(__file__), Path(__file__).resolve())
+)  # both: the package may be reached through a link
+
+
+class Sites:
+    """Tells the user's own code from libraries: what is not installed, and the program that was started."""
+
+    def __init__(self) -> None:
+        paths = sysconfig.get_paths()
+        self._stdlib = tuple(
+            os.path.realpath(paths[name]) + os.sep for name in ("stdlib", "platstdlib")
+        )
+        try:
+            self._start = os.getcwd() + os.sep  # noqa: PTH109
+        except OSError:  # it has been removed
+            self._start = os.sep
+        self._known: dict[str, bool] = {}
+        self._main: str | None = None
+
+    def own(self, code: CodeType) -> bool:
+        """Whether this is the user's own code."""
+        name = code.co_filename
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = self._is_own(name)
+        return known
+
+    def _is_own(self, name: str) -> bool:
+        if name.startswith("<"):
+            # `python -c`; elsewhere such names are of generated code
+            return name == "<string>" and not hasattr(sys.modules.get("__main__"), "__file__")
+        if name.startswith(_OWN) or _GENERATED in name:
+            return False
+        path = os.path.realpath(name)
+        if path.startswith(_OWN):
+            return False
+        if self._main is None:
+            file = getattr(sys.modules.get("__main__"), "__file__", None)
+            self._main = os.path.realpath(file) if file else ""
+        if path == self._main:
+            return True
+        if _installed(path) or path.startswith(self._stdlib):
+            # `python -m package`: the program itself is installed, and it is the user's.
+            return _installed(self._main) and path.startswith(_package_of(self._main))
+        return True
+
+    def is_probe(self, code: CodeType) -> bool:
+        """Whether this is the probe itself."""
+        return code.co_filename.startswith(_OWN)
+
+    def place(self, frame: FrameType | None) -> Place | None:
+        """The innermost place in the user's own code, from `frame` outward; of any code where there is none."""
+        first = frame
+        while frame is not None:
+            if self.own(frame.f_code):
+                return frame.f_code, frame.f_lasti
+            frame = frame.f_back
+        return (first.f_code, first.f_lasti) if first is not None else None
+
+    def name(self, place: Place | None) -> str | None:
+        """`train.py:42`: relative to where the script was started, where it lies below."""
+        if place is None:
+            return None
+        code, instruction = place
+        return f"{self.short(code.co_filename)}:{line_of(code, instruction)}"
+
+    def short(self, path: str) -> str:
+        """`path`, relative to where the script was started where it lies below."""
+        path = os.path.abspath(path) if not path.startswith("<") else path  # noqa: PTH100
+        return path.removeprefix(self._start)
+
+    def of_callable(self, function: Any) -> str | None:
+        """Where a function, or a class's method, is written; `None` for what has no Python source."""
+        code = _code_of(function)
+        return f"{self.short(code.co_filename)}:{code.co_firstlineno}" if code else None
+
+    def is_own_callable(self, function: Any) -> bool:
+        """Whether it is written in the user's own code."""
+        code = _code_of(function)
+        return code is not None and self.own(code)
+
+
+def line_of(code: CodeType, instruction: int) -> int:
+    """The source line of an instruction."""
+    for start, end, line in code.co_lines():
+        if start <= instruction < end and line is not None:
+            return line
+    return code.co_firstlineno
+
+
+def module_of(code: CodeType) -> str:
+    """`torch.nn.functional` of installed code; of other code the file alone, or the package that it begins."""
+    path = code.co_filename
+    for part in _LIBRARY_PARTS:
+        _, found, below = path.rpartition(part)
+        if found:
+            return below.removesuffix(".py").removesuffix(f"{os.sep}__init__").replace(os.sep, ".")
+    pure = PurePath(path)
+    return pure.parent.name if pure.stem == "__init__" else pure.stem
+
+
+def caller(depth: int = 1) -> FrameType | None:
+    """The frame that called into this package: the first one outside of it."""
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back
+    return frame
+
+
+def inside(frame: FrameType | None) -> str | None:
+    """`module.function` of the innermost frame that is not torch's."""
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "?")
+        if module != "torch" and not module.startswith("torch."):
+            return f"{module}.{frame.f_code.co_name}"
+        frame = frame.f_back
+    return None
+
+
+def _code_of(function: Any) -> CodeType | None:
+    """Of a function, a bound method, a partial, or an object that is called."""
+    function = getattr(function, "__func__", function)
+    function = getattr(function, "func", function)  # functools.partial
+    code = getattr(function, "__code__", None)
+    if code is None and not isinstance(function, type):
+        call = vars(type(function)).get("__call__")
+        code = getattr(call, "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+def _installed(path: str) -> bool:
+    return any(part in path for part in _LIBRARY_PARTS)
+
+
+def _package_of(main: str) -> str:
+    """The directory of the program's package; of a console script, the script alone."""
+    directory = os.path.dirname(main)  # noqa: PTH120
+    return directory + os.sep if _installed(directory + os.sep) else main

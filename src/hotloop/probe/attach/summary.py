@@ -1,0 +1,121 @@
+"""The census of a process under watch, put together from what each part saw."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from hotloop.core.census import Census
+from hotloop.probe.attach.boundary import Boundary
+from hotloop.probe.attach.collecting import Collecting
+from hotloop.probe.attach.compiling import compile_seconds, recompiles
+from hotloop.probe.attach.cost import Cost
+from hotloop.probe.attach.device_seen import DeviceSeen
+from hotloop.probe.attach.loading import Loading
+from hotloop.probe.attach.machine import Busy, usable_cpus
+from hotloop.probe.attach.model import ModelSeen
+from hotloop.probe.attach.operators import Seen
+from hotloop.probe.attach.padding import Padding
+from hotloop.probe.attach.sampler import Sampler
+from hotloop.probe.attach.watch import Watch
+from hotloop.probe.attach.window import Window
+from hotloop.probe.foreign_process import compiler_counts
+from hotloop.probe.memory import host_peak_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Everything that watches one process."""
+
+    watch: Watch
+    boundary: Boundary
+    loading: Loading
+    sampler: Sampler
+    collecting: Collecting
+    padding: Padding
+    window: Window
+    busy: Busy
+    cost: Cost
+    model: ModelSeen
+    device: DeviceSeen
+
+    def clear(self) -> None:
+        """What was taken for steps was none."""
+        self.sampler.clear()
+        self.collecting.clear()
+        self.loading.clear()
+        self.busy.clear()
+        self.watch.calls.clear()
+
+
+def census_of(parts: Parts) -> Census:
+    """What was seen so far. From the writer's thread, or at the end."""
+    watch, boundary, window = parts.watch, parts.boundary, parts.window
+    calls, sites = watch.calls, watch.sites
+    compiled, num_graphs, num_breaks = compiler_counts()
+    num_recompiles, reasons = recompiles()
+    seen = window.seen or Seen()
+    on_device = boundary.device.type != "cpu"
+    counted = watch.counted_steps
+    looked = ["loaders", "saves", "logs", "evaluations", "lines"]
+    looked += ["copies", "syncs"] if on_device else []
+    looked += ["operators"] if window.seen is not None else []
+    notes = [*watch.notes, *([] if window.seen is not None else [window.why_not])]
+    return Census(
+        device=str(boundary.device),
+        num_threads=torch.get_num_threads(),
+        matmul_dtypes=seen.matmul_dtypes,
+        parameter_dtypes=boundary.dtypes,
+        attention=seen.attention,
+        optimizer=boundary.described,
+        optimizer_site=sites.name(boundary.constructed),
+        num_ranks=_num_ranks(),
+        compiled=compiled,
+        num_graphs=num_graphs,
+        num_graph_breaks=num_breaks,
+        num_recompiles=num_recompiles,
+        compile_s=compile_seconds(),
+        host_peak_bytes=host_peak_bytes(),
+        clock_read_s=parts.cost.read_s,
+        cpus=usable_cpus(),
+        cpu_busy=parts.busy.cpus(),
+        microbatches=watch.counted_backwards / counted if counted else None,
+        profiled_step_s=window.step_s,
+        profiled_busy_s=seen.busy_s,
+        profiled_communication_s=seen.communication_s,
+        start_s=parts.model.start_s,
+        planned_steps=parts.model.planned_steps,
+        parallel=parts.model.parallel,
+        input_shapes=parts.model.input_shapes,
+        channels_last=parts.model.channels_last,
+        device_uuid=parts.device.uuid,
+        alloc_retries=parts.device.alloc_retries,
+        device_allocated_bytes=parts.device.allocated_bytes,
+        device_reserved_bytes=parts.device.reserved_bytes,
+        device_memory_bytes=parts.device.memory_bytes,
+        cudnn_benchmark=torch.backends.cudnn.benchmark if on_device else None,
+        loaders=parts.loading.uses(),
+        copies=calls.uses("copies", sites),
+        syncs=calls.uses("syncs", sites),
+        saves=calls.uses("saves", sites),
+        logs=calls.uses("logs", sites),
+        evaluations=calls.uses("evaluations", sites),
+        lines=parts.sampler.lines(),
+        num_samples=parts.sampler.counted,
+        operators=seen.operators,
+        collections=parts.collecting.use(),
+        padding=parts.padding.use(sites),
+        recompile_reasons=reasons,
+        seen=tuple(looked),
+        notes=tuple(notes),
+    )
+
+
+def _num_ranks() -> int:
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_world_size()
+    given = os.environ.get("WORLD_SIZE", "1")
+    return int(given) if given.isascii() and given.isdigit() else 1

@@ -1,0 +1,269 @@
+"""One process under watch: its clock, the step that is running, and what is known of each closed one.
+
+Everything here runs on the thread that steps, and never raises: what fails inside is noted, and the
+script goes on unwatched.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from threading import get_ident
+from types import CodeType
+from typing import Any
+
+import torch
+
+from hotloop.probe.attach.books import CallBook
+from hotloop.probe.attach.closed import ClosedStep
+from hotloop.probe.attach.device_clock import MAX_WAITING, DeviceClock, DeviceStep
+from hotloop.probe.attach.sites import Sites
+from hotloop.probe.phases import PhaseClock
+
+WARMUP_STEPS = 10
+WARMUP_S = 30.0
+"""Steps that take seconds are warm sooner: after this long, and `SHORTEST_WARMUP` of them."""
+SHORTEST_WARMUP = 3
+NOT_UNDER_WAY = frozenset({"warmup", "compile", "resumed", "profiled"})
+"""Tags of steps that say nothing about a training that is under way."""
+
+
+class Watch:
+    """What the hooks share. `active` is cleared for good in a process that is not, or no longer, watched."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.active = True
+        self.claimed = False
+        self.begun = False
+        """The threads run."""
+        self.rank = "0"
+        self.thread = get_ident()
+        self.clock = PhaseClock()
+        self.sites = Sites()
+        self.calls = CallBook()
+        self.step = 0
+        self.counted_steps = 0
+        self.passed = 0
+        """Calls of modules inside others in this step: passed through, at a cost."""
+        self.hooks = 0
+        """Calls by torch before and after updates in this step."""
+        self.counting = False
+        """Whether the step that is running is neither warm-up nor profiled."""
+        self.profiling = False
+        self.evaluates = False
+        """Passes that evaluate have been seen, and nothing of training since."""
+        self.tags: list[str] = []
+        self.closed: deque[ClosedStep | None] = deque()
+        """For the writer; `None`: the steps so far were none, throw them away."""
+        self.samples = 0
+        self.losses: list[float] = []
+        self.backwards = 0
+        self.counted_backwards = 0
+        self.savers: set[CodeType] = set()
+        """The user's functions that saved something."""
+        self.at_boundary: Callable[[], None] = _nothing
+        """Called at the end of each step, before it is closed."""
+        self.after_boundary: Callable[[], None] = _nothing
+        self.device: DeviceClock | None = None
+        """Set once training is seen to happen on one that has a clock of its own."""
+        self._waiting: deque[tuple[ClosedStep, DeviceStep | None]] = deque()
+        self.notes: list[str] = []
+        self._first_end: float | None = None
+        self._missing: set[str] = set()
+        self._at_work = False
+        self.own_s = 0.0
+        """CPU seconds of the probe's own work on this thread, clock reads left out, so far."""
+        self.not_to_count = False
+        """The work that is being done belongs to no step that counts."""
+
+    def enter(self, phase: str) -> int:
+        """Open a phase; -1 where this call is not timed: another thread, a child, not watched."""
+        if not self.active or get_ident() != self.thread:
+            return -1
+        depth = self.clock.enter(phase)
+        if self.device is not None:
+            self.device.enter()
+        return depth
+
+    def leave(self, depth: int) -> None:
+        """Close what `enter` opened, and what was left open inside."""
+        if depth >= 0 and self.active:
+            if self.device is not None:
+                self.device.leave(depth)
+            self.clock.leave(depth)
+
+    def here(self) -> bool:
+        """Whether this thread is the one that steps, in a process under watch."""
+        return self.active and get_ident() == self.thread
+
+    def tag(self, name: str) -> None:
+        """Mark the step that is running."""
+        if name not in self.tags:
+            self.tags.append(name)
+
+    def guarded(self, action: Callable[..., Any], *arguments: Any) -> Any:
+        """Do it; the script must go on whatever happens in here, without the probe if need be."""
+        if self._at_work:
+            return action(*arguments)  # the one around it looks out
+        self._at_work = True
+        start = time.thread_time()
+        try:
+            return action(*arguments)
+        except Exception as error:  # noqa: BLE001
+            self.failed(error, getattr(action, "__qualname__", "?"))
+            return None
+        finally:
+            self._worked(start)
+
+    def tried(self, action: Callable[..., Any], *arguments: Any) -> Any:
+        """As `guarded`, for what the rest can do without: noted the first time, the probe goes on."""
+        outermost, self._at_work = not self._at_work, True
+        start = time.thread_time() if outermost else 0.0
+        try:
+            return action(*arguments)
+        except Exception as error:  # noqa: BLE001
+            name = getattr(action, "__qualname__", "?")
+            if name not in self._missing:
+                self._missing.add(name)
+                self.note_now(f"not seen: {name}: {type(error).__name__}: {error}")
+            return None
+        finally:
+            if outermost:
+                self._worked(start)
+
+    def _worked(self, start: float) -> None:
+        self._at_work = False
+        if not self.not_to_count:
+            self.own_s += time.thread_time() - start
+        self.not_to_count = False
+
+    def failed(self, error: BaseException, doing: str) -> None:
+        """Note it and let go of the process."""
+        self.active = False
+        self.note_now(f"the probe failed in {doing}: {type(error).__name__}: {error}")
+
+    def note_now(self, text: str) -> None:
+        """A line in the sidecar directory, at once."""
+        try:
+            with (self.directory / "notes.txt").open("a", encoding="utf-8") as file:
+                file.write(text + "\n")
+        except OSError:
+            pass
+
+    def end_step(self) -> None:
+        """The step that is running ends now, whatever is open."""
+        if not self.active or not (self._may_step() if not self.claimed else self.here()):
+            return
+        self.at_boundary()
+        wall_s, host, reads = self.clock.cut_step()
+        if self.profiling or self.step < WARMUP_STEPS:
+            self._tag_unlike()
+        counted = not self.tags or NOT_UNDER_WAY.isdisjoint(self.tags)
+        if counted:
+            self.counted_steps += 1
+            self.counted_backwards += self.backwards
+        device = self.device
+        own_s = self.own_s + (device.own_s if device is not None else 0.0)
+        closed = ClosedStep(
+            self.step, wall_s, host, self.samples, self.losses, self.calls.take(), device is not None,
+            reads, self.passed, self.hooks, own_s, tuple(self.tags), counted,
+        )  # fmt: skip
+        if device is None:
+            self.closed.append(closed)
+        else:
+            self._waiting.append((closed, device.cut()))
+            self.release()
+        self.step += 1
+        self.samples = self.backwards = self.passed = self.hooks = 0
+        self.tags, self.losses = [], []
+        self.counting = not self.profiling and not self._warming_up()
+        self.after_boundary()
+
+    def release(self, *, all_of_them: bool = False) -> None:
+        """Hand the writer the steps whose events the device has passed; at the end also the others."""
+        waiting, device = self._waiting, self.device
+        # A query while a graph is captured would spoil it, and the training with it.
+        asks = device is not None and bool(self.tried(device.is_free))
+        while waiting:
+            closed, events = waiting[0]
+            if events is not None and device is not None:
+                passed = self.tried(events.passed) if asks else False
+                if passed:
+                    closed.device = self.tried(events.seconds)
+                    device.give_back(events)
+                elif passed is False and not all_of_them and len(waiting) < MAX_WAITING:
+                    return
+            waiting.popleft()
+            self.closed.append(closed)
+
+    def set_profiling(self, *, on: bool) -> None:
+        """From this step on, or no longer, a profiler is at work."""
+        self.profiling = on
+        self.not_to_count = True
+        self.counting = not on and not self._warming_up()
+
+    def restart(self, why: str) -> None:
+        """What was taken for steps was none: forget them, and count anew from the step that is running."""
+        self._waiting.clear()
+        self.closed.append(None)
+        self.step = self.counted_steps = self.counted_backwards = 0
+        self._first_end = None
+        self.calls.take()
+        self.counting = False
+        self.notes.append(why)
+
+    def forked(self) -> None:
+        """In a child of fork: it may be the one that trains only if its parent had not begun to."""
+        if self.claimed:
+            self.active = False
+        self.thread = get_ident()
+        self.clock.restart()
+
+    def _tag_unlike(self) -> None:
+        if self._warming_up():
+            self.tag("warmup")
+        if self.profiling:
+            self.tag("profiled")
+        if self._first_end is None:
+            self._first_end = time.monotonic()
+
+    def _warming_up(self) -> bool:
+        if self.step >= WARMUP_STEPS:
+            return False
+        if self.step < SHORTEST_WARMUP or self._first_end is None:
+            return True
+        return time.monotonic() - self._first_end < WARMUP_S
+
+    def _may_step(self) -> bool:
+        """One process per rank is watched: the first that makes a step, on the thread that makes it."""
+        if self.claimed:
+            return get_ident() == self.thread
+        if get_ident() != self.thread:
+            self.thread = get_ident()
+            self.clock.restart()
+        self.rank = _rank()
+        try:
+            with (self.directory / f"claim-{self.rank}").open("x") as file:
+                file.write(str(os.getpid()))
+        except OSError:
+            self.active = False
+            return False
+        self.claimed = True
+        return True
+
+
+def _rank() -> str:
+    """As the process group says, else as the launcher does."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return str(distributed.get_rank())
+    rank = os.environ.get("RANK", "0")
+    return rank if rank.isascii() and rank.isdigit() else "0"
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""

@@ -1,0 +1,191 @@
+"""A few steps under torch's profiler: tagged `profiled`, never counted, never while the script profiles."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import _utils_internal
+from torch.torch_version import TorchVersion
+
+from hotloop.probe import entry
+from hotloop.probe.attach.operators import Seen, summed
+from hotloop.probe.attach.watch import Watch
+
+FIRST_STEP = 41
+"""Not a round number: there scripts evaluate and save. Once only: kineto may crash when it is used again."""
+SLOW_AFTER_S = 60.0
+"""Of a script whose steps take seconds, from the first step that comes so late, `SOONEST` at least."""
+SOONEST = 12
+STEPS = 3
+LONG_STEP_S = 0.25
+"""One such step holds enough operations; three could take many seconds to sum."""
+_LOG_LEVEL = "KINETO_LOG_LEVEL"
+
+
+class Window:
+    """Opens and closes at boundaries, on the thread that steps: a profiler belongs to its thread."""
+
+    def __init__(self, watch: Watch, *, after_counted: int | None) -> None:
+        self._watch = watch
+        self._after_counted = after_counted
+        self._began_at = time.monotonic()
+        self._profiler: Any = None
+        self._own = False
+        self._left = 0
+        self._captured = False
+        self._since = 0.0
+        self.over = False
+        self.seen: Seen | None = None
+        self.step_s: float | None = None
+        self.why_not = f"no profile: the script made fewer than {FIRST_STEP + STEPS} steps"
+
+    def install(self) -> None:
+        """Know of it when the script profiles."""
+        entry.around_call(torch.autograd.profiler.profile, "__init__", self._making)
+        entry.around_call(torch.profiler.profile, "__init__", self._making)
+        entry.around_call(torch.cuda.CUDAGraph, "capture_begin", self._captures)
+
+    def after_boundary(self) -> None:
+        """A step has begun: open, if it is time."""
+        watch = self._watch
+        if self.over:
+            if watch.profiling:
+                watch.set_profiling(on=False)
+            return
+        if self._profiler is not None or not self._is_time() or _is_capturing():
+            return
+        if self._crashes_on_graphs():
+            self._give_up("no profile: the script uses CUDA graphs, which this CUDA cannot profile")
+            return
+        if threading.current_thread() is not threading.main_thread():
+            # It could not be ended there when the interpreter ends, and would crash it.
+            self._give_up("no profile: the script trains on another thread than its first")
+            return
+        if torch._C._autograd._profiler_enabled():
+            self._give_up("no profile: the script profiles itself")
+            return
+        watch.set_profiling(on=True)
+        self._left = STEPS
+        self._own = True
+        try:
+            self._profiler = torch.autograd.profiler.profile(
+                use_device="cuda" if _on_cuda() else None, record_shapes=True
+            )
+            with _silent_kineto():
+                self._profiler.__enter__()
+        finally:
+            self._own = False
+        self._since = time.perf_counter()
+
+    def at_boundary(self) -> None:
+        """A step is about to end: close after the last one. Summing still belongs to it."""
+        if self._profiler is None or _is_capturing():  # to close it waits for the device
+            return
+        self._left -= 1
+        seconds = time.perf_counter() - self._since
+        num = STEPS - self._left
+        if self._left and seconds < num * LONG_STEP_S:
+            return
+        self._close()
+        if self._profiler is not None:
+            self.step_s = seconds / num
+            device = self._watch.device
+            self.seen = summed(
+                self._profiler.kineto_results.events(),
+                num,
+                device_index=device.device.index if device is not None else None,
+            )
+            self._profiler = None
+        self.over = True
+
+    def abandon(self) -> None:
+        """The script ends inside the window: a profiler at work would crash the interpreter's ending."""
+        if self._profiler is not None and self._watch.here():
+            self._close()
+            self._profiler = None
+        self.over = True
+
+    def _is_time(self) -> bool:
+        step = self._watch.step
+        if self._after_counted is not None:
+            return self._watch.counted_steps >= self._after_counted
+        return step >= FIRST_STEP or (
+            step >= SOONEST and time.monotonic() - self._began_at > SLOW_AFTER_S
+        )
+
+    def _captures(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        self._captured = True
+        return original(*args, **kwargs)
+
+    def _crashes_on_graphs(self) -> bool:
+        """What `torch.profiler.profile` works around by environment variables that the script would see.
+
+        With CUDA before 12.6, or where torch was built not to allow it, a profiler that starts again
+        after a graph was captured crashes the process.
+        """
+        if not _on_cuda() or not (self._captured or _inductor_captures()):
+            return False
+        version = torch.version.cuda
+        old = version is not None and TorchVersion(version) < "12.6"
+        allowed = getattr(
+            _utils_internal, "profiler_allow_cudagraph_cupti_lazy_reinit_cuda12", lambda: True
+        )
+        return old or not allowed()
+
+    def _close(self) -> None:
+        try:
+            self._profiler.__exit__(None, None, None)
+        except RuntimeError as error:
+            self._give_up(f"no profile: {error}")
+
+    def _give_up(self, why: str) -> None:
+        self.over, self._profiler, self.why_not = True, None, why
+
+    def _making(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._own and self._watch.active and not self.over:
+            self._watch.tried(self._script_profiles)
+        return original(*args, **kwargs)
+
+    def _script_profiles(self) -> None:
+        """Two profilers at once are an error in the script: ours goes."""
+        if self._profiler is not None:
+            self._close()
+        self._give_up("no profile: the script profiles itself")
+
+
+def _on_cuda() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def _is_capturing() -> bool:
+    return _on_cuda() and torch.cuda.is_current_stream_capturing()
+
+
+def _inductor_captures() -> bool:
+    """As `torch.profiler.profile` asks; where inductor was never loaded nobody can have set it."""
+    config = sys.modules.get("torch._inductor.config")
+    return config is not None and bool(config.triton.cudagraphs)
+
+
+@contextmanager
+def _silent_kineto() -> Iterator[None]:
+    """Its library reads its log level once, when it is first used; its lines would be on the script's stderr.
+
+    So they are missing there, too, when the script begins to profile after this.
+    """
+    before = os.environ.get(_LOG_LEVEL)
+    os.environ[_LOG_LEVEL] = "99"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(_LOG_LEVEL, None)
+        else:
+            os.environ[_LOG_LEVEL] = before

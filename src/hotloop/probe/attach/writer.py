@@ -1,0 +1,170 @@
+"""The sidecar files of one rank, written by a thread: what was flushed stays, however the script ends.
+
+Files are opened for each write: a script that becomes a daemon closes every descriptor it finds, and
+one that is used again would be somebody else's file.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import platform
+import time
+from pathlib import Path
+from threading import Event, Lock, Thread
+
+import torch
+
+from hotloop.probe.attach.closed import ClosedStep
+from hotloop.probe.attach.fetching import fetch_file, read_fetches
+from hotloop.probe.attach.summary import Parts, census_of
+
+FIRST_AFTER_S = 0.1
+STEPS_EVERY_S = 1.0
+CENSUS_EVERY_S = 10.0
+LOOK_EVERY_S = 3.0
+
+
+class Writer:
+    """Appends records, replaces the census, and says at the end that it is the end."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._watch = parts.watch
+        self._stop = Event()
+        self._lock = Lock()
+        self._thread: Thread | None = None
+        self._fetched_to = 0
+        self._census_at = self._looked_at = 0.0
+        self._census_every_s = 4 * FIRST_AFTER_S
+        self._done = False
+        self.cpu_s = 0.0
+
+    def start(self) -> None:
+        """Once this process is the one of its rank."""
+        self._thread = Thread(target=self._run, name="hotloop-writer", daemon=True)
+        self._thread.start()
+
+    def finish(self, *, stopped: bool = False) -> None:
+        """Write what is left; does nothing in a process that made no step, or the second time."""
+        watch = self._watch
+        if not self._done and not watch.claimed and watch.active:
+            self._write_idle()
+        if self._done or not watch.claimed or self._thread is None:
+            return
+        self._done = True
+        self._stop.set()
+        watch.tried(self._parts.window.abandon)
+        self._parts.sampler.stop()
+        watch.tried(lambda: watch.release(all_of_them=True))
+        with self._lock:
+            self._append()
+            self._write_census()
+            self._write_clock(finished=True, stopped=stopped)
+        if self._fetched_to:
+            fetch_file(watch.directory, os.getpid()).unlink(missing_ok=True)
+
+    def forked(self) -> None:
+        """In a child: the parent's files are its own, and a lock may be held by nobody."""
+        self._done = True
+        self._lock = Lock()
+
+    def _run(self) -> None:
+        try:
+            with self._lock:
+                self._write_clock(finished=False)
+            wait_s = FIRST_AFTER_S  # a script may end within a second, and not by itself
+            while not self._stop.wait(wait_s) and self._watch.active:
+                wait_s = min(2 * wait_s, STEPS_EVERY_S)
+                with self._lock:
+                    if not self._done:
+                        self._tick()
+                self.cpu_s = time.thread_time()
+        except Exception as error:  # noqa: BLE001 - never a traceback on the script's stderr
+            self._watch.note_now(f"the writer failed: {type(error).__name__}: {error}")
+
+    def _tick(self) -> None:
+        if self._append() and time.monotonic() - self._census_at > self._census_every_s:
+            self._write_census()
+            self._census_every_s = min(3 * self._census_every_s, CENSUS_EVERY_S)
+
+    def _append(self) -> bool:
+        """Append the records of the steps that closed; whether there were any."""
+        watch, sampler = self._watch, self._parts.sampler
+        path = watch.directory / f"steps-{watch.rank}.jsonl"
+        steps: list[ClosedStep] = []
+        while watch.closed:
+            step = watch.closed.popleft()
+            if step is None:
+                steps.clear()
+                path.unlink(missing_ok=True)
+                self._parts.clear()
+            else:
+                steps.append(step)
+        lines: list[str] = []
+        for step, extra_reads in zip(steps, self._parts.cost.extra_reads(steps)):
+            lines.append(step.record(extra_reads).to_json() + "\n")
+            sampler.close_step(step.step, counted=step.counted)
+            if step.counted:
+                watch.calls.count(step.calls)
+        found, self._fetched_to = read_fetches(
+            fetch_file(watch.directory, os.getpid()), self._fetched_to
+        )
+        for seed, fetched in found:
+            self._parts.loading.fetched_elsewhere(seed, fetched)
+        if not lines:
+            return False
+        if self._parts.busy.began and (
+            self._done or time.monotonic() - self._looked_at > LOOK_EVERY_S
+        ):
+            self._parts.busy.look()  # reads a file for each thread
+            self._looked_at = time.monotonic()
+        with path.open("a", encoding="utf-8") as file:
+            file.write("".join(lines))
+        return True
+
+    def _write_census(self) -> None:
+        self._census_at = time.monotonic()
+        self._replace(f"census-{self._watch.rank}.json", census_of(self._parts).to_mapping())
+
+    def _write_clock(self, *, finished: bool, stopped: bool = False) -> None:
+        on_cuda = self._parts.boundary.device.type == "cuda"
+        self._replace(
+            f"clock-{self._watch.rank}.json",
+            {
+                "finished": finished,
+                "stopped": stopped,
+                "steps": self._watch.step,
+                "boundary": self._parts.boundary.rule,
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "cuda": torch.version.cuda if on_cuda else None,
+                "device_name": self._parts.device.name,
+                "compute_capability": self._parts.device.capability,
+                "pid": os.getpid(),
+                "notes": list(self._watch.notes),
+            },
+        )
+
+    def _write_idle(self) -> None:
+        """Of a process that used torch and made no step: what it did instead."""
+        self._done = True
+        boundary = self._parts.boundary
+        if multiprocessing.parent_process() is not None and not boundary.backwards_seen:
+            return  # a loader's worker
+        self._replace(
+            f"idle-{os.getpid()}.json",
+            {
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+                "backwards": boundary.backwards_seen,
+                "optimizers": boundary.optimizers_made,
+            },
+        )
+
+    def _replace(self, name: str, values: dict[str, object]) -> None:
+        path: Path = self._watch.directory / name
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(values), encoding="utf-8")
+        os.replace(temporary, path)

@@ -1,0 +1,151 @@
+"""The one owner of each entry point of torch, and of others, that is watched in a foreign process.
+
+An *around* is `around(original, *args, **kwargs)`: it calls `original` with the rest and returns what
+that returned. Several may watch one entry point; the newest is outermost.
+
+- `around_method`: methods of tensors. A plain function there would break the graphs of compiled
+  models; a descriptor that hands out the original while a compiler traces does not.
+- `around_call`: functions of modules and methods of classes. A plain function: whoever patches them
+  for a while (`torch.fx` does it to `Module.__call__`) reads it and puts the same back.
+- `before_step`, `after_step`: of every optimizer.
+
+Needs the standard library and torch alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import torch
+from torch._compile import _disable_dynamo
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from hotloop.probe.foreign_process import keep_untraced
+
+Around = Callable[..., Any]
+OptimizerHook = Callable[[torch.optim.Optimizer], None]
+
+
+class WatchedMethod:
+    """Stands in for a method; hands out the original while a compiler is tracing."""
+
+    def __init__(
+        self, original: Any, around: Around, applies: Callable[[Any], bool] | None = None
+    ) -> None:
+        self.original = original
+        self._around = around
+        self._applies = applies
+
+    def __get__(self, holder: Any, owner: type | None = None) -> Any:
+        if holder is None or torch.compiler.is_compiling():
+            return self.original.__get__(holder, owner)
+        if self._applies is not None and not self._applies(holder):
+            return self.original.__get__(holder, owner)
+        return functools.partial(self._around, self.original, holder)
+
+    def add(self, around: Around) -> None:
+        """Watch it with another one, outside those before it, wherever any of them applies."""
+        inner = self._around
+
+        def both(original: Any, *args: Any, **kwargs: Any) -> Any:
+            return around(functools.partial(inner, original), *args, **kwargs)
+
+        _untraced(both, around)
+        self._around = both
+
+
+class WatchedBuiltin:
+    """Stands in for a function written in C: no descriptor, so that as an attribute of a class it binds nobody."""
+
+    def __init__(self, original: Any, around: Around) -> None:
+        _untraced(WatchedBuiltin.__call__, around)
+        self._original = original
+        self._around = around
+        self.__name__ = original.__name__
+        self.__qualname__ = original.__qualname__
+        self.__module__ = original.__module__
+        self.__doc__ = original.__doc__
+        for kept in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
+            if original in kept:
+                kept.add(self)  # programs ask whether a function is in there
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return self._original(*args, **kwargs)
+        return self._around(self._original, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def __repr__(self) -> str:
+        return repr(self._original)
+
+    def __reduce__(self) -> str:
+        return str(self.__name__)
+
+
+def around_method(
+    owner: type, name: str, around: Around, *, applies: Callable[[Any], bool] | None = None
+) -> None:
+    """Watch a method of `owner`, where `applies(holder)`; the rest costs no frame."""
+    # A whole training step that is compiled breaks its graph at `loss.backward()` and calls it from
+    # within: dynamo would start over on these frames, and never come to an end.
+    _untraced(WatchedMethod.__get__, around, *([applies] if applies else []))
+    found = vars(owner).get(name)
+    if isinstance(found, WatchedMethod):
+        found.add(around)
+    else:
+        setattr(owner, name, WatchedMethod(getattr(owner, name), around, applies))
+
+
+def around_call(owner: Any, name: str, around: Around) -> None:
+    """Watch a function of a module, or a method of a class; what is traced calls the original."""
+    original = getattr(owner, name)
+    if isinstance(original, (BuiltinFunctionType, WatchedBuiltin)):
+        setattr(owner, name, WatchedBuiltin(original, around))
+        return
+
+    @functools.wraps(original)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return original(*args, **kwargs)
+        return around(original, *args, **kwargs)
+
+    _untraced(watched, around)
+    setattr(owner, name, watched)
+
+
+def before_step(hook: OptimizerHook) -> None:
+    """Call `hook` before every update by any optimizer."""
+    register_optimizer_step_pre_hook(step_hook(hook))
+
+
+def after_step(hook: OptimizerHook) -> None:
+    """Call `hook` after every update by any optimizer."""
+    register_optimizer_step_post_hook(step_hook(hook))
+
+
+def step_hook(hook: OptimizerHook) -> Any:
+    """`hook`, as torch calls its global ones."""
+
+    def stepped(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        hook(optimizer)
+
+    # Not traced: inside a compiled `optimizer.step` a traced clock would be read once, while tracing.
+    # It costs no graph and no memory: constructing any optimizer has loaded dynamo already, and its
+    # step has a graph break of its own here.
+    return _disable_dynamo(stepped)
+
+
+def _untraced(*functions: Any) -> None:
+    for function in functions:
+        function = getattr(function, "__func__", function)
+        if isinstance(function, FunctionType):
+            keep_untraced(function)

@@ -1,0 +1,206 @@
+"""Somebody's own command, examined: what holds it back, in words."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+from hotloop.core.command_run import CommandRun, describe_end, signal_name
+from hotloop.core.judgement import Diagnosis
+from hotloop.report import numbers
+from hotloop.report.headline import cause
+from hotloop.report.numbers import percent
+
+NO_STEPS = (
+    "a step was looked for at the end of an optimizer's `step`, else at a `backward` or a forward "
+    "with gradients. Where a loop does all this in its own way, one line at the end of its body says "
+    "it: `import hotloop; hotloop.step()`"
+)
+
+NOT_ATTACHED = (
+    "nothing of it was recorded: it imported no torch, or did so in an interpreter that does not read "
+    "PYTHONPATH (`-I`, `-E`, `-S`, `env -i`), or it ended at once (`os._exit`)"
+)
+NOT_WRITTEN = "it made at least one step, and ended before its steps were written"
+ENDED_BEFORE = (
+    "it ended before anything of it was recorded: whether it used torch by then is not known"
+)
+
+
+def examined_answer(run: CommandRun, diagnosis: Diagnosis | None, *, num_steps: int) -> str:
+    """The sentence a reader came for; `num_steps` is how many it rests on."""
+    end = _end(run)
+    if diagnosis is None or not num_steps:
+        seen = diagnosis.steps.warmup if diagnosis is not None else 0
+        what = (
+            "No step was recorded"
+            if not seen
+            else f"Only {numbers.count(seen)} steps of warm-up were seen"
+        )
+        return f"{what}: {end}." if end else f"{what}."
+    sentence = _main_clause(diagnosis)
+    few = "" if num_steps >= FEW_STEPS else f" Only {num_steps} steps say so."
+    return f"{sentence[0].upper()}{sentence[1:]}{f'; {end}' if end else ''}.{few}"
+
+
+FEW_STEPS = 5
+"""Steps below which the answer says how little it rests on."""
+WORTH_SAYING = 1.05
+"""A finding that could gain less is not what holds a training back."""
+
+
+def _main_clause(diagnosis: Diagnosis) -> str:
+    """The first finding with its own share and gain; where none gains enough, what bounds the step."""
+    gains = (f for f in diagnosis.findings if not f.gain_is_loose)
+    best = next((f for f in gains if f.gain_at_most >= WORTH_SAYING), None)
+    if best is not None:
+        where = f", {best.site}" if best.site is not None else ""
+        title = f"{best.title[0].lower()}{best.title[1:]}"
+        clause = cause(best, who="the training" if diagnosis.device is None else "the device")
+        gain = numbers.ratio(best.gain_at_most)
+        return f"{clause}; without {best.code} ({title}{where}) at most {gain} as fast"
+    bound = held_back(diagnosis)
+    if diagnosis.worth is not None and diagnosis.worth.answer == "not known":
+        return bound if diagnosis.bound is None else f"{bound}; what would help is not known"
+    small = f"{numbers.percent(WORTH_SAYING - 1)} faster"
+    loose = any(f.gain_is_loose for f in diagnosis.findings)
+    return bound if loose else f"{bound}; nothing was found that would make it {small}"
+
+
+def held_back(diagnosis: Diagnosis) -> str:
+    """What bounds the step, with its share of the time, as a clause."""
+    host, device = diagnosis.breakdown, diagnosis.device
+    idle = (device or {}).get("idle", 0.0)
+
+    def share(phase: str) -> str:
+        """Exposed: on an accelerator a wait costs time only while the device idles."""
+        value = host.get(phase, 0.0)
+        return percent(value if device is None else min(value, idle))
+
+    who = "the training" if device is None else "the device"
+    match diagnosis.bound:
+        case "input":
+            return f"{who} waits for data {share('data_wait')} of the time"
+        case "copy":
+            return f"copying batches to the device takes {share('host_to_device')} of the time"
+        case "sync":
+            return (
+                f"the device idles {share('sync')} of the time while the host waits for its results"
+            )
+        case "communication":
+            return (
+                f"waiting for the other processes takes {_communication(host, device)} of the time"
+            )
+        case "checkpoint":
+            return f"saving takes {share('checkpoint')} of the time"
+        case "evaluation":
+            return f"evaluating takes {share('eval')} of the time"
+        case "logging":
+            return f"logging takes {share('logging')} of the time"
+        case "optimizer":
+            return f"updating the weights takes {share('optimizer')} of the time"
+        case "host" if device is not None:
+            return f"the device idles {percent(idle)} of the time, waiting for the host"
+        case "host":
+            return f"code outside of the model takes {share('unattributed')} of the time"
+        case "launch":
+            return f"{_launching(device)}many small operations are launched one by one"
+        case "gc":
+            return "collecting garbage holds the training up"
+        case "recompile":
+            return "compiling anew, again and again, holds the training up"
+        case "memory_bandwidth":
+            return "the speed of memory holds the training back"
+        case "memory_capacity":
+            return "the size of memory holds the training back"
+        case "compute":
+            return f"{who} computes {_computing(host, device)} of the time"
+        case "balanced":
+            return f"no single thing holds {who} back"
+    return "what holds the training back is not known"
+
+
+def _communication(host: Mapping[str, float], device: Mapping[str, float] | None) -> str:
+    return percent(max(host.get("grad_sync", 0.0), (device or {}).get("communication", 0.0)))
+
+
+def _launching(device: Mapping[str, float] | None) -> str:
+    if device is None:
+        return ""
+    return f"the device idles {percent(device.get('idle', 0.0))} of the time: "
+
+
+def _computing(host: Mapping[str, float], device: Mapping[str, float] | None) -> str:
+    if device is not None:
+        return percent(device.get("compute", 0.0))
+    return percent(host.get("forward", 0.0) + host.get("backward", 0.0))
+
+
+def _end(run: CommandRun) -> str:
+    """How the command ended, where that is not by itself and well."""
+    if run.ended == "failed" and run.returncode is not None:
+        return f"the command {describe_end(run.returncode)}"
+    if run.ended == "interrupted":
+        return "it was interrupted"
+    if run.ended is None:
+        return "its end was not recorded"
+    return ""
+
+
+def command_rows(run: CommandRun) -> list[tuple[str, str]]:
+    """The command, and how it ended."""
+    rows = [("command", shlex.join(run.command))]
+    took = f" after {numbers.seconds(run.wall_s)}" if run.wall_s is not None else ""
+    own = f"; its exit code was {run.returncode}" if run.returncode else ""
+    match run.ended:
+        case "by_itself":
+            ended = f"by itself, with exit code 0,{took}"
+        case "failed":
+            assert run.returncode is not None
+            ended = _row_of_failure(run.returncode, took)
+        case "enough_steps":
+            ended = f"by `--steps {run.steps}`{took}, without its own ending"
+        case "interrupted":
+            ended = f"interrupted{took}{own}"
+        case None:
+            ended = "not recorded: it still runs, or hotloop was killed"
+    rows.append(("ended", ended))
+    if run.left_running:
+        many = len(run.left_running) > 1
+        ids = ", ".join(map(str, run.left_running[:5]))
+        rows.append(
+            (
+                "left running",
+                f"{len(run.left_running)} {'processes' if many else 'process'} that it started "
+                f"({'ids' if many else 'id'} {ids}); steps they make are still recorded",
+            )
+        )
+    return rows
+
+
+def _row_of_failure(returncode: int, took: str) -> str:
+    if returncode >= 0:
+        return f"with exit code {returncode}{took}; its own message is in its output"
+    name = signal_name(returncode)
+    hint = "; the system does that when memory runs out" if name == "SIGKILL" else ""
+    return f"killed by {name}{took}{hint}"
+
+
+def why_no_step(
+    *, attached: bool, told: bool, stepped: bool, backwards: int, run: CommandRun
+) -> list[str]:
+    """What a reader should know where no step was recorded.
+
+    attached: a process that used torch told at its end what it saw; told: the probe itself said why;
+    stepped: a process began to make steps; backwards: passes backward that were seen all the same.
+    """
+    if run.ended is None:
+        return []
+    if stepped:
+        return [NOT_WRITTEN]
+    if not attached:
+        return [] if told else [NOT_ATTACHED if run.ended == "by_itself" else ENDED_BEFORE]
+    if run.ended != "by_itself" and not backwards:
+        return ["it ended before its first step"]
+    passes = "1 pass backward" if backwards == 1 else f"{backwards:,} passes backward"
+    return [f"torch was used; seen: no step of an optimizer, {passes}; {NO_STEPS}"]

@@ -1,0 +1,274 @@
+"""Somebody's command in their own terminal: it starts, is interrupted and ends as it would without us.
+
+It shares our terminal, our streams and our process group, so a Ctrl-C reaches it directly. We only
+listen, give it time to end in its own way, and then see to it that nothing of it is left.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+
+from hotloop.core.errors import UsageError
+from hotloop.trial import watchdog
+from hotloop.trial.process import GRACE_S, Tick
+from hotloop.trial.witness import Witness
+
+INTERRUPT_GRACE_S = 30.0
+"""Seconds that a command has after Ctrl-C to end by itself: it may be saving a checkpoint."""
+ENOUGH_GRACE_S = 20.0
+"""The same after the last step that was asked for: other ranks end a little later."""
+FORWARD_AFTER_S = 1.0
+"""A signal that was sent to us alone is passed on after this."""
+LINGER_S = 2.0
+"""Loader workers notice the end of their parent by themselves, a moment later."""
+LOOK_EVERY_S = 0.5
+
+_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """How a command ended."""
+
+    returncode: int
+    """Negative: the signal that ended it."""
+    wall_s: float
+    started_at: float
+    """Seconds since the epoch."""
+    was_ended: bool
+    """It did not end by itself within its time; the code is then that of our signal."""
+    left_running: tuple[int, ...]
+    """Processes that it started, that were not asked to end, and that went on after it."""
+
+
+@dataclass(slots=True)
+class Heard:
+    """Signals that reached us while the command was ours to look after."""
+
+    signals: list[int] = field(default_factory=list)
+    first_at: float | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.signals.append(number)
+        if self.first_at is None:
+            self.first_at = time.monotonic()
+
+
+@contextmanager
+def listening() -> Iterator[Heard]:
+    """Nothing is interrupted by a signal inside; what came is in the result.
+
+    Handlers, not SIG_IGN: what is ignored here would be ignored in the command, too. One that was
+    ignored when we started (nohup) stays so, for both.
+    """
+    heard = Heard()
+    before = {}
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, heard)
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_attached(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    token: tuple[str, str],
+    heard: Heard,
+    has_enough: Callable[[], bool],
+    started: Callable[[int], None],
+    tick: Tick,
+    say: Callable[[str], None],
+) -> Attached:
+    """Run `command` to its end, here, with our own streams.
+
+    token: a variable in `env` and its value, by which processes of the command are known.
+    has_enough: whether the command was told to end, so that what does not is ended.
+    started: told its process id; tick: called twice a second; say: told what a user who waits should know.
+    Raises `UsageError` when it cannot be started.
+    """
+    started_at, start = time.time(), time.perf_counter()
+    process = _start(command, env)
+    guard, witness = _start_watchdog(token, process.pid), Witness()
+    try:
+        started(process.pid)
+        ended = _attend(process, start, heard, witness, has_enough, tick, say)
+        wall_s = time.perf_counter() - start
+        left: tuple[int, ...] = ()
+        if not ended or heard.signals or has_enough():
+            _end_all(process, token, heard)
+        else:
+            left = _left_running(token)
+        returncode = process.wait()
+        return Attached(returncode, wall_s, started_at, not ended, left)
+    finally:
+        witness.release()
+        _release(guard)
+
+
+def _start(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    try:
+        # What was opened for the command (`3<file`) stays open for it; what Python opens never does.
+        return subprocess.Popen(command, env=env, close_fds=False)
+    except OSError as error:
+        raise UsageError(
+            f"cannot run `{command[0]}`: {error.strerror}",
+            where=str(error.filename or command[0]),
+            do="check the command, and that its program may be executed",
+        ) from error
+
+
+def _start_watchdog(token: tuple[str, str], process: int) -> subprocess.Popen[bytes]:
+    variable, value = token
+    guard = subprocess.Popen(
+        [sys.executable, "-I", "-S", watchdog.__file__, value, variable],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # outlives a signal to our own group
+    )
+    _tell(guard, f"tree {process}")
+    return guard
+
+
+def _tell(guard: subprocess.Popen[bytes], line: str) -> None:
+    assert guard.stdin is not None
+    try:
+        guard.stdin.write(line.encode() + b"\n")
+        guard.stdin.flush()
+    except OSError:  # someone ended the watchdog; the command needs it no more than that
+        pass
+
+
+def _release(guard: subprocess.Popen[bytes]) -> None:
+    _tell(guard, "done")
+    assert guard.stdin is not None
+    try:
+        guard.stdin.close()
+    except OSError:
+        pass
+    guard.wait()
+
+
+def _attend(
+    process: subprocess.Popen[bytes],
+    start: float,
+    heard: Heard,
+    witness: Witness,
+    has_enough: Callable[[], bool],
+    tick: Tick,
+    say: Callable[[str], None],
+) -> bool:
+    """Wait for the end; `False` where the command must be ended."""
+    enough_at: float | None = None
+    passed_on = told = False
+    while not _wait(process, LOOK_EVERY_S):
+        tick(time.perf_counter() - start)
+        now = time.monotonic()
+        if heard.first_at is not None:
+            since = now - heard.first_at
+            if len(heard.signals) > 1 or since >= INTERRUPT_GRACE_S:
+                return False
+            if not passed_on and since >= FORWARD_AFTER_S:
+                passed_on = True
+                if not witness.saw(heard.signals[0]):
+                    process.send_signal(heard.signals[0])
+            if not told and since >= 2 * FORWARD_AFTER_S:
+                say(
+                    f"the command has not ended yet; it has {INTERRUPT_GRACE_S:g} s, Ctrl-C again "
+                    "ends it now"
+                )
+                told = True
+        elif enough_at is not None:
+            if now - enough_at >= ENOUGH_GRACE_S:
+                return False
+        elif has_enough():
+            enough_at = now
+    return True
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Whether it ended within `seconds`; without the naps of Popen.wait where the kernel can tell."""
+    if process.poll() is not None:
+        return True
+    try:
+        handle = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else None
+    except OSError:
+        handle = None
+    if handle is None:
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+    try:
+        if select.select([handle], [], [], seconds)[0]:
+            process.wait()
+            return True
+        return False
+    finally:
+        os.close(handle)
+
+
+def _end_all(process: subprocess.Popen[bytes], token: tuple[str, str], heard: Heard) -> None:
+    """End everything of the command: asked first, then made to. Another Ctrl-C skips the asking."""
+    before = len(heard.signals)
+    # Now: what has lost its parent is not found below it any more.
+    known = set(_living(process, token))
+    watchdog.send_each(signal.SIGTERM, sorted(known))
+    deadline = time.monotonic() + GRACE_S
+    while time.monotonic() < deadline and len(heard.signals) == before:
+        if not (set(_living(process, token)) | _still(known)):
+            break
+        time.sleep(0.05)
+    hard = getattr(signal, "SIGKILL", signal.SIGTERM)
+    for _ in range(3):  # a process may have forked between the listing and the signal
+        watchdog.send_each(hard, sorted(set(_living(process, token)) | _still(known)))
+    if process.poll() is None:
+        process.kill()
+
+
+def _living(process: subprocess.Popen[bytes], token: tuple[str, str]) -> list[int]:
+    variable, value = token
+    found = watchdog.members(value, variable=variable)
+    if process.poll() is None:
+        found += [process.pid, *watchdog.descendants(process.pid)]
+    return list(dict.fromkeys(found))
+
+
+def _still(processes: set[int]) -> set[int]:
+    """Those of them that have not ended. Ids are not given anew within the seconds this takes."""
+    found = set()
+    for process in processes:
+        try:
+            with open(f"/proc/{process}/stat", "rb") as file:
+                if file.read().rpartition(b")")[2].split()[0] != b"Z":
+                    found.add(process)
+        except OSError:
+            continue
+    return found
+
+
+def _left_running(token: tuple[str, str]) -> tuple[int, ...]:
+    deadline = time.monotonic() + LINGER_S
+    variable, value = token
+    while True:
+        left = watchdog.members(value, variable=variable)
+        if not left or time.monotonic() >= deadline:
+            return tuple(left)
+        time.sleep(0.05)

@@ -1,0 +1,454 @@
+"""`hotloop doctor`, end to end: small scripts that were not written for it, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hotloop.cli.main import run
+
+SOURCE = Path(__file__).parents[2] / "src"
+COMMAND = [sys.executable, "-m", "hotloop", "doctor", "--no-try"]
+
+IN_TERMINAL = (
+    "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+"""Becomes a command in the foreground of the terminal that is its stdin."""
+
+LOOP = """
+import sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 8 * 200
+    def __getitem__(self, index):
+        time.sleep(WAIT)
+        return torch.full((16,), float(index % 7)), torch.tensor(float(index % 5))
+
+def main():
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for number, (x, y) in enumerate(DataLoader(Slow(), batch_size=8)):
+        loss = (model(x).squeeze(1) - y).square().mean() / EVERY
+        loss.backward()
+        if (number + 1) % EVERY == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+            print(number, loss.item().hex(), flush=True)
+        if number + 1 == STEPS * EVERY:
+            break
+AFTER
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def script(
+    directory: Path, *, wait: float = 0.002, every: int = 1, steps: int = 40, after: str = ""
+) -> list[str]:
+    text = LOOP.replace("WAIT", str(wait)).replace("EVERY", str(every))
+    text = text.replace("STEPS", str(steps)).replace("AFTER", after)
+    (directory / "train.py").write_text(text)
+    return [sys.executable, "train.py"]
+
+
+def doctor(
+    directory: Path, command: list[str], *options: str
+) -> tuple[subprocess.CompletedProcess[str], dict]:  # type: ignore[type-arg]
+    """The command as a user runs it; and what it wrote for `--json`."""
+    done = subprocess.run(
+        [*COMMAND, "--out", "run", "--json", "found.json", *options, "--", *command],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    path = directory / "found.json"
+    return done, json.loads(path.read_text()) if path.exists() else {}
+
+
+def wait_for(condition: Callable[[], bool], limit_s: float = 90.0) -> bool:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return condition()
+
+
+def test_a_plain_loop_that_waits_for_data_is_told_so_and_prints_what_it_always_prints(
+    tmp_path: Path,
+) -> None:
+    command = script(tmp_path, steps=60)
+    plain = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done, found = doctor(tmp_path, command)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == plain.stdout  # losses to the last bit
+    assert found["bound"] == "input"
+    assert found["breakdown"]["data_wait"] > 0.5
+    assert sum(found["breakdown"].values()) == pytest.approx(1.0, abs=0.005)
+    assert found["doctor"]["returncode"] == 0
+    assert "waits for data" in done.stderr
+    assert re.search(r"\n  total +100\.0 %\n", done.stderr)
+    # Between our first line and the answer there is what the script itself says there: nothing.
+    assert done.stderr.startswith("hotloop: what it does is recorded in run\n\nrun\n\nThe training")
+    assert any((each["site"] or "").startswith("train.py:") for each in found["findings"])
+    assert {path.name for path in tmp_path.iterdir()} <= {
+        "train.py",
+        "found.json",
+        "run",
+        "__pycache__",
+    }
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "waits for data" in page
+    assert "train.py:" in page
+
+
+def test_a_step_is_an_update_where_gradients_are_accumulated(tmp_path: Path) -> None:
+    done, found = doctor(tmp_path, script(tmp_path, wait=0.0005, every=4, steps=20))
+    assert done.returncode == 0, done.stderr
+    steps = found["steps"]
+    assert steps["measured"] + steps["warmup"] == 20
+
+
+def test_two_ranks_are_compared(tmp_path: Path) -> None:
+    path = tmp_path / "ranks.py"
+    path.write_text(
+        "import os, time, torch\n"
+        "torch.distributed.init_process_group('gloo')\n"
+        "rank = torch.distributed.get_rank()\n"
+        "torch.manual_seed(0)\n"
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+        "for step in range(30):\n"
+        "    model(torch.randn(8, 64)).square().mean().backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n"
+        "torch.distributed.destroy_process_group()\n"
+    )
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
+    done, found = doctor(tmp_path, [*torchrun, "ranks.py"])
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "steps-0.jsonl").exists()
+    assert (tmp_path / "run" / "steps-1.jsonl").exists()
+    assert len(found["ranks"]["ranks"]) == 2
+
+
+def test_steps_end_it_without_its_own_ending(tmp_path: Path) -> None:
+    command = script(tmp_path, steps=190, after="    open('ending', 'w').close()")
+    done, found = doctor(tmp_path, command, "--steps", "20")
+    assert done.returncode == 0, done.stderr
+    assert found["doctor"]["ended"] == "enough_steps"
+    # Those under the profiler count for nothing; the judge may take more of the first for the start.
+    assert found["steps"]["measured"] + found["steps"]["warmup"] == 10 + 20
+    assert not (tmp_path / "ending").exists()
+
+
+def test_a_crash_is_its_own_and_what_was_measured_is_shown(tmp_path: Path) -> None:
+    command = script(tmp_path, after="    raise RuntimeError('of the script')")
+    done, found = doctor(tmp_path, command)
+    assert done.returncode == 5
+    assert "RuntimeError: of the script" in done.stderr
+    assert found["doctor"]["returncode"] == 1
+    assert "the command ended with exit code 1" in done.stderr
+    assert found["breakdown"]["data_wait"] > 0.5
+
+
+def test_interrupted_it_ends_with_a_report_of_what_was_seen(tmp_path: Path) -> None:
+    command = script(tmp_path, wait=0.005, steps=100_000)
+    started = subprocess.Popen(
+        [*COMMAND, "--out", "run", "--", *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    steps = tmp_path / "run" / "steps-0.jsonl"
+    assert wait_for(lambda: steps.exists() and steps.read_text().count("\n") > 30)
+    os.killpg(started.pid, signal.SIGINT)
+    _, err = started.communicate(timeout=60)
+    assert started.returncode == 75, err
+    assert "it was interrupted" in err
+    assert (tmp_path / "run" / "report.html").exists()
+    assert run(["report", str(tmp_path / "run")]) == 0
+
+
+def test_ctrl_c_in_a_terminal_lets_the_script_save_once(tmp_path: Path) -> None:
+    command = script(tmp_path, wait=0.005, steps=100_000)
+    path = tmp_path / "train.py"
+    path.write_text(
+        path.read_text().replace(
+            "    main()",
+            "    try:\n        main()\n    except KeyboardInterrupt:\n        open('saved', 'a').write('x')",
+        )
+    )
+    terminal, theirs = pty.openpty()
+    started = subprocess.Popen(
+        [sys.executable, "-S", "-c", IN_TERMINAL, *COMMAND, "--out", "run", "--", *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    steps = tmp_path / "run" / "steps-0.jsonl"
+    seen: list[bytes] = []
+    reader = threading.Thread(target=drain, args=(terminal, seen), daemon=True)
+    reader.start()
+    assert wait_for(lambda: steps.exists() and steps.read_text().count("\n") > 30)
+    os.write(terminal, b"\x03")
+    code = started.wait(60)
+    reader.join(10)
+    os.close(terminal)
+    shown = b"".join(seen).decode()
+    assert code == 75, shown
+    assert (tmp_path / "saved").read_text() == "x"
+    assert "it was interrupted" in shown
+    assert "waits for data" in shown
+
+
+def drain(terminal: int, into: list[bytes]) -> None:
+    """Read a terminal until its other end is closed: it holds some kilobytes only."""
+    while True:
+        try:
+            into.append(os.read(terminal, 4096))
+        except OSError:
+            return
+
+
+def test_half_a_run_is_reported_when_everything_was_killed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = script(tmp_path, wait=0.005, steps=100_000)
+    started = subprocess.Popen(
+        [*COMMAND, "--out", "run", "--", *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    steps = tmp_path / "run" / "steps-0.jsonl"
+    assert wait_for(lambda: steps.exists() and steps.read_text().count("\n") > 30)
+    started.kill()
+    started.wait()
+    capsys.readouterr()
+    assert run(["report", str(tmp_path / "run")]) == 0
+    out = capsys.readouterr().out
+    assert "waits for data" in out
+    assert "its end was not recorded" in out
+
+
+def test_report_says_the_same_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, found = doctor(tmp_path, script(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    assert run(["report", "run", "--html", "page.html", "--json", "again.json"]) == 0
+    said = capsys.readouterr().out.removesuffix("\n\npage written to page.html\n")
+    assert "waits for data" in said
+    assert said in done.stderr
+    again = json.loads(Path("again.json").read_text())
+    assert again["diagnosis"]["breakdown"] == found["breakdown"]
+    assert again["doctor"] == found["doctor"]
+    assert Path("page.html").read_text() == Path("run/report.html").read_text()
+
+
+def test_a_script_that_ends_while_it_is_profiled_ends_as_ever(tmp_path: Path) -> None:
+    done, found = doctor(tmp_path, script(tmp_path, steps=41))
+    assert done.returncode == 0, done.stderr
+    assert found["doctor"]["returncode"] == 0
+
+
+def test_a_torch_that_is_too_old_is_said_and_not_that_there_was_none(tmp_path: Path) -> None:
+    old = "the probe could not start: TorchTooOld: torch 2.5.1 is older than 2.11"
+    (tmp_path / "train.py").write_text(
+        "import os\n"
+        "with open(os.environ['HOTLOOP_DOCTOR'] + '/notes.txt', 'a') as file:\n"
+        f"    file.write({old + chr(10)!r} * 3)\n"
+    )
+    done, found = doctor(tmp_path, [sys.executable, "train.py"])
+    assert done.returncode == 3
+    assert done.stderr.count(old) == 1
+    assert "it imported no torch" not in done.stderr
+    assert found["notes"] == [old]
+
+
+def test_a_daemon_is_left_running_and_reported_once_it_has_made_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, time\n"
+        "from hotloop.core.step import StepRecord\n"
+        "if os.fork():\n"
+        "    os._exit(0)\n"
+        "os.setsid()\n"
+        "for stream in (0, 1, 2):\n"
+        "    os.dup2(os.open(os.devnull, os.O_RDWR), stream)\n"
+        "while not os.path.exists('go'):\n"
+        "    time.sleep(0.05)\n"
+        "with open(os.environ['HOTLOOP_DOCTOR'] + '/steps-0.jsonl', 'w') as file:\n"
+        "    for step in range(30):\n"
+        "        host = {'data_wait': 0.05, 'forward': 0.05}\n"
+        "        file.write(StepRecord(step, 0.1, host).to_json() + chr(10))\n"
+        "open('gone', 'w').close()\n"
+    )
+    done, found = doctor(tmp_path, [sys.executable, "train.py"])
+    assert done.returncode == 3, done.stderr
+    assert len(found["doctor"]["left_running"]) == 1
+    assert "steps they make are still recorded" in done.stderr
+    (tmp_path / "go").touch()
+    assert wait_for((tmp_path / "gone").exists)
+    capsys.readouterr()
+    assert run(["report", str(tmp_path / "run")]) == 0
+    assert re.search(r"data_wait +50\.0 %", capsys.readouterr().out)
+
+
+RECORDS = (
+    "import os\n"
+    "from hotloop.core.step import StepRecord\n"
+    "with open(os.environ['HOTLOOP_DOCTOR'] + '/steps-0.jsonl', 'w') as file:\n"
+    "    for step in range(60):\n"
+    "        host = {'data_wait': 0.05, 'forward': 0.05}\n"
+    "        file.write(StepRecord(step, 0.1, host).to_json() + chr(10))\n"
+)
+
+
+def test_what_a_full_disk_does_not_take_is_shown_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RECORDS)
+    command = [*COMMAND, "--out", "run", "--", sys.executable, "train.py"]
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -f 8; exec "$@"', "bash", *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 4, done.stderr
+    assert re.search(r"data_wait +50\.0 %", done.stderr)
+    assert "by itself, with exit code 0" in done.stderr
+    assert done.stderr.index("data_wait") < done.stderr.index("error: cannot write")
+
+
+def test_the_directory_of_an_earlier_run_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(RECORDS)
+    done, _ = doctor(tmp_path, [sys.executable, "train.py"])
+    assert done.returncode == 0, done.stderr
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()}
+    again, _ = doctor(tmp_path, [sys.executable, "train.py"])
+    assert again.returncode == 2
+    assert again.stderr.startswith("error: this directory holds something already")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()} == before
+    monkeypatch.chdir(tmp_path)
+    arguments = ["doctor", "--no-try", "--out", "train.py/sub", "--", sys.executable, "train.py"]
+    assert run(arguments) == 2
+    assert "a part of its path is a file" in capsys.readouterr().err
+
+
+def test_a_command_that_dies_after_its_first_step_is_not_said_to_have_made_none(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, torch\n"
+        "model = torch.nn.Linear(4, 4)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "model(torch.ones(4)).sum().backward()\n"
+        "optimizer.step()\n"
+        "os._exit(0)\n"
+    )
+    done, _ = doctor(tmp_path, [sys.executable, "train.py"])
+    assert done.returncode == 3, done.stderr
+    assert "no step of an optimizer" not in done.stderr
+    assert "of warm-up were seen" in done.stderr or "ended before its steps were" in done.stderr
+
+
+def test_a_line_of_its_own_says_where_a_step_ends(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import hotloop, torch\n"
+        "w = torch.zeros(64)\n"
+        "for step in range(40):\n"
+        "    w = w - 0.1 * torch.randn(64)\n"
+        "    hotloop.step()\n"
+    )
+    done, found = doctor(tmp_path, [sys.executable, "train.py"])
+    assert done.returncode == 0, done.stderr
+    assert found["steps"]["measured"] + found["steps"]["warmup"] == 40
+
+
+def test_a_script_that_never_steps_is_told_how_to_say_what_a_step_is(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\nprint(torch.ones(3).sum().item())\n")
+    done, _ = doctor(tmp_path, [sys.executable, "train.py"])
+    assert done.returncode == 3, done.stderr
+    assert "torch was used; seen: no step of an optimizer, 0 passes backward" in done.stderr
+    assert "hotloop.step()" in done.stderr
+
+
+def test_a_script_without_torch_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('nothing')\n")
+    done, _ = doctor(tmp_path, [sys.executable, "train.py"])
+    assert done.returncode == 3, done.stderr
+    assert done.stdout == "nothing\n"
+    assert "it imported no torch" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--", "python", "train.py"], "trying fixes is not in this version yet"),
+        (["--no-try"], "no command was given"),
+        (["--no-try", "--", "train.py"], "is a script, not a program"),
+        (["--no-try", "--", "no-such-program"], "cannot run `no-such-program`"),
+        (["--no-try", "--", sys.executable, "-I", "train.py"], "no step could be seen"),
+        (["--no-try", "--json", "-", "--", sys.executable, "x.py"], "would mix with"),
+        (
+            ["--no-try", "--json", "no/dir/x.json", "--", sys.executable, "x.py"],
+            "no such directory",
+        ),
+        (["--no-try", "--steps", "0", "--", sys.executable, "x.py"], "steps"),
+        (["--no-try", "--level", "0.9", "--", sys.executable, "x.py"], "level"),
+    ],
+)
+def test_bad_input_is_one_clear_error_and_nothing_is_run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["doctor", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert says in err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,201 @@
+"""The program around a command: what it leaves, how it ends, and the exit code that follows."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hotloop.core.command_run import CommandRun
+from hotloop.core.errors import ExitCode, UsageError
+from hotloop.core.files import read_json
+from hotloop.core.judgement import Diagnosis
+from hotloop.core.measurement import Measurement
+from hotloop.core.telemetry import read_telemetry
+from hotloop.doctor.program import Examined, examine, exit_code
+
+Recording = Callable[[str], list[str]]
+
+
+def code(examined: Examined, level: float | None = None) -> int:
+    return exit_code(examined, level=level)
+
+
+def test_a_command_that_ends_by_itself_leaves_every_stage(
+    workdir: Path, recording: Recording
+) -> None:
+    found = examine(recording("record(30); finish(); print('own output')"))
+    assert code(found) == ExitCode.FINE
+    assert found.directory == workdir / "runs" / "doctor-train"
+    assert (found.run.ended, found.run.returncode, found.run.left_running) == ("by_itself", 0, ())
+    assert read_json(found.directory / "doctor.json", CommandRun) == found.run
+    assert read_json(found.directory / "diagnosis.json", Diagnosis) == found.diagnosis
+    measurement = read_json(found.directory / "measurement.json", Measurement)
+    assert len(measurement.records) == 30
+    assert measurement.environment.torch == "2.12.0"
+    assert measurement.environment.python == "3.12.1"
+    assert found.num_steps == 27
+    assert sum(found.diagnosis.breakdown.values()) == pytest.approx(1.0)
+    assert found.diagnosis.breakdown["data_wait"] == pytest.approx(4 / 13)
+    left = {path.name for path in workdir.iterdir()} | {p.name for p in found.directory.iterdir()}
+    assert "path" not in left
+    assert {path.name for path in workdir.iterdir()} == {"train.py", "runs"}
+
+
+def test_only_its_own_processes_are_in_the_telemetry(recording: Recording) -> None:
+    found = examine(recording("x = b'x' * 300_000_000; time.sleep(1.5); record(30); finish()"))
+    samples, damaged = read_telemetry(found.directory / "telemetry.jsonl")
+    assert damaged == 0
+    assert max(s.process_bytes or 0 for s in samples) > 300_000_000
+
+
+def test_a_finding_at_the_level_asked_for_is_exit_code_1(recording: Recording) -> None:
+    found = examine(recording("record(100); finish()"))
+    best = max(f.gain_at_most for f in found.diagnosis.findings if not f.gain_is_loose)
+    assert code(found) == ExitCode.FINE
+    assert code(found, 1.05) == ExitCode.FOUND
+    assert code(found, best + 0.01) == ExitCode.FINE
+
+
+def test_a_command_that_fails_keeps_its_code_and_what_was_measured(recording: Recording) -> None:
+    found = examine(recording("record(30); sys.exit(9)"))
+    assert code(found) == ExitCode.COMMAND_FAILED
+    assert (found.run.ended, found.run.returncode) == ("failed", 9)
+    assert found.num_steps == 27
+
+
+def test_a_command_that_is_killed_is_named_by_its_signal(recording: Recording) -> None:
+    found = examine(recording("record(8); os.kill(os.getpid(), 9)"))
+    assert (found.run.ended, found.run.returncode) == ("failed", -signal.SIGKILL)
+
+
+@pytest.mark.parametrize("body", ["", "record(3)", "record(7)"])
+def test_too_few_steps_say_nothing(body: str, recording: Recording) -> None:
+    found = examine(recording(body))
+    assert code(found) == ExitCode.INCONCLUSIVE
+
+
+def test_enough_steps_end_it_without_its_ending_being_called_a_failure(
+    recording: Recording,
+) -> None:
+    body = (
+        "record(23); finish(stopped=True)\n"
+        "if os.fork() == 0:\n    time.sleep(60)\n"
+        "(directory / 'stop').write_text(os.environ['HOTLOOP_DOCTOR_STOP'])\n"
+        "os._exit(0)"
+    )
+    found = examine(recording(body), steps=20)
+    assert (found.run.ended, found.run.returncode) == ("enough_steps", None)
+    assert found.run.left_running == ()
+    assert (found.directory / "stop").read_text() == "20"
+    assert code(found) == ExitCode.FINE
+
+
+def test_interrupted_is_75_and_what_was_seen_is_judged(recording: Recording) -> None:
+    # To the process that examines, which is this one: the command ends by what is passed on.
+    body = "record(30)\nos.kill(os.getppid(), 15)\ntime.sleep(60)"
+    found = examine(recording(body))
+    assert code(found) == ExitCode.RESUMABLE
+    assert found.run.ended == "interrupted"
+    assert found.num_steps == 27
+    assert found.diagnosis.breakdown
+
+
+def test_what_outlives_it_is_left_running_and_goes_on_recording(recording: Recording) -> None:
+    body = "record(1)\nif os.fork():\n    os._exit(0)\nos.setsid()\ntime.sleep(60)"
+    found = examine(recording(body))
+    try:
+        assert len(found.run.left_running) == 1
+        assert (found.directory / "path" / "hotloop").exists()
+        assert code(found) == ExitCode.INCONCLUSIVE
+    finally:
+        os.kill(found.run.left_running[0], signal.SIGKILL)
+
+
+def test_that_it_began_to_make_steps_is_kept_where_nothing_else_was_written(
+    recording: Recording,
+) -> None:
+    found = examine(recording("(directory / 'claim-0').touch(); os._exit(0)"))
+    assert (found.directory / "claim-0").exists()
+    found = examine(recording("(directory / 'claim-0').touch(); record(30); finish()"))
+    assert not (found.directory / "claim-0").exists()
+
+
+def test_the_directory_is_found_when_it_changes_its_own(
+    workdir: Path, recording: Recording
+) -> None:
+    found = examine(recording("os.chdir('/'); record(30); finish()"), out=Path("here"))
+    assert found.directory == workdir / "here"
+    assert found.num_steps == 27
+
+
+def test_a_command_that_cannot_start_leaves_no_directory(workdir: Path) -> None:
+    broken = workdir / "broken"
+    broken.write_text("#!/no/such/interpreter\n")
+    broken.chmod(0o755)
+    with pytest.raises(UsageError, match="cannot run"):
+        examine([str(broken)])
+    assert not list((workdir / "runs").iterdir())
+
+
+def test_ranks_are_kept_apart_and_the_first_is_judged(recording: Recording) -> None:
+    body = "record(30, rank=0); record(30, rank=1, wait=0.2); finish(rank=0); finish(rank=1)"
+    found = examine(recording(body))
+    assert found.diagnosis.breakdown["data_wait"] == pytest.approx(4 / 13)
+
+
+def test_on_the_second_machine_the_lowest_rank_is_judged(recording: Recording) -> None:
+    found = examine(recording("record(30, rank=8); record(30, rank=9); finish(rank=8)"))
+    assert found.num_steps == 27
+    assert read_json(found.directory / "measurement.json", Measurement).census is not None
+
+
+def test_its_output_is_its_own(capfd: pytest.CaptureFixture[str], recording: Recording) -> None:
+    said: list[str] = []
+    examine(recording("print('out'); print('err', file=sys.stderr)"), say=said.append)
+    assert capfd.readouterr() == ("out\n", "err\n")
+    assert said == ["what it does is recorded in runs/doctor-train"]
+
+
+def test_its_environment_is_the_users(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch, recording: Recording
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/theirs")
+    examine(recording("json.dump(dict(os.environ), open('seen.json', 'w'))"))
+    seen = json.loads((workdir / "seen.json").read_text())
+    added = {k for k, v in seen.items() if os.environ.get(k) != v} - {"LC_CTYPE"}
+    assert added == {"PYTHONPATH", "HOTLOOP_DOCTOR"}
+    assert set(os.environ) <= set(seen)
+
+
+def test_what_is_open_for_it_stays_open(recording: Recording) -> None:
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    try:
+        examine(recording(f"os.write({writing}, b'through')"))
+        assert os.read(reading, 100) == b"through"
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_handlers_are_as_before_when_it_is_over(workdir: Path) -> None:
+    before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    examine([sys.executable, "-c", "pass"])
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def test_looking_on_does_not_load_torch(workdir: Path, recording: Recording) -> None:
+    """It would take seconds before the command starts, and memory while it runs."""
+    watcher = (
+        "import sys; from hotloop.doctor.program import examine; examine(sys.argv[1:]); "
+        "sys.exit(9 if 'torch' in sys.modules else 0)"
+    )
+    command = [sys.executable, "-c", watcher, *recording("record(30); finish()")]
+    assert subprocess.run(command, cwd=workdir, timeout=60).returncode == 0

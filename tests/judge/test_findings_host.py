@@ -1,0 +1,224 @@
+"""Saving, evaluating, logging, threads, collections, heat, the start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from script_inputs import (
+    BUSY_DEVICE,
+    GPU_HEALTHY,
+    HEALTHY,
+    STEP,
+    codes,
+    found,
+    lines,
+    only,
+    script,
+    steps,
+    with_phase,
+)
+
+from hotloop.core.census import CallUse, CollectionUse
+from hotloop.core.measurement import Measurement
+from hotloop.core.step import StepRecord
+from hotloop.judge.diagnose import diagnose
+
+SAVE = CallUse("torch.save", "train.py:70", num=6, seconds=3.0, num_bytes=6 << 20)
+
+
+def every(
+    phase: str, seconds: float, period: int, *, first: int = 5, ended: bool = False, num: int = 60
+) -> Measurement:
+    def each(number: int, record: StepRecord) -> StepRecord:
+        if number < first or (number - first) % period:
+            return record
+        return with_phase(record, phase, seconds, phase)
+
+    census = replace(HEALTHY, saves=(SAVE,) if phase == "checkpoint" else ())
+    return script(steps(num=num, each=each), census, returncode=0 if ended else None)
+
+
+def test_saving_counts_over_whole_intervals() -> None:
+    finding = only(every("checkpoint", 0.5, 10), "HL701")
+    assert finding.gain_at_most == pytest.approx(1 / (1 - 0.5 / 1.5))
+    assert finding.site == "train.py:70"
+    assert finding.evidence["steps_between"] == pytest.approx(10)
+    assert finding.evidence["seconds_per_save"] == pytest.approx(0.5)
+    assert diagnose(every("checkpoint", 0.5, 10)).bound == "checkpoint"
+    assert diagnose(every("checkpoint", 0.015, 10)).findings == ()
+
+
+def test_what_makes_a_save_last_is_no_save_of_its_own() -> None:
+    """`torch.save`, `os.fsync`, `os.replace`: one save."""
+    rest = [replace(SAVE, what=f"os.{name}", seconds=0.6) for name in ("fsync", "replace")]
+    measurement = every("checkpoint", 0.7, 10)
+    census = replace(HEALTHY, saves=(SAVE, *rest))
+    evidence = only(replace(measurement, census=census), "HL701").evidence
+    assert (evidence["num_saves"], evidence["seconds_per_save"]) == (6, pytest.approx(0.7))
+
+
+def test_one_save_says_nothing_about_its_share_and_that_is_said() -> None:
+    once = diagnose(every("checkpoint", 5.0, 1000))
+    assert codes(once) == []
+    assert "the share of saving: it was seen once, so how often is not known" in once.not_examined
+    whole = diagnose(every("checkpoint", 5.0, 1000, ended=True))
+    assert codes(whole) == ["HL701"]
+    assert whole.findings[0].gain_at_most == pytest.approx(1 / (1 - 5.0 / 11.0))
+    assert not any("saving" in line for line in whole.not_examined)
+
+
+def test_two_saves_make_one_interval() -> None:
+    """At steps 5 and 55 of 60: 0.5 s in 50 steps and not 1 s in 60."""
+    assert found(every("checkpoint", 0.5, 50), "HL701").evidence["checkpoint_fraction"] == (  # type: ignore[union-attr]
+        pytest.approx(0.5 / 5.5)
+    )
+
+
+def test_evaluation_counts_from_fifteen_per_cent_and_not_in_every_step() -> None:
+    assert only(every("eval", 0.3, 10), "HL702").gain_at_most == pytest.approx(1.3)
+    assert diagnose(every("eval", 0.3, 10)).bound == "evaluation"
+    assert diagnose(every("eval", 0.17, 10)).findings == ()
+    assert found(every("eval", 0.05, 1, first=0), "HL702") is None  # a teacher's forward
+
+
+def test_small_forwards_in_every_step_do_not_hide_an_evaluation() -> None:
+    def each(number: int, record: StepRecord) -> StepRecord:
+        return with_phase(record, "eval", 0.4 if number % 10 == 3 else 1e-4)
+
+    finding = only(script(steps(each=each)), "HL702")
+    assert finding.evidence["num_evaluations"] == 6
+
+
+def test_logging_counts_from_one_per_cent() -> None:
+    log = CallUse("SummaryWriter.add_histogram", "train.py:80", num=120, seconds=1.0)
+    host = {**STEP, "logging": 0.02}
+    finding = only(script(steps(host), replace(HEALTHY, logs=(log,))), "HL703")
+    assert finding.site == "train.py:80"
+    assert finding.evidence["calls_per_step"] == 2
+    assert finding.gain_at_most == pytest.approx(1.2)
+    assert diagnose(script(steps({**STEP, "logging": 0.0009}))).findings == ()
+    busy = {"compute": 0.1195, "idle": 0.0005}
+    assert diagnose(script(steps(host, device=busy), GPU_HEALTHY)).findings == ()
+
+
+def test_one_thread_is_found_where_long_operations_could_be_split() -> None:
+    sick = replace(HEALTHY, num_threads=1)
+    finding = only(script(steps(), sick), "HL802")
+    assert finding.gain_at_most == pytest.approx(1 / (0.5 + 0.5 / 8))
+    assert "OMP_NUM_THREADS=8" in finding.advice
+    assert "torch.set_num_threads(1)" in finding.advice
+    assert diagnose(script(steps(), replace(sick, num_threads=2))).findings == ()
+    assert diagnose(script(steps(), replace(sick, cpus=1.0))).findings == ()
+    assert (
+        diagnose(script(steps(), replace(sick, num_ranks=8, num_local_ranks=8))).findings == ()
+    )  # one CPU each
+    assert found(script(steps(), replace(sick, device="cuda:0")), "HL802") is None
+    assert found(script(steps(), replace(sick, operators=())), "HL802") is None
+
+
+def test_more_threads_than_cpus_promise_nothing_but_are_found() -> None:
+    sick = replace(HEALTHY, cpus=2.0, num_threads=8)
+    finding = only(script(steps(), sick), "HL803")
+    assert finding.gain_is_loose
+    assert "OMP_NUM_THREADS=2" in finding.advice
+    assert diagnose(script(steps(), replace(sick, num_threads=2))).findings == ()
+    assert diagnose(script(steps(), replace(sick, cpus=0.5, num_threads=1))).findings == ()
+
+
+def collecting(seconds: float, num_full: int = 3) -> CollectionUse:
+    return CollectionUse(num=400, seconds=seconds, num_full=num_full, full_s=seconds / 2)
+
+
+def test_collections_count_from_two_per_cent() -> None:
+    sick = replace(HEALTHY, collections=collecting(0.9))
+    diagnosis = diagnose(script(steps(), sick))
+    assert codes(diagnosis) == ["HL804"]
+    assert diagnosis.findings[0].gain_at_most == pytest.approx(1 / 0.85)
+    assert diagnosis.bound == "gc"
+    assert diagnose(script(steps(), replace(sick, collections=collecting(0.1)))).findings == ()
+    assert diagnose(script(steps(), replace(sick, collections=collecting(0.0)))).findings == ()
+
+
+def test_one_full_collection_is_no_rate() -> None:
+    """It is said that it was seen; the many small ones beside it count."""
+    for num, expected in ((2, []), (3, ["HL804"])):
+        slow = CollectionUse(num=400, seconds=0.2, num_full=num, full_s=0.19)
+        diagnosis = diagnose(script(steps(), replace(HEALTHY, collections=slow)))
+        assert codes(diagnosis) == expected
+        told = [line for line in diagnosis.not_examined if "garbage" in line]
+        assert len(told) == (not expected)
+    young = diagnose(script(steps(), replace(HEALTHY, collections=collecting(0.9, 2))))
+    assert young.findings[0].gain_at_most == pytest.approx(1 / (1 - 0.075))
+
+
+def test_collections_of_what_proved_to_be_a_start_are_left_out() -> None:
+    """A script that collects garbage in its first steps alone trains without it from then on."""
+
+    def each(number: int, record: StepRecord) -> StepRecord:
+        return with_phase(record, "unattributed", 0.4, "gc") if number < 27 else record
+
+    gc = CollectionUse(num=27, seconds=27 * 0.4, num_full=27, full_s=27 * 0.4)
+    early = diagnose(script(steps(each=each), replace(HEALTHY, collections=gc)))
+    assert early.steps.warmup >= 25
+    assert "HL804" not in codes(early) or early.findings[0].gain_at_most < 1.4
+
+    def always(number: int, record: StepRecord) -> StepRecord:
+        return with_phase(record, "unattributed", 0.1, "gc")
+
+    gc = CollectionUse(num=60, seconds=6.0, num_full=60, full_s=6.0)
+    late = script(steps(each=always), replace(HEALTHY, collections=gc))
+    assert only(late, "HL804").gain_at_most == pytest.approx(2)
+
+
+def test_a_script_that_asks_for_collections_is_shown_its_line() -> None:
+    host = {"forward": 0.03, "backward": 0.05, "unattributed": 0.02}
+    called = lines(("unattributed", "train", 0.18))
+    asked = replace(HEALTHY, collections=collecting(1.1, num_full=60), lines=called)
+    diagnosis = diagnose(script(steps(host), asked))
+    assert (codes(diagnosis), diagnosis.findings[0].site) == (["HL804"], "train.py:50")
+    assert diagnosis.bound == "gc"
+    seen = replace(asked, collections=replace(collecting(1.1), site="train.py:9"))
+    assert found(script(steps(host), seen), "HL804").site == "train.py:9"  # type: ignore[union-attr]
+    by_itself = replace(asked, collections=collecting(1.1))
+    assert found(script(steps(host), by_itself), "HL804").site is None  # type: ignore[union-attr]
+
+
+def test_a_device_that_is_held_back_is_found_by_time_and_clock() -> None:
+    hot = replace(
+        GPU_HEALTHY, throttled_fraction=0.5, clock_drop_fraction=0.2, throttled_by=("thermal_slowdown",)
+    )  # fmt: skip
+    finding = only(script(steps(device=BUSY_DEVICE), hot), "HL805")
+    assert finding.gain_at_most == pytest.approx(1 / (1 - 0.098))
+    for cool in (
+        replace(hot, throttled_fraction=0.09),
+        replace(hot, clock_drop_fraction=0.1),
+        replace(hot, clock_drop_fraction=None),
+        replace(hot, throttled_fraction=None),
+    ):
+        assert diagnose(script(steps(device=BUSY_DEVICE), cool)).findings == ()
+
+
+def test_a_slow_start_needs_a_minute_and_a_run_whose_length_is_known() -> None:
+    slow = replace(HEALTHY, start_s=100.0)
+    assert diagnose(script(steps(), slow)).findings == ()
+    whole = only(script(steps(), slow, returncode=0), "HL806")
+    assert whole.gain_at_most == pytest.approx(106 / 6)
+    planned = only(script(steps(), replace(slow, planned_steps=5000)), "HL806")
+    assert planned.evidence["start_fraction"] == pytest.approx(100 / 600)
+    assert diagnose(script(steps(), replace(slow, planned_steps=10_000))).findings == ()
+    assert diagnose(script(steps(), replace(slow, start_s=59.0), returncode=0)).findings == ()
+
+
+def test_what_the_census_counted_is_divided_by_the_steps_that_it_counted() -> None:
+    """Steps that only their course shows to be start are not under way, but were counted."""
+
+    def each(number: int, record: StepRecord) -> StepRecord:
+        return with_phase(record, "forward", 0.1) if number < 20 else record
+
+    # 20 steps of 0.2 s, 40 of 0.1 s; a tenth of the 8 s went into collecting.
+    gc = CollectionUse(num=60, seconds=0.8, num_full=3, full_s=0.1)
+    diagnosis = diagnose(script(steps(each=each), replace(HEALTHY, collections=gc)))
+    assert diagnosis.steps.warmup == 18  # the window of five forgives two
+    assert codes(diagnosis) == ["HL804"]
+    assert diagnosis.findings[0].evidence["collection_fraction"] == pytest.approx(0.1)

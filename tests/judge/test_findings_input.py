@@ -1,0 +1,450 @@
+"""Waiting for data: the right cause of it, or none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from script_inputs import (
+    BUSY_DEVICE,
+    GPU_HEALTHY,
+    HEALTHY,
+    LOADER,
+    STEP,
+    codes,
+    found,
+    lines,
+    only,
+    script,
+    steps,
+    waiting,
+    with_phase,
+)
+
+from hotloop.core.census import CollectionUse, LineUse, PaddingUse
+from hotloop.core.step import StepRecord
+from hotloop.judge.diagnose import diagnose
+
+SERIAL = {"num_workers": 0, "fetch_s": 0.03, "collate_s": 0.003}
+WORKERS = {"num_workers": 2, "fetch_s": 0.19, "collate_s": 0.01, "prefetch_factor": 2}
+
+
+GAINED = {str({**SERIAL, "collate_s": 0.016}): 0.3 * 0.016 / 0.03}
+"""Of the step, where it is not all of the wait: without workers the rest of making a batch stays."""
+
+
+def test_a_healthy_script_has_no_finding() -> None:
+    diagnosis = diagnose(script(steps()))
+    assert diagnosis.findings == ()
+    assert diagnosis.bound == "compute"
+    assert diagnosis.not_examined == ("garbage collection: not watched",)
+    assert diagnosis.worth is not None
+    assert diagnosis.worth.answer == "nothing to gain here"
+
+
+@pytest.mark.parametrize(
+    ("loader", "code"),
+    [
+        (SERIAL, "HL102"),
+        ({**SERIAL, "in_memory": True}, "HL102"),
+        ({**SERIAL, "collate_s": 0.016}, "HL103"),
+        ({**SERIAL, "collate_s": 0.014}, "HL102"),
+        ({**SERIAL, "fetch_cpu_fraction": 0.1}, "HL106"),
+        ({**SERIAL, "fetch_cpu_fraction": 0.51}, "HL102"),
+        ({**SERIAL, "fetch_s": None, "collate_s": None, "fetch_cpu_fraction": None}, "HL102"),
+        (WORKERS, "HL104"),
+        ({**WORKERS, "collate_s": 0.1}, "HL103"),
+        ({**WORKERS, "fetch_cpu_fraction": 0.2}, "HL106"),
+        ({**WORKERS, "fetch_s": None}, "HL101"),
+        ({**WORKERS, "fetch_s": 0.1, "wait_s": 0.03, "wait_p99_s": 0.05}, "HL101"),
+    ],
+)  # fmt: skip
+def test_a_wait_for_data_has_the_one_cause_that_was_seen(loader: dict[str, Any], code: str) -> None:
+    measurement = waiting(0.03, loader)
+    finding = only(measurement, code)
+    assert finding.gain_at_most == pytest.approx(1 / (1 - GAINED.get(str(loader), 0.3)))
+    assert diagnose(measurement).bound == "input"
+    assert finding.advice
+
+
+@pytest.mark.parametrize("loader", [SERIAL, WORKERS, {**SERIAL, "fetch_cpu_fraction": 0.1}])
+def test_waits_below_five_per_cent_are_no_finding(loader: dict[str, Any]) -> None:
+    assert diagnose(waiting(0.0049, loader)).findings == ()
+
+
+def test_full_cpus_are_told_from_too_few_workers() -> None:
+    full = replace(HEALTHY, cpu_busy=7.0)
+    assert only(waiting(0.03, WORKERS, full), "HL105").evidence["cpus_busy"] == pytest.approx(0.875)
+    free = replace(HEALTHY, cpu_busy=6.7)
+    assert codes(diagnose(waiting(0.03, WORKERS, free))) == ["HL104"]
+    # A worker that waits for its turn looks as if it waited for a disk.
+    starved = {**WORKERS, "fetch_cpu_fraction": 0.3}
+    assert codes(diagnose(waiting(0.03, starved, full))) == ["HL105"]
+    unknown = replace(HEALTHY, cpu_busy=None, cpus=2.0, num_threads=2)
+    assert codes(diagnose(waiting(0.03, WORKERS, unknown))) == ["HL105"]
+    unknown = replace(HEALTHY, cpu_busy=None)
+    assert codes(diagnose(waiting(0.03, WORKERS, unknown))) == ["HL104"]
+
+
+def test_one_cpu_has_no_room_for_workers_unless_fetching_only_waits() -> None:
+    one = replace(HEALTHY, cpus=1.0, num_threads=1, cpu_busy=1.0)
+    assert codes(diagnose(waiting(0.03, SERIAL, one))) == ["HL105"]
+    assert codes(diagnose(waiting(0.03, {**SERIAL, "fetch_cpu_fraction": 0.1}, one))) == ["HL106"]
+
+
+def test_on_a_machine_that_others_fill_little_cpu_time_is_no_sign_of_a_disk() -> None:
+    starved = {**SERIAL, "fetch_cpu_fraction": 0.4}  # of 0.71 that its threads got while computing
+    for busy, foreign, expected in (
+        (1.0, 0.5, []),  # waiting for a disk, or for its turn
+        (0.84, 0.5, ["HL106"]),
+        (1.0, 0.19, ["HL106"]),  # its own threads
+        (None, None, ["HL106"]),
+    ):
+        census = replace(HEALTHY, machine_busy=busy, foreign_busy=foreign)
+        assert codes(diagnose(waiting(0.03, starved, census))) == expected
+    crowded = replace(HEALTHY, machine_busy=1.0, foreign_busy=0.5)
+    computes = {**starved, "fetch_cpu_fraction": 0.51}
+    assert codes(diagnose(waiting(0.03, computes, crowded))) == ["HL102"]
+    # One thread on one CPU, which it gets whole while it computes: the others do not matter.
+    alone = replace(
+        HEALTHY, cpus=1.0, num_threads=1, cpu_busy=0.73, machine_busy=1.0, foreign_busy=0.6
+    )
+    waits = {**SERIAL, "fetch_cpu_fraction": 0.1}
+    assert codes(diagnose(waiting(0.03, waits, alone))) == ["HL106"]
+    robbed = replace(alone, cpu_busy=0.15)  # 0.17 while it computes
+    assert codes(diagnose(waiting(0.03, waits, robbed))) == []
+    assert codes(diagnose(waiting(0.03, waits, replace(alone, cpu_busy=None)))) == []
+    for fetching in (0.3, 0.97):
+        late = {**WORKERS, "fetch_cpu_fraction": fetching}
+        diagnosis = diagnose(waiting(0.03, late, crowded))
+        assert codes(diagnosis) == []  # half of the CPUs is all that it had
+        own = replace(crowded, cpu_busy=7.5)  # of 8: these are full by itself
+        assert codes(diagnose(waiting(0.03, late, own))) == ["HL105"]
+        unknown = replace(crowded, cpu_busy=None, cpus=2.0, num_threads=2)
+        assert codes(diagnose(waiting(0.03, late, unknown))) == []
+    assert any("50% of the machine" in line for line in diagnosis.not_examined)
+
+
+@pytest.mark.parametrize(("collate_s", "gain"), [(0.1, 1 / 0.7), (0.19, 1 / 0.7)])
+def test_with_workers_a_faster_collate_function_may_end_the_wait(
+    collate_s: float, gain: float
+) -> None:
+    finding = only(waiting(0.03, {**WORKERS, "collate_s": collate_s}), "HL103")
+    assert finding.gain_at_most == pytest.approx(gain)
+    most = only(waiting(0.09, {**WORKERS, "collate_s": 0.1}), "HL103")
+    assert most.gain_at_most == pytest.approx(1 / (1 - 0.1 / 0.19))
+
+
+def test_workers_that_cost_more_than_they_bring_count_by_the_difference() -> None:
+    finding = only(waiting(0.03, {**WORKERS, "fetch_s": 0.01}), "HL110")
+    assert finding.gain_at_most == pytest.approx(1 / 0.8)
+    assert diagnose(waiting(0.009, {**WORKERS, "fetch_s": 0.005})).findings == ()  # 4 %
+    assert found(waiting(0.03, {**WORKERS, "fetch_s": 0.0251}), "HL110") is None
+    crowded = replace(HEALTHY, machine_busy=1.0, foreign_busy=0.5)  # late by waiting for its turn?
+    assert diagnose(waiting(0.03, {**WORKERS, "fetch_s": 0.01}, crowded)).findings == ()
+
+
+def coming_late(every: int, by_s: float, census: Any = HEALTHY) -> Any:
+    """Workers with time to spare, and a batch that comes late now and then."""
+
+    def each(number: int, record: StepRecord) -> StepRecord:
+        return with_phase(record, "data_wait", by_s) if number % every == 3 else record
+
+    loader = replace(LOADER, num_workers=4, fetch_s=0.1, wait_s=0.001, wait_p99_s=by_s)
+    return script(steps(each=each), replace(census, loaders=(loader,)))
+
+
+def test_batches_that_come_late_now_and_then_count_by_what_is_late() -> None:
+    finding = only(coming_late(10, 0.3), "HL109")
+    assert finding.gain_at_most == pytest.approx(1 / (1 - 0.3 / 1.3))
+    assert diagnose(coming_late(10, 0.04)).findings == ()
+    crowded = replace(HEALTHY, machine_busy=1.0, foreign_busy=0.5)
+    assert diagnose(coming_late(10, 0.3, crowded)).findings == ()
+
+
+def test_the_way_from_a_worker_alone_is_no_sickness() -> None:
+    """Every batch comes as late as every other, workers idle, and nothing tells why."""
+    way = {**WORKERS, "fetch_s": 0.1, "wait_p99_s": None}
+    assert diagnose(waiting(0.0099, way)).findings == ()
+    assert codes(diagnose(waiting(0.0101, way))) == ["HL101"]
+
+
+def test_whole_batches_copied_from_memory_are_left_in_peace() -> None:
+    copied = {**SERIAL, "in_memory": True, "batch_size": 10_000}
+    assert diagnose(waiting(0.03, copied)).findings == ()
+    assert codes(diagnose(waiting(0.03, {**copied, "in_memory": None}))) == ["HL102"]
+
+
+def test_suggested_workers_keep_pace_with_the_rest_of_the_step() -> None:
+    # 0.08 s to make a batch, 0.02 s of other work: five at a time, and one in hand.
+    slow = waiting(0.08, {**SERIAL, "fetch_s": 0.08})
+    assert only(slow, "HL102").evidence["suggested_workers"] == 5
+    few = replace(HEALTHY, cpus=2.0, num_threads=2)
+    assert only(waiting(0.08, {**SERIAL, "fetch_s": 0.08}, few), "HL102").evidence["suggested_workers"] == 1  # fmt: skip
+    assert only(waiting(0.03, WORKERS), "HL104").evidence["suggested_workers"] == 3
+    # Two batches to a step: twice the work.
+    two = waiting(0.03, {**SERIAL, "num_batches": 120})
+    assert only(two, "HL102").evidence["suggested_workers"] == 2
+
+
+def test_samples_that_are_only_picked_from_memory_are_not_sent_to_workers() -> None:
+    picked = {**SERIAL, "in_memory": True, "batch_size": 1000}
+    finding = only(waiting(0.03, picked), "HL102")
+    assert "whole batches" in finding.advice
+    assert finding.evidence["suggested_workers"] is None
+    # In memory, and 0.9 ms of work on each: workers.
+    worked_on = only(waiting(0.03, {**picked, "batch_size": 32}), "HL102")
+    assert "num_workers=2" in worked_on.advice
+
+
+def test_several_processes_on_unknown_machines_are_not_told_how_many_cpus_they_have() -> None:
+    ranks = replace(HEALTHY, num_ranks=16, cpu_busy=8.0)
+    assert codes(diagnose(waiting(0.03, WORKERS, ranks))) == ["HL101"]
+    assert codes(diagnose(waiting(0.03, SERIAL, ranks))) == ["HL102"]
+    four = replace(ranks, num_local_ranks=4, cpu_busy=1.0, num_threads=2)
+    assert codes(diagnose(waiting(0.03, WORKERS, four))) == ["HL104"]
+
+
+def test_an_iterable_dataset_is_warned_of_samples_that_come_twice() -> None:
+    assert "twice" in only(waiting(0.03, {**SERIAL, "iterable": True}), "HL102").advice
+    assert "losses change" in only(waiting(0.03, {**SERIAL, "draws_random": True}), "HL102").advice
+
+
+def test_the_site_is_the_dataset_the_collate_function_or_the_loader() -> None:
+    workers = only(waiting(0.03, SERIAL), "HL102")
+    assert (workers.site, workers.evidence["dataset_site"]) == ("train.py:30", "train.py:12")
+    assert "in this DataLoader" in workers.advice
+    picked = {**SERIAL, "in_memory": True, "batch_size": 1000}
+    assert only(waiting(0.03, picked), "HL102").site == "train.py:12"
+    assert only(waiting(0.03, {**picked, "dataset_site": None}), "HL102").site == "train.py:30"
+    slow = {**SERIAL, "collate_s": 0.03, "collate_site": "train.py:20"}
+    assert only(waiting(0.03, slow), "HL103").site == "train.py:20"
+
+
+def test_a_loader_that_only_evaluates_explains_nothing() -> None:
+    assert codes(diagnose(waiting(0.03, {**SERIAL, "trains": False}))) == ["HL101"]
+
+
+def test_a_hidden_wait_is_no_finding_and_one_without_device_clocks_neither() -> None:
+    host = {"data_wait": 0.05, "forward": 0.02, "backward": 0.03}
+    use = replace(LOADER, **SERIAL)
+    census = replace(GPU_HEALTHY, loaders=(use,))
+    busy = script(steps(host, device=BUSY_DEVICE), census)
+    assert diagnose(busy).findings == ()
+    idle = script(steps(host, device={"compute": 0.07, "idle": 0.03}), census)
+    assert only(idle, "HL102").gain_at_most == pytest.approx(1 / 0.7)
+    blind = diagnose(script(steps(host), census))
+    assert blind.findings == ()
+    assert any("device time" in line for line in blind.not_examined)
+
+
+def restarting(first_s: float, **changes: Any) -> Any:
+    """Epochs of 20 steps, whose first waits `first_s` longer."""
+
+    def each(number: int, record: StepRecord) -> StepRecord:
+        if number % 20:
+            return record
+        return with_phase(record, "data_wait", first_s, "epoch")
+
+    loader = replace(LOADER, num_workers=2, prefetch_factor=2, per_epoch=20, **changes)
+    return script(steps(each=each), replace(HEALTHY, loaders=(loader,)))
+
+
+def test_the_pause_at_the_start_of_each_epoch_is_told_from_other_waits() -> None:
+    finding = only(restarting(0.4), "HL108")
+    assert finding.evidence["restart_fraction"] == pytest.approx(0.4 / (0.4 + 20 * 0.1), rel=0.01)
+    assert "persistent_workers=True" in finding.advice
+    assert diagnose(restarting(0.05)).findings == ()  # 2.4 % of the time
+    without = only(restarting(0.4, persistent_workers=True), "HL108")
+    assert "persistent_workers" not in without.advice
+
+
+def test_the_share_of_restarts_is_that_of_whole_epochs() -> None:
+    """One boundary among 20 measured steps of an epoch of 1000 is not a twentieth of the time."""
+
+    def each(number: int, record: StepRecord) -> StepRecord:
+        return with_phase(record, "data_wait", 1.0, "epoch") if number == 10 else record
+
+    loader = replace(LOADER, num_workers=2, per_epoch=1000)
+    assert found(script(steps(each=each), replace(HEALTHY, loaders=(loader,))), "HL108") is None
+    unknown = replace(loader, per_epoch=None)
+    assert found(script(steps(each=each), replace(HEALTHY, loaders=(unknown,))), "HL108") is None
+
+
+def test_first_waits_like_the_others_are_no_restart() -> None:
+    def each(number: int, record: StepRecord) -> StepRecord:
+        return record if number % 20 else replace(record, tags=("epoch",))
+
+    host = {"data_wait": 0.03, "forward": 0.03, "backward": 0.04}
+    census = replace(HEALTHY, loaders=(replace(LOADER, **SERIAL, per_epoch=20),))
+    assert codes(diagnose(script(steps(host, each=each), census))) == ["HL102"]
+
+
+OWN = {"forward": 0.03, "backward": 0.05, "unattributed": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("function", "inside", "code"),
+    [
+        ("get_batch", None, "HL107"),
+        ("decode_image", None, "HL107"),
+        ("load_sample", None, "HL107"),
+        ("main.<locals>.decode", None, "HL107"),
+        ("batches.<locals>.<genexpr>", "Image.Image.load", "HL107"),
+        ("Decoder.advance", None, "HL801"),
+        ("thread_pool", None, "HL801"),
+        ("spread_metrics", None, "HL801"),
+        ("<module>", "PIL.Image.load", "HL107"),
+        ("train", "json.decoder.raw_decode", "HL107"),
+        ("<module>", None, "HL801"),
+        ("update_metrics", "numpy.percentile", "HL801"),
+        ("upload", "threading.wait", "HL801"),
+    ],
+)
+def test_own_code_that_prepares_data_is_told_from_other_code(
+    function: str, inside: str | None, code: str
+) -> None:
+    census = replace(HEALTHY, lines=lines(("unattributed", function, 0.19), inside=inside))
+    finding = only(script(steps(OWN), census), code)
+    assert finding.gain_at_most == pytest.approx(1.25, rel=1e-4)
+    assert finding.site == "train.py:50"
+    assert diagnose(script(steps(OWN), census)).bound == ("input" if code == "HL107" else "host")
+
+
+def test_own_code_is_found_by_samples_and_bounded_by_the_clock() -> None:
+    """Samples say whose the time is, but not to the per cent: what is left of the step is the bound."""
+    both = lines(("unattributed", "train", 0.12))
+    torchs = lines(("unattributed", "train", 0.08), inside="torch.nn.functional.cross_entropy")
+    finding = only(script(steps(OWN), replace(HEALTHY, lines=(*both, *torchs))), "HL801")
+    assert finding.evidence["own_fraction"] == pytest.approx(0.12, rel=1e-3)
+    assert finding.gain_at_most == pytest.approx(1.25, rel=1e-4)
+
+
+def test_own_code_counts_only_for_its_lines_and_without_collections() -> None:
+    both = lines(("unattributed", "get_batch", 0.12), ("unattributed", "report", 0.08))
+    finding = only(script(steps(OWN), replace(HEALTHY, lines=both)), "HL107")
+    assert finding.evidence["own_fraction"] == pytest.approx(0.12, rel=1e-3)
+    assert finding.gain_at_most == pytest.approx(1.25, rel=1e-4)
+    elsewhere = lines(("forward", "get_batch", 0.2))
+    assert diagnose(script(steps(OWN), replace(HEALTHY, lines=elsewhere))).findings == ()
+    gc = CollectionUse(num=60, seconds=60 * 0.018, num_full=60, full_s=60 * 0.018)
+    collected = replace(HEALTHY, lines=lines(("unattributed", "train", 0.2)), collections=gc)
+    assert codes(diagnose(script(steps(OWN), collected))) == ["HL804"]
+    once = replace(collected, collections=replace(gc, num=1, num_full=1))
+    assert diagnose(script(steps(OWN), once)).findings == ()
+
+
+def test_a_line_that_few_samples_saw_is_not_blamed_for_a_whole_phase() -> None:
+    for fraction, expected in ((0.049, []), (0.051, ["HL801"])):
+        census = replace(HEALTHY, lines=lines(("unattributed", "train", fraction)))
+        assert codes(diagnose(script(steps(OWN), census))) == expected
+
+
+def test_a_loss_that_the_loop_computes_is_computing() -> None:
+    loss = lines(("unattributed", "train", 0.2), inside="functional.cross_entropy")
+    assert diagnose(script(steps(OWN), replace(HEALTHY, lines=loss))).findings == ()
+    mixed = (*loss, *lines(("unattributed", "train", 0.2), inside="time.nap"))
+    found_here = only(script(steps(OWN), replace(HEALTHY, lines=mixed)), "HL801")
+    assert found_here.evidence["own_fraction"] == pytest.approx(0.1, rel=1e-3)
+
+
+def test_the_probes_own_cost_is_not_the_scripts() -> None:
+    slow_clock = replace(HEALTHY, lines=lines(("unattributed", "train", 0.2)), clock_read_s=1.6e-3)
+    assert diagnose(script(steps(OWN), slow_clock)).findings == ()  # 16 of 20 %
+    half = replace(slow_clock, clock_read_s=1e-3)
+    assert only(script(steps(OWN), half), "HL801").gain_at_most == pytest.approx(1 / 0.9)
+
+
+def test_where_no_module_is_called_the_model_is_among_the_scripts_own_lines() -> None:
+    host = {"backward": 0.08, "optimizer": 0.001, "unattributed": 0.1}
+    census = replace(HEALTHY, lines=lines(("unattributed", "<module>", 0.5)))
+    diagnosis = diagnose(script(steps(host), census))
+    assert diagnosis.findings == ()
+    assert any("not told from the model" in line for line in diagnosis.not_examined)
+    named = diagnose(script(steps({**host, "forward": 0.01}), census))
+    assert codes(named) == ["HL801"]
+
+
+@pytest.mark.parametrize(("samples", "expected"), [(20, []), (26, ["HL801"]), (None, ["HL801"])])
+def test_five_samples_are_needed_to_tell_of_own_code(
+    samples: int | None, expected: list[str]
+) -> None:
+    census = replace(HEALTHY, lines=lines(("unattributed", "train", 0.2)), num_samples=samples)
+    diagnosis = diagnose(script(steps(OWN), census))
+    assert codes(diagnosis) == expected
+    assert any("fewer than 5 samples" in line for line in diagnosis.not_examined) is (not expected)
+
+
+def test_a_line_that_holds_little_of_it_is_not_said_to_be_the_place() -> None:
+    parts = [("unattributed", "train", 0.02)] * 10
+    spread = replace(HEALTHY, lines=lines(*parts), num_samples=1000)
+    finding = only(script(steps(OWN), spread), "HL801")
+    assert finding.site == "train.py:50"
+    assert "spread over 10 lines; the largest, train.py:50, holds 10% of it" in finding.advice
+    few = only(script(steps(OWN), replace(spread, num_samples=100)), "HL801")
+    assert few.site is None
+    assert "none stands out" in few.advice
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "hotloop.probe", "optimizer.Optimizer.zero_grad", "autocast_mode.autocast.__exit__",
+        "clip_grad.clip_grad_norm_", "torch.nn.utils.clip_grad._clip_grads_with_norm_",
+        "torch.nn.modules.module.Module.zero_grad", "torch.autograd.graph._engine_run_backward",
+    ],
+)  # fmt: skip
+def test_neither_the_probe_nor_torch_is_the_scripts_own_code(inside: str) -> None:
+    seen = lines(("unattributed", "train", 0.2), inside=inside)
+    assert diagnose(script(steps(OWN), replace(HEALTHY, lines=seen))).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("inside", "code"),
+    [
+        ("monai.losses.functional.dice", "HL801"),
+        ("somebody.loss.focal", "HL801"),
+        ("PIL.Image.Image.load", "HL107"),
+        ("transformers.tokenization_utils_base.PreTrainedTokenizerBase.__call__", "HL107"),
+        ("tokenization_utils_fast.PreTrainedTokenizerFast._batch_encode_plus", "HL107"),
+        ("wandb.sdk.lib.json.dumps", "HL801"),
+        ("torch.cuda.memory.empty_cache", "HL801"),
+        ("torch.serialization.load", "HL107"),
+        ("torch.utils.data._utils.collate.default_collate", "HL107"),
+    ],
+)
+def test_other_peoples_code_is_known_by_its_package(inside: str, code: str) -> None:
+    seen = lines(("unattributed", "train", 0.2), inside=inside)
+    only(script(steps(OWN), replace(HEALTHY, lines=seen)), code)
+
+
+def test_a_line_that_calls_the_model_as_well_is_computing() -> None:
+    """`model(images / 255)`: only the division is outside of the phase."""
+    line = LineUse("unattributed", "train.py:9", "train", 0.2)
+    for phase, expected in (("forward", []), ("backward", []), ("logging", ["HL801"])):
+        seen = (line, replace(line, phase=phase, inside="linear.Linear.forward"))
+        assert codes(diagnose(script(steps(OWN), replace(HEALTHY, lines=seen)))) == expected
+    called = (replace(line, inside="metrics.count"), replace(line, phase="forward"))
+    assert codes(diagnose(script(steps(OWN), replace(HEALTHY, lines=called)))) == ["HL801"]
+
+
+@pytest.mark.parametrize(("padded", "expected"), [(0.19, []), (0.5, ["HL111"])])
+def test_padding_counts_from_a_fifth_of_the_tokens(padded: float, expected: list[str]) -> None:
+    census = replace(HEALTHY, padding=PaddingUse(10_000, padded, "attention_mask", "train.py:9"))
+    diagnosis = diagnose(script(steps(), census))
+    assert codes(diagnosis) == expected
+    if expected:
+        assert diagnosis.findings[0].gain_at_most == pytest.approx(1 / (1 - 0.93 * 0.5))
+
+
+def test_nothing_but_padding_or_none_of_it_is_no_finding() -> None:
+    for padded in (0.0, 1.0):
+        census = replace(HEALTHY, padding=PaddingUse(10_000, padded, "labels"))
+        assert diagnose(script(steps(), census)).findings == ()
+
+
+def test_loaders_that_fetched_nothing_while_counted_do_not_divide_by_zero() -> None:
+    unused = replace(LOADER, num_batches=0, num_workers=2, fetch_s=0.1)
+    host = {**STEP, "data_wait": 0.03}
+    assert codes(diagnose(script(steps(host), replace(HEALTHY, loaders=(unused,))))) == ["HL101"]

@@ -1,0 +1,139 @@
+"""Whether trying pays, with what is known of the rest of the run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from script_inputs import HEALTHY, LOADER, STEP, script, steps
+
+from hotloop.core.census import Census
+from hotloop.core.judgement import Finding, Worth
+from hotloop.judge.worth import remaining_steps, worth
+
+HALF = (Finding("HL101", "waits", 2.0),)
+COST = 6 * 2 * 70 * 0.1
+"""Six pairs of 10 + 60 steps of 0.1 s: 84 s."""
+
+
+def judged(
+    census: Census = HEALTHY,
+    findings: tuple[Finding, ...] = HALF,
+    returncode: int | None = None,
+    num: int = 60,
+) -> Worth:
+    found = worth(script(steps(num=num), census, returncode=returncode), findings)
+    assert found is not None
+    return found
+
+
+def planned(number: int, **changes: float) -> Census:
+    return replace(HEALTHY, loaders=(), planned_steps=number, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("total", "answer"),
+    [(60, "leave it running"), (1740, "leave it running"), (1742, "worth trying"), (10**6, "worth trying")],
+)  # fmt: skip
+def test_it_pays_when_the_rest_saves_more_than_finding_out(total: int, answer: str) -> None:
+    found = judged(planned(total))
+    assert found.answer == answer
+    assert found.remaining_steps == total - 60
+    assert found.cost_s == pytest.approx(COST)
+    assert found.saved_at_most_s == pytest.approx((total - 60) * 0.05)
+    assert found.break_even_steps == pytest.approx(1680, abs=1)
+
+
+def test_a_slow_start_is_paid_by_every_process_of_a_trial() -> None:
+    assert judged(planned(1000, start_s=30.0)).cost_s == pytest.approx(COST + 12 * 30)
+
+
+def test_nothing_to_gain_and_loose_bounds_are_different_answers() -> None:
+    small = (Finding("HL703", "logs", 1.04),)
+    loose = (Finding("HL308", "breaks", 3.0, gain_is_loose=True),)
+    assert judged(planned(10**6), ()).answer == "nothing to gain here"
+    assert judged(planned(10**6), small).answer == "nothing to gain here"
+    assert judged(planned(10**6), loose).answer == "not known"
+    assert judged(planned(10**6), (*loose, *small)).answer == "not known"
+    assert judged(planned(10**6), (*loose, *HALF)).gain_at_most == 2.0
+
+
+@pytest.mark.parametrize(
+    ("without", "said"), [("lines", "the script's own lines"), ("operators", "the operations")]
+)
+def test_what_was_not_looked_at_may_hold_a_gain(without: str, said: str) -> None:
+    blind = planned(10**6)
+    blind = replace(blind, seen=tuple(name for name in blind.seen if name != without))
+    found = judged(blind, ())
+    assert found.answer == "not known"
+    assert said in found.reason
+
+
+def test_nothing_to_gain_is_not_said_of_ranks_whose_waits_were_not_seen() -> None:
+    found = judged(planned(10**6, num_ranks=2), ())
+    assert (found.answer, found.gain_at_most) == ("not known", 1.0)
+    assert "waiting for the other processes" in found.reason
+    told = script(steps({**STEP, "grad_sync": 0.001}), planned(10**6, num_ranks=2))
+    seen = worth(told, ())
+    assert seen is not None
+    assert seen.answer == "nothing to gain here"
+
+
+def test_an_unknown_rest_says_what_it_would_need() -> None:
+    found = judged(replace(HEALTHY, loaders=()))
+    assert (found.answer, found.remaining_steps, found.saved_at_most_s) == ("not known", None, None)
+    assert "1680" in found.reason or "1681" in found.reason
+
+
+def test_the_rest_of_an_epoch_is_a_lower_limit() -> None:
+    long = replace(HEALTHY, loaders=(replace(LOADER, per_epoch=100_000),))
+    found = judged(long)
+    assert (found.answer, found.remaining_steps) == ("worth trying", 99_940)
+    assert found.reason.startswith("at least 99940 steps of this epoch are left")
+    short = replace(HEALTHY, loaders=(replace(LOADER, per_epoch=100),))
+    assert judged(short).answer == "not known"
+    # Two batches to a step: half as many steps to an epoch.
+    two = replace(HEALTHY, loaders=(replace(LOADER, per_epoch=1000, num_batches=120),))
+    assert judged(two).remaining_steps == 440
+
+
+def test_iterators_of_one_loader_are_one_loader_and_others_do_not_count() -> None:
+    """Two epochs of 64 batches, the second one cut off; every tenth step evaluates."""
+    each = replace(LOADER, per_epoch=64)
+    loaders = (
+        replace(each, num_batches=53),
+        replace(each, site="train.py:8", trains=False, num_batches=352, per_epoch=32),
+        replace(each, num_batches=64, wait_s=0.002),
+    )
+    records = steps(
+        num=127, each=lambda n, r: replace(r, tags=("warmup",) * (n < 10) + ("epoch",) * (n == 64))
+    )
+    measurement = script(records, replace(HEALTHY, loaders=loaders))
+    assert remaining_steps(measurement)[0] == 128 - 127
+    # The census is some steps older than the records where a command was cut off.
+    older = tuple(replace(use, num_batches=use.num_batches - 8) for use in loaders)
+    assert remaining_steps(script(records, replace(HEALTHY, loaders=older)))[0] == 1
+
+
+def test_a_trainer_may_have_gone_on_from_a_checkpoint() -> None:
+    found = judged(planned(1000))
+    assert found.reason.startswith("at most 940 of 1000 steps are left")
+
+
+def test_what_is_saved_is_no_false_zero() -> None:
+    found = judged(returncode=0, num=3)
+    assert "at most 0.2 s saved" in found.reason
+
+
+def test_a_run_that_ended_by_itself_counts_for_the_next_one() -> None:
+    measurement = script(steps(num=60), HEALTHY, returncode=0)
+    assert remaining_steps(measurement) == (60, "a run like this one makes 60 steps")
+    assert judged(returncode=0).answer == "leave it running"
+
+
+def test_a_run_past_its_plan_has_nothing_left() -> None:
+    assert judged(planned(10)).remaining_steps == 0
+
+
+def test_without_steps_nothing_is_said() -> None:
+    assert worth(script(()), HALF) is None

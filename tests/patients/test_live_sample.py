@@ -1,0 +1,50 @@
+"""A sample of the live patients, about a minute; all of them are `live.py`, in `make proof`.
+
+Those that one CPU is enough for: their shares are the same whatever the others do. A wrong verdict is
+excused only where other programs were measured to have taken that CPU.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cases import CASES, Case
+from live import robbed, run_alone, run_examined, what_is_wrong
+
+from hotloop.core.judgement import Diagnosis
+from hotloop.core.measurement import Measurement
+
+SAMPLE = ("logging_per_step", "frequent_checkpoint", "garbage_collection")
+
+
+@pytest.fixture(autouse=True)
+def _one_at_a_time(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Test processes side by side would take the CPU from each other."""
+    with (tmp_path_factory.getbasetemp().parent / "live.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def hold(diagnosis: Diagnosis, measurement: Measurement, case: Case, *, healthy: bool) -> None:
+    wrong = what_is_wrong(diagnosis, case, healthy=healthy)
+    if wrong and (why := robbed(measurement, case)):
+        pytest.skip(f"{wrong}; {why}")
+    assert wrong is None
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_live_patient_is_named_and_trains_as_without_the_doctor(name: str, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.name == name)
+    examined, measurement, diagnosis = run_examined(case, tmp_path / "run", healthy=False)
+    assert examined.loss == run_alone(case, healthy=False).loss
+    hold(diagnosis, measurement, case, healthy=False)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_live_twin_is_promised_nothing(name: str, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.name == name)
+    _, measurement, diagnosis = run_examined(case, tmp_path / "run", healthy=True)
+    hold(diagnosis, measurement, case, healthy=True)

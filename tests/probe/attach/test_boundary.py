@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from hotloop.probe.attach.boundary import (
+    BACKWARDS_WITHOUT_UPDATE,
+    FORWARDS_WITHOUT_BACKWARD,
+    MOST_UPDATES,
+)
+
+
+def test_step_ends_with_the_update_and_its_losses_are_the_scripts(run) -> None:  # type: ignore[no-untyped-def]
+    source = "print(json.dumps(train(*build(), 30)))"
+    ended = run(source)
+    assert [record.loss for record in ended.steps] == ended.last
+    assert [record.step for record in ended.steps] == list(range(30))
+    assert ["warmup" in record.tags for record in ended.steps] == [True] * 10 + [False] * 20
+    assert ended.clock["boundary"] == "optimizer"
+    assert ended.last == run(source, watched=False).last
+
+
+def test_accumulated_passes_are_microbatches_of_one_step(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, optimizer = build()
+for _ in range(14):
+    for _ in range(3): loss_of(model).backward()
+    optimizer.step(); optimizer.zero_grad()
+""")
+    assert len(ended.steps) == 14
+    assert ended.census.microbatches == 3.0
+
+
+def test_two_optimizers_in_turn_make_one_step(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+first, other = build(0), build(1)
+for _ in range(15):
+    train(*first, 1); train(*other, 1)
+""")
+    assert len(ended.steps) == 15
+    assert ended.census.microbatches == 2.0
+
+
+def test_step_is_the_period_of_several_optimizers(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+critic, generator = build(0), build(1)
+for _ in range(20):
+    train(*critic, 5); train(*generator, 1)
+""")
+    assert ended.census.microbatches == 6.0
+    assert {record.loss is not None for record in ended.steps} == {True}
+
+
+def test_trainings_one_after_the_other_are_all_counted(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+first, second = build(0), build(1)
+print(json.dumps([train(*first, 30), train(*second, 60)]))
+""")
+    long = [record for record in ended.steps if "resumed" in record.tags]
+    assert [record.step for record in long] == [30]
+    assert len(ended.steps) == 30 + 60 - MOST_UPDATES
+    first, second = ended.last
+    assert [record.loss for record in ended.steps[:30]] == first
+    assert [record.loss for record in ended.steps[31:]] == second[MOST_UPDATES + 1 :]
+    assert any("another one took over" in note for note in ended.census.notes)
+
+
+def test_script_whose_optimizer_never_steps_steps_with_backward(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run(f"""
+model, optimizer = build()
+for _ in range({BACKWARDS_WITHOUT_UPDATE + 20}):
+    loss_of(model).backward()
+    with torch.no_grad():
+        for p in model.parameters(): p.sub_(p.grad, alpha=0.01); p.grad = None
+""")
+    assert ended.clock["boundary"] == "backward"
+    assert len(ended.steps) == 21
+    assert "no optimizer of torch steps" in ended.census.notes[0]
+
+
+def test_script_without_any_optimizer_steps_with_its_first_backward(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model = torch.nn.Linear(8, 1)
+for _ in range(20):
+    loss_of(model).backward()
+    with torch.no_grad():
+        for p in model.parameters(): p.sub_(p.grad, alpha=0.01); p.grad = None
+""")
+    assert len(ended.steps) == 20
+
+
+def test_script_without_any_module_steps_with_each_backward(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+w = torch.ones(8, requires_grad=True)
+for _ in range(40):
+    (w * 2).sum().backward()
+    with torch.no_grad(): w -= 0.01 * w.grad; w.grad.zero_()
+""")
+    assert ended.clock["boundary"] == "backward"
+    assert len(ended.steps) == 40
+
+
+def test_passes_backward_before_the_first_module_are_forgotten(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+w = torch.ones(8, requires_grad=True)
+for _ in range(3): (w * 2).sum().backward()
+model = torch.nn.Linear(8, 1)
+for _ in range(20):
+    y = model(torch.ones(4, 8))
+    y.sum().backward(retain_graph=True); y.mean().backward()
+""")
+    assert [record.step for record in ended.steps] == list(range(20))
+    assert any("until a module went forward" in note for note in ended.census.notes)
+
+
+def test_script_that_never_calls_backward_steps_with_forward(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run(f"""
+model = torch.nn.Linear(8, 1)
+for _ in range({FORWARDS_WITHOUT_BACKWARD + 10}):
+    gradients = torch.autograd.grad(loss_of(model), list(model.parameters()))
+""")
+    assert ended.clock["boundary"] == "forward"
+    assert len(ended.steps) == 11
+
+
+def test_what_was_taken_for_steps_is_forgotten_once_an_optimizer_steps(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run(f"""
+model, optimizer = build()
+for _ in range({FORWARDS_WITHOUT_BACKWARD + 10}): model(torch.ones(4, 8))
+time.sleep(1.2)  # they have been written
+train(model, optimizer, 15)
+""")
+    assert [record.step for record in ended.steps] == list(range(15))
+    assert ended.clock["boundary"] == "optimizer"
+    assert any("until" in note for note in ended.census.notes)
+
+
+def test_script_may_say_itself_where_a_step_ends(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+import hotloop
+model, optimizer = build()
+for _ in range(15):
+    train(model, optimizer, 2)
+    hotloop.step()
+""")
+    assert ended.clock["boundary"] == "explicit"
+    assert len(ended.steps) == 15
+    assert ended.census.microbatches == 2.0
+
+
+def test_update_that_raises_leaves_no_phase_open(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, _ = build()
+class Optimizer(torch.optim.SGD):
+    def step(self, closure=None):
+        if self.raises: raise RuntimeError("once")
+        return super().step(closure)
+optimizer = Optimizer(model.parameters(), lr=0.01)
+for step in range(20):
+    optimizer.raises = step == 12
+    loss_of(model).backward()
+    try: optimizer.step()
+    except RuntimeError: pass
+    time.sleep(0.01)
+""")
+    assert len(ended.steps) == 19
+    assert all(record.host["unattributed"] > 0.009 for record in ended.steps[14:])
+    assert all(record.host["optimizer"] < 0.009 for record in ended.steps[14:])

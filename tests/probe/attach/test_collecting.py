@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hotloop.probe.attach.collecting import Collecting
+from hotloop.probe.attach.watch import Watch
+
+
+@pytest.fixture
+def collecting(tmp_path: Path) -> Any:
+    hook, callbacks = sys.unraisablehook, list(gc.callbacks)
+    made = Collecting(Watch(tmp_path))
+    made.install()
+    yield made
+    sys.unraisablehook = hook
+    gc.callbacks[:] = callbacks
+
+
+def test_an_interrupt_that_arrives_in_the_callback_is_raised_after_it(collecting: Any) -> None:
+    unraisable: Any = SimpleNamespace(object=collecting._saw, exc_type=KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - it comes some lines later
+        sys.unraisablehook(unraisable)
+        until = time.monotonic() + 10
+        while time.monotonic() < until:
+            pass
+
+
+def test_what_others_could_not_raise_is_told_as_ever(
+    collecting: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Holder:
+        def __del__(self) -> None:
+            raise ValueError("theirs")
+
+    hook = sys.unraisablehook
+    seen: list[Any] = []
+    collecting._before = seen.append
+    assert hook == collecting._unraisable
+    Holder()
+    assert [each.exc_type for each in seen] == [ValueError]
+
+
+def test_full_collections_are_known_by_their_place(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+import gc
+model, optimizer = build()
+for _ in range(30):
+    train(model, optimizer, 1)
+    gc.collect()
+""")
+    found = ended.census.collections
+    line = (ended.directory.parent / "work-0" / "train.py").read_text().splitlines()
+    assert found.num_full >= 15
+    assert found.site == f"train.py:{line.index('    gc.collect()') + 1}"

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import pytest
+
+SCRIPT = """
+WORKERS, CONTEXT, SLEEP = {workers}, {context!r}, 0.004
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 32
+    def __getitem__(self, index):
+        time.sleep(SLEEP)
+        return torch.ones(8)
+def collate(samples):
+    time.sleep(2 * SLEEP)
+    return torch.stack(samples)
+def main():
+    model, optimizer = build()
+    train_loader = torch.utils.data.DataLoader(
+        Data(), batch_size=4, num_workers=WORKERS, collate_fn=collate, multiprocessing_context=CONTEXT)
+    valid_loader = torch.utils.data.DataLoader(Data(), batch_size=8)
+    for epoch in range(4):
+        for x in train_loader:
+            optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
+        with torch.no_grad():
+            for x in valid_loader: model(x)
+    print(train_loader.collate_fn is collate, type(train_loader.dataset).__name__)
+if __name__ == "__main__": main()
+"""
+
+
+@pytest.mark.parametrize(("workers", "context"), [(0, None), (2, "fork"), (2, "spawn")])
+def test_loader_is_described_and_its_batches_are_timed(run, workers: int, context: str) -> None:  # type: ignore[no-untyped-def]
+    source = SCRIPT.replace("{workers}", str(workers)).replace("{context!r}", repr(context))
+    ended = run(source)
+    assert ended.out.split() == ["True", "Data"]
+    assert ended.err == run(source, watched=False).err
+    train, valid = sorted(ended.census.loaders, key=lambda use: not use.trains)
+    assert (train.trains, valid.trains) == (True, False)
+    assert (train.dataset, train.num_workers, train.batch_size) == ("Data", workers, 4)
+    assert train.site.startswith("train.py:")
+    assert train.collate_site is not None
+    assert train.collate_site.startswith("train.py:")
+    assert valid.collate_site is None
+    assert (train.num_epochs, train.per_epoch) == (4, 8)
+    assert train.fetch_s is not None
+    assert train.collate_s is not None
+    assert 0.024 <= train.fetch_s < 0.2  # a busy machine sleeps longer
+    assert 0.008 <= train.collate_s < 0.1
+    assert train.fetch_cpu_fraction is not None
+    assert train.fetch_cpu_fraction < 0.5  # it sleeps
+    assert train.batch_bytes == 4 * 8 * 4
+    assert train.epoch_start_s is not None
+    assert train.epoch_start_s > 0.02
+    assert train.wait_s is not None
+    if not workers:
+        assert train.wait_s >= train.fetch_s
+        assert train.draws_random is False
+    starts = [record.step for record in ended.steps if "epoch" in record.tags]
+    assert starts == [8, 16, 24]
+    assert {record.samples for record in ended.steps} == {4}
+    names = {path.name.split("-")[0] for path in ended.directory.iterdir()}
+    assert names == {"steps", "census", "clock", "claim"}
+
+
+def test_every_epoch_is_of_the_same_loader_once_the_interpreter_has_specialized(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, optimizer = build()
+data = torch.utils.data.TensorDataset(torch.ones(32, 8))
+loader = torch.utils.data.DataLoader(data, batch_size=4)
+def epoch():
+    for index, (x,) in enumerate(loader):
+        optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
+for _ in range(12): epoch()
+""")
+    assert [use.num_epochs for use in ended.census.loaders] == [12]
+    starts = [record.step for record in ended.steps if "epoch" in record.tags]
+    assert starts == [8 * number for number in range(1, 12)]
+
+
+def test_loader_of_another_thread_is_not_booked(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+import queue, threading
+model, optimizer = build()
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(80, 8)), batch_size=4)
+batches = queue.Queue(2)
+def fill():
+    for (x,) in loader: batches.put(x)
+threading.Thread(target=fill, daemon=True).start()
+for _ in range(20):
+    model(batches.get()).square().mean().backward(); optimizer.step()
+""")
+    assert all("data_wait" not in record.host for record in ended.steps)
+
+
+@pytest.mark.parametrize(
+    ("batch", "source", "fraction"),
+    [
+        ("{'input_ids': ids, 'attention_mask': (ids != 0).long()}", "attention_mask", 0.25),
+        ("{'input_ids': ids + 5, 'labels': ids.masked_fill(ids == 0, -100)}", "labels", 0.25),
+        ("ids", "trailing id 0", 0.25),
+    ],
+)
+def test_padding_is_seen_in_batches(run, batch: str, source: str, fraction: float) -> None:  # type: ignore[no-untyped-def]
+    ended = run(f"""
+model, optimizer = build()
+ids = torch.randint(1, 50, (4, 16), generator=torch.Generator().manual_seed(0))
+ids[:2, 8:] = 0
+class Batches(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        for _ in range(14): yield {batch}
+for batch in torch.utils.data.DataLoader(Batches(), batch_size=None):
+    train(model, optimizer, 1)
+""")
+    padding = ended.census.padding
+    assert padding is not None
+    assert (padding.source, padding.padded_fraction) == (source, fraction)
+    assert padding.site is not None
+    assert padding.site.startswith("train.py:")
+
+
+def test_full_rows_are_not_padded(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, optimizer = build()
+ids = torch.arange(1, 65).reshape(4, 16)
+for _ in range(14):
+    loss = model(torch.nn.functional.one_hot(ids % 8, 8).float()).sum(); loss.backward(); optimizer.step()
+embed = torch.nn.Embedding(100, 8)
+for _ in range(14): model(embed(ids)).sum().backward(); optimizer.step()
+""")
+    padding = ended.census.padding
+    assert padding is None or padding.padded_fraction == 0
+
+
+def test_data_in_memory_is_told_from_small_constants(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+model, optimizer = build()
+class Held(torch.utils.data.Dataset):
+    def __init__(self): self.rows = torch.ones(40, 8)
+    def __len__(self): return 40
+    def __getitem__(self, index): return self.rows[index]
+class Made(torch.utils.data.Dataset):
+    def __init__(self): self.mean = torch.ones(8)
+    def __len__(self): return 40
+    def __getitem__(self, index): return self.mean + torch.rand(8)
+for data in (Held(), Made()):
+    for x in torch.utils.data.DataLoader(data, batch_size=4):
+        model(x).sum().backward(); optimizer.step()
+""")
+    seen = {use.dataset: use for use in ended.census.loaders}
+    assert seen["Held"].in_memory is True
+    assert seen["Made"].in_memory is None
+    assert (seen["Held"].draws_random, seen["Made"].draws_random) == (False, True)
+
+
+def test_loader_that_a_teacher_looks_at_first_still_trains(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+teacher, (model, optimizer) = torch.nn.Linear(8, 1), build()
+class One(torch.utils.data.TensorDataset): pass
+class Other(torch.utils.data.TensorDataset): pass
+class Valid(torch.utils.data.TensorDataset): pass
+one, other, valid = (torch.utils.data.DataLoader(kind(torch.ones(40, 8)), batch_size=4)
+                     for kind in (One, Other, Valid))
+for _ in range(3):
+    for (x,), (y,) in zip(one, other):
+        with torch.no_grad(): wanted = teacher(x) + teacher(y)
+        (model(x) - wanted).square().mean().backward(); optimizer.step()
+    for (x,) in valid:
+        with torch.no_grad(): model(x)
+for (x,) in one:
+    with torch.no_grad(): wanted = teacher(x)
+    (model(x) - wanted).square().mean().backward(); optimizer.step()
+""")
+    trains = {(use.dataset, use.trains) for use in ended.census.loaders}
+    assert trains == {("One", True), ("Other", True), ("Valid", False)}
+    assert all(record.host["data_wait"] > 0 for record in ended.counted)

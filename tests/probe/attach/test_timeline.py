@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from hotloop.probe.attach.timeline import device_seconds, length, thread_seconds
+
+MS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Event:
+    """One of the profiler's, in milliseconds."""
+
+    label: str
+    begin: float
+    end: float
+    index: int = 0
+    type: str = "kernel"
+
+    def name(self) -> str:
+        return self.label
+
+    def start_ns(self) -> int:
+        return int(self.begin * MS)
+
+    def duration_ns(self) -> int:
+        return int((self.end - self.begin) * MS)
+
+    def device_index(self) -> int:
+        return self.index
+
+    def activity_type(self) -> str:
+        return self.type
+
+    def is_user_annotation(self) -> bool:
+        return self.type == "gpu_user_annotation"
+
+
+def test_union_counts_what_overlaps_once() -> None:
+    assert length([(5, 7), (0, 2), (1, 4), (1, 2)]) == 6
+    assert length([]) == 0
+
+
+def test_device_is_at_work_on_any_stream_and_communicates_where_nothing_else_runs() -> None:
+    events = [
+        Event("gemm", 0, 10),
+        Event("Memcpy HtoD (Pinned -> Device)", 8, 12, type="gpu_memcpy"),
+        Event("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 5, 20),
+        Event("nccl:all_reduce", 0, 100, type="gpu_user_annotation"),
+        Event("Context Sync", 0, 100, type="cuda_sync"),
+        Event("gemm", 50, 60, index=1),
+    ]
+    assert device_seconds(events, 0) == pytest.approx((0.020, 0.008))
+    assert device_seconds(events, 1) == pytest.approx((0.010, 0.0))
+    assert device_seconds(events[3:5], 0) is None
+
+
+def test_collectives_on_a_cpu_are_hidden_by_operations_alone() -> None:
+    events = [
+        Event("aten::mm", 0, 10),
+        Event("c10d::allreduce_", 10, 11),
+        Event("gloo:all_reduce", 5, 30),
+        Event("gloo:all_reduce", 20, 40),
+        Event("aten::copy_", 38, 45),
+    ]
+    assert thread_seconds(events) == pytest.approx(0.028)
+    assert thread_seconds(events[:2]) is None

@@ -1,0 +1,237 @@
+"""Somebody's command in their own terminal: signals, endings, what is left of it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hotloop.core.errors import UsageError
+from hotloop.trial.attached import Attached, Heard, run_attached
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found through /proc")
+
+# hotloop, as a process that has a terminal and can be interrupted or killed.
+HOTLOOP = """
+import json, os, sys
+from pathlib import Path
+from hotloop.trial import attached
+here = Path(sys.argv[1])
+attached.INTERRUPT_GRACE_S = float(sys.argv[3])
+env = {**os.environ, "TEST_TOKEN": str(here)}
+with attached.listening() as heard:
+    end = attached.run_attached(
+        [sys.executable, "-S", "-c", sys.argv[2], str(here)], env=env, token=("TEST_TOKEN", str(here)),
+        heard=heard, has_enough=lambda: False, started=lambda pid: (here / "pid").write_text(str(pid)),
+        tick=lambda seconds: None, say=lambda text: print(text, file=sys.stderr, flush=True))
+(here / "end").write_text(json.dumps([end.returncode, end.was_ended, list(heard.signals)]))
+"""
+IN_TERMINAL = (
+    "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+"""Becomes a command in the foreground of the terminal that is its stdin."""
+
+READY = "import sys, time, signal, os; from pathlib import Path; here = Path(sys.argv[1])\n"
+COUNTS_INTERRUPTS = (
+    READY
+    + """
+count = 0
+def one_more(number, frame):
+    global count
+    count += 1
+signal.signal(signal.SIGINT, one_more)
+(here / "ready").touch()
+while not count:
+    time.sleep(0.02)
+time.sleep(2.5)  # as long as saving takes
+(here / "count").write_text(str(count))
+"""
+)
+DEAF = (
+    READY
+    + """
+import subprocess
+for each in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(each, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"],
+                         start_new_session=True, env={"CLEAN": "1"})
+(here / "child").write_text(str(child.pid))
+(here / "ready").touch()
+time.sleep(60)
+"""
+)
+
+
+def wait_for(condition: Callable[[], bool], limit_s: float = 20.0) -> bool:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+def alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def start(directory: Path, source: str, *, grace_s: float = 30.0) -> subprocess.Popen[bytes]:
+    started = subprocess.Popen(
+        [sys.executable, "-c", HOTLOOP, str(directory), source, str(grace_s)],
+        start_new_session=True,
+    )
+    assert wait_for((directory / "ready").exists)
+    return started
+
+
+def in_terminal(directory: Path, source: str) -> tuple[subprocess.Popen[bytes], int]:
+    """The same in the foreground of a new terminal; and the terminal's other end."""
+    terminal, theirs = pty.openpty()
+    hotloop = [sys.executable, "-c", HOTLOOP, str(directory), source, "30"]
+    started = subprocess.Popen(
+        [sys.executable, "-S", "-c", IN_TERMINAL, *hotloop],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    assert wait_for((directory / "ready").exists)
+    return started, terminal
+
+
+def attach(source: str, directory: Path, *, enough: Callable[[], bool] = lambda: False) -> Attached:
+    return run_attached(
+        [sys.executable, "-S", "-c", source, str(directory)],
+        env={**os.environ, "TEST_TOKEN": str(directory)},
+        token=("TEST_TOKEN", str(directory)),
+        heard=Heard(),
+        has_enough=enough,
+        started=lambda process: None,
+        tick=lambda seconds: None,
+        say=lambda text: None,
+    )
+
+
+def test_its_exit_code_is_its_own(tmp_path: Path) -> None:
+    end = attach("raise SystemExit(7)", tmp_path)
+    assert (end.returncode, end.was_ended, end.left_running) == (7, False, ())
+
+
+def test_it_has_the_process_group_that_it_would_have(tmp_path: Path) -> None:
+    attach(READY + "(here / 'group').write_text(str(os.getpgrp()))", tmp_path)
+    assert (tmp_path / "group").read_text() == str(os.getpgrp())
+
+
+def test_a_program_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no-such-program"):
+        run_attached(
+            ["no-such-program"],
+            env={},
+            token=("TEST_TOKEN", str(tmp_path)),
+            heard=Heard(),
+            has_enough=lambda: False,
+            started=lambda process: None,
+            tick=lambda seconds: None,
+            say=lambda text: None,
+        )
+
+
+def test_ctrl_c_in_a_terminal_reaches_it_once_and_it_has_time_to_save(tmp_path: Path) -> None:
+    started, terminal = in_terminal(tmp_path, COUNTS_INTERRUPTS)
+    try:
+        os.write(terminal, b"\x03")
+        assert wait_for((tmp_path / "end").exists)
+        assert (tmp_path / "count").read_text() == "1"
+        assert (tmp_path / "end").read_text() == "[0, false, [2]]"
+    finally:
+        started.wait(30)
+        os.close(terminal)
+
+
+def test_a_signal_to_hotloop_alone_is_passed_on_in_the_foreground_of_a_terminal_too(
+    tmp_path: Path,
+) -> None:
+    started, terminal = in_terminal(tmp_path, COUNTS_INTERRUPTS)
+    try:
+        started.send_signal(signal.SIGINT)
+        assert wait_for((tmp_path / "end").exists)
+        assert (tmp_path / "count").read_text() == "1"
+        assert (tmp_path / "end").read_text() == "[0, false, [2]]"
+    finally:
+        started.wait(30)
+        os.close(terminal)
+
+
+def test_a_signal_to_hotloop_alone_is_passed_on(tmp_path: Path) -> None:
+    started = start(tmp_path, COUNTS_INTERRUPTS)
+    started.send_signal(signal.SIGINT)
+    assert started.wait(20) == 0
+    assert (tmp_path / "count").read_text() == "1"
+
+
+def test_what_ignores_signals_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    started = start(tmp_path, DEAF, grace_s=1.5)
+    started.send_signal(signal.SIGINT)
+    assert started.wait(20) == 0
+    assert (tmp_path / "end").read_text() == "[-9, true, [2]]"
+    assert not alive(int((tmp_path / "pid").read_text()))
+    assert not alive(int((tmp_path / "child").read_text()))
+
+
+def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
+    started = start(tmp_path, DEAF)
+    started.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    started.send_signal(signal.SIGINT)
+    time.sleep(1.0)
+    started.send_signal(signal.SIGINT)  # and the third skips asking politely
+    assert started.wait(10) == 0
+    assert not alive(int((tmp_path / "child").read_text()))
+
+
+def test_kill_9_of_hotloop_leaves_nothing_behind(tmp_path: Path) -> None:
+    started = start(tmp_path, DEAF)
+    started.kill()
+    started.wait()
+    assert wait_for(lambda: not alive(int((tmp_path / "pid").read_text())))
+    assert wait_for(lambda: not alive(int((tmp_path / "child").read_text())))
+
+
+def test_what_outlives_a_command_that_ended_is_left_running_and_named(tmp_path: Path) -> None:
+    source = READY + (
+        "import subprocess\n"
+        "child = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(60)'],"
+        " start_new_session=True)\n"
+        "(here / 'child').write_text(str(child.pid))"
+    )
+    end = attach(source, tmp_path)
+    child = int((tmp_path / "child").read_text())
+    try:
+        assert end.left_running == (child,)
+        assert alive(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_after_enough_steps_nothing_is_left(tmp_path: Path) -> None:
+    source = READY + (
+        "import subprocess\n"
+        "child = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(60)'],"
+        " start_new_session=True)\n"
+        "(here / 'child').write_text(str(child.pid))"
+    )
+    end = attach(source, tmp_path, enough=lambda: True)
+    assert end.left_running == ()
+    assert wait_for(lambda: not alive(int((tmp_path / "child").read_text())))

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from hotloop.data.sources import Report, read_documents
+from hotloop.data.sources import ReadOptions, Report, plan, read_unit
 
 _WORD = re.compile(r"[A-Za-z]{4,}")
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -50,7 +50,9 @@ class Alteration:
 def documents(total_bytes: int, size: int) -> Iterator[str]:
     """Texts of about `size` bytes, `total_bytes` together."""
     written = round_number = 0
-    texts = [text.text for text in read_documents("python-stdlib", skipped=Report())]
+    options, report = ReadOptions(), Report()
+    units = plan(["python-stdlib"], options).units
+    texts = [document.text for unit in units for document in read_unit(unit, options, report)]
     while True:
         alteration = Alteration(round_number)
         for text in texts:

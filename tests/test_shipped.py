@@ -6,10 +6,12 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from hotloop.cli.main import EXTRAS
 from hotloop.core.settings import load_settings
 from hotloop.hardware.machine import Machine
 from hotloop.optimizations.catalogue import CATALOGUE
@@ -64,7 +66,7 @@ def test_readme_names_only_targets_and_files_that_are_there() -> None:
     for target in re.findall(r"`?make ([a-z]+)", README):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
     for link in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (REPOSITORY / link).exists(), link
+        assert link.startswith("https://") or (REPOSITORY / link).exists(), link
 
 
 def test_readme_commands_for_ones_own_text_run_as_written(tmp_path: Path) -> None:
@@ -89,3 +91,24 @@ def test_readme_commands_for_ones_own_text_run_as_written(tmp_path: Path) -> Non
     assert ended.returncode == 0, ended.stderr
     assert "Once" in ended.stdout.splitlines()[-1] or "Once" in ended.stdout
     assert "total" in ended.stdout  # the breakdown that adds up
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/BATCHES.md"])
+def test_settings_shown_in_the_docs_are_settings(page: str, tmp_path: Path) -> None:
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
+    assert blocks
+    for number, block in enumerate(blocks):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(block)
+        load_settings(path)
+
+
+def test_extras_that_are_named_are_there_and_listed() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = set(project["optional-dependencies"]) - {"dev"}
+    sources = (path.read_text(encoding="utf-8") for path in (REPOSITORY / "src").rglob("*.py"))
+    named = {name for text in sources for name in re.findall(r"hotloop\[(\w+)\]", text)}
+    assert named | set(EXTRAS.values()) <= extras
+    listed = README[README.index("| extra |") : README.index("## Configs")]
+    assert set(re.findall(r"`(\w+)`", listed)) >= extras

@@ -52,6 +52,12 @@ def help_texts() -> str:
         command = group.get_command(top, name)
         assert command is not None
         parts.append(text(command, top, name))
+        if isinstance(command, click.Group):
+            inside = click.Context(command, info_name=name, parent=top)
+            for inner in command.list_commands(inside):
+                subcommand = command.get_command(inside, inner)
+                assert subcommand is not None
+                parts.append(text(subcommand, inside, inner))
     return f"\n\n{'-' * WIDTH}\n\n".join(parts)
 
 

@@ -88,3 +88,13 @@ def trained(tmp_path: Path) -> Path:
     for file in directory.iterdir():  # an hour ago: nobody trains there
         os.utime(file, (file.stat().st_atime - 3600, file.stat().st_mtime - 3600))
     return directory
+
+
+@pytest.fixture
+def corpus_directory(tmp_path: Path) -> Path:
+    """A few small files of text."""
+    directory = tmp_path / "corpus"
+    directory.mkdir()
+    for number in range(40):
+        (directory / f"{number:02}.txt").write_text(f"document {number}: héllo wörld 世界\n" * 20)
+    return directory

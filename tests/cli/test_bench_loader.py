@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 
 import pytest
 
 from hotloop.cli.main import run
+from hotloop.data.cache import ensure_prepared
+from hotloop.data.prepared import open_prepared
 
 
 def test_both_loaders_are_measured_over_the_same_ids(
@@ -31,6 +34,31 @@ def test_both_loaders_are_measured_over_the_same_ids(
         assert each["batches_per_round"] >= 1
     said = capsys.readouterr().out
     assert all(name in said for name in names)
+
+
+def test_json_on_stdout_is_all_of_it_and_adds_up(
+    corpus_directory: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """From a source, which is prepared first."""
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    words = [str(corpus_directory), "--batch", "2", "--context", "8", "--rounds", "3"]
+    assert run(["bench", "loader", *words, "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["batch"], found["context"], found["rounds"]) == (2, 8, 3)
+    train = open_prepared(ensure_prepared(str(corpus_directory), "bytes")).train
+    assert found["tokens_in_corpus"] == len(train)
+    for each in found["contestants"]:
+        speed = each["batches_per_round"] * 2 * 8 / statistics.median(each["seconds"])
+        assert found["tokens_per_s"][each["name"]] == pytest.approx(speed)
+    assert found["environment"]
+
+
+def test_missing_source_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "loader", "no/such/source"]) == 2
+    assert "no such source" in capsys.readouterr().err
 
 
 def test_corpus_smaller_than_a_batch_is_refused(

@@ -91,3 +91,32 @@ def tiny_data(config: Path) -> Path:
     prepared = load_settings(config).config.data.prepared
     assert prepared is not None
     return Path(prepared)
+
+
+def test_a_run_on_a_sentencepiece_model_writes_text_and_is_exported_with_the_model(
+    tiny_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    model = tmp_path / "text.model"
+    lines = [f"the {word} is {number}" for number in range(40) for word in ("cat", "dog", "house")]
+    with model.open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=file,
+            vocab_size=60,
+            hard_vocab_limit=False,
+            minloglevel=2,
+            num_threads=1,
+        )
+    (tmp_path / "text.txt").write_text("\n".join(lines))
+    prepared, run, out = tmp_path / "sp", tmp_path / "run", tmp_path / "out"
+    told = ["--out", str(prepared), "--tokenizer", str(model)]
+    assert main.run(["prepare", str(tmp_path / "text.txt"), *told]) == 0
+    changes = (*LLAMA, f"data.prepared={prepared}", "eval.every_steps=0")
+    start(load_settings(tiny_config, changes), run)
+    assert main.run(["generate", str(run), "--prompt", "the ", "--tokens", "5"]) == 0
+    capsys.readouterr()
+    assert main.run(["export", str(run), "--out", str(out)]) == 0
+    assert "tokenizer.model" in capsys.readouterr().out
+    assert (out / "tokenizer.model").read_bytes() == model.read_bytes()
+    assert not (out / "tokenizer.json").exists()

@@ -6,9 +6,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from hotloop.cli.read_options import options_of, read_options, unescape
+from hotloop.cli.read_options import READ_OPTIONS, options_of, read_options
+from hotloop.core.data_config import ReadingConfig
 from hotloop.core.errors import UsageError
+from hotloop.core.escapes import unescape
 from hotloop.data.sources import ReadOptions
+from hotloop.data.streaming import as_arguments
+from hotloop.train.opening import read_options as options_of_settings
 
 
 def parsed(*arguments: str) -> ReadOptions:
@@ -62,3 +66,36 @@ def test_separator_that_cannot_be_read(typed: str) -> None:
 def test_filters_that_leave_nothing_are_refused() -> None:
     with pytest.raises(UsageError, match="less than"):
         parsed("--min-chars", "5", "--max-chars", "4")
+
+
+ALL = {
+    "text_field": "-a.b",
+    "format": "csv",
+    "separator": "--\n\\",
+    "min_chars": 3,
+    "max_chars": 9,
+    "skip_bad": True,
+    "encoding_errors": "skip",
+    "include": ["*.py", "--x"],
+    "exclude": ["vendor"],
+}
+"""Something else than the default for everything."""
+ALL_READ = ReadOptions(**{**ALL, "include": ("*.py", "--x"), "exclude": ("vendor",)})  # type: ignore[arg-type]
+
+
+def test_settings_have_the_options_under_their_names_and_mean_the_same() -> None:
+    names = ["format" if name == "source_format" else name for name in READ_OPTIONS]
+    assert list(ReadingConfig.model_fields) == names == list(ALL)
+    assert options_of_settings(ReadingConfig()) == ReadOptions()
+    typed = {**ALL, "separator": r"--\n\\"}
+    assert options_of_settings(ReadingConfig.model_validate(typed)) == ALL_READ
+
+
+def test_a_child_process_is_told_to_read_as_this_one_would() -> None:
+    assert parsed(*as_arguments(ALL_READ)) == ALL_READ
+    assert as_arguments(ReadOptions()) == []
+
+
+@pytest.mark.parametrize("separator", ["\n", "---", "blank-line", "\\n", "= "])
+def test_separator_reaches_a_child_process_as_it_is(separator: str) -> None:
+    assert parsed(*as_arguments(ReadOptions(separator=separator))).separator == separator

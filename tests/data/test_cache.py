@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hotloop.core.errors import UsageError
 from hotloop.data import cache
-from hotloop.data.cache import cache_directory, ensure_prepared
+from hotloop.data.cache import Wanted, cache_directory, ensure_prepared, ensure_wanted
+from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import open_prepared
+from hotloop.data.sources import ReadOptions
+from hotloop.data.tokenizer import byte_tokenizer
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +26,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_second_use_prepares_nothing(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = ensure_prepared(str(corpus), "train:300")
     assert first.is_relative_to(cache_directory())
-    monkeypatch.setattr(cache, "prepare", None)
+    monkeypatch.setattr(cache, "prepare_text", None)
     assert ensure_prepared(str(corpus), "train:300") == first
     open_prepared(first)
 
@@ -51,3 +56,36 @@ def test_missing_source_is_refused_and_nothing_is_made(own_cache: Path) -> None:
 def test_cache_is_the_platforms_unless_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOTLOOP_CACHE")
     assert cache_directory().name == "hotloop"
+
+
+def test_everything_that_changes_the_ids_is_part_of_the_place(tmp_path: Path) -> None:
+    lines = [json.dumps({"text": "t" * n, "body": "b" * n}) for n in range(5, 60)]
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_text("\n".join(lines))
+    first, second = str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_bytes(byte_tokenizer().to_json())
+    plain = Wanted((first,), str(tokenizer))
+    wanted = [
+        plain,
+        replace(plain, reading=ReadOptions(text_field="body")),
+        replace(plain, reading=ReadOptions(min_chars=20)),
+        replace(plain, end_of_text="!"),
+        replace(plain, sources=(first, second)),
+        replace(plain, sources=(second, first)),
+    ]
+    paths = [ensure_wanted(each) for each in wanted]
+    assert len(set(paths)) == len(wanted)
+    assert [ensure_wanted(each) for each in wanted] == paths
+    for each, path in zip(wanted, paths):
+        direct = prepare_text(
+            each.sources,
+            tmp_path / "out",
+            tokenizer=each.tokenizer,
+            end_of_text=each.end_of_text,
+            reading=each.reading,
+            force=True,
+        ).manifest
+        assert [shard.sha256 for shard in open_prepared(path).manifest.shards] == [
+            shard.sha256 for shard in direct.shards
+        ]

@@ -21,7 +21,7 @@ from hotloop.data.engines.reference import Reference
 from hotloop.data.manifest import SHARD_NAME
 from hotloop.data.prepare import prepare, prepare_text
 from hotloop.data.prepared import open_prepared
-from hotloop.data.sources import Report, read_documents
+from hotloop.data.sources import ReadOptions, Report, plan, read_unit
 from hotloop.data.stream import TokenStream
 from hotloop.data.tokenizer import Tokenizer
 
@@ -52,7 +52,8 @@ def test_decoded_shards_are_the_source(corpus: Path, tmp_path: Path, tokenizer: 
     opened = open_prepared(out)
     train = documents_of(opened.train, out, manifest.end_of_text)
     held_out = documents_of(opened.validation, out, manifest.end_of_text)
-    source = [d.text for d in read_documents(str(corpus), skipped=Report())]
+    units = plan([str(corpus)]).units
+    source = [d.text for unit in units for d in read_unit(unit, ReadOptions(), Report())]
     assert sorted(train + held_out) == sorted(source)
     assert train == [text for text in source if text not in held_out]
     assert manifest.documents == len(source) == sum(manifest.length_histogram)
@@ -218,7 +219,7 @@ def test_bad_source_leaves_nothing_behind(tmp_path: Path, content: str | bytes |
 def test_directory_without_text_is_refused_with_what_was_skipped(tmp_path: Path) -> None:
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus/a.png").write_bytes(b"\0")
-    with pytest.raises(UsageError, match="holds no text \\(1 files skipped\\)"):
+    with pytest.raises(UsageError, match="holds no text: all was left out \\(1 binary\\)"):
         prepare([str(tmp_path / "corpus")], tmp_path / "out", tokenizer="bytes")
 
 

@@ -7,17 +7,20 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.core.errors import CommandFailed, EnvironmentFailed, UsageError
 from hotloop.core.files import write_json
 from hotloop.data import growing as module
+from hotloop.data.cache import Wanted
 from hotloop.data.growing import Growing
-from hotloop.data.manifest import MANIFEST, TOKENIZER, read_manifest
+from hotloop.data.manifest import MANIFEST, TOKENIZER, JobRecord, read_manifest
 from hotloop.data.prepare import prepare_text
+from hotloop.data.prepared import open_prepared
 from hotloop.data.staging import PLAN, STAGING
 from hotloop.data.streaming import Preparation, StreamedLoader
 
@@ -46,12 +49,21 @@ class UnderWay:
         }
         (staging / PLAN).write_text(json.dumps(plan))
 
-    def finish_job(self, number: int) -> None:
-        job = self.manifest.jobs[number]
+    def finish_job(self, number: int, job: JobRecord | None = None) -> None:
+        job = job or self.manifest.jobs[number]
         for shard in job.shards:
             for name in (shard.file, shard.documents_file):
                 shutil.copy(self.finished / name, self.target / STAGING)
         write_json(self.target / STAGING / f"job-{number:05d}.json", job)
+
+    def finish_jobs_of_both_splits(self) -> None:
+        """From the first on, no more than it takes."""
+        splits: set[str] = set()
+        for number, job in enumerate(self.manifest.jobs):
+            self.finish_job(number)
+            splits |= {shard.split for shard in job.shards}
+            if len(splits) == 2:
+                return
 
     def commit(self) -> None:
         for path in (self.target / STAGING).iterdir():
@@ -118,12 +130,71 @@ def test_batches_while_it_is_prepared_are_those_of_the_finished_text(
 
 
 def test_a_block_is_given_as_soon_as_it_is_there(under_way: UnderWay) -> None:
-    under_way.finish_job(0)
+    under_way.finish_jobs_of_both_splits()
     streamed = loader(Growing(under_way.target), buffer=1)
     ready = streamed.num_windows
     assert ready > 1
     for position in range(ready):
         assert streamed.indices(position, 1).tolist() == [position]
+
+
+def test_nothing_is_given_while_it_is_open_which_documents_are_held_out(
+    corpus: Path, tmp_path: Path
+) -> None:
+    """Of few documents none may have been held out: one of them is then, at the end."""
+    out = tmp_path / "finished"
+    prepare_text([str(corpus)], out, tokenizer="bytes", validation_fraction=0.001, job_bytes=1000)
+    under_way = UnderWay(out, tmp_path / "target")
+    jobs = under_way.manifest.jobs
+    (late,) = [n for n, job in enumerate(jobs) if any(s.split == "validation" for s in job.shards)]
+    for number in range(len(jobs)):
+        if number != late:
+            under_way.finish_job(number)
+    first = jobs[late]
+    # As it was done first: with all documents in training.
+    shards = tuple(s for s in first.shards if s.split == "train")
+    under_way.finish_job(late, replace(first, shards=shards))
+    growing = Growing(under_way.target)
+    assert len(growing.streams["train"]) == 0
+    assert not growing.complete
+    under_way.finish_job(late)
+    under_way.commit()
+    assert growing.wait("validation", 1)
+    truth = open_prepared(out)
+    assert len(growing.streams["train"]) == len(truth.train)
+    assert len(growing.streams["validation"]) == len(truth.validation) > 0
+
+
+def test_shard_that_moves_while_it_is_looked_at_is_taken_once(under_way: UnderWay) -> None:
+    """The commit may come between the look at the records and the look at their shards."""
+    under_way.finish_jobs_of_both_splits()
+    growing = Growing(under_way.target)
+    known = len(growing.streams["train"])
+    for number in range(len(under_way.manifest.jobs)):
+        under_way.finish_job(number)
+    last = max((under_way.target / STAGING).glob("validation-*.bin"))
+    last.rename(under_way.target / last.name)
+    assert not growing._look()
+    assert len(growing.streams["train"]) == known
+    under_way.commit()
+    assert growing.wait("train", 1 + known)
+    manifest = under_way.manifest
+    assert len(growing.streams["train"]) == manifest.train.tokens
+    assert len(growing.streams["validation"]) == manifest.validation.tokens
+
+
+def test_preparation_that_was_killed_is_said_so(
+    corpus_of: Callable[[Path, int], Path], tmp_path: Path
+) -> None:
+    preparation = Preparation(Wanted((str(corpus_of(tmp_path / "large", 40)),)), tmp_path / "out")
+    preparation._process.kill()
+    preparation._process.wait()
+    try:
+        with pytest.raises(CommandFailed, match="its process was ended by SIGKILL") as caught:
+            preparation.check()
+        assert "it goes on from there" in str(caught.value)
+    finally:
+        preparation.close()
 
 
 def test_preparation_that_died_is_noticed(
@@ -137,7 +208,7 @@ def test_preparation_that_died_is_noticed(
 
 
 def test_error_of_the_preparation_is_the_error_of_the_training(tmp_path: Path) -> None:
-    preparation = Preparation(str(tmp_path / "nowhere"), tmp_path / "out", "bytes")
+    preparation = Preparation(Wanted((str(tmp_path / "nowhere"),)), tmp_path / "out")
     try:
         with pytest.raises(UsageError, match="no such source") as caught:
             Growing(tmp_path / "out", check=preparation.check)
@@ -164,6 +235,6 @@ def test_processes_end_with_the_training(
     corpus_of: Callable[[Path, int], Path], tmp_path: Path
 ) -> None:
     source = corpus_of(tmp_path / "large", 40)
-    preparation = Preparation(str(source), tmp_path / "out", "bytes")
+    preparation = Preparation(Wanted((str(source),)), tmp_path / "out")
     preparation.close()
     assert preparation._process.returncode is not None

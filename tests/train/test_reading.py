@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from hotloop.cli.main import run
 from hotloop.core.errors import UsageError
 from hotloop.core.settings import load_settings
 from hotloop.core.step import read_steps
 from hotloop.data.cache import ensure_prepared
 from hotloop.data.fitting import bucket_widths
 from hotloop.data.mix import Mix
+from hotloop.data.prepared import open_prepared
 from hotloop.train.joining import Meeting
 from hotloop.train.opening import opened_text
 from hotloop.train.reading import places_of, read_step, training_batches
@@ -240,3 +242,102 @@ def test_streamed_source_that_is_not_there_is_a_usage_error(
 ) -> None:
     with pytest.raises(UsageError, match="no such source"):
         train(streamed_config, tmp_path / "run", "data.source=nowhere")
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    """A directory of JSON lines, some of them broken, beside notes that are not to be read."""
+    root = tmp_path / "records"
+    root.mkdir()
+    for name in ("one", "two"):
+        lines = [json.dumps({"body": f"{name} {n} " * (n % 40 + 1), "id": n}) for n in range(200)]
+        (root / f"{name}.jsonl").write_text("\n".join([*lines, '{"body": "cut']) + "\n")
+    (root / "notes.txt").write_text("not this")
+    return root
+
+
+READING = (
+    "data.reading.text_field=body",
+    "data.reading.skip_bad=true",
+    "data.reading.min_chars=40",
+    'data.reading.include=["*.jsonl"]',
+)
+
+
+def test_source_is_read_as_the_settings_say_streamed_or_not(
+    streamed_config: Path, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = "data.order=sequential"
+    words = (f"data.source={records}", order, *READING)
+    train(streamed_config, tmp_path / "streamed", *words)
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "another"))
+    train(streamed_config, tmp_path / "first", "data.stream=false", *words)
+    assert losses(tmp_path / "streamed") == losses(tmp_path / "first")
+    out = tmp_path / "prepared"
+    words = ["--text-field", "body", "--skip-bad", "--min-chars", "40", "--include", "*.jsonl"]
+    assert run(["prepare", str(records), "--out", str(out), "--tokenizer", "bytes", *words]) == 0
+    train(streamed_config, tmp_path / "second", "data.stream=false", f"data.prepared={out}", order)
+    assert losses(tmp_path / "first") == losses(tmp_path / "second")
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["sources"][0]["skipped"]["not in --include"] == 1
+
+
+def test_list_of_sources_is_one_text(streamed_config: Path, tmp_path: Path) -> None:
+    both = f"data.source=[{tmp_path / 'a'}, {tmp_path / 'b'}]"
+    settings = load_settings(streamed_config, [both, "data.stream=false"])
+    with opened_text(settings.config, Meeting(), progress=lambda *_: None) as text:
+        manifest = open_prepared(text.paths[0]).manifest
+    assert [source.documents for source in manifest.sources] == [30, 30]
+    train(streamed_config, tmp_path / "run", both)
+
+
+def test_corpora_of_a_mix_are_read_each_in_its_way(
+    mixed_config: Path, records: Path, tmp_path: Path
+) -> None:
+    reading = {"text_field": "body", "skip_bad": True, "format": "jsonl", "include": ["*.jsonl"]}
+    mix = [{"source": str(tmp_path / "a")}, {"source": str(records), "reading": reading}]
+    settings = load_settings(mixed_config, [f"data.mix={json.dumps(mix)}", "data.tokenizer=bytes"])
+    with opened_text(settings.config, Meeting(), progress=lambda *_: None) as text:
+        members = [open_prepared(path).manifest for path in text.paths]
+    assert [member.documents for member in members] == [30, 400]
+
+
+@pytest.mark.parametrize("stream", ["true", "false"])
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("data.reading.separator=file",), "leave `data.reading.separator` out"),
+        (READING[:1], "`data.reading.skip_bad`"),
+        (READING[3:], "`data.reading.include` and `data.reading.exclude` choose"),
+    ],
+)
+def test_error_of_reading_names_the_settings(
+    streamed_config: Path,
+    records: Path,
+    tmp_path: Path,
+    stream: str,
+    overrides: tuple[str, ...],
+    said: str,
+) -> None:
+    source = f"data.source={records / 'one.jsonl'}"
+    with pytest.raises(UsageError) as caught:
+        train(streamed_config, tmp_path / "run", source, f"data.stream={stream}", *overrides)
+    assert said in str(caught.value)
+    assert "--" not in str(caught.value)
+
+
+@pytest.mark.parametrize("stream", ["true", "false"])
+def test_chosen_end_of_text_ends_the_documents(
+    streamed_config: Path, tmp_path: Path, stream: str
+) -> None:
+    from hotloop.data.tokenizer import byte_tokenizer
+
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_bytes(byte_tokenizer().to_json())
+    words = [f"data.tokenizer={tokenizer}", "data.end_of_text='!'", f"data.stream={stream}"]
+    settings = load_settings(streamed_config, words)
+    with opened_text(settings.config, Meeting(), progress=lambda *_: None) as text:
+        batches = training_batches(settings.config, text.data)
+        ids = batches.batch(0, batches.num_windows).tokens
+    assert (ids == ord("!")).sum() > 0
+    assert (ids == 256).sum() == 0

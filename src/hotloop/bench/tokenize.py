@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from hotloop.core.progress import Progress, silent
 from hotloop.data.engines.engine import REFERENCE
 from hotloop.data.manifest import TOKENIZER, read_manifest
 from hotloop.data.prepare import prepare_text
+from hotloop.data.sources import plan
 from hotloop.hardware.limits import cpu_quota
 
 MAP = "datasets.map"
 OURS = "hotloop prepare"
+FILES = "gigatoken, from files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,15 @@ def bench_tokenize(
     scratch: Path | None = None,
     progress: Progress = silent,
 ) -> TokenizeBenchmark:
-    """Every round runs each contestant once, in processes of its own. Raises what `prepare` raises."""
+    """Every round runs each contestant once, in processes of its own.
+
+    Raises `UsageError` without the package `datasets`, and what `prepare` raises.
+    """
+    if find_spec("datasets") is None:
+        raise UsageError(
+            "the comparison with datasets.map needs the package `datasets`",
+            do="pip install 'hotloop[hub]'",
+        )
     cores = cores or max(int(cpu_quota()), 1)
     with tempfile.TemporaryDirectory(dir=scratch, prefix="hotloop-bench-") as directory:
         work = Path(directory)
@@ -92,8 +103,10 @@ def bench_tokenize(
             "scratch": directory,
             "out": str(work / "ours"),
         }
-        alone = f"{chosen} alone"
+        alone = f"{chosen}, text in memory"
         times: dict[str, list[float]] = {OURS: [], alone: [], MAP: []}
+        if chosen == "gigatoken" and _plain(sources):
+            times = {OURS: [], alone: [], FILES: [], MAP: []}
         sizes: dict[str, int] = {}
         for number in range(rounds):
             progress("bench", number + 1, rounds + 1, f"round {number + 1} of {rounds}")
@@ -109,6 +122,10 @@ def bench_tokenize(
             speed = sum(share["bytes"] / share["seconds"] for share in shares if share["bytes"])
             sizes[alone] = sum(share["bytes"] for share in shares)
             times[alone].append(sizes[alone] / speed)
+            if FILES in times:
+                said = _answer(_start("from_files", given, cores))
+                times[FILES].append(said["seconds"])
+                sizes[FILES] = said["bytes"]
             said = _answer(_start("datasets_map", given, 1))
             times[MAP].append(said["seconds"])
             sizes[MAP] = said["bytes"]
@@ -125,6 +142,14 @@ def bench_tokenize(
         contestants=tuple(Rounds(name, sizes[name], tuple(times[name])) for name in times),
         identical_to_reference=identical,
         reference_bytes_per_s=reference_speed,
+    )
+
+
+def _plain(sources: Sequence[str]) -> bool:
+    """Whether gigatoken reads these sources itself as we do: uncompressed files of text."""
+    return all(
+        unit.compression is None and unit.format in ("text", "tree-text", "python")
+        for unit in plan(sources).units
     )
 
 
@@ -170,9 +195,4 @@ def _answer(child: subprocess.Popen[str]) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(said.splitlines()[-1])
         return answer
     last = (errors.strip() or "no message").splitlines()[-1]
-    if "No module named 'datasets'" in errors:
-        raise UsageError(
-            "the comparison with datasets.map needs the package `datasets`",
-            do="pip install 'hotloop[hub]'",
-        )
     raise CommandFailed(f"a contestant failed: {last}", returncode=child.returncode)

@@ -82,6 +82,11 @@ def export(
         click.echo(f"  at        {out}")
         which = "averaged" if trained.weights == "averaged" else "of the last step"
         click.echo(f"  weights   {num_parameters(trained.model):,}, fp32, {which}")
+        if (out / "tokenizer.model").exists():
+            click.echo(
+                "  tokenizer tokenizer.model, for sentencepiece's own library; whether transformers "
+                "reads it alike was not compared"
+            )
         if difference is None:
             click.echo(f"  verified  no: {why_not}")
         else:

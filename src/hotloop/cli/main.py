@@ -56,7 +56,23 @@ INTERNAL_ERROR = 70
 """A bug in hotloop (EX_SOFTWARE). None of `ExitCode` fits: 1 would read as a regression and 4 as a
 machine worth leaving."""
 
-EXTRAS = {"tensorboard": "tensorboard", "transformers": "export", "pynvml": "gpu"}
+EXTRAS = {
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "mlflow": "mlflow",
+    "transformers": "export",
+    "pynvml": "gpu",
+    "gigatoken": "fast",
+    "fastokens": "fast",
+    "orjson": "fast",
+    "zstandard": "zstd",
+    "pyarrow": "parquet",
+    "datasets": "hub",
+    "tiktoken": "tiktoken",
+    "sentencepiece": "sentencepiece",
+    "datatrove": "cluster",
+    "ray": "ray",
+}
 """Optional modules and the extra of this package that brings them."""
 
 _STORAGE = frozenset(

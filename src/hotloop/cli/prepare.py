@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 @click.option(
     "--tokenizer",
     metavar="SPEC",
-    help="train:N (a new one of N ids), a tokenizer.json, a name on the Hugging Face hub, or bytes.",
+    help="train:N (a new one of N ids), bytes, a tokenizer.json, a name on the Hugging Face hub, "
+    "tiktoken:NAME, or a sentencepiece model (a .model file).",
 )
 @click.option(
     "--end-of-text",
@@ -56,6 +57,19 @@ if TYPE_CHECKING:
     help="reference, fastokens, gigatoken, or auto: the fastest with the reference's ids on a "
     "sample of the text.",
 )
+@click.option(
+    "--on",
+    metavar="KIND:RANKS",
+    help="local:N, ray:N or slurm:N: share the work by datatrove's executors, over all machines that "
+    "share the storage. The result does not depend on it.",
+)
+@click.option(
+    "--on-option",
+    "on_options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An option of that executor, as partition=cpu, time=4:00:00 or cpus_per_task=8.",
+)
 @click.option("--force", is_flag=True, help="Replace another preparation in the directory.")
 @click.option(
     "--verify",
@@ -73,6 +87,8 @@ def prepare(
     seed: int,
     workers: int | None,
     engine: str,
+    on: str | None,
+    on_options: tuple[str, ...],
     force: bool,
     verify: Path | None,
     json_file: str | None,
@@ -88,6 +104,7 @@ def prepare(
     from hotloop.cli.progress import progress_bar
     from hotloop.core.errors import UsageError
     from hotloop.core.files import to_plain
+    from hotloop.data.cluster.request import parse_request
     from hotloop.data.prepare import prepare_text
 
     if verify is not None:
@@ -100,6 +117,8 @@ def prepare(
             raise UsageError(f"no {name} given", do="`hotloop prepare --help` says what it takes")
     assert out is not None
     assert tokenizer is not None
+    if on_options and on is None:
+        raise UsageError("--on-option has no effect without --on", do="give --on KIND:RANKS")
     with progress_bar() as progress:
         done = prepare_text(
             sources,
@@ -111,6 +130,7 @@ def prepare(
             reading=options_of({name: reading[name] for name in READ_OPTIONS}),
             workers=workers,
             engine=engine,
+            on=None if on is None else parse_request(on, on_options),
             force=force,
             progress=progress,
         )
@@ -191,10 +211,15 @@ def _say(done: Preparation, out: Path) -> None:
 
 def _say_encoding(encoding: EncodingSummary, num_jobs: int) -> None:
     kept = num_jobs - encoding.jobs
+    of = (
+        "processes x threads"
+        if encoding.on is None
+        else f"ranks x CPUs, {encoding.on}, with their start"
+    )
     click.echo(
         f"  encoded    {encoding.bytes / 1e6:,.1f} MB at "
         f"{encoding.bytes / 1e6 / encoding.wall_s:.1f} MB/s"
-        f" by {encoding.processes} x {encoding.threads} (processes x threads)"
+        f" by {encoding.processes} x {encoding.threads} ({of})"
         + (f"; {kept} of {num_jobs} jobs were there already" if kept > 0 else "")
     )
     routing = encoding.routing

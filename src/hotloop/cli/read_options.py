@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hotloop.core.errors import UsageError
+from hotloop.core.escapes import unescape
 
 if TYPE_CHECKING:
     from hotloop.data.sources import ReadOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 
 _OPTIONS = (
     click.option(
@@ -107,23 +106,3 @@ def options_of(values: dict[str, Any]) -> ReadOptions:
             do="every document would be left out",
         )
     return ReadOptions(**chosen)
-
-
-def unescape(separator: str) -> str:
-    """A separator as typed, with `\\n`, `\\t`, `\\r`, `\\0` and `\\\\` understood."""
-    text, rest = "", separator
-    while rest:
-        if rest[0] == "\\":
-            if rest[1:2] not in _ESCAPES or not rest[1:]:
-                raise UsageError(
-                    f"cannot read the separator {separator!r}",
-                    do="after a backslash comes n, t, r, 0 or another backslash",
-                )
-            text += _ESCAPES[rest[1]]
-            rest = rest[2:]
-        else:
-            text += rest[0]
-            rest = rest[1:]
-    if not text:
-        raise UsageError("the separator is empty", do="give a string, blank-line or file")
-    return text

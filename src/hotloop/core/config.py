@@ -15,93 +15,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
+from hotloop.core.data_config import DataConfig, data_setting_without_effect
 from hotloop.core.model_config import ModelConfig, model_setting_without_effect
 from hotloop.core.section import Fraction, Natural, Positive, PositiveNumber, Section, Seed
-
-
-class CorpusConfig(Section):
-    """One corpus of a mix."""
-
-    source: str | None = None
-    prepared: str | None = None
-    weight: PositiveNumber = 1.0
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if (self.source is None) == (self.prepared is None):
-            raise ValueError("give each corpus exactly one of `source` and `prepared`")
-        return self
-
-
-class DataConfig(Section):
-    source: str | None = None
-    """Text to train on: `python-stdlib`, or a file or directory. Prepared into the cache on first use."""
-    prepared: str | None = None
-    """A directory written by `hotloop prepare`, instead of `source`."""
-    mix: Annotated[list[CorpusConfig], Field(min_length=1)] | None = None
-    """Several corpora instead of one, each with `source` or `prepared` and a `weight`: its share of the
-    windows, exact to one window in every block of 1024 or more. All are of one tokenizer, the first one's."""
-    tokenizer: str | None = "train:8192"
-    """`train:N`, `bytes`, or a `tokenizer.json`; used when `source` is prepared. null means `bytes`."""
-    order: Literal["shuffled", "sequential"] = "shuffled"
-    """Order of the training windows: a seeded permutation per epoch, or as they stand in the shards."""
-    seed: Seed = 0
-    """Seed of the order."""
-    layout: Literal["concatenate", "pack", "bucket"] = "concatenate"
-    """How documents become rows. `concatenate` cuts their sequence every `model.context` tokens; `pack` puts
-    whole documents side by side; `bucket` gives each a row, with others of its length, in batches of at most
-    `train.microbatch` x `model.context` tokens."""
-    document_mask: bool | None = None
-    """Attention and positions stay inside a document. null takes true with `pack`. No effect with `bucket`,
-    where a row is one document."""
-    stream: bool = False
-    """Train on `source` while it is being prepared; the first step waits for a few megabytes of it alone."""
-    shuffle_buffer: Positive = 1024
-    """With `stream`, windows of the first epoch that are shuffled among each other; later epochs are
-    shuffled whole. The first step waits for as many."""
-    prefetch: Annotated[int, Field(ge=0, le=64)] | None = None
-    """Steps whose batches a thread reads ahead. null takes 2 on a GPU, in pinned memory, and 0 on a CPU,
-    where reading a batch takes less time than handing it over."""
-    verify: Literal["checksum", "size"] = "checksum"
-    """What is checked of every shard before training."""
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        given = (self.source, self.prepared, self.mix)
-        if sum(value is not None for value in given) != 1:
-            raise ValueError("set exactly one of `source`, `prepared` and `mix`")
-        return self
-
-    @model_validator(mode="after")
-    def _only_shuffled(self) -> Self:
-        if self.order == "sequential" and self.mix is not None:
-            raise ValueError("a `mix` has no text of its own to follow; set `order: shuffled`")
-        if self.order == "sequential" and self.layout == "bucket":
-            raise ValueError(
-                "`layout: bucket` in sequence is short ones first; set `order: shuffled`"
-            )
-        if self.mix is not None and self.layout == "bucket":
-            raise ValueError(
-                "`layout: bucket` cannot be mixed; set `layout` to pack or concatenate"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _only_streamed(self) -> Self:
-        if self.stream and self.source is None:
-            raise ValueError("`stream` needs a `source`: what is prepared need not be waited for")
-        if self.stream and self.layout != "concatenate":
-            raise ValueError(f"`layout: {self.layout}` needs all documents; leave out `stream`")
-        return self
-
-    @property
-    def masks_documents(self) -> bool:
-        return self.layout == "pack" if self.document_mask is None else self.document_mask
-
-    @property
-    def corpora(self) -> list[CorpusConfig]:
-        """The mix, or the one corpus as a mix of one."""
-        return self.mix or [CorpusConfig(source=self.source, prepared=self.prepared)]
 
 
 class OptimizerConfig(Section):
@@ -338,18 +254,6 @@ def without_effect(config: RunConfig, given: Collection[str]) -> tuple[str, str]
             "set `model.mlp: gelu`, or remove it",
         ),
         "train.clip": (config.train.clip_norm is None, "set `train.clip_norm`, or remove it"),
-        "data.tokenizer": (
-            config.data.corpora[0].prepared is not None,
-            "remove it: a prepared directory holds its own tokenizer",
-        ),
-        "data.shuffle_buffer": (
-            not config.data.stream or config.data.order == "sequential",
-            "set `data.stream: true` and `data.order: shuffled`, or remove it",
-        ),
-        "data.document_mask": (
-            config.data.layout == "bucket",
-            "remove it: with `layout: bucket` a row is one document",
-        ),
         "averaging.decay": (
             config.averaging.name != "ema",
             "set `averaging.name: ema`, or remove it",
@@ -387,7 +291,9 @@ def without_effect(config: RunConfig, given: Collection[str]) -> tuple[str, str]
     for key, (has_none, fix) in idle.items():
         if has_none and key in given:
             return key, fix
-    return model_setting_without_effect(config.model, given)
+    return data_setting_without_effect(config.data, given) or model_setting_without_effect(
+        config.model, given
+    )
 
 
 def computes_grad_norm(config: RunConfig) -> bool:
@@ -449,6 +355,10 @@ def _keys_of(section: type[BaseModel], prefix: str) -> list[tuple[str, Key]]:
         if isinstance(annotation, type) and issubclass(annotation, Section):
             keys.extend(_keys_of(annotation, f"{prefix}{name}."))
         else:
-            default = "" if info.is_required() else json.dumps(info.get_default())
+            default = (
+                ""
+                if info.is_required()
+                else json.dumps(info.get_default(call_default_factory=True))
+            )
             keys.append((f"{prefix}{name}", Key(info.description or "", default)))
     return keys

@@ -161,15 +161,17 @@ def _prefer_flagged_source(values: dict[str, Any], origins: dict[str, str]) -> N
     if not isinstance(data, dict):
         return
     for chosen, replaced in (
-        ("prepared", ("source", "tokenizer", "mix")),
+        ("prepared", ("source", "tokenizer", "end_of_text", "mix", "reading")),
         ("source", ("prepared", "mix")),
-        ("mix", ("source", "prepared")),
+        ("mix", ("source", "prepared", "reading")),
     ):
         if origins.get(f"data.{chosen}") == "flag" and data.get(chosen) is not None:
             for key in replaced:
-                if origins.get(f"data.{key}") != "flag":
+                given = [name for name in origins if f"{name}.".startswith(f"data.{key}.")]
+                if not any(origins[name] == "flag" for name in given):
                     data.pop(key, None)
-                    origins.pop(f"data.{key}", None)
+                    for name in given:
+                        del origins[name]
 
 
 def _refuse_unknown(key: str, known: Collection[str], where: str) -> None:
@@ -193,6 +195,11 @@ def _explain(error: ValidationError, path: Path, where: Mapping[str, str]) -> Us
     place = where.get(key) or next(
         (place for name, place in where.items() if key and name.startswith(f"{key}.")), str(path)
     )
+    inner = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden" and key != inner:  # within a list: no line tells it
+        return UsageError(f"unknown key `{inner}`", where=place)
+    if key == "data.mix":  # says which corpus, and which of its keys
+        key = inner
     message = first["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     given = first.get("input")

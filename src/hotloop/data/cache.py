@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hotloop.core.cache import cache_directory as cache_directory
@@ -13,57 +14,89 @@ from hotloop.core.errors import UsageError
 from hotloop.core.progress import Progress, silent
 from hotloop.data.cache_entries import entry_in_use, make_room
 from hotloop.data.manifest import PREPARED_SCHEMA
-from hotloop.data.prepare import prepare
+from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import open_prepared
 from hotloop.data.sources import PYTHON_STDLIB, ReadOptions, plan, standard_library_path
 from hotloop.data.sources.unit import STANDARD_INPUT
+from hotloop.data.tokenizer_specs import tokenizer_file
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Text as settings ask for it: what it is, how it is read, and which ids it becomes."""
+
+    sources: tuple[str, ...]
+    tokenizer: str = "bytes"
+    end_of_text: str | None = None
+    reading: ReadOptions = field(default_factory=ReadOptions)
 
 
 def ensure_prepared(source: str, tokenizer: str | None, *, progress: Progress = silent) -> Path:
-    """The cached prepared directory of a source, prepared now if it is not there.
+    """`ensure_wanted` for a single source; `None` means `bytes`."""
+    return ensure_wanted(Wanted((source,), tokenizer or "bytes"), progress=progress)
 
-    `None` means `bytes`. A source is known by the names, sizes and times of change of what it holds,
-    the standard library by the interpreter. It stays as long as this process lives. Raises what `prepare`
-    raises.
+
+def ensure_wanted(wanted: Wanted, *, progress: Progress = silent) -> Path:
+    """The cached prepared directory of a text, prepared now if it is not there.
+
+    A source is known by the names, sizes and times of change of what it holds, the standard library by
+    the interpreter. It stays as long as this process lives. Raises what `prepare_text` raises.
     """
-    spec = tokenizer or "bytes"
-    path = cached_path(source, spec)
+    path = cached_path(wanted)
     entry_in_use(path)  # before it is looked at: nobody takes it away now
-    if (path / "manifest.json").exists():
+    there = (path / "manifest.json").exists()
+    if there:
         try:
             open_prepared(path, verify="size")
+            return path
         except UsageError:
-            prepare([source], path, tokenizer=spec, force=True, progress=progress)
-    else:
-        prepare([source], path, tokenizer=spec, progress=progress)
+            pass  # damaged: written again
+    prepare_text(
+        wanted.sources,
+        path,
+        tokenizer=wanted.tokenizer,
+        end_of_text=wanted.end_of_text,
+        reading=wanted.reading,
+        force=there,
+        progress=progress,
+    )
+    if not there:
         make_room()
     return path
 
 
-def cached_path(source: str, tokenizer: str) -> Path:
-    """Where a source prepared with a tokenizer lies, or would. Raises `UsageError` for no such source."""
-    key = json.dumps([PREPARED_SCHEMA, _source_key(source), _tokenizer_key(tokenizer)])
+def cached_path(wanted: Wanted) -> Path:
+    """Where it lies, or would. Raises `UsageError` for no such source."""
+    key = json.dumps(
+        [
+            PREPARED_SCHEMA,
+            _sources_key(wanted),
+            _tokenizer_key(wanted.tokenizer),
+            wanted.end_of_text,
+            wanted.reading.key(),
+        ]
+    )
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
-    name = re.sub(r"[^\w.-]+", "-", Path(source).name)[:40]
+    name = re.sub(r"[^\w.-]+", "-", Path(wanted.sources[0]).name)[:40]
     return cache_directory() / "prepared" / f"{name}-{digest}"
 
 
-def _source_key(source: str) -> list[object]:
-    if source == PYTHON_STDLIB:
-        return [source, sys.version, str(standard_library_path())]
-    if source == STANDARD_INPUT:
+def _sources_key(wanted: Wanted) -> list[object]:
+    if wanted.sources == (PYTHON_STDLIB,):
+        return [PYTHON_STDLIB, sys.version, str(standard_library_path())]
+    if STANDARD_INPUT in wanted.sources:
         raise UsageError(
             "standard input cannot be read again",
-            where=source,
+            where=STANDARD_INPUT,
             do="write it with `hotloop prepare`",
         )
-    units = plan([source], ReadOptions(), exclude=None).units
-    return [str(Path(source).resolve()), [(u.name, u.begin, u.end, u.state) for u in units]]
+    units = plan(wanted.sources, wanted.reading, exclude=None).units
+    places = [str(Path(source).resolve()) for source in wanted.sources]
+    return [places, [(u.source, u.name, u.begin, u.end, u.state) for u in units]]
 
 
 def _tokenizer_key(spec: str) -> list[object]:
-    path = Path(spec).expanduser()
-    path = path / "tokenizer.json" if path.is_dir() else path
+    path = tokenizer_file(Path(spec).expanduser())
     if path.is_file():
         return [str(path.resolve()), *_state(path)]
     return [spec]
@@ -73,5 +106,5 @@ def _state(path: Path) -> tuple[int, int]:
     try:
         status = path.stat()
     except OSError:
-        return (-1, -1)  # vanished, or a link to nowhere: read_documents says so
+        return (-1, -1)  # vanished, or a link to nowhere: reading it says so
     return (status.st_size, status.st_mtime_ns)

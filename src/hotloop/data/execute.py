@@ -38,6 +38,8 @@ class EncodingSummary:
     engine: str
     routing: Routing | None
     """`None` where the engine was asked for, or the corpus is too small to compare them."""
+    on: str | None = None
+    """Ranks that did it on other machines, as `ray:8`; `None`: this process and its workers."""
 
 
 class Executor:
@@ -88,7 +90,7 @@ class Executor:
             threads=self._threads,
         )
         keyed = [(job, job_key(job, recipe)) for job in jobs]
-        meter = _Meter(self._progress, total)
+        meter = Meter(self._progress, total)
 
         def done(number: int, record: JobRecord) -> None:
             staging.write(number, record)
@@ -120,7 +122,7 @@ class Executor:
             with Pool(task, self._processes, inherited=self._inherited) as pool:
                 if self._engine is None:
                     self._progress("comparing engines", 0, None, "")
-                    self._routing = pool.route(units[:: max(len(units) // 64, 1)])
+                    self._routing = pool.route(units)
                     self._engine = self._routing.engine
                 started = time.monotonic()
                 meter.start()
@@ -142,7 +144,7 @@ class Executor:
         )
 
 
-class _Meter:
+class Meter:
     """Says how far the encoding is, how fast, and how long it will still take."""
 
     def __init__(self, progress: Progress, total: int) -> None:

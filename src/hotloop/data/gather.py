@@ -76,8 +76,8 @@ def read_batches(
         pieces: Pieces | None = None
         key = b""
         passed = 0
-        for text, origin, part in read_unit(unit, options, report):
-            content = text.encode()
+        for text, origin, part, known in read_unit(unit, options, report):
+            content = text.encode() if known is None else known
             size = len(content)
             digest = digest_of(content, salt, quick=quick)
             batch.digests.append(digest)

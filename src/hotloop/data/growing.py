@@ -27,7 +27,8 @@ _PATIENCE_S = 60.0
 class Growing:
     """Grows as jobs finish, always by whole jobs in plan order, so that token k is the same token for good.
 
-    `check` is called while waiting; it raises what ended the preparation.
+    Nothing is given before both splits have a document: until then `prepare` may still change, at its
+    end, which documents are held out (see `sample.held_out_below`). `check` is called while waiting; it raises what ended the preparation.
     """
 
     def __init__(self, path: Path, check: Callable[[], None] = lambda: None) -> None:
@@ -86,25 +87,33 @@ class Growing:
     def _look(self) -> bool:
         """Take in the jobs that follow those known; whether there were any."""
         before = len(self._records)
+        committed = (self.path / MANIFEST).exists()
         try:
-            if (self.path / MANIFEST).exists():
+            if committed:
                 self._take(list(read_manifest(self.path).jobs), self.path)
                 self.complete = True
             else:
-                while len(self._records) < len(self._keys):
-                    number = len(self._records)
-                    record = self.path / STAGING / f"job-{number:05d}.json"
-                    if not record.exists():
-                        break
-                    known = read_json(record, JobRecord)
-                    if known.key != self._keys[number]:
-                        break
-                    self._take([*self._records, known], self.path / STAGING)
+                found = self._finished_after(self._records)
+                if _has_both_splits(found):
+                    self._take(found, self.path / STAGING)
         except (FileNotFoundError, UsageError):
-            if not is_held(self.path) and (self.path / MANIFEST).exists():
+            if committed and not is_held(self.path):
                 raise
-            return False  # it is being moved to its place; seen at the next look
+            return False  # it is being moved to its place, or was just now; seen at the next look
         return self.complete or len(self._records) > before
+
+    def _finished_after(self, known: list[JobRecord]) -> list[JobRecord]:
+        """With those that follow them without a gap."""
+        found = list(known)
+        for number in range(len(known), len(self._keys)):
+            path = self.path / STAGING / f"job-{number:05d}.json"
+            if not path.exists():
+                break
+            record = read_json(path, JobRecord)
+            if record.key != self._keys[number]:
+                break
+            found.append(record)
+        return found
 
     def _take(self, jobs: list[JobRecord], directory: Path) -> None:
         known = len(self._records)
@@ -116,7 +125,8 @@ class Growing:
                 where=str(self.path),
                 do="run the same command again, in another --out",
             )
-        for split, stream in list(self.streams.items()):
+        streams = dict(self.streams)  # both or none: a shard may have moved before it is mapped
+        for split, stream in self.streams.items():
             shards = [shard for job in jobs[known:] for shard in job.shards if shard.split == split]
             mapped = []
             for shard in shards:
@@ -129,8 +139,8 @@ class Growing:
                 # Mapped now: soon the file has another place.
                 mapped.append(MappedShard(file.file, file.ids, file.document_ends))
             if mapped:
-                self.streams[split] = stream.extended(mapped)
-        self._records = jobs
+                streams[split] = stream.extended(mapped)
+        self.streams, self._records = streams, jobs
 
     def _refuse_dead(self, idle_since: float) -> None:
         self._check()
@@ -142,3 +152,7 @@ class Growing:
                 where=str(self.path),
                 do="run the same command again: it goes on from there",
             )
+
+
+def _has_both_splits(jobs: list[JobRecord]) -> bool:
+    return len({shard.split for job in jobs for shard in job.shards if shard.documents}) == 2

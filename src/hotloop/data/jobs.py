@@ -11,7 +11,7 @@ from hotloop.data.sources.unit import Unit
 
 SMALL_CORPUS_BYTES = 64 << 20
 """Up to this much is one job: one shard, and no process started for it."""
-JOB_BYTES = (8 << 20, 512 << 20)
+JOB_BYTES = (32 << 20, 512 << 20)
 """Least and most bytes of a job in a larger corpus; between them it has about `NUM_JOBS`."""
 NUM_JOBS = 128
 FIRST_JOB_BYTES = 1 << 20

@@ -15,24 +15,25 @@ import hotloop
 from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError
 from hotloop.data.encode import JobProgress
 from hotloop.data.engines.check import EngineDiffers
-from hotloop.data.engines.router import Routing
+from hotloop.data.engines.router import Routing, merged
 from hotloop.data.jobs import Job
 from hotloop.data.manifest import JobRecord
+from hotloop.data.sample import ENGINE_SAMPLE_BYTES, engine_sample_units
 from hotloop.data.sources.unit import Unit
 from hotloop.data.work import Task
 
 AHEAD = 2
 """Jobs a worker holds: one in work, the next one known."""
+ROUTERS = 4
+"""Workers that compare engines, at most: each on enough text to time them."""
 
 
 class _Process:
     def __init__(self, threads: int, inherited: Sequence[int]) -> None:
         ours, theirs = Pipe()
-        source = str(Path(hotloop.__file__).parent.parent)
-        paths = [source, os.environ.get("PYTHONPATH", "")]
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+            "PYTHONPATH": python_path(),
             # Read by all three libraries when they start their threads.
             "RAYON_NUM_THREADS": str(threads),
             "TOKENIZERS_PARALLELISM": "true" if threads > 1 else "false",
@@ -81,10 +82,17 @@ class Pool:
         self.close()
 
     def route(self, units: Sequence[Unit]) -> Routing:
-        """Have one of them choose an engine."""
-        self._send(self._processes[0], "route", units)
+        """Choose an engine on a sample, of which several of them compare a part each."""
+        chosen = engine_sample_units(units)
+        share = ENGINE_SAMPLE_BYTES // max(len(chosen), 1)
+        asked = self._processes[: min(ROUTERS, max(len(chosen), 1))]
+        for number, process in enumerate(asked):
+            self._send(process, "route", chosen[number :: len(asked)], share)
+        return merged([self._routed(process) for process in asked])
+
+    def _routed(self, process: _Process) -> Routing:
         while True:
-            kind, *rest = self._receive(self._processes[0])
+            kind, *rest = self._receive(process)
             if kind == "routed":
                 routing = rest[0]
                 assert isinstance(routing, Routing)
@@ -140,7 +148,7 @@ class Pool:
         except (EOFError, ConnectionResetError) as error:
             raise self._lost(process) from error
         if message[0] == "failed":
-            raise _error(*message[1:])
+            raise error_of(*message[1:])
         if message[0] == "crashed":
             raise RuntimeError(f"in a worker process:\n{message[1]}")
         return message
@@ -162,7 +170,14 @@ class Pool:
             process.process.wait()
 
 
-def _error(kind: str, what: str, where: str | None, do: str | None) -> HotloopError:
+def python_path() -> str:
+    """`PYTHONPATH` for a process of ours: with this very hotloop first."""
+    paths = [str(Path(hotloop.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+    return os.pathsep.join(path for path in paths if path)
+
+
+def error_of(kind: str, what: str, where: str | None, do: str | None) -> HotloopError:
+    """The error that another process raised, by the name of its class."""
     kinds: dict[str, type[HotloopError]] = {
         "EnvironmentFailed": EnvironmentFailed,
         "EngineDiffers": EngineDiffers,

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from hotloop.core.errors import HotloopError, UsageError
+from hotloop.core.errors import HotloopError, Interrupted, UsageError
 from hotloop.core.files import write_json
 from hotloop.core.progress import Progress, silent
+from hotloop.data.cluster.collect import collect_left
 from hotloop.data.engines.check import EngineDiffers
-from hotloop.data.engines.engine import ENGINES
+from hotloop.data.engines.conversion import refuse_unproven
 from hotloop.data.execute import EncodingSummary, Executor
 from hotloop.data.jobs import Recipe, is_large, job_bytes_for, job_key, jobs_of
 from hotloop.data.manifest import (
     MANIFEST,
-    PREPARED_SCHEMA,
     TOKENIZER,
     JobRecord,
     Manifest,
     SourceSummary,
     histogram_of,
     id_type_of,
-    read_manifest,
     summed,
     totals_of,
 )
-from hotloop.data.prepared import open_prepared
 from hotloop.data.sample import held_out_below, training_sample
 from hotloop.data.shards import SHARD_TOKENS
 from hotloop.data.sources.files import spool_standard_input
@@ -47,9 +44,15 @@ from hotloop.data.staging import (
     kept_trained,
     locked,
 )
-from hotloop.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer, trained_size
+from hotloop.data.tokenizer import Tokenizer, train_tokenizer
+from hotloop.data.tokenizer_specs import load_tokenizer, trained_size
+from hotloop.data.wish import Wish, plan_key, refuse_impossible, refuse_on, same_or_changed
 from hotloop.data.work import AUTO
 from hotloop.hardware.limits import cpu_quota
+
+if TYPE_CHECKING:
+    from hotloop.data.cluster.executor import ClusterExecutor
+    from hotloop.data.cluster.request import ClusterRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +64,6 @@ class Preparation:
     wall_s: float
     encoding: EncodingSummary | None
     """Of this call's own work; `None` when it had nothing to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Wish:
-    """The arguments that the result depends on."""
-
-    sources: tuple[str, ...]
-    tokenizer: str
-    end_of_text: str | None
-    validation_fraction: float
-    seed: int
-    reading: ReadOptions
-    shard_tokens: int
-    job_bytes: int | None
 
 
 def prepare(
@@ -113,6 +102,7 @@ def prepare_text(
     force: bool = False,
     workers: int | None = None,
     engine: str = AUTO,
+    on: ClusterRequest | None = None,
     progress: Progress = silent,
     shard_tokens: int = SHARD_TOKENS,
     job_bytes: int | None = None,
@@ -120,13 +110,15 @@ def prepare_text(
     """Write `out` whole or leave it as it was. Safe to interrupt, to kill and to run twice at once.
 
     What a killed run finished is kept, and where sources have changed, only their jobs are done
-    again. `workers` (processes, or threads where the work cannot be cut; `None`: all CPUs) and
-    `engine` do not change the result; `shard_tokens` and `job_bytes` change where shards end.
+    again. `workers` (processes, or threads where the work cannot be cut; `None`: all CPUs), `engine`
+    and `on` (ranks of an executor of datatrove, on any machines that share the storage) do not
+    change the result; `shard_tokens` and `job_bytes` change where shards end.
     Raises `UsageError` for bad sources, options or tokenizer, and for an `out` that holds something
-    else; `EnvironmentFailed` when the disk is full or cannot be written.
+    else; `EnvironmentFailed` when the disk is full or cannot be written; with Slurm, `Interrupted`
+    while its jobs are at work.
     """
     started = time.monotonic()
-    wish = _Wish(
+    wish = Wish(
         tuple(sources),
         tokenizer,
         end_of_text,
@@ -136,7 +128,9 @@ def prepare_text(
         shard_tokens,
         job_bytes,
     )
-    _refuse_impossible(wish, workers, engine)
+    refuse_impossible(wish, workers, engine)
+    if on is not None:
+        refuse_on(on, wish, out, workers)
     ready = None
     if trained_size(tokenizer) is None:
         ready = load_tokenizer(tokenizer, end_of_text=end_of_text)
@@ -144,33 +138,30 @@ def prepare_text(
         raise UsageError("a file stands where the result should go", where=str(out))
     with locked(out, progress) as lock, ExitStack() as closing:
         finished = is_finished(out, force=force)
+        collect_left(out, keep_submitted=on is not None and on.kind == "slurm")
         progress("looking at the sources", 0, None, "")
         if STANDARD_INPUT in sources and wish.reading.standard_input is None:
             spooled = spool_standard_input(closing.enter_context(input_directory(out)))
             wish = replace(wish, reading=replace(wish.reading, standard_input=str(spooled)))
         planned = plan(sources, wish.reading, exclude=out)
-        key = _plan_key(wish, planned, ready)
-        before = _same_or_changed(out, wish, ready) if finished and not force else None
+        key = plan_key(wish, planned, ready)
+        before = same_or_changed(out, wish, ready) if finished and not force else None
         if before is not None and before.plan_key == key:
             discard_staging(out)
             wall_s = time.monotonic() - started
             return Preparation(before, "up_to_date", wall_s, None)
         try:
             ready, below = _tokenizer(out, wish, planned, key, ready, progress)
-            executor = Executor(
-                tokenizer=ready,
-                reading=wish.reading,
-                engine=engine,
-                workers=workers or max(int(cpu_quota()), 1),
-                inherited=[lock],
-                progress=progress,
-            )
+            executor = _executor(ready, wish, engine, workers, on, lock, progress)
             manifest = _encode(out, wish, planned, key, ready, below, before, executor)
         except EngineDiffers:
             discard_staging(out)
             raise
         except BaseException as error:
-            if not discard_staging(out, unless_useful=True) and isinstance(error, HotloopError):
+            discarded = discard_staging(out, unless_useful=True)
+            if isinstance(error, HotloopError) and not (
+                discarded or isinstance(error, Interrupted)
+            ):
                 kept = "what is finished is kept: the same command goes on from there"
                 error.do = f"{error.do}\n  {kept}" if error.do else kept
             raise
@@ -179,8 +170,34 @@ def prepare_text(
     return Preparation(manifest, outcome, time.monotonic() - started, executor.summary())
 
 
+def _executor(
+    ready: Tokenizer,
+    wish: Wish,
+    engine: str,
+    workers: int | None,
+    on: ClusterRequest | None,
+    lock: int,
+    progress: Progress,
+) -> Executor | ClusterExecutor:
+    here = Executor(
+        tokenizer=ready,
+        reading=wish.reading,
+        engine=engine,
+        workers=workers or max(int(cpu_quota()), 1),
+        inherited=[lock],
+        progress=progress,
+    )
+    if on is None:
+        return here
+    from hotloop.data.cluster.executor import ClusterExecutor
+
+    return ClusterExecutor(
+        on, here=here, tokenizer=ready, reading=wish.reading, engine=engine, progress=progress
+    )
+
+
 def _tokenizer(
-    out: Path, wish: _Wish, planned: Plan, key: str, ready: Tokenizer | None, progress: Progress
+    out: Path, wish: Wish, planned: Plan, key: str, ready: Tokenizer | None, progress: Progress
 ) -> tuple[Tokenizer, int]:
     """The tokenizer, trained if need be, and the split key below which text is held out.
 
@@ -188,6 +205,7 @@ def _tokenizer(
     """
     guess = int(wish.validation_fraction * 2**64)
     if ready is not None:
+        refuse_unproven(ready, planned.units, wish.reading, progress=progress)
         return ready, guess
     size = trained_size(wish.tokenizer)
     assert size is not None
@@ -202,7 +220,7 @@ def _tokenizer(
         progress=progress,
     )
     if not sample.texts:
-        raise no_text(wish.sources[0], planned.skipped[0].total)
+        raise no_text(wish.sources[0], planned.skipped[0].counts)
     progress("training the tokenizer", 0, None, wish.tokenizer)
     ready = train_tokenizer(sample.texts, size)
     below = guess if sample.held_out_below is None else sample.held_out_below
@@ -212,13 +230,13 @@ def _tokenizer(
 
 def _encode(
     out: Path,
-    wish: _Wish,
+    wish: Wish,
     planned: Plan,
     key: str,
     ready: Tokenizer,
     below: int,
     before: Manifest | None,
-    executor: Executor,
+    executor: Executor | ClusterExecutor,
 ) -> Manifest:
     """Do every job that is not done, and again those whose split has to be another."""
     total = sum(unit.num_bytes for unit in planned.units)
@@ -255,12 +273,12 @@ def _encode(
     sources = summed(wish.sources, done, _left_out(wish, planned))
     for source in sources:
         if not source.documents:
-            raise no_text(source.source, sum(source.skipped.values()))
+            raise no_text(source.source, source.skipped)
     return _finish(wish, key, ready, sources, done, staging)
 
 
 def _finish(
-    wish: _Wish,
+    wish: Wish,
     key: str,
     tokenizer: Tokenizer,
     sources: tuple[SourceSummary, ...],
@@ -290,7 +308,7 @@ def _finish(
     return manifest
 
 
-def _left_out(wish: _Wish, planned: Plan) -> list[SourceSummary]:
+def _left_out(wish: Wish, planned: Plan) -> list[SourceSummary]:
     """What planning left out, in the form of what jobs say."""
     return [
         SourceSummary(
@@ -305,80 +323,15 @@ def _left_out(wish: _Wish, planned: Plan) -> list[SourceSummary]:
     ]
 
 
-def no_text(source: str, skipped: int) -> UsageError:
+def no_text(source: str, left_out: Mapping[str, int]) -> UsageError:
+    """`left_out`: how much of it, by reason."""
+    what = "the source holds no text"
+    if not left_out:
+        return UsageError(what, where=source, do="give a file or directory with UTF-8 text")
+    most = sorted(left_out.items(), key=lambda entry: -entry[1])[:3]
+    reasons = ", ".join(f"{count} {reason}" for reason, count in most)
     return UsageError(
-        "the source holds no text" + (f" ({skipped} files skipped)" if skipped else ""),
+        f"{what}: all was left out ({reasons})",
         where=source,
-        do="give a file or directory with UTF-8 text",
+        do="give one with UTF-8 text, or change the options that leave it out",
     )
-
-
-def _refuse_impossible(wish: _Wish, workers: int | None, engine: str) -> None:
-    if not wish.sources:
-        raise UsageError("no source given", do="name a file, a directory, or `python-stdlib`")
-    if not 0 <= wish.validation_fraction < 1:
-        raise UsageError(f"validation fraction {wish.validation_fraction} is not in [0, 1)")
-    if not 0 <= wish.seed < 2**63:
-        raise UsageError(f"seed {wish.seed} is not in [0, 2**63)")
-    if workers is not None and workers < 1:
-        raise UsageError(f"{workers} workers", do="give --workers 1 or more")
-    if engine != AUTO and engine not in ENGINES:
-        raise UsageError(f"no such engine `{engine}`", do=f"choose auto, {', '.join(ENGINES)}")
-    trained = trained_size(wish.tokenizer) is not None or wish.tokenizer == "bytes"
-    if wish.end_of_text is not None and trained:
-        raise UsageError(
-            f"--end-of-text has no effect with the tokenizer {wish.tokenizer}", do="leave it out"
-        )
-
-
-def _plan_key(wish: _Wish, planned: Plan, ready: Tokenizer | None) -> str:
-    """sha256 of everything the result depends on."""
-    units = [
-        [unit.source, unit.name, unit.format, unit.compression, unit.begin, unit.end, unit.state]
-        for unit in planned.units
-    ]
-    description = [
-        PREPARED_SCHEMA,
-        wish.sources,
-        wish.tokenizer if ready is None else [ready.fingerprint, ready.end_of_text],
-        wish.validation_fraction,
-        wish.seed,
-        wish.reading.key(),
-        wish.shard_tokens,
-        wish.job_bytes,
-        [report.counts for report in planned.skipped],
-    ]
-    digest = hashlib.sha256(json.dumps(description).encode())
-    for unit in units:
-        digest.update(json.dumps(unit).encode())
-    return digest.hexdigest()
-
-
-def _same_or_changed(out: Path, wish: _Wish, ready: Tokenizer | None) -> Manifest:
-    """The manifest of `out` if it was asked for as now and is undamaged. Raises `UsageError`."""
-    again = "give --force to write it again, or choose another directory"
-    try:
-        manifest = read_manifest(out)
-        open_prepared(out, verify="checksum")
-    except UsageError as error:
-        raise UsageError(error.what, where=error.where, do=again) from error
-    same_tokenizer = manifest.tokenizer == wish.tokenizer
-    if ready is not None:
-        same_tokenizer = manifest.tokenizer_fingerprint == ready.fingerprint
-    options = (manifest.seed, manifest.validation_fraction, manifest.reading)
-    differences = [
-        name
-        for name, same in (
-            ("sources", tuple(s.source for s in manifest.sources) == wish.sources),
-            ("tokenizer", same_tokenizer),
-            ("options", options == (wish.seed, wish.validation_fraction, wish.reading.key())),
-        )
-        if not same
-    ]
-    if differences:
-        raise UsageError(
-            f"the directory holds another preparation (other {' and '.join(differences)})",
-            where=str(out),
-            do=again,
-        )
-    return manifest

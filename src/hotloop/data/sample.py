@@ -21,7 +21,7 @@ SAMPLE_DOCUMENT_BYTES = 1 << 20
 SCANNED_BYTES = 256 << 20
 """Text the sample is taken from; a larger corpus is sampled by units first."""
 ENGINE_SAMPLE_BYTES = 2 << 20
-_ENGINE_SAMPLE_UNITS = 32
+ENGINE_SAMPLE_UNITS = 32
 _REPORT_BYTES = 1 << 20
 
 
@@ -65,7 +65,7 @@ def training_sample(
     for unit in chosen:
         with closing(read_unit(unit, reading, Report())) as documents:  # type: ignore[type-var]
             inside = False
-            for text, _, part in documents:
+            for text, _, part, _ in documents:
                 content = text.encode()
                 read += len(content)
                 digest = digest_of(content, salt, quick=quick)
@@ -103,16 +103,29 @@ def _chosen(units: Sequence[Unit], seed: int) -> list[Unit]:
     return [units[index] for index in sorted(taken)]
 
 
-def engine_sample(units: Sequence[Unit], reading: ReadOptions) -> list[str]:
-    """Texts from all over the corpus, about `ENGINE_SAMPLE_BYTES`. Raises what reading raises."""
-    step = max(len(units) // _ENGINE_SAMPLE_UNITS, 1)
-    chosen = units[step // 2 :: step]
-    share = ENGINE_SAMPLE_BYTES // max(min(len(chosen), _ENGINE_SAMPLE_UNITS), 1)
+def engine_sample_units(units: Sequence[Unit]) -> list[Unit]:
+    """Units from all over the corpus, each to be read for its share of `ENGINE_SAMPLE_BYTES`.
+
+    The first is one of them: in a corpus of one document, no other begins with any.
+    """
+    return list(units[:: max(len(units) // ENGINE_SAMPLE_UNITS, 1)][:ENGINE_SAMPLE_UNITS])
+
+
+def engine_sample(
+    units: Sequence[Unit], reading: ReadOptions, *, share: int | None = None
+) -> list[str]:
+    """The first `share` characters of each unit; `None`: of the units to be chosen out of a corpus.
+
+    Raises what reading raises.
+    """
+    if share is None:
+        units = engine_sample_units(units)
+        share = ENGINE_SAMPLE_BYTES // max(len(units), 1)
     texts: list[str] = []
-    for unit in chosen:
+    for unit in units:
         size = 0
         with closing(read_unit(unit, reading, Report())) as documents:  # type: ignore[type-var]
-            for text, _, _ in documents:
+            for text, *_ in documents:
                 texts.append(text[: max(share - size, 1)])
                 size += len(text)
                 if size >= share:

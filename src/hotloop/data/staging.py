@@ -44,6 +44,10 @@ _TRAINED = ".hotloop-preparing-tokenizer"
 _INPUT = ".hotloop-preparing-input"
 _LOCK = ".hotloop-prepare.lock"
 PLAN = "plan.json"
+ROUNDS = "round-*"
+"""Directories of ranks on several machines, see `cluster/round.py`."""
+SUBMISSION = "submission.json"
+"""In a round: jobs of Slurm are at work on it."""
 _RECORD = re.compile(r"job-[0-9]{5,}\.json")
 _POLL_S = 0.1
 _SCHEMA_NAME = PREPARED_SCHEMA.partition("/")[0] + "/"
@@ -196,12 +200,12 @@ class Staging:
         """The finished jobs, by number."""
         if self._old.exists():
             self.keep(_records_in(self._old), self._old)
-            shutil.rmtree(self._old)
+            shutil.rmtree(self._old, ignore_errors=True)  # ranks may be leaving files there
         wanted = dict(enumerate(self._keys))
         return {
             number: record
             for number, record in _numbered_records(self.path)
-            if record.key == wanted.get(number) and _is_whole(record, self.path)
+            if record.key == wanted.get(number) and is_whole(record, self.path)
         }
 
     def keep(self, records: list[JobRecord], directory: Path) -> None:
@@ -229,9 +233,10 @@ class Staging:
 def discard_staging(target: Path, *, unless_useful: bool = False) -> bool:
     """Remove unfinished work, with `unless_useful` only if no job is finished; whether it did."""
     useful = any(
-        _RECORD.fullmatch(path.name)
+        _RECORD.fullmatch(path.name) or path.name == SUBMISSION
         for name in (STAGING, _OLD_STAGING)
-        for path in (target / name).glob("job-*.json")
+        for pattern in ("job-*.json", f"{ROUNDS}/rank-*/job-*.json", f"{ROUNDS}/{SUBMISSION}")
+        for path in (target / name).glob(pattern)
     )
     if useful and unless_useful:
         return False
@@ -291,7 +296,8 @@ def _numbered_records(directory: Path) -> Iterator[tuple[int, JobRecord]]:
                 continue  # of another version, or damaged: the job is done again
 
 
-def _is_whole(record: JobRecord, directory: Path) -> bool:
+def is_whole(record: JobRecord, directory: Path) -> bool:
+    """Whether all its shards are there."""
     return all(
         (directory / name).is_file()
         for shard in record.shards

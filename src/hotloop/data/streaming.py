@@ -8,21 +8,26 @@ the number of tokens, and not of how fast the text was prepared; any position ca
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
 from hotloop.core.errors import CommandFailed, EnvironmentFailed, ExitCode, HotloopError, UsageError
+from hotloop.core.escapes import escape
 from hotloop.data.batch import Batch
+from hotloop.data.cache import Wanted
 from hotloop.data.growing import Growing
 from hotloop.data.manifest import Split
 from hotloop.data.order import EpochOrder, permuted
 from hotloop.data.rows import PlainRows, Rows
+from hotloop.data.sources import ReadOptions
 from hotloop.data.stream import TokenStream
 
 
@@ -129,11 +134,14 @@ class StreamedLoader:
 class Preparation:
     """`hotloop prepare` in a process of its own, for as long as the training needs it."""
 
-    def __init__(self, source: str, path: Path, tokenizer: str) -> None:
+    def __init__(self, wanted: Wanted, path: Path) -> None:
         """Raises `EnvironmentFailed` when no process can be started."""
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close()
-        command = [sys.executable, "-m", "hotloop", "prepare", source]
-        command += ["--out", str(path), "--tokenizer", tokenizer]
+        command = [sys.executable, "-m", "hotloop", "prepare", f"--out={path}"]
+        command += [f"--tokenizer={wanted.tokenizer}", *as_arguments(wanted.reading)]
+        if wanted.end_of_text is not None:
+            command.append(f"--end-of-text={wanted.end_of_text}")
+        command += ["--", *wanted.sources]
         try:
             self._process = subprocess.Popen(
                 command,
@@ -148,21 +156,25 @@ class Preparation:
     def check(self) -> None:
         """Raises the error that the preparation ended with."""
         code = self._process.poll()
-        if code in (None, 0):
+        if not code:
             return
         self._output.seek(0)
         said = self._output.read().decode(errors="replace")
         what, *rest = said.rpartition("error: ")[2].strip().split("\n") or [""]
         where = next((line[5:] for line in rest if line.startswith("  at ")), None)
         do = next((line[2:] for line in rest if line[:2] == "  " and line[:5] != "  at "), None)
+        if code == ExitCode.RESUMABLE or code < 0:  # what it said before was no error
+            by = "interrupted" if code == ExitCode.RESUMABLE else f"ended by {_signal_name(-code)}"
+            what, where = f"its process was {by}", None
+            do = "run the same command again: it goes on from there"
         what = f"preparing the text failed: {what or f'exit code {code}'}"
         kinds: dict[int, type[HotloopError]] = {
             ExitCode.USAGE: UsageError,
             ExitCode.ENVIRONMENT: EnvironmentFailed,
         }
-        kind = kinds.get(code or 0)
+        kind = kinds.get(code)
         if kind is None:
-            raise CommandFailed(what, where=where, do=do, returncode=code or 0)
+            raise CommandFailed(what, where=where, do=do, returncode=code)
         raise kind(what, where=where, do=do)
 
     def close(self) -> None:
@@ -175,3 +187,27 @@ class Preparation:
                 self._process.kill()
                 self._process.wait()
         self._output.close()
+
+
+def as_arguments(reading: ReadOptions) -> list[str]:
+    """The options of `hotloop prepare` that mean `reading`; none for a default."""
+    arguments = []
+    default = ReadOptions()
+    for entry in fields(ReadOptions):
+        value, flag = getattr(reading, entry.name), f"--{entry.name.replace('_', '-')}"
+        if value == getattr(default, entry.name):
+            continue
+        if value is True:
+            arguments.append(flag)
+        elif isinstance(value, tuple):
+            arguments += [f"{flag}={pattern}" for pattern in value]
+        else:
+            arguments.append(f"{flag}={escape(value) if entry.name == 'separator' else value}")
+    return arguments
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -73,7 +73,9 @@ def _ids(directory: Path, shard: Shard, manifest: Manifest) -> tuple[str | None,
         if whole:
             highest = max(highest, int(np.frombuffer(block[:whole], dtype=dtype).max()))
 
-    wrong, size = _file(directory / shard.file, shard.tokens * dtype.itemsize, shard.sha256, look)
+    wrong, size = file_damage(
+        directory / shard.file, shard.tokens * dtype.itemsize, shard.sha256, look
+    )
     if wrong is None and highest >= manifest.vocabulary_size:
         wrong = f"{shard.file}: id {highest}, but the tokenizer has {manifest.vocabulary_size} ids"
     return wrong, size
@@ -82,7 +84,7 @@ def _ids(directory: Path, shard: Shard, manifest: Manifest) -> tuple[str | None,
 def _ends(directory: Path, shard: Shard) -> tuple[str | None, int]:
     blocks: list[bytes] = []
     path = directory / shard.documents_file
-    wrong, size = _file(
+    wrong, size = file_damage(
         path, shard.documents * DOCUMENT_ENDS.itemsize, shard.documents_sha256, blocks.append
     )
     if wrong is None:
@@ -92,7 +94,7 @@ def _ends(directory: Path, shard: Shard) -> tuple[str | None, int]:
     return wrong, size
 
 
-def _file(
+def file_damage(
     path: Path, size: int, sha256: str, look: Callable[[bytes], None]
 ) -> tuple[str | None, int]:
     """What is wrong with a file, and the bytes read; `look` is given every block."""

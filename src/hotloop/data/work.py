@@ -45,11 +45,13 @@ class Worker:
         self._tokenizer = Tokenizer(task.tokenizer.decode(), where=task.where)
         self._engine: Engine | None = None
 
-    def route(self, units: Sequence[Unit]) -> Routing:
-        """Choose an engine on a sample of these units, and keep it loaded."""
+    def route(self, units: Sequence[Unit], share: int | None = None) -> Routing:
+        """Choose an engine on a sample of these units (of all of a corpus, or of some that were
+        chosen, each with its `share`), and keep it loaded.
+        """
         routing, self._engine = route(
             self._tokenizer,
-            engine_sample(units, self._task.reading),
+            engine_sample(units, self._task.reading, share=share),
             threads=self._task.threads,
         )
         return routing

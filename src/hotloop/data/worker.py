@@ -26,7 +26,7 @@ UNFINISHED = 2
 
 def main(descriptor: int, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers Ctrl-C for all
-    _end_with_parent(parent)
+    end_with_parent(parent)
     connection = Connection(descriptor)
     lock = threading.Lock()
 
@@ -71,7 +71,7 @@ def _serve(connection: Connection, send: Any) -> None:
                 worker = Worker(task)
             elif kind == "route":
                 assert worker is not None
-                send("routed", worker.route(rest[0]))
+                send("routed", worker.route(*rest))
             elif kind == "engine":
                 assert worker is not None
                 worker.use(rest[0])
@@ -108,7 +108,7 @@ def _send_failure(send: Any, error: BaseException) -> None:
         pass  # the parent is gone
 
 
-def _end_with_parent(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """Be killed when the parent dies (Linux); elsewhere the closed connection says so."""
     if sys.platform == "linux":
         import ctypes

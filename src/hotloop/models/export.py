@@ -5,6 +5,7 @@ Needs safetensors alone. `verify` needs `transformers`, the extra `export`.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -44,7 +45,8 @@ def export(
 ) -> None:
     """Write config, weights (fp32) and tokenizer into a new `directory`.
 
-    `tokenizer` is a tokenizer.json. `check` sees the finished files before the directory gets its
+    `tokenizer` is a tokenizer.json; one that holds a sentencepiece model becomes that model's
+    tokenizer.model, which `transformers` might read otherwise. `check` sees the finished files before the directory gets its
     name: it appears whole and checked, or not at all. Raises `UsageError` when the directory holds
     something or `transformers` has no class for the model, `EnvironmentFailed` when the disk refuses.
     """
@@ -54,18 +56,7 @@ def export(
         tensors = {name: tensor.contiguous() for name, tensor in hf_weights(model).items()}
         safetensors.torch.save_file(tensors, written / "model.safetensors", {"format": "pt"})
         del tensors
-        write_atomically(written / "tokenizer.json", tokenizer)
-        name = _token_name(json.loads(tokenizer), end_of_text)
-        _write_json(
-            written / "tokenizer_config.json",
-            {
-                "tokenizer_class": "PreTrainedTokenizerFast",
-                "bos_token": name,
-                "eos_token": name,
-                "model_max_length": model.shape.context,
-                "clean_up_tokenization_spaces": False,
-            },
-        )
+        _write_tokenizer(written, tokenizer, end_of_text, model.shape.context)
         ends = {"bos_token_id": end_of_text, "eos_token_id": end_of_text}
         _write_json(written / "generation_config.json", ends)
         check(written)
@@ -102,7 +93,8 @@ def largest_difference(model: Decoder, directory: Path, *, seed: int = 0) -> flo
         theirs = transformers.AutoModelForCausalLM.from_pretrained(
             directory, local_files_only=True, dtype=torch.float32
         ).eval()
-        transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        if (directory / "tokenizer.json").exists():
+            transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True)
     shape = model.shape
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(
@@ -173,6 +165,31 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(before)
         if bars:
             logging.enable_progress_bar()
+
+
+def _sentencepiece_of(tokenizer: bytes) -> bytes | None:
+    """The sentencepiece model that a tokenizer.json holds, if it does."""
+    model = json.loads(tokenizer)["model"]
+    return base64.b64decode(model["proto"]) if model.get("type") == "sentencepiece" else None
+
+
+def _write_tokenizer(written: Path, tokenizer: bytes, end_of_text: int, context: int) -> None:
+    proto = _sentencepiece_of(tokenizer)
+    if proto is not None:
+        write_atomically(written / "tokenizer.model", proto)
+        return
+    write_atomically(written / "tokenizer.json", tokenizer)
+    name = _token_name(json.loads(tokenizer), end_of_text)
+    _write_json(
+        written / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": name,
+            "eos_token": name,
+            "model_max_length": context,
+            "clean_up_tokenization_spaces": False,
+        },
+    )
 
 
 def _token_name(tokenizer: dict[str, Any], number: int) -> str:

@@ -15,7 +15,7 @@ from hotloop.core.judgement import Diagnosis, Final, TrialOutcome, Verdict
 from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
 from hotloop.core.settings import Settings, load_settings
-from hotloop.data.cache import ensure_prepared
+from hotloop.data.cache import ensure_wanted
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.judge.diagnose import diagnose
 from hotloop.optimizations.catalogue import CATALOGUE, parity_class_of
@@ -23,6 +23,7 @@ from hotloop.optimizations.resolve import resolve
 from hotloop.quickstart.arms import arms
 from hotloop.quickstart.final_training import Trained, train_and_sample
 from hotloop.quickstart.shipped import shipped
+from hotloop.train.opening import wanted_text
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import compare_arms
 
@@ -83,9 +84,8 @@ def measure_and_judge(
     tuned, notes = resolve(tuned, read_machine(pick_device(tuned.config.train.device)))
     for note in notes:
         warn(note)
-    source, tokenizer = tuned.config.data.source, tuned.config.data.tokenizer
-    assert source is not None
-    data = ensure_prepared(source, tokenizer, progress=progress)
+    text = tuned.config.data
+    data = ensure_wanted(wanted_text(text, text.corpora[0]), progress=progress)
     baseline, candidate = arms(directory, tuned, data, plan)
     session = compare_arms(
         baseline,

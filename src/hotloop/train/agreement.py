@@ -19,6 +19,8 @@ _MAY_DIFFER = (
     "train.device",
     "train.init_from",
     "data.source",
+    "data.reading.",
+    "data.end_of_text",
     "data.prepared",
     "data.mix",
     "data.prefetch",
@@ -52,7 +54,7 @@ def refuse_uneven(settings: Settings, ranks: Ranks) -> None:
 
 def agreed_settings(config: RunConfig, device: torch.device, fingerprint: str) -> dict[str, Any]:
     """What must be the same on every rank, JSON-ready: the settings, the kind of device, the data."""
-    flat = {key: value for key, value in config.flat().items() if key not in _MAY_DIFFER}
+    flat = {key: value for key, value in config.flat().items() if not key.startswith(_MAY_DIFFER)}
     return {**flat, "device": device.type, "data": fingerprint[:12], "torch": torch.__version__}
 
 

@@ -77,6 +77,9 @@ class Meeting:
         """
         return action()
 
+    def refuse_failed(self) -> None:
+        """Raises when another process has failed: to be asked while waiting for something else."""
+
     def group(self, device: torch.device, config: RunConfig) -> Group:
         """Connect the ranks for training, once all of them have come this far."""
         return Group()
@@ -100,6 +103,10 @@ class _Several(Meeting):
             self._wait_for(0)
         return self._led_by(leader, action)
 
+    def refuse_failed(self) -> None:
+        if self._store.check(["failed"]):
+            raise _OtherFailed
+
     def group(self, device: torch.device, config: RunConfig) -> Group:
         self._timeout_s = config.train.rank_timeout_s
         self._num_gates += 1
@@ -121,8 +128,7 @@ class _Several(Meeting):
     def _wait_for(self, leader: int) -> str:
         pause = 0.01
         while not self._store.check([self._gate(leader)]):
-            if self._store.check(["failed"]):
-                raise _OtherFailed
+            self.refuse_failed()
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
         return self._store.get(self._gate(leader)).decode()

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from hotloop.core.config import RunConfig
+from hotloop.core.data_config import CorpusConfig, DataConfig, ReadingConfig
+from hotloop.core.errors import UsageError
+from hotloop.core.escapes import unescape
 from hotloop.core.progress import Progress
-from hotloop.data.cache import cached_path, ensure_prepared
+from hotloop.data.cache import Wanted, cached_path, ensure_wanted
 from hotloop.data.cache_entries import entry_in_use
 from hotloop.data.corpora import Corpora, open_corpora
 from hotloop.data.growing import Growing
 from hotloop.data.prepared import open_prepared
+from hotloop.data.sources import ReadOptions
 from hotloop.data.streaming import Preparation
 from hotloop.train.joining import Meeting
 
@@ -36,13 +41,17 @@ def opened_text(config: RunConfig, meeting: Meeting, *, progress: Progress) -> I
 
     def data_here() -> str:
         if config.data.stream:
-            assert config.data.source is not None
-            return json.dumps([str(_streamed(config.data.source, config, at_work, progress))])
-        return json.dumps(_prepared(config, progress))
+            return json.dumps([str(_streamed(config.data, at_work, progress))])
+        return json.dumps(_prepared(config.data, progress))
 
-    # By every rank, also where nothing is to prepare: on another machine there may be.
-    paths = [Path(path) for path in json.loads(meeting.each_machine(data_here))]
+    def check() -> None:
+        for preparation in at_work:
+            preparation.check()
+        meeting.refuse_failed()
+
     try:
+        # By every rank, also where nothing is to prepare: on another machine there may be.
+        paths = [Path(path) for path in json.loads(meeting.each_machine(data_here))]
         if not config.data.stream:
             weights = [corpus.weight for corpus in config.data.corpora]
             yield OpenedText(open_corpora(paths, weights, verify=verify), paths)
@@ -51,37 +60,73 @@ def opened_text(config: RunConfig, meeting: Meeting, *, progress: Progress) -> I
         if (paths[0] / "manifest.json").exists():
             open_prepared(paths[0], verify=verify)
         progress("waiting for the first text", 0, None, "")
-        growing = Growing(paths[0], check=at_work[0].check) if at_work else Growing(paths[0])
-        yield OpenedText(growing, paths)
+        yield OpenedText(Growing(paths[0], check=check), paths)
+    except UsageError as error:
+        _say_in_settings(error, config.data)
+        raise
     finally:
         for preparation in at_work:
             preparation.close()
 
 
-def _prepared(config: RunConfig, progress: Progress) -> list[str]:
+def wanted_text(data: DataConfig, corpus: CorpusConfig, *, like: Path | None = None) -> Wanted:
+    """What to prepare for a corpus that is a source; `like` is a prepared one with the tokenizer to use."""
+    assert corpus.source is not None
+    sources = (corpus.source,) if isinstance(corpus.source, str) else tuple(corpus.source)
+    reading = read_options(corpus.reading)
+    if like is not None:
+        return Wanted(sources, str(like / "tokenizer.json"), reading=reading)
+    end_of_text = None if data.makes_tokenizer else data.end_of_text
+    return Wanted(sources, data.tokenizer or "bytes", end_of_text, reading)
+
+
+def read_options(reading: ReadingConfig) -> ReadOptions:
+    values = reading.model_dump()
+    if reading.separator is not None:
+        values["separator"] = unescape(reading.separator)
+    return ReadOptions(
+        **{**values, "include": tuple(reading.include), "exclude": tuple(reading.exclude)}
+    )
+
+
+def _prepared(data: DataConfig, progress: Progress) -> list[str]:
     """Directories of every corpus. The first one decides the tokenizer."""
-    tokenizer = config.data.tokenizer
     paths: list[str] = []
-    for corpus in config.data.corpora:
+    for corpus in data.corpora:
         if corpus.prepared is not None:
-            path = corpus.prepared
+            paths.append(corpus.prepared)
         else:
-            assert corpus.source is not None
-            path = str(ensure_prepared(corpus.source, tokenizer, progress=progress))
-        if not paths:
-            tokenizer = str(Path(path) / "tokenizer.json")
-        paths.append(path)
+            like = Path(paths[0]) if paths else None
+            wanted = wanted_text(data, corpus, like=like)
+            paths.append(str(ensure_wanted(wanted, progress=progress)))
     return paths
 
 
-def _streamed(
-    source: str, config: RunConfig, at_work: list[Preparation], progress: Progress
-) -> Path:
+def _streamed(data: DataConfig, at_work: list[Preparation], progress: Progress) -> Path:
     """Where the source is being prepared from now on, or was already."""
-    tokenizer = config.data.tokenizer or "bytes"
-    path = cached_path(source, tokenizer)
+    wanted = wanted_text(data, data.corpora[0])
+    path = cached_path(wanted)
     entry_in_use(path)
     if (path / "manifest.json").exists():
-        return ensure_prepared(source, tokenizer, progress=progress)
-    at_work.append(Preparation(source, path, tokenizer))
+        return ensure_wanted(wanted, progress=progress)
+    at_work.append(Preparation(wanted, path))
     return path
+
+
+_FLAGS = re.compile(
+    "--(" + "|".join(name.replace("_", "-") for name in ReadingConfig.model_fields) + r")\b"
+)
+
+
+def _say_in_settings(error: UsageError, data: DataConfig) -> None:
+    """Put the names of settings into an error that names options of `hotloop prepare`."""
+    section = "reading" if data.mix is not None else "data.reading"
+
+    def key(match: re.Match[str]) -> str:
+        return f"`{section}.{match[1].replace('-', '_')}`"
+
+    def said(text: str) -> str:
+        return _FLAGS.sub(key, text).replace("--end-of-text", "`data.end_of_text`")
+
+    error.what = said(error.what)
+    error.do = None if error.do is None else said(error.do)

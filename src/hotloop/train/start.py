@@ -44,6 +44,8 @@ _FREE_KEYS = (
     "train.host_memory",
     "train.rank_timeout_s",
     "data.source",
+    "data.reading",
+    "data.end_of_text",
     "data.prepared",
     "data.mix",
     "data.prefetch",

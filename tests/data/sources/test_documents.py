@@ -8,13 +8,18 @@ from pathlib import Path
 import pytest
 
 from hotloop.core.errors import UsageError
-from hotloop.data.sources import Document, Report, read_documents
+from hotloop.data.sources import Document, ReadOptions, Report, plan, read_unit
 from hotloop.data.sources.text import FILE_PIECE_BYTES
 
 
-def read(source: Path | str, **options: object) -> tuple[list[Document], Report]:
-    skipped = Report()
-    return list(read_documents(str(source), skipped=skipped, **options)), skipped  # type: ignore[arg-type]
+def read(
+    source: Path | str, *, exclude: Path | None = None, text_field: str = "text"
+) -> tuple[list[Document], Report]:
+    """All documents of one source, in order, and what was left out."""
+    options = ReadOptions(text_field=text_field)
+    planned = plan([str(source)], options, exclude=exclude)
+    (report,) = planned.skipped
+    return [d for unit in planned.units for d in read_unit(unit, options, report)], report
 
 
 def test_tree_is_read_in_sorted_order_without_hidden_and_binary_files(tmp_path: Path) -> None:

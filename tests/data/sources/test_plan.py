@@ -136,3 +136,12 @@ def test_missing_directory_in_a_saved_data_set_of_splits(tmp_path: Path, read) -
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     with pytest.raises(UsageError, match="splits train, test"):
         read(tmp_path)
+
+
+def test_field_of_plain_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    with pytest.raises(UsageError, match="no field 'body' in plain text") as caught:
+        plan([str(tmp_path)], ReadOptions(text_field="body"))
+    assert "--text-field" in str(caught.value)
+    (tmp_path / "b.jsonl").write_text('{"body": "x"}\n')
+    assert len(plan([str(tmp_path)], ReadOptions(text_field="body")).units) == 2

@@ -14,6 +14,7 @@ from hotloop.data.tokenizer import Tokenizer
 REFERENCE = "reference"
 ENGINES = {
     REFERENCE: "hotloop.data.engines.reference",
+    "words": "hotloop.data.engines.words",
     "fastokens": "hotloop.data.engines.fast_tokens",
     "gigatoken": "hotloop.data.engines.giga_token",
 }

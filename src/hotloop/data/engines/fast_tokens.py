@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +35,8 @@ def load(tokenizer: Tokenizer, threads: int) -> FastTokens:
     except ImportError as error:
         raise EngineRefused("not installed (pip install 'hotloop[fast]')") from error
     try:
-        encoder = fastokens.Tokenizer.from_json_str(tokenizer.to_json().decode())
+        description = json.dumps(tokenizer.for_engines(), ensure_ascii=False)
+        encoder = fastokens.Tokenizer.from_json_str(description)
     except Exception as error:
         raise EngineRefused(f"does not take this tokenizer: {first_line(error)}") from error
     return FastTokens(encoder)

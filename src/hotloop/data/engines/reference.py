@@ -1,4 +1,4 @@
-"""The `tokenizers` library: what it says is right."""
+"""The library that defines a tokenizer (`tokenizers`, tiktoken, sentencepiece): what it says is right."""
 
 from __future__ import annotations
 
@@ -11,19 +11,24 @@ from hotloop.data.tokenizer import Tokenizer
 
 
 class Reference:
-    """Any tokenizer.json."""
+    """Any tokenizer."""
 
     name = REFERENCE
     # An encoding takes about a hundred times the memory of its ids.
     batch_bytes = 1 << 20
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, threads: int = 1) -> None:
         self._tokenizer = tokenizer
+        self._threads = threads
 
     def encode(
         self, texts: Sequence[str], contents: Sequence[bytes]
     ) -> tuple[np.ndarray, np.ndarray]:
-        return flat(self._tokenizer.encode_batch(texts))
+        return flat(self.rows(texts))
+
+    def rows(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text."""
+        return self._tokenizer.encode_batch(texts, threads=self._threads)
 
 
 def flat(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -38,4 +43,4 @@ def flat(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def load(tokenizer: Tokenizer, threads: int) -> Reference:
-    return Reference(tokenizer)
+    return Reference(tokenizer, threads)

@@ -73,7 +73,7 @@ def route(tokenizer: Tokenizer, sample: Sequence[str], *, threads: int) -> tuple
     tricky = [*TRICKY, *(token for token in tokenizer.special_tokens)]
     third = reference.encode(tricky, [text.encode() for text in tricky])
     tried = [Tried(REFERENCE, True, speed, "")]
-    best, best_speed = reference, speed
+    engines: dict[str, Engine] = {REFERENCE: reference}
     for name in ENGINES:
         if name == REFERENCE:
             continue
@@ -101,17 +101,51 @@ def route(tokenizer: Tokenizer, sample: Sequence[str], *, threads: int) -> tuple
                 why = f"other ids: {_first_difference(tokenizer, given, ids, lengths)}"
                 break
         tried.append(Tried(name, not why, speed, why))
-        if not why and speed > best_speed:
-            best, best_speed = engine, speed
+        engines[name] = engine
+    routing = _choice(tried, sum(map(len, contents)), len(texts))
+    return routing, engines[routing.engine]
+
+
+def merged(routings: Sequence[Routing]) -> Routing:
+    """The choice by all of a sample whose parts were compared apart, by the same engines."""
+    tried = []
+    for parts in zip(*(routing.tried for routing in routings)):
+        # Seconds add up, not speeds; parts are weighed by their text, of which one may have none.
+        timed = [
+            (routing.sample_bytes, part.bytes_per_cpu_s)
+            for routing, part in zip(routings, parts)
+            if part.bytes_per_cpu_s
+        ]
+        seconds = sum(size / speed for size, speed in timed)
+        tried.append(
+            Tried(
+                parts[0].engine,
+                all(part.identical for part in parts),
+                sum(size for size, _ in timed) / seconds if seconds else None,
+                next((part.why for part in parts if part.why), ""),
+            )
+        )
+    return _choice(
+        tried,
+        sum(routing.sample_bytes for routing in routings),
+        sum(routing.sample_documents for routing in routings),
+    )
+
+
+def _choice(tried: Sequence[Tried], sample_bytes: int, sample_documents: int) -> Routing:
+    """The fastest of those with the reference's ids; on a tie the later one."""
+    if not sample_bytes:
+        return Routing(REFERENCE, "there was no text to compare on", 0, 0, tuple(tried))
+    usable = [entry for entry in tried if entry.identical]
+    best = max(reversed(usable), key=lambda entry: entry.bytes_per_cpu_s or 0.0).engine
     others = [entry for entry in tried if entry.engine != REFERENCE]
-    if best is not reference:
+    if best != REFERENCE:
         why = "the fastest with the reference's ids"
     elif any(entry.identical for entry in others):
         why = "no other was faster"
     else:
         why = "; ".join(f"{entry.engine} {entry.why}" for entry in others)
-    routing = Routing(best.name, why, sum(map(len, contents)), len(texts), tuple(tried))
-    return routing, best
+    return Routing(best, why, sample_bytes, sample_documents, tuple(tried))
 
 
 def _first_difference(

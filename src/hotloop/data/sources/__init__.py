@@ -12,7 +12,6 @@ Pieces end at a blank line, else at a line end, else between two characters. No 
 from hotloop.data.sources.files import spool_standard_input as spool_standard_input
 from hotloop.data.sources.plan import Plan as Plan
 from hotloop.data.sources.plan import plan as plan
-from hotloop.data.sources.read import read_documents as read_documents
 from hotloop.data.sources.read import read_unit as read_unit
 from hotloop.data.sources.tree import standard_library_path as standard_library_path
 from hotloop.data.sources.tree import tree_files as tree_files

@@ -9,19 +9,18 @@ _SPACE_BETWEEN_WORDS = re.compile(rb"(?<=[A-Za-z]) (?=[A-Za-z])")
 _SEARCHED = 64 << 10
 
 
-def piece_cut(block: bytes | memoryview) -> int:
-    """Where to end a piece that must end inside `block`: after 1 byte or more.
+def piece_cut(text: bytes, begin: int, end: int) -> int:
+    """Where to end a piece that begins at `begin` and must end inside `text[:end]`.
 
     After a blank line in the second half, else after the last line, else between characters.
     """
-    block = bytes(block)
-    blank = block.rfind(b"\n\n", len(block) // 2)
+    blank = text.rfind(b"\n\n", begin + (end - begin) // 2, end)
     if blank >= 0:
         return blank + 2
-    line = block.rfind(b"\n")
+    line = text.rfind(b"\n", begin, end)
     if line >= 0:
         return line + 1
-    return character_cut(block)
+    return begin + character_cut(text[begin:end])
 
 
 def part_cut(block: bytes) -> int:

@@ -41,6 +41,7 @@ COMPRESSION_SUFFIXES = {
 ARCHIVE_SUFFIXES = frozenset({".tar", ".tgz", ".tbz2", ".txz", ".zip", ".7z", ".rar"})
 
 TEXT_FORMATS = frozenset({"text", "tree-text", "any-text"})
+RECORD_FORMATS = frozenset({"jsonl", "csv", "tsv", "parquet", "arrow", "hf"})
 COMPRESSIBLE = TEXT_FORMATS | {"jsonl", "csv", "tsv"}
 """Formats that are also read through a compression, from their start."""
 

@@ -17,7 +17,13 @@ from hotloop.data.sources.files import (
     is_url,
     state_of,
 )
-from hotloop.data.sources.formats import COMPRESSIBLE, TEXT_FORMATS, format_by_content, format_of
+from hotloop.data.sources.formats import (
+    COMPRESSIBLE,
+    RECORD_FORMATS,
+    TEXT_FORMATS,
+    format_by_content,
+    format_of,
+)
 from hotloop.data.sources.hub import PREFIX, hub_units
 from hotloop.data.sources.split import split
 from hotloop.data.sources.tree import chosen, standard_library_files, tree_files
@@ -241,6 +247,13 @@ def _refuse_options_without_effect(units: Sequence[Unit], planner: _Planner) -> 
         raise UsageError(
             "a separator is for plain text, and no source is plain text",
             do="leave --separator out, or give --format text",
+        )
+    if options.text_field != ReadOptions().text_field and not any(
+        unit.format in RECORD_FORMATS for unit in units
+    ):
+        raise UsageError(
+            f"there is no field {options.text_field!r} in plain text, and no source holds records",
+            do="leave --text-field out, or give --format jsonl",
         )
     if (options.include or options.exclude) and not planner.walked:
         raise UsageError(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
-from pathlib import Path
+from contextlib import ExitStack
 from typing import BinaryIO
 
 from hotloop.core.errors import UsageError
@@ -17,7 +16,6 @@ from hotloop.data.sources.files import opened
 from hotloop.data.sources.hub import read_hub_rows
 from hotloop.data.sources.jsonl import read_lines
 from hotloop.data.sources.parquet import read_row_groups
-from hotloop.data.sources.plan import plan
 from hotloop.data.sources.separators import read_separated, read_whole
 from hotloop.data.sources.text import (
     FILE_PIECE_BYTES,
@@ -61,22 +59,6 @@ def read_unit(unit: Unit, options: ReadOptions, report: Report) -> Iterator[Docu
             yield from short_document(document, options, report)
         else:
             report.add("empty", document.origin)
-
-
-def read_documents(
-    source: str,
-    *,
-    text_field: str = "text",
-    skipped: Report,
-    exclude: Path | None = None,
-) -> Iterator[Document]:
-    """All documents of one source, in order."""
-    options = ReadOptions(text_field=text_field)
-    planned = plan([source], options, exclude=exclude)
-    skipped.merge(planned.skipped[0])
-    for unit in planned.units:
-        with closing(read_unit(unit, options, skipped)) as documents:  # type: ignore[type-var]
-            yield from documents
 
 
 def _read(unit: Unit, options: ReadOptions, report: Report) -> Iterator[Document]:

@@ -31,18 +31,21 @@ def read_pieces(
     file: BinaryIO, unit: Unit, options: ReadOptions, report: Report, *, bound: int
 ) -> Iterator[Document]:
     """The pieces, of at most `bound` bytes, of the segments that begin in the unit's range."""
-    for start, segment in _segments(file, unit.begin, unit.end, bound):
+    strict = options.encoding_errors == "error"
+    for start, held, end in _segments(file, unit.begin, unit.end, bound):
         at = 0
         while True:
-            last = len(segment) - at <= bound
-            cut = len(segment) if last else at + piece_cut(segment[at : at + bound])
+            last = end - at <= bound
+            cut = end if last else piece_cut(held, at, at + bound)
+            block = held[at:cut]
             offset = start + at
             origin = f"{unit.name}@{offset}" if offset else unit.name
-            text = decode(
-                segment[at:cut], options, report, name=unit.name, offset=offset, origin=origin
-            )
-            if text is not None:
-                yield Document(text, origin)
+            if block.isascii():
+                yield Document(block.decode("ascii"), origin, False, block)
+            else:
+                text = decode(block, options, report, name=unit.name, offset=offset, origin=origin)
+                if text is not None:
+                    yield Document(text, origin, False, block if strict and offset else None)
             at = cut
             if last:
                 break
@@ -50,15 +53,18 @@ def read_pieces(
 
 def _segments(
     file: BinaryIO, begin: int, end: int | None, window: int
-) -> Iterator[tuple[int, bytes]]:
-    """(offset, bytes) of the segments whose number times `SEGMENT_BYTES` lies in [begin, end)."""
+) -> Iterator[tuple[int, bytes, int]]:
+    """The segments whose number times `SEGMENT_BYTES` lies in [begin, end).
+
+    Each as its offset in the file, bytes that begin with it, and how many of them are its own.
+    """
     number = -(-begin // SEGMENT_BYTES)
     held = b""
     start = 0
     if number:
         file.seek(number * SEGMENT_BYTES - window)
         held = read_exactly(file, window)
-        cut = piece_cut(held) if len(held) == window else len(held)
+        cut = piece_cut(held, 0, window) if len(held) == window else len(held)
         start = number * SEGMENT_BYTES - window + cut
         held = held[cut:]
     while end is None or number * SEGMENT_BYTES < end:
@@ -67,11 +73,11 @@ def _segments(
         missing = number * SEGMENT_BYTES + 1 - start - len(held)
         held += read_exactly(file, missing)
         if start + len(held) <= number * SEGMENT_BYTES:
-            yield start, held
+            yield start, held, len(held)
             return
-        low = number * SEGMENT_BYTES - window - start
-        cut = low + piece_cut(held[low : low + window])
-        yield start, held[:cut]
+        high = number * SEGMENT_BYTES - start
+        cut = piece_cut(held, high - window, high)
+        yield start, held, cut
         held = held[cut:]
         start += cut
 

@@ -54,6 +54,8 @@ class Document(NamedTuple):
     """`NAME@BYTE` or `NAME:ROW`."""
     part: bool = False
     """More of the same document follows."""
+    content: bytes | None = None
+    """The text as UTF-8, where the reader has it at hand."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,203 @@
+"""The `data` section of a run's settings: which text, how it is read, and in which order it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from hotloop.core.errors import UsageError
+from hotloop.core.escapes import unescape
+from hotloop.core.section import Natural, Positive, PositiveNumber, Section, Seed
+
+Source = str | Annotated[list[str], Field(min_length=1)]
+
+
+class ReadingConfig(Section):
+    """What is read out of a source: the options of `hotloop prepare`, under the same names."""
+
+    text_field: Annotated[str, Field(min_length=1)] = "text"
+    """Field or column that holds the text; `a.b` for a field within a field."""
+    format: Literal["text", "jsonl", "csv", "tsv", "parquet", "arrow"] | None = None
+    """Read every file as this. null goes by the suffix."""
+    separator: str | None = None
+    """What stands between two documents of plain text (`\\n` and `\\t` are understood), `blank-line`, or
+    `file`: each file is one. null makes files of a directory documents, and cuts a file given by itself."""
+    min_chars: Natural = 0
+    """Leave out documents with fewer characters."""
+    max_chars: Positive | None = None
+    """Leave out documents with more characters."""
+    skip_bad: bool = False
+    """Leave out malformed records and the rest of damaged files, counted and listed, instead of ending with an
+    error."""
+    encoding_errors: Literal["error", "replace", "skip"] = "error"
+    """For bytes that are not UTF-8: end with an error, put U+FFFD, or leave the document out."""
+    include: list[str] = Field(default_factory=list)
+    """Patterns: read only such files of a directory, `*.py` or `docs/**/*.md`."""
+    exclude: list[str] = Field(default_factory=list)
+    """Patterns of files of a directory not to read; a name such as `vendor` leaves out what is below."""
+
+    @field_validator("separator")
+    @classmethod
+    def _can_be_read(cls, separator: str | None) -> str | None:
+        if separator is not None:
+            try:
+                unescape(separator)
+            except UsageError as error:
+                raise ValueError(f"{error.what}; {error.do}") from error
+        return separator  # as typed: it is read again from the run's own config.yaml
+
+    @model_validator(mode="after")
+    def _leaves_something(self) -> Self:
+        if self.max_chars is not None and self.max_chars < self.min_chars:
+            raise ValueError(
+                f"`max_chars` {self.max_chars} is less than `min_chars` {self.min_chars}: every document "
+                "would be left out"
+            )
+        return self
+
+
+class CorpusConfig(Section):
+    """One corpus of a mix."""
+
+    source: Source | None = None
+    prepared: str | None = None
+    weight: PositiveNumber = 1.0
+    reading: ReadingConfig = ReadingConfig()
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.source is None) == (self.prepared is None):
+            raise ValueError("give each corpus exactly one of `source` and `prepared`")
+        if self.prepared is not None and self.reading != ReadingConfig():
+            raise ValueError(
+                f"`reading` has no effect on the prepared {self.prepared}: it was read already; remove it"
+            )
+        return self
+
+
+class DataConfig(Section):
+    source: Source | None = None
+    """Text to train on: what `hotloop prepare` takes, except `-`, or a list of it. Prepared into the cache on
+    first use."""
+    prepared: str | None = None
+    """A directory written by `hotloop prepare`, instead of `source`."""
+    mix: Annotated[list[CorpusConfig], Field(min_length=1)] | None = None
+    """Several corpora instead of one, each with `source` or `prepared` and a `weight`: its share of the
+    windows, exact to one window in every block of 1024 or more. Each `source` may have a `reading` of its
+    own. All are of one tokenizer, the first one's."""
+    reading: ReadingConfig = ReadingConfig()
+    tokenizer: str | None = "train:8192"
+    """`train:N`, `bytes`, a `tokenizer.json`, or what else `hotloop prepare` takes; used when `source` is
+    prepared. null means `bytes`."""
+    end_of_text: Annotated[str, Field(min_length=1)] | None = None
+    """Token that ends every document. null takes the first of the usual names that the tokenizer has."""
+    order: Literal["shuffled", "sequential"] = "shuffled"
+    """Order of the training windows: a seeded permutation per epoch, or as they stand in the shards."""
+    seed: Seed = 0
+    """Seed of the order."""
+    layout: Literal["concatenate", "pack", "bucket"] = "concatenate"
+    """How documents become rows. `concatenate` cuts their sequence every `model.context` tokens; `pack` puts
+    whole documents side by side; `bucket` gives each a row, with others of its length, in batches of at most
+    `train.microbatch` x `model.context` tokens."""
+    document_mask: bool | None = None
+    """Attention and positions stay inside a document. null takes true with `pack`. No effect with `bucket`,
+    where a row is one document."""
+    stream: bool = False
+    """Train on `source` while it is being prepared; the first step waits for a few megabytes of it alone."""
+    shuffle_buffer: Positive = 1024
+    """With `stream`, windows of the first epoch that are shuffled among each other; later epochs are
+    shuffled whole. The first step waits for as many."""
+    prefetch: Annotated[int, Field(ge=0, le=64)] | None = None
+    """Steps whose batches a thread reads ahead. null takes 2 on a GPU, in pinned memory, and 0 on a CPU,
+    where reading a batch takes less time than handing it over."""
+    verify: Literal["checksum", "size"] = "checksum"
+    """What is checked of every shard before training."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        given = (self.source, self.prepared, self.mix)
+        if sum(value is not None for value in given) != 1:
+            raise ValueError("set exactly one of `source`, `prepared` and `mix`")
+        return self
+
+    @model_validator(mode="after")
+    def _only_shuffled(self) -> Self:
+        if self.order == "sequential" and self.mix is not None:
+            raise ValueError("a `mix` has no text of its own to follow; set `order: shuffled`")
+        if self.order == "sequential" and self.layout == "bucket":
+            raise ValueError(
+                "`layout: bucket` in sequence is short ones first; set `order: shuffled`"
+            )
+        if self.mix is not None and self.layout == "bucket":
+            raise ValueError(
+                "`layout: bucket` cannot be mixed; set `layout` to pack or concatenate"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _only_streamed(self) -> Self:
+        if self.stream and self.source is None:
+            raise ValueError("`stream` needs a `source`: what is prepared need not be waited for")
+        if self.stream and self.layout != "concatenate":
+            raise ValueError(f"`layout: {self.layout}` needs all documents; leave out `stream`")
+        return self
+
+    @property
+    def masks_documents(self) -> bool:
+        return self.layout == "pack" if self.document_mask is None else self.document_mask
+
+    @property
+    def makes_tokenizer(self) -> bool:
+        """Whether the tokenizer is hotloop's own, trained or `bytes`."""
+        return self.tokenizer in (None, "bytes") or str(self.tokenizer).startswith("train:")
+
+    @property
+    def corpora(self) -> list[CorpusConfig]:
+        """The mix, or the one corpus as a mix of one."""
+        if self.mix is not None:
+            return self.mix
+        reading = self.reading if self.prepared is None else ReadingConfig()
+        return [CorpusConfig(source=self.source, prepared=self.prepared, reading=reading)]
+
+
+def data_setting_without_effect(data: DataConfig, given: Collection[str]) -> tuple[str, str] | None:
+    """The first key of `data.*` that the user gave and that changes nothing, and the fix."""
+    first = data.corpora[0]
+    idle = {
+        "data.tokenizer": (
+            first.prepared is not None,
+            "remove it: a prepared directory holds its own tokenizer",
+        ),
+        "data.end_of_text": (
+            first.prepared is not None or data.makes_tokenizer,
+            "remove it: "
+            + (
+                "a prepared directory holds its own tokenizer"
+                if first.prepared is not None
+                else f"the tokenizer {data.tokenizer or 'bytes'} has one of its own"
+            ),
+        ),
+        **{
+            f"data.reading.{name}": (
+                data.source is None,
+                "remove it: what is prepared was read already"
+                if data.mix is None
+                else "give it to the corpora: `data: [{source: ..., reading: {...}}, ...]`",
+            )
+            for name in ReadingConfig.model_fields
+        },
+        "data.shuffle_buffer": (
+            not data.stream or data.order == "sequential",
+            "set `data.stream: true` and `data.order: shuffled`, or remove it",
+        ),
+        "data.document_mask": (
+            data.layout == "bucket",
+            "remove it: with `layout: bucket` a row is one document",
+        ),
+    }
+    for key, (has_none, fix) in idle.items():
+        if has_none and key in given:
+            return key, fix
+    return None

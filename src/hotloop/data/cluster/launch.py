@@ -1,0 +1,107 @@
+"""The process that runs datatrove's executor: `python -m hotloop.data.cluster.launch ROUND`.
+
+A process of its own, so that its log goes to a file and it can be ended with all that it started. Its
+standard input is open as long as its coordinator lives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from hotloop.core.errors import EnvironmentFailed, HotloopError
+from hotloop.core.files import write_json
+from hotloop.data.cluster.request import ClusterRequest, executor_class
+from hotloop.data.cluster.round import Round
+from hotloop.data.staging import SUBMISSION
+
+REQUEST = "request.json"
+_GIB = 1 << 30
+
+
+def main(directory: str) -> int:
+    threading.Thread(target=_end_with_coordinator, daemon=True).start()
+    round_ = Round(Path(directory))
+    try:
+        request = ClusterRequest(**json.loads((round_.path / REQUEST).read_bytes()))
+        _run(round_, request)
+    except HotloopError as error:
+        round_.fail("executor", error)
+        return 1
+    return 0
+
+
+def _end_with_coordinator() -> None:
+    """A killed parent would leave the processes that datatrove starts beside the ranks for ever."""
+    while os.read(0, 1):
+        pass
+    assert os.getpgrp() == os.getpid()
+    os.killpg(0, signal.SIGKILL)
+
+
+def _run(round_: Round, request: ClusterRequest) -> None:
+    from hotloop.data.cluster.step import EncodeJobs
+
+    arguments: dict[str, Any] = {
+        **request.options,
+        "pipeline": [EncodeJobs(str(round_.path))],
+        "tasks": request.ranks,
+        "logging_dir": str(round_.path / "logs"),
+        "skip_completed": False,
+    }
+    if request.kind == "slurm":
+        from hotloop.data.cluster.slurm import SlurmExecutor
+
+        executor = SlurmExecutor(**{"job_name": "hotloop-prepare", **arguments})
+        try:
+            executor.run()
+        except (OSError, subprocess.CalledProcessError) as error:
+            # What sbatch itself said is the end of our log.
+            raise EnvironmentFailed(
+                f"the jobs could not be submitted to Slurm: {error}", do=round_.log_tail() or None
+            ) from error
+        write_json(round_.path / SUBMISSION, {"jobs": executor.submitted})
+        return
+    if request.kind == "ray":
+        _connect(request)
+    executor_class(request.kind)(**arguments).run()
+
+
+def _connect(request: ClusterRequest) -> None:
+    """To the Ray cluster that is there; without one, to one of this machine alone."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
+    try:
+        ray.init(address="auto", log_to_driver=False)
+        return
+    except ConnectionError as error:
+        address = os.environ.get("RAY_ADDRESS")
+        if address:
+            raise EnvironmentFailed(
+                f"no Ray cluster answers: {error}",
+                where=f"RAY_ADDRESS={address}",
+                do="start it, or unset RAY_ADDRESS to use this machine alone",
+            ) from error
+    # Its object store holds nothing of ours.
+    ray.init(
+        address="local", log_to_driver=False, include_dashboard=False, object_store_memory=_GIB // 8
+    )
+    memory = int(request.cpus * float(request.options.get("mem_per_cpu_gb", 2)) * _GIB)
+    has = ray.cluster_resources()
+    if has.get("CPU", 0) < request.cpus or has.get("memory", 0) < memory:
+        raise EnvironmentFailed(
+            f"a rank asks for {request.cpus} CPUs and {memory / _GIB:.1f} GiB, and Ray has "
+            f"{has.get('CPU', 0):.0f} and {has.get('memory', 0) / _GIB:.1f} here",
+            do="give less by --on-option cpus_per_task=N and --on-option mem_per_cpu_gb=N",
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

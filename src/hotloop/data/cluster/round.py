@@ -1,0 +1,253 @@
+"""One round of ranks: a directory on storage that all machines share.
+
+    work.pickle             what ranks do, written by the coordinator before they start
+    ranks/00003.json        a rank's heartbeat
+    rank-00003-a1b2c3d4/    what one life of a rank made: shards, each job's record last
+    failed/00003-....json   why it ended
+    damaged                 shards that were not what their records say, a line each
+    stop                    written with a failure that doing it again would not help
+    submission.json         jobs of Slurm (only there)
+    logs/                   of datatrove, of Slurm, of the executor
+
+Ranks write here only, never among the shards of the preparation: one that outlives its coordinator, or
+comes back after its machine was given up, cannot harm what others do. When the directory is taken
+away, they end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import platform
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import hotloop
+from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError
+from hotloop.core.files import storage_error, write_atomically, write_json
+from hotloop.data.jobs import Job
+from hotloop.data.staging import ROUNDS, SUBMISSION
+from hotloop.data.work import Task
+
+RECORDS = "rank-*/job-*.json"
+_WORK = "work.pickle"
+_STOP = "stop"
+_COMPARED = ("tokenizers", "tiktoken", "sentencepiece")
+"""Libraries that say what is right; another version might say something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What every rank of a round needs to know."""
+
+    task: Task
+    """Its directory is the staging directory; a rank writes into its own."""
+    jobs: tuple[tuple[Job, str], ...]
+    """With their keys."""
+    engine: str
+    cpus: int
+    """Of one rank."""
+    directory: str
+    """The working directory, from which paths of sources may be relative."""
+    with_parent: bool
+    """Ranks end when the process that started them does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a rank says of itself every second."""
+
+    life: str
+    """Different each time that a rank begins."""
+    count: int
+    machine: str
+    node: str
+    pid: int
+    planned: int
+    text: int
+    tokens: int
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a rank, or the executor itself, ended."""
+
+    kind: str
+    what: str
+    where: str | None
+    do: str | None
+    final: bool
+    """Doing it again would end in the same way."""
+
+
+class Round:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @staticmethod
+    def begin(staging: Path, work: Work) -> Round:
+        """A new one in `staging`. Raises `EnvironmentFailed`."""
+        made = Round(staging / f"round-{secrets.token_hex(4)}")
+        try:
+            for name in ("", "ranks", "failed", "logs"):
+                (made.path / name).mkdir()
+        except OSError as error:
+            raise storage_error(error, staging, "prepare a directory") from error
+        content = pickle.dumps((versions(), pickle.dumps(work)))
+        write_atomically(made.path / _WORK, content)
+        return made
+
+    def work(self) -> Work:
+        """Raises `UsageError` where it cannot be done as its coordinator would do it."""
+        try:
+            planned, content = pickle.loads((self.path / _WORK).read_bytes())
+        except FileNotFoundError as error:
+            raise UsageError(
+                f"not there on {platform.node()}",
+                where=str(self.path),
+                do="--on needs storage that all machines share under the same paths (or the "
+                "preparation was ended meanwhile)",
+            ) from error
+        here = versions()
+        for name, version in planned.items():
+            if here.get(name) != version:
+                raise UsageError(
+                    f"{name} {here.get(name) or 'is missing'} on {platform.node()}, "
+                    f"{version} where the preparation was started",
+                    do="install the same versions on all machines",
+                )
+        work = pickle.loads(content)
+        assert isinstance(work, Work)
+        return work
+
+    def beat(self, rank: int, beat: Beat) -> None:
+        """Raises `OSError`, as when the round was taken away."""
+        values = {name: getattr(beat, name) for name in Beat.__slots__}
+        path = self.path / "ranks" / f"{rank:05d}.json"
+        temporary = path.with_name(f".{path.name}.{beat.life}")
+        temporary.write_text(json.dumps(values))
+        os.replace(temporary, path)
+
+    def beats(self) -> dict[int, Beat]:
+        found = {}
+        for path in sorted((self.path / "ranks").glob("[0-9]*.json")):
+            try:
+                found[int(path.stem)] = Beat(**json.loads(path.read_bytes()))
+            except (OSError, ValueError, TypeError):
+                continue  # between two beats, as some network storage shows it
+        return found
+
+    def fail(self, name: str, error: BaseException) -> None:
+        failure = _failure_of(error)
+        write_json(
+            self.path / "failed" / f"{name}.json",
+            {slot: getattr(failure, slot) for slot in Failure.__slots__},
+        )
+        if failure.final:
+            (self.path / _STOP).touch()
+
+    def failures(self) -> list[Failure]:
+        found = []
+        for path in sorted((self.path / "failed").glob("*.json")):
+            try:
+                found.append(Failure(**json.loads(path.read_bytes())))
+            except (OSError, ValueError, TypeError):
+                continue
+        return found
+
+    def remember_damage(self, what: str) -> None:
+        with (self.path / "damaged").open("a") as file:
+            file.write(f"{what}\n")
+
+    def damaged(self) -> list[str]:
+        try:
+            return (self.path / "damaged").read_text().splitlines()
+        except OSError:
+            return []
+
+    @property
+    def stopped(self) -> bool:
+        """Whether ranks are to end: one failed for good, or the round was taken away."""
+        return (self.path / _STOP).exists() or not (self.path / _WORK).exists()
+
+    def submission(self) -> list[str]:
+        """The jobs of Slurm that do it; empty where there are none."""
+        try:
+            return [str(job) for job in json.loads((self.path / SUBMISSION).read_bytes())["jobs"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+
+    def log_tail(self, lines: int = 8) -> str:
+        """The last lines that the executor wrote."""
+        try:
+            text = (self.path / "logs" / "executor.log").read_text(errors="replace")
+        except OSError:
+            return ""
+        return "\n  ".join(line for line in text.splitlines()[-lines:] if line.strip())
+
+    def remove(self) -> None:
+        # First what ranks look at: the rest of a large one takes a while.
+        (self.path / _WORK).unlink(missing_ok=True)
+        for _ in range(3):  # a rank may be making files
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+def rounds_in(staging: Path) -> Iterator[Round]:
+    for path in sorted(staging.glob(ROUNDS)):
+        yield Round(path)
+
+
+def versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {"hotloop": hotloop.__version__}
+    for name in _COMPARED:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def this_machine() -> str:
+    """Where a pid of ours means something: this boot, these process numbers. Empty if not known."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def is_gone(beat: Beat, machine: str) -> bool:
+    """Whether the rank's process is known to have ended: only for this machine's."""
+    if not machine or beat.machine != machine:
+        return False
+    try:
+        return psutil.Process(beat.pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.Error:
+        return False
+
+
+def _failure_of(error: BaseException) -> Failure:
+    node = platform.node()
+    if isinstance(error, OSError):
+        error = storage_error(error, error.filename or node, "write the prepared text")
+    elif isinstance(error, MemoryError):
+        error = EnvironmentFailed("out of memory", where=node)
+    if not isinstance(error, HotloopError):
+        detail: Any = str(error) or type(error).__name__
+        return Failure("crashed", f"on {node}: {type(error).__name__}: {detail}", None, None, True)
+    do = error.do
+    if do is not None and "--workers" in do:
+        do = "if memory ran out, give each rank more of it (mem_per_cpu_gb) or fewer CPUs"
+    final = not isinstance(error, EnvironmentFailed)
+    return Failure(type(error).__name__, error.what, error.where or node, do, final)

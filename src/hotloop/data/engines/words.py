@@ -1,0 +1,181 @@
+"""The reference's own ids of each word, kept: for WordPiece and Unigram, which others do not take.
+
+Right where words are encoded apart from each other, which is so after two kinds of pre-tokenizers:
+those that cut at white space and punctuation (BERT's), and the metaspace (sentencepiece's). It refuses
+any other. Only words that were not seen before are given to the library.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hotloop.data.engines.engine import EngineRefused
+from hotloop.data.engines.reference import Reference
+from hotloop.data.tokenizer import Tokenizer
+from hotloop.data.tokenizer_library import Tokenizers
+
+KEPT_BYTES = 64 << 20
+"""Of words and their ids, about; then it begins anew."""
+_ENTRY_BYTES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a kind of tokenizer takes words."""
+
+    split: Callable[[str], list[str]]
+    rows: Callable[[list[str]], list[list[int]]]
+    """The ids of each of some words."""
+
+
+class Words:
+    name = "words"
+    batch_bytes = 1 << 20
+
+    def __init__(self, manner: Manner) -> None:
+        self._manner = manner
+        self._known: dict[str, bytes] = {}
+        self._kept = 0
+
+    def encode(
+        self, texts: Sequence[str], contents: Sequence[bytes]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if self._kept > KEPT_BYTES:
+            self._known.clear()
+            self._kept = 0
+        cut = [self._manner.split(text) for text in texts]
+        new = list(set().union(*cut).difference(self._known))
+        for word, ids in zip(new, self._manner.rows(new)):
+            found = array("I", ids).tobytes()
+            self._known[word] = found
+            self._kept += _ENTRY_BYTES + 2 * len(word) + len(found)
+        encoded = [b"".join(map(self._known.__getitem__, words)) for words in cut]
+        lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded)) // 4
+        return np.frombuffer(b"".join(encoded), dtype=np.uint32), lengths
+
+
+def load(tokenizer: Tokenizer, threads: int) -> Words:
+    if not isinstance(tokenizer.library, Tokenizers):
+        raise EngineRefused("takes what the `tokenizers` library defines only")
+    values = json.loads(tokenizer.to_json())
+    if any(not token.get("special") for token in values.get("added_tokens") or []):
+        raise EngineRefused("has added tokens, which may reach over words")
+    if values["model"].get("dropout"):
+        raise EngineRefused("drops merges at random")
+    splitters = _steps(values.get("pre_tokenizer"), "pretokenizers")
+    kinds = [str(step.get("type")) for step in splitters]
+    if kinds == ["Metaspace"] and splitters[0].get("split", True):
+        return Words(_metaspace(tokenizer.library, splitters[0]))
+    if kinds[:1] in ([kind] for kind in _WHITE_SPACE):
+        _refuse_beyond_words(_steps(values.get("normalizer"), "normalizers"), splitters[1:])
+        apart = kinds[0] != "WhitespaceSplit" or "Punctuation" in kinds
+        split = _at_punctuation if apart else _at_white_space
+        return Words(Manner(split, Reference(tokenizer, threads).rows))
+    raise EngineRefused(f"its pre-tokenizer ({', '.join(kinds) or 'none'}) may look beyond a word")
+
+
+def _steps(step: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
+    if step is None:
+        return []
+    if step.get("type") == "Sequence":
+        return [inner for one in step[name] for inner in _steps(one, name)]
+    return [step]
+
+
+# Sentencepiece's way: normalized by the library as one text, cut here, each piece to the model.
+
+
+def _metaspace(library: Tokenizers, step: dict[str, Any]) -> Manner:
+    normalizer, model = library.tokenizer.normalizer, library.tokenizer.model
+    space = str(step.get("replacement", "\u2581"))
+    scheme = step.get("prepend_scheme") or ("always" if step.get("add_prefix_space") else "never")
+
+    def split(text: str) -> list[str]:
+        """Words without the metaspace they begin with; one that begins a text and has none, with one."""
+        if normalizer is not None and text:
+            text = normalizer.normalize_str(text)
+        first, *words = text.replace(" ", space).split(space)
+        if first:
+            words.insert(0, space + first if scheme == "never" else first)
+        return words
+
+    def rows(words: list[str]) -> list[list[int]]:
+        return [
+            [piece.id for piece in model.tokenize(word[1:] if word[:1] == space else space + word)]
+            for word in words
+        ]
+
+    return Manner(split, rows)
+
+
+# BERT's way: cut here, each word normalized, cut again and encoded by the library.
+
+_WHITE_SPACE = ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")
+# Character by character, or within a cluster that no ASCII white space is inside of.
+_LOCAL_NORMALIZERS = {
+    "BertNormalizer",
+    "Lowercase",
+    "NFC",
+    "NFD",
+    "NFKC",
+    "NFKD",
+    "Nmt",
+    "Precompiled",
+    "StripAccents",
+}
+_PLAIN = bytes([*range(32, 127), *b"\t\n\r"])
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9_]+|[^A-Za-z0-9_ \t\n\r]+")
+
+
+def _refuse_beyond_words(
+    normalizers: Sequence[dict[str, Any]], splitters: Sequence[dict[str, Any]]
+) -> None:
+    for step in normalizers:
+        if step.get("type") not in _LOCAL_NORMALIZERS:
+            raise EngineRefused(f"its normalizer {step.get('type')} may look beyond a word")
+    for step in splitters:
+        isolated = step.get("type") == "Punctuation" and step.get("behavior") == "Isolated"
+        # The first word of a text only would begin with a metaspace.
+        spaced = step.get("type") == "Metaspace" and step.get("prepend_scheme") != "first"
+        if not isolated and not spaced and step.get("type") not in (*_WHITE_SPACE, "Digits"):
+            raise EngineRefused(f"its pre-tokenizer {step.get('type')} may look beyond a word")
+
+
+def _at_punctuation(text: str) -> list[str]:
+    """Words and runs of punctuation, where all of it is plain ASCII."""
+    if text.isascii() and not text.encode("ascii").translate(None, _PLAIN):
+        return _PLAIN_WORD.findall(text)
+    return _at_white_space(text)
+
+
+_MARK_AFTER_SPACE: list[re.Pattern[str]] = []
+
+
+def _at_white_space(text: str) -> list[str]:
+    """What stands between ASCII white space, unless a mark joins such a space."""
+    if not text.isascii():
+        if not _MARK_AFTER_SPACE:  # takes a while to make, and is seldom needed
+            _MARK_AFTER_SPACE.append(re.compile(f"[ \\t\\n\\r][{_marks()}]"))
+        if _MARK_AFTER_SPACE[0].search(text):
+            return [text]
+    return text.replace("\n", " ").replace("\t", " ").replace("\r", " ").split(" ")
+
+
+def _marks() -> str:
+    """Characters that join the one before them, space or not, as part of a regular expression."""
+    import sys
+    import unicodedata
+
+    found = [
+        chr(code)
+        for code in range(128, sys.maxunicode + 1)
+        if unicodedata.category(chr(code))[0] == "M" or code in (0x200C, 0x200D)
+    ]
+    return "".join(found)

@@ -1,0 +1,87 @@
+"""What stands behind a `Tokenizer`: the library that defines its ids, chosen by its tokenizer.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from hotloop.core.errors import UsageError
+
+
+class Library(Protocol):
+    """Text to ids and back, without special tokens, and without reading any text as control."""
+
+    ids: dict[str, int]
+    """Every token's name and id."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def encode_batch(self, texts: Sequence[str], *, threads: int) -> list[list[int]]: ...
+
+    def decode(self, ids: list[int]) -> str: ...
+
+    def for_engines(self) -> dict[str, Any] | None:
+        """A tokenizer.json for those who cannot read the tokenizer's own; `None` where they can.
+
+        Raises `ValueError` with the reason where there is none.
+        """
+        ...
+
+    def is_text(self, token: int) -> bool:
+        """Whether a document that holds this token's name literally gives its id."""
+        ...
+
+
+class Tokenizers:
+    """Any tokenizer.json, by the `tokenizers` library."""
+
+    def __init__(self, values: dict[str, Any], where: str) -> None:
+        import tokenizers
+
+        try:
+            self.tokenizer = tokenizers.Tokenizer.from_str(json.dumps(values))
+        except Exception as error:  # the library raises bare Exception
+            raise UsageError(f"not a tokenizer: {error}", where=where) from error
+        self.tokenizer.encode_special_tokens = True
+        self.ids: dict[str, int] = dict(self.tokenizer.get_vocab(with_added_tokens=True))
+
+    def encode(self, text: str) -> list[int]:
+        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def encode_batch(self, texts: Sequence[str], *, threads: int) -> list[list[int]]:
+        # Its threads are set by the environment, when it starts them.
+        batch = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in batch]
+
+    def decode(self, ids: list[int]) -> str:
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+
+    def for_engines(self) -> dict[str, Any] | None:
+        return None
+
+    def is_text(self, token: int) -> bool:
+        return False
+
+
+def library_of(values: dict[str, Any], where: str) -> Library:
+    """The library of a parsed tokenizer.json. Raises `UsageError`."""
+    from hotloop.data.sentencepiece_model import SENTENCEPIECE, SentencePiece
+    from hotloop.data.tiktoken_encoding import TIKTOKEN, Tiktoken
+
+    model, decoder = values["model"], values.get("decoder")
+    if isinstance(model, dict) and model.get("type") == SENTENCEPIECE:
+        return SentencePiece(values, where)
+    if isinstance(decoder, dict) and TIKTOKEN in decoder:
+        return Tiktoken(values, where)
+    return Tokenizers(values, where)
+
+
+def _byte_names() -> list[str]:
+    """GPT-2's printable stand-in for every byte, which byte-level vocabularies are written in."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+
+
+BYTE_NAMES = _byte_names()

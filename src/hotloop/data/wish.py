@@ -1,0 +1,125 @@
+"""What a preparation was asked for: what cannot be, its key, and whether a directory holds it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotloop.core.errors import UsageError
+from hotloop.data.cluster.request import ClusterRequest
+from hotloop.data.engines.engine import ENGINES
+from hotloop.data.manifest import PREPARED_SCHEMA, Manifest, read_manifest
+from hotloop.data.prepared import open_prepared
+from hotloop.data.sources.plan import Plan
+from hotloop.data.sources.unit import STANDARD_INPUT, ReadOptions
+from hotloop.data.tokenizer import Tokenizer
+from hotloop.data.tokenizer_specs import trained_size
+from hotloop.data.work import AUTO
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The arguments that the result depends on."""
+
+    sources: tuple[str, ...]
+    tokenizer: str
+    end_of_text: str | None
+    validation_fraction: float
+    seed: int
+    reading: ReadOptions
+    shard_tokens: int
+    job_bytes: int | None
+
+
+def refuse_impossible(wish: Wish, workers: int | None, engine: str) -> None:
+    if not wish.sources:
+        raise UsageError("no source given", do="name a file, a directory, or `python-stdlib`")
+    if not 0 <= wish.validation_fraction < 1:
+        raise UsageError(f"validation fraction {wish.validation_fraction} is not in [0, 1)")
+    if not 0 <= wish.seed < 2**63:
+        raise UsageError(f"seed {wish.seed} is not in [0, 2**63)")
+    if workers is not None and workers < 1:
+        raise UsageError(f"{workers} workers", do="give --workers 1 or more")
+    if engine != AUTO and engine not in ENGINES:
+        raise UsageError(f"no such engine `{engine}`", do=f"choose auto, {', '.join(ENGINES)}")
+    trained = trained_size(wish.tokenizer) is not None or wish.tokenizer == "bytes"
+    if wish.end_of_text is not None and trained:
+        raise UsageError(
+            f"--end-of-text has no effect with the tokenizer {wish.tokenizer}", do="leave it out"
+        )
+
+
+def refuse_on(on: ClusterRequest, wish: Wish, out: Path, workers: int | None) -> None:
+    if workers is not None:
+        raise UsageError(
+            "--workers has no effect with --on",
+            do="say the ranks by --on, and their CPUs by --on-option cpus_per_task=N where it exists",
+        )
+    if on.kind != "slurm":
+        return
+    if STANDARD_INPUT in wish.sources:
+        raise UsageError(
+            "standard input cannot be read by jobs of Slurm",
+            do="write it to a file on storage that all machines share",
+        )
+    if any(character.isspace() for character in str(out.absolute())):
+        raise UsageError(
+            "datatrove's scripts for Slurm cannot name a directory with a space in its path",
+            where=str(out),
+            do="choose another --out",
+        )
+
+
+def plan_key(wish: Wish, planned: Plan, ready: Tokenizer | None) -> str:
+    """sha256 of everything the result depends on."""
+    units = [
+        [unit.source, unit.name, unit.format, unit.compression, unit.begin, unit.end, unit.state]
+        for unit in planned.units
+    ]
+    description = [
+        PREPARED_SCHEMA,
+        wish.sources,
+        wish.tokenizer if ready is None else [ready.fingerprint, ready.end_of_text],
+        wish.validation_fraction,
+        wish.seed,
+        wish.reading.key(),
+        wish.shard_tokens,
+        wish.job_bytes,
+        [report.counts for report in planned.skipped],
+    ]
+    digest = hashlib.sha256(json.dumps(description).encode())
+    for unit in units:
+        digest.update(json.dumps(unit).encode())
+    return digest.hexdigest()
+
+
+def same_or_changed(out: Path, wish: Wish, ready: Tokenizer | None) -> Manifest:
+    """The manifest of `out` if it was asked for as now and is undamaged. Raises `UsageError`."""
+    again = "give --force to write it again, or choose another directory"
+    try:
+        manifest = read_manifest(out)
+        open_prepared(out, verify="checksum")
+    except UsageError as error:
+        raise UsageError(error.what, where=error.where, do=again) from error
+    same_tokenizer = manifest.tokenizer == wish.tokenizer
+    if ready is not None:
+        same_tokenizer = manifest.tokenizer_fingerprint == ready.fingerprint
+    options = (manifest.seed, manifest.validation_fraction, manifest.reading)
+    differences = [
+        name
+        for name, same in (
+            ("sources", tuple(s.source for s in manifest.sources) == wish.sources),
+            ("tokenizer", same_tokenizer),
+            ("options", options == (wish.seed, wish.validation_fraction, wish.reading.key())),
+        )
+        if not same
+    ]
+    if differences:
+        raise UsageError(
+            f"the directory holds another preparation (other {' and '.join(differences)})",
+            where=str(out),
+            do=again,
+        )
+    return manifest

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from hotloop.data.engines.reference import Reference
 from hotloop.data.tokenizer import Tokenizer
 from hotloop.data.tokenizer_library import Tokenizers
 
-KEPT_BYTES = 64 << 20
+KEPT_BYTES = 128 << 20
 """Of words and their ids, about; then it begins anew."""
 _ENTRY_BYTES = 200
 
@@ -132,6 +133,8 @@ _LOCAL_NORMALIZERS = {
 }
 _PLAIN = bytes([*range(32, 127), *b"\t\n\r"])
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_]+|[^A-Za-z0-9_ \t\n\r]+")
+_NOT_PLAIN = re.compile(r"[^ -~\t\n\r]+")
+_SPACE = re.compile(r"[ \t\n\r]")
 
 
 def _refuse_beyond_words(
@@ -149,33 +152,41 @@ def _refuse_beyond_words(
 
 
 def _at_punctuation(text: str) -> list[str]:
-    """Words and runs of punctuation, where all of it is plain ASCII."""
+    """Words and runs of punctuation; whole what stands between spaces and is not plain ASCII."""
     if text.isascii() and not text.encode("ascii").translate(None, _PLAIN):
         return _PLAIN_WORD.findall(text)
-    return _at_white_space(text)
-
-
-_MARK_AFTER_SPACE: list[re.Pattern[str]] = []
+    if _mark_after_space(text):
+        return [text]
+    words: list[str] = []
+    at = 0
+    for match in _NOT_PLAIN.finditer(text):
+        start = match.start()
+        if start < at:
+            continue
+        begin = max(at, *(text.rfind(space, at, start) + 1 for space in " \t\n\r"))
+        space = _SPACE.search(text, match.end())
+        words += _PLAIN_WORD.findall(text, at, begin)
+        at = space.start() if space else len(text)
+        words.append(text[begin:at])
+    words += _PLAIN_WORD.findall(text, at)
+    return words
 
 
 def _at_white_space(text: str) -> list[str]:
     """What stands between ASCII white space, unless a mark joins such a space."""
-    if not text.isascii():
-        if not _MARK_AFTER_SPACE:  # takes a while to make, and is seldom needed
-            _MARK_AFTER_SPACE.append(re.compile(f"[ \\t\\n\\r][{_marks()}]"))
-        if _MARK_AFTER_SPACE[0].search(text):
-            return [text]
+    if _mark_after_space(text):
+        return [text]
     return text.replace("\n", " ").replace("\t", " ").replace("\r", " ").split(" ")
 
 
-def _marks() -> str:
-    """Characters that join the one before them, space or not, as part of a regular expression."""
-    import sys
-    import unicodedata
-
-    found = [
-        chr(code)
-        for code in range(128, sys.maxunicode + 1)
-        if unicodedata.category(chr(code))[0] == "M" or code in (0x200C, 0x200D)
-    ]
-    return "".join(found)
+def _mark_after_space(text: str) -> bool:
+    """Whether there is a character that joins the one before it, and that is a space."""
+    if text.isascii():
+        return False
+    for match in _NOT_PLAIN.finditer(text):
+        start = match.start()
+        if start and text[start - 1] in " \t\n\r":
+            mark = text[start]
+            if mark in "\u200c\u200d" or unicodedata.category(mark)[0] == "M":
+                return True
+    return False

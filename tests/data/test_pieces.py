@@ -14,6 +14,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from hotloop.core.errors import UsageError
 from hotloop.data import pieces
+from hotloop.data.engines.reference import Reference
 from hotloop.data.pieces import Pieces, is_cut
 from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import open_prepared
@@ -70,16 +71,23 @@ TOKENIZERS = {
 }
 
 
+@pytest.mark.parametrize("wanted", [3000, 1_000_000])
 @pytest.mark.parametrize("kind", TOKENIZERS)
-def test_pieces_have_the_ids_of_the_whole(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_have_the_ids_of_the_whole(
+    kind: str, wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pieces, "WINDOWS", (203, 101, 50))
+    monkeypatch.setattr(pieces, "LEAST_PIECE", 1000)
     tokenizer = TOKENIZERS[kind]()
     text = text_of(6000, 2)
-    made = Pieces(tokenizer.encode, "a.txt")
+    made = Pieces(tokenizer.encode, "a.txt", wanted)
     parts = [text[at : at + 5000] for at in range(0, len(text), 5000)]
-    found = [piece for part in parts[:-1] for piece in made.take(part)]
-    found.append(made.finish(parts[-1]))
+    given = [entry for part in parts[:-1] for entry in made.take(part)]
+    given += made.finish(parts[-1])
+    assert [last for _, last in given] == [False] * (len(given) - 1) + [True]
+    found = [piece for piece, _ in given]
     assert len(found) > 4
+    assert max(map(len, found)) < (6000 if wanted == 3000 else 12_000)
     assert "".join(found) == text
     assert [i for piece in found for i in tokenizer.encode(piece)] == tokenizer.encode(text)
 
@@ -94,15 +102,18 @@ def test_cut_inside_a_word_is_not_one() -> None:
 
 def test_document_without_a_cut_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "LONGEST_PIECE", 20_000)
-    made = Pieces(lambda text: [len(text)], "a.txt")
+    made = Pieces(lambda text: [len(text)], "a.txt", 1_000_000)
     assert list(made.take("x" * 15_000)) == []
     with pytest.raises(UsageError, match="cannot encode this document in pieces"):
         list(made.take("x" * 15_000))
 
 
+@pytest.mark.parametrize("batch_bytes", [3000, 1 << 20])
 def test_prepared_long_document_is_one_document_with_its_ids(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    batch_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(pieces, "LEAST_PIECE", 3000)
+    monkeypatch.setattr(Reference, "batch_bytes", batch_bytes)
     for module in (documents, sources_read):
         monkeypatch.setattr(module, "PIECE_BYTES", 12_000)
     long, short = text_of(9000, 5), "a short one"

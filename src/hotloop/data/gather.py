@@ -34,6 +34,19 @@ class TextBatch:
     progress_bytes: int = 0
     """Of the units, as they were planned."""
 
+    def add(self, text: str, content: bytes, key: bytes, origin: str) -> None:
+        self.texts.append(text)
+        self.contents.append(content)
+        self.keys.append(key)
+        self.origins.append(origin)
+        self.num_bytes += len(content)
+
+    def pass_on(self, left: int) -> int:
+        """How much of a unit, of which so many bytes are left, it says to have done."""
+        done = min(self.num_bytes, left)
+        self.progress_bytes += done
+        return done
+
 
 def digest_of(content: bytes, salt: bytes, *, quick: bool) -> bytes:
     """16 bytes: the first 8 decide on which side of the split a text is, the others are for samples.
@@ -78,33 +91,27 @@ def read_batches(
         passed = 0
         for text, origin, part, known in read_unit(unit, options, report):
             content = text.encode() if known is None else known
-            size = len(content)
             digest = digest_of(content, salt, quick=quick)
             batch.digests.append(digest)
-            batch.num_bytes += size
             if pieces is None and not part:
-                batch.texts.append(text)
-                batch.contents.append(content)
-                batch.keys.append(digest)
-                batch.origins.append(origin)
-            else:
-                if pieces is None:
-                    pieces, key = Pieces(encode, origin), digest
-                for piece in pieces.take(text) if part else [pieces.finish(text)]:
-                    if part:
-                        batch.unfinished.append(len(batch.texts))
-                    batch.texts.append(piece)
-                    batch.contents.append(piece.encode())
-                    batch.keys.append(key)
-                    batch.origins.append(origin)
-                if not part:
-                    pieces = None
-            if batch.num_bytes >= batch_bytes or len(batch.texts) >= BATCH_TEXTS:
-                done = min(batch.num_bytes, unit.num_bytes - passed)
-                batch.progress_bytes += done
-                passed += done
-                yield batch
-                batch = TextBatch(unit.source)
+                batch.add(text, content, digest, origin)
+                if batch.num_bytes >= batch_bytes or len(batch.texts) >= BATCH_TEXTS:
+                    passed += batch.pass_on(unit.num_bytes - passed)
+                    yield batch
+                    batch = TextBatch(unit.source)
+                continue
+            if pieces is None:
+                pieces, key = Pieces(encode, origin, batch_bytes), digest
+            for piece, last in pieces.take(text) if part else pieces.finish(text):
+                if not last:
+                    batch.unfinished.append(len(batch.texts))
+                batch.add(piece, piece.encode(), key, origin)
+                if batch.num_bytes >= batch_bytes:
+                    passed += batch.pass_on(unit.num_bytes - passed)
+                    yield batch
+                    batch = TextBatch(unit.source)
+            if not part:
+                pieces = None
         batch.progress_bytes += unit.num_bytes - passed
     if batch is not None:
         yield batch

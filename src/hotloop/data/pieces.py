@@ -16,6 +16,8 @@ WINDOWS = (1021, 512, 251)
 SEARCHED = 64 << 10
 """Characters in which a cut is looked for."""
 TRIES = 200
+LEAST_PIECE = 256 << 10
+"""Characters below which it is not worth while to look for a cut."""
 LONGEST_PIECE = 64 << 20
 """Characters held at most while no cut is found."""
 
@@ -37,18 +39,24 @@ _CANDIDATES = tuple(
 class Pieces:
     """Takes the parts of one document and gives pieces of it."""
 
-    def __init__(self, encode: Encode, origin: str) -> None:
+    def __init__(self, encode: Encode, origin: str, wanted: int) -> None:
+        """Pieces of about `wanted` characters, where they can be cut there."""
         self._encode = encode
         self._origin = origin
+        self._wanted = max(wanted, LEAST_PIECE)
         self._held = ""
 
-    def take(self, text: str) -> Iterator[str]:
-        """Pieces that can be encoded now that `text` has come. Raises `UsageError` if none ends."""
+    def take(self, text: str) -> Iterator[tuple[str, bool]]:
+        """Pieces that can be encoded now that `text` has come, none of them the document's last.
+
+        Raises `UsageError` if none ends.
+        """
         self._held += text
+        yield from self._whole_pieces()
         cut = last_cut(self._held, self._encode)
         if cut is not None:
             piece, self._held = self._held[:cut], self._held[cut:]
-            yield piece
+            yield piece, False
         elif len(self._held) > LONGEST_PIECE:
             raise UsageError(
                 f"the tokenizer cannot encode this document in pieces: no cut in {SEARCHED} "
@@ -57,10 +65,23 @@ class Pieces:
                 do="cut the document into shorter ones, or choose another tokenizer",
             )
 
-    def finish(self, text: str) -> str:
-        """The last piece, given the last part."""
-        held, self._held = self._held + text, ""
-        return held
+    def finish(self, text: str) -> Iterator[tuple[str, bool]]:
+        """The pieces that are left, given the last part; the last of them marked as such."""
+        self._held += text
+        yield from self._whole_pieces()
+        held, self._held = self._held, ""
+        yield held, True
+
+    def _whole_pieces(self) -> Iterator[tuple[str, bool]]:
+        """Pieces of the wanted size from the beginning of what is held, while there is more."""
+        begin = 0
+        while len(self._held) - begin > self._wanted + self._wanted // 2:
+            cut = last_cut(self._held[begin : begin + self._wanted], self._encode)
+            if cut is None:
+                break
+            yield self._held[begin : begin + cut], False
+            begin += cut
+        self._held = self._held[begin:]
 
 
 def last_cut(text: str, encode: Encode) -> int | None:

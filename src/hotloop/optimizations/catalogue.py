@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotloop.core.judgement import ParityClass
@@ -50,4 +50,13 @@ def parity_class_of(
         if config[o.key] != baseline[o.key]
         for side in (config, baseline)
     ]
+    return max(classes, key=_SEVERITY.index, default="bitwise")
+
+
+def parity_of_live(names: Sequence[str]) -> ParityClass:
+    """The strongest class among techniques that are put into a foreign script.
+
+    Its products may be of any dtype: what rounds sums otherwise is held to the same band as there.
+    """
+    classes = [CATALOGUE[name].parity_class for name in names]
     return max(classes, key=_SEVERITY.index, default="bitwise")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from hotloop.optimizations.optimization import Choice, Optimization
 if TYPE_CHECKING:
     from hotloop.core.census import Census
     from hotloop.hardware.machine import Machine
+    from hotloop.optimizations.live import Report
 
 
 def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
@@ -24,6 +26,58 @@ def _observed(census: Census, value: Any) -> bool | None:
     return ("fused" in census.optimizer) == value if census.optimizer else None
 
 
+def _live(value: Any, report: Report) -> None:
+    """Have torch's optimizers that can be fused be made so, unless the script chose otherwise."""
+    import torch
+
+    being_made: set[int] = set()
+    for kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad):
+        kind.__init__ = _fusing(kind.__init__, report, being_made)  # type: ignore[method-assign]
+
+
+def _fusing(original: Any, report: Report, being_made: set[int]) -> Any:
+    @functools.wraps(original)
+    def made(self: Any, params: Any, *args: Any, **kwargs: Any) -> None:
+        if id(self) in being_made:  # AdamW is an Adam, and calls its __init__
+            original(self, params, *args, **kwargs)
+            return
+        being_made.add(id(self))
+        try:
+            make(self, params, *args, **kwargs)
+        finally:
+            being_made.discard(id(self))
+
+    def make(self: Any, params: Any, *args: Any, **kwargs: Any) -> None:
+        name = type(self).__name__
+        chosen = {each: kwargs[each] for each in ("foreach", "fused") if kwargs.get(each) is not None}
+        if chosen or kwargs.get("differentiable"):
+            report.refused(f"{name}: the script chose {chosen or 'differentiable'}")
+            original(self, params, *args, **kwargs)
+            return
+        params = _listed(params)  # it may be taken twice
+        try:
+            original(self, params, *args, **{**kwargs, "fused": True})
+        except Exception as error:  # noqa: BLE001 - torch says which parameters cannot be
+            report.refused(f"{name}: {error}")
+            original(self, params, *args, **kwargs)
+            return
+        report.applied(name)
+
+    return made
+
+
+def _listed(params: Any) -> Any:
+    """The same, where generators could be read only once."""
+    import torch
+
+    if isinstance(params, torch.Tensor):
+        return params
+    return [
+        {**each, "params": _listed(each["params"])} if isinstance(each, dict) else each
+        for each in params
+    ]
+
+
 FUSED_OPTIMIZER = Optimization(
     name="fused_optimizer",
     summary="The whole AdamW update in one kernel.",
@@ -36,6 +90,6 @@ FUSED_OPTIMIZER = Optimization(
     observed=_observed,
     answers=("HL401",),
     source_form="torch.optim.AdamW(model.parameters(), fused=True)",
-    no_live_form="not yet applied to foreign scripts",
+    live_form=_live,
     risks="Refused by torch together with foreach=True, or for parameters that are not floating point.",
 )

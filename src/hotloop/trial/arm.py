@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from hotloop.core.errors import UsageError
 
@@ -37,6 +37,9 @@ class Arm:
     """Where the command is meant to run; `None` runs it in an empty directory."""
     tokens_per_step: int | None = None
     samples_per_step: int | None = None
+    fixes: Mapping[str, Any] = field(default_factory=dict)
+    """Techniques that are put into the running process, by name, with their values; needs a
+    `step_clock`."""
     inputs: tuple[Path, ...] = ()
     """Files that the command reads and that decide what it does: other contents make another arm."""
 
@@ -48,6 +51,10 @@ class Arm:
             )
         if not self.command or not self.command[0]:
             raise UsageError(f"arm {self.name!r} has no command")
+        if self.fixes and self.records != "step_clock":
+            raise UsageError(
+                f"arm {self.name!r} has fixes and is not a script that is clocked from inside"
+            )
 
     def to_mapping(self) -> dict[str, object]:
         """What makes two arms the same, ready for JSON."""
@@ -59,6 +66,7 @@ class Arm:
             "workdir": str(self.workdir.resolve()) if self.workdir else None,
             "tokens_per_step": self.tokens_per_step,
             "samples_per_step": self.samples_per_step,
+            **({"fixes": dict(sorted(self.fixes.items()))} if self.fixes else {}),
             "inputs": {str(path): _digest(path) for path in self.inputs},
         }
 

@@ -27,6 +27,7 @@ from hotloop.core.files import read_json, storage_error, to_plain, write_atomica
 from hotloop.core.measurement import Environment, Measurement, Plan, Sample
 from hotloop.core.step import StepRecord, read_steps
 from hotloop.hardware.environment import read_environment
+from hotloop.optimizations import live
 from hotloop.trial.arm import RUN_PLACEHOLDER, Arm
 from hotloop.trial.isolation import (
     Listing,
@@ -127,6 +128,9 @@ def _variables(
     if arm.records == "step_clock":
         env["HOTLOOP_STEP_CLOCK"] = str(directory / "run")
         env["HOTLOOP_STEP_CLOCK_STOP"] = str(plan.warmup_steps + plan.steps)
+        if arm.fixes:
+            env[live.DIRECTORY_VARIABLE] = str(directory / "run")
+            env[live.SETTINGS_VARIABLE] = json.dumps(dict(sorted(arm.fixes.items())))
         own = [str(Path(__file__).parent / "bootstrap"), str(only_hotloop(directory))]
         env["PYTHONPATH"] = os.pathsep.join(
             [*own, *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 PROBES = {
+    "HOTLOOP_FIXES": ("a fix", "hotloop.optimizations.live"),
     "HOTLOOP_STEP_CLOCK": ("the step clock", "hotloop.probe.step_clock"),
     "HOTLOOP_DOCTOR": ("the probe", "hotloop.probe.attach"),
 }

@@ -1,0 +1,66 @@
+"""Which fixes are worth trying on a command, of those that have a live form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hotloop.core.errors import UsageError
+from hotloop.core.judgement import Diagnosis
+from hotloop.hardware.machine import Machine
+from hotloop.optimizations.catalogue import CATALOGUE
+from hotloop.optimizations.optimization import Optimization
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A technique with one value, and the findings that ask for it."""
+
+    technique: Optimization
+    value: Any
+    answers: tuple[str, ...]
+    predicted: float | None
+    """The largest `gain_at_most` of those findings."""
+
+    @property
+    def name(self) -> str:
+        return self.technique.name
+
+
+def fixes_for(
+    diagnosis: Diagnosis, machine: Machine, *, only: Sequence[str] = ()
+) -> tuple[Fix, ...]:
+    """Those that a finding names, the largest first; with `only`, exactly these.
+
+    Raises `UsageError` for a name that is no technique, or one without a live form.
+    """
+    for name in only:
+        if name not in CATALOGUE:
+            raise UsageError(f"no technique `{name}`", do=f"choose among {', '.join(live_names())}")
+        if CATALOGUE[name].live_form is None:
+            raise UsageError(
+                f"`{name}` cannot be tried on a running script: {CATALOGUE[name].no_live_form}",
+                do=f"choose among {', '.join(live_names())}",
+            )
+    found = []
+    for name in live_names():
+        technique = CATALOGUE[name]
+        asking = [each for each in diagnosis.findings if each.optimization == name]
+        if name not in only and (only or not asking):
+            continue
+        value = next((v for v in technique.settings if _can_be(technique, v, machine)), None)
+        if value is None:
+            continue
+        predicted = max((each.gain_at_most for each in asking), default=None)
+        found.append(Fix(technique, value, tuple(each.code for each in asking), predicted))
+    return tuple(sorted(found, key=lambda fix: -(fix.predicted or 1.0)))
+
+
+def live_names() -> list[str]:
+    """Of the techniques that can be put into a running script."""
+    return [name for name, each in CATALOGUE.items() if each.live_form is not None]
+
+
+def _can_be(technique: Optimization, value: Any, machine: Machine) -> bool:
+    return technique.why_not(machine, value, {}) is None

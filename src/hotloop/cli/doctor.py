@@ -1,7 +1,8 @@
-"""`hotloop doctor --no-try -- COMMAND ...`"""
+"""`hotloop doctor -- COMMAND ...`"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +12,40 @@ from hotloop.core.errors import UsageError
 
 if TYPE_CHECKING:
     from hotloop.cli.run_directory import Found
+    from hotloop.core.ledger import Ledger
     from hotloop.doctor.program import Examined
 
 
+class _Seconds(click.ParamType[float]):
+    """`90`, `90s`, `10m` or `2h`."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smh]?)", str(value).strip())
+        if match is None or not float(match.group(1)):
+            self.fail(f"{value!r} is no time; write 90s, 10m or 2h", param, ctx)
+        return float(match.group(1)) * {"": 1, "s": 1, "m": 60, "h": 3600}[match.group(2)]
+
+
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--no-try", is_flag=True, help="Only say what holds it back; required for now.")
+@click.option("--no-try", is_flag=True, help="Only say what holds it back.")
+@click.option(
+    "--budget",
+    type=_Seconds(),
+    metavar="TIME",
+    help="For trying fixes, e.g. 10m [default: as long as it takes].",
+)
+@click.option("--only", multiple=True, metavar="NAME", help="Try this fix; may be given again.")
+@click.option(
+    "--in-place",
+    is_flag=True,
+    help="Try fixes in the working directory itself, not in copies of it.",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -37,19 +67,25 @@ if TYPE_CHECKING:
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def doctor(
     no_try: bool,
+    budget: float | None,
+    only: tuple[str, ...],
+    in_place: bool,
     out: Path | None,
     steps: int | None,
     json_file: str | None,
     level: float | None,
     command: tuple[str, ...],
 ) -> None:
-    """Run a training command as it is, and say what holds it back.
+    """Run a training command as it is, say what holds it back, and try what may help.
 
     COMMAND is anything that trains with PyTorch: `python train.py`, `python -m pkg`, `torchrun ...`,
     `accelerate launch ...`. It runs here and once, with its own output, files and ending; only the run
     directory is added. Ctrl-C ends it, and what was seen until then is judged.
+
+    Then each fix that has a live form and answers a finding is tried: copies of the working directory, the
+    command as it is and with the fix in turns, in fresh processes, until the difference is known.
     """
-    _refuse(no_try, json_file, command)
+    _refuse(no_try, budget, only, in_place, json_file)
     from hotloop.cli.output import write_object
     from hotloop.cli.report import page_of, text_of
     from hotloop.cli.run_directory import read_run
@@ -65,13 +101,28 @@ def doctor(
     if examined.refused is not None:
         raise examined.refused
     write_html(examined.directory / "report.html", page_of(found))
+    ledger = None
+    if not no_try and examined.run.ended in ("by_itself", "enough_steps"):
+        from hotloop.doctor.program import try_fixes
+        from hotloop.report.ledger import render_ledger
+
+        with title_progress() as progress:
+            ledger = try_fixes(
+                examined,
+                budget_s=budget,
+                only=only,
+                in_place=in_place,
+                progress=progress,
+                warn=_say,
+            )
+        click.echo(f"\n{render_ledger(ledger)}", err=True)
     if json_file is not None:
-        write_object(object_of(examined, found), json_file)
+        write_object(object_of(examined, found, ledger), json_file)
     raise click.exceptions.Exit(exit_code(examined, level=level))
 
 
-def object_of(examined: Examined, found: Found) -> dict[str, Any]:
-    """The diagnosis as it is stored, with the command and how it ended beside it."""
+def object_of(examined: Examined, found: Found, ledger: Ledger | None = None) -> dict[str, Any]:
+    """The diagnosis as it is stored, with the command, how it ended and what was tried beside it."""
     from hotloop.cli.report import answer_of
     from hotloop.core.files import to_plain
 
@@ -82,16 +133,17 @@ def object_of(examined: Examined, found: Found) -> dict[str, Any]:
         "doctor": to_plain(examined.run),
         "ranks": None if found.ranks is None else to_plain(found.ranks),
         "notes": list(found.notes),
+        "ledger": None if ledger is None else to_plain(ledger),
     }
 
 
-def _refuse(no_try: bool, json_file: str | None, command: tuple[str, ...]) -> None:
-    if not no_try:
-        given = " ".join(command) or "python train.py"
-        raise UsageError(
-            "trying fixes is not in this version yet, so nothing was run",
-            do=f"ask for the diagnosis alone: hotloop doctor --no-try -- {given}",
-        )
+def _refuse(
+    no_try: bool, budget: float | None, only: tuple[str, ...], in_place: bool, json_file: str | None
+) -> None:
+    given = [name for name, value in (("--budget", budget), ("--only", only)) if value]
+    given += ["--in-place"] if in_place else []
+    if no_try and given:
+        raise UsageError(f"{given[0]} has no effect with --no-try", do="leave one of them out")
     if json_file == "-":
         raise UsageError(
             "`--json -` would mix with what the command itself prints",

@@ -8,6 +8,7 @@ from typing import Any
 
 from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Diagnosis
+from hotloop.core.measurement import Measurement
 from hotloop.hardware.machine import Machine
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import Optimization
@@ -64,3 +65,16 @@ def live_names() -> list[str]:
 
 def _can_be(technique: Optimization, value: Any, machine: Machine) -> bool:
     return technique.why_not(machine, value, {}) is None
+
+
+def machine_of(measurement: Measurement) -> Machine:
+    """The machine as the command saw it."""
+    census = measurement.census
+    if census is None:
+        return Machine("cpu", (), None, 1)
+    return Machine(
+        device_type=(census.device or "cpu").split(":")[0],
+        fast_dtypes=census.fast_dtypes,
+        why_no_compile=None,  # a trial shows it
+        num_threads=census.num_threads or 1,
+    )

@@ -15,6 +15,7 @@ from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun, Ended
 from hotloop.core.errors import EnvironmentFailed, ExitCode, UsageError
 from hotloop.core.files import storage_error, write_json
 from hotloop.core.judgement import Diagnosis
+from hotloop.core.ledger import Ledger
 from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
 from hotloop.doctor.collect import collect, mapping_of, num_under_way, other_ranks
@@ -25,12 +26,14 @@ from hotloop.doctor.command import (
     script_name,
 )
 from hotloop.doctor.directory import make_run_directory
+from hotloop.doctor.fixes import fixes_for, machine_of
 from hotloop.doctor.live import Live
+from hotloop.doctor.verify import verify
 from hotloop.hardware.environment import read_machine
 from hotloop.hardware.telemetry import telemetry
 from hotloop.judge.diagnose import diagnose
 from hotloop.trial.attached import Attached, Heard, listening, run_attached
-from hotloop.trial.measure import MEASUREMENT_FILE, store_measurement
+from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement, store_measurement
 
 ENOUGH_STEPS = 5
 """Counted steps below which shares of time say nothing: one disturbance would decide."""
@@ -91,6 +94,35 @@ def examine(
         diagnosis = _judged(measurement, directory)
         refused = _stored(directory, run, measurement, diagnosis)
     return Examined(directory, run, diagnosis, num_under_way(measurement), refused)
+
+
+def try_fixes(
+    examined: Examined,
+    *,
+    budget_s: float | None = None,
+    only: Sequence[str] = (),
+    in_place: bool = False,
+    progress: Progress = silent,
+    warn: Callable[[str], None] = lambda text: None,
+) -> Ledger:
+    """Try what answers the findings of a run that has ended well, and store the ledger beside it.
+
+    Raises what `fixes_for` and `verify` raise.
+    """
+    measurement = load_measurement(examined.directory / MEASUREMENT_FILE)
+    fixes = fixes_for(examined.diagnosis, machine_of(measurement), only=only)
+    return verify(
+        examined.run.command,
+        fixes,
+        measurement,
+        directory=examined.directory,
+        workdir=Path(examined.run.workdir),
+        budget_s=budget_s,
+        steps=examined.run.steps,
+        in_place=in_place,
+        progress=progress,
+        warn=warn,
+    )
 
 
 def _stored(

@@ -183,9 +183,10 @@ def judged(result: SessionResult, fix: Fix) -> tuple[Status, str]:
 def why_not_applied(result: SessionResult, fix: Fix) -> str | None:
     """Why its effect was not seen in a process that should have had it; `None` if it was in all."""
     for _, measurement in result.pairs:
-        if measurement.census is not None:
-            if fix.technique.observed(measurement.census, fix.value) is False:
-                return f"its effect was not seen in the census ({_said(result.directory, fix.name)})"
+        census = measurement.census
+        if census is not None and fix.technique.observed(census, fix.value) is False:
+            said = _said(result.directory, fix.name)
+            return f"its effect was not seen in the census ({said})"
     for path in sorted(result.directory.glob(f"pair-*-{fix.name}/run")):
         lines = _lines(path / APPLIED_FILE, fix.name)
         if not any(line["applied"] for line in lines):

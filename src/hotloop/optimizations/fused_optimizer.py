@@ -49,7 +49,9 @@ def _fusing(original: Any, report: Report, being_made: set[int]) -> Any:
 
     def make(self: Any, params: Any, *args: Any, **kwargs: Any) -> None:
         name = type(self).__name__
-        chosen = {each: kwargs[each] for each in ("foreach", "fused") if kwargs.get(each) is not None}
+        chosen = {
+            each: kwargs[each] for each in ("foreach", "fused") if kwargs.get(each) is not None
+        }
         if chosen or kwargs.get("differentiable"):
             report.refused(f"{name}: the script chose {chosen or 'differentiable'}")
             original(self, params, *args, **kwargs)

@@ -26,6 +26,7 @@ from hotloop.data.manifest import (
     SourceSummary,
     histogram_of,
     id_type_of,
+    sealed,
     summed,
     totals_of,
 )
@@ -304,6 +305,7 @@ def _finish(
         length_histogram=histogram_of(jobs),
     )
     tokenizer.save(staging.path / TOKENIZER)
+    manifest = sealed(manifest)
     write_json(staging.path / MANIFEST, manifest)
     return manifest
 

@@ -15,6 +15,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,6 +38,8 @@ from hotloop.data.manifest import (
     id_type_of,
 )
 from hotloop.data.tokenizer import Tokenizer
+from hotloop.data.verify import record_damage
+from hotloop.hardware.limits import cpu_quota
 
 STAGING = ".hotloop-preparing"
 _OLD_STAGING = ".hotloop-preparing-old"
@@ -167,11 +170,12 @@ class Staging:
         self.path = target / STAGING
         self._old = target / _OLD_STAGING
         self._keys = keys
+        self._id_type = id_type_of(tokenizer.vocabulary_size)
         described = {
             "schema": PREPARED_SCHEMA,
             "num_jobs": len(keys),
             "vocabulary_size": tokenizer.vocabulary_size,
-            "id_type": id_type_of(tokenizer.vocabulary_size),
+            "id_type": self._id_type,
             "end_of_text": tokenizer.end_of_text,
             "keys": keys,
         }
@@ -197,16 +201,27 @@ class Staging:
             return False
 
     def records(self) -> dict[int, JobRecord]:
-        """The finished jobs, by number."""
+        """The finished jobs, by number; one whose shards are not what it says is done again."""
         if self._old.exists():
             self.keep(_records_in(self._old), self._old)
             shutil.rmtree(self._old, ignore_errors=True)  # ranks may be leaving files there
         wanted = dict(enumerate(self._keys))
-        return {
+        found = {
             number: record
             for number, record in _numbered_records(self.path)
-            if record.key == wanted.get(number) and is_whole(record, self.path)
+            if record.key == wanted.get(number)
         }
+
+        def damage(record: JobRecord) -> str | None:
+            return record_damage(record, self.path, self._id_type)
+
+        with ThreadPoolExecutor(max(int(cpu_quota()), 1)) as threads:
+            wrong = list(threads.map(damage, found.values()))
+        for (number, _), what in zip(list(found.items()), wrong):
+            if what is not None:
+                del found[number]
+                self._record_path(number).unlink(missing_ok=True)
+        return found
 
     def keep(self, records: list[JobRecord], directory: Path) -> None:
         """Take over those jobs of another preparation in `directory` that this plan has too."""

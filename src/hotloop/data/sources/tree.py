@@ -38,7 +38,11 @@ def tree_files(
                 left_out.add("hidden", str(path))
             elif path.is_symlink():
                 left_out.add("link to a directory", str(path))
-            elif excluded is None or path.resolve() != excluded:
+            elif excluded is not None and path.resolve() == excluded:
+                continue
+            elif _is_prepared(path):
+                left_out.add("prepared by hotloop", str(path))
+            else:
                 walked.append(name)
         names[:] = walked
         for name in sorted(files):
@@ -46,6 +50,15 @@ def tree_files(
                 left_out.add("hidden", str(here / name))
             else:
                 yield here / name
+
+
+def _is_prepared(directory: Path) -> bool:
+    """Whether it is what `hotloop prepare` wrote: ids, and no text."""
+    try:
+        with (directory / "manifest.json").open("rb") as file:
+            return b'"hotloop.prepared/' in file.read()
+    except OSError:
+        return False
 
 
 def chosen(relative: str, options: ReadOptions) -> str | None:

@@ -17,9 +17,14 @@ SKIPPED_DIRECTORIES = frozenset({"__pycache__"})
 
 
 def tree_files(
-    root: Path, *, exclude: Path | None = None, report: Report | None = None
+    root: Path,
+    *,
+    exclude: Path | None = None,
+    report: Report | None = None,
+    skip_unreadable: bool = False,
 ) -> Iterator[Path]:
-    """Files below `root` in sorted order, without hidden ones, `__pycache__` and `exclude`.
+    """Files below `root` in sorted order, without hidden ones, `__pycache__` and `exclude`, and
+    without what was prepared from text. Raises `UsageError` for a directory that cannot be read.
 
     What is left out, but for `exclude`, is counted in `report`, a directory once.
     """
@@ -27,6 +32,9 @@ def tree_files(
     left_out = report if report is not None else Report()
 
     def refuse(error: OSError) -> None:
+        if skip_unreadable and str(error.filename) != str(root):
+            left_out.add("cannot be opened", f"{error.filename}: {error.strerror}")
+            return
         raise cannot_read(str(error.filename), error) from error
 
     for directory, names, files in os.walk(root, onerror=refuse):

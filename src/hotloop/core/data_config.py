@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
-from fractions import Fraction
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -139,8 +139,11 @@ class DataConfig(Section):
     @field_validator("mix")
     @classmethod
     def _shares_that_count(cls, mix: list[CorpusConfig] | None) -> list[CorpusConfig] | None:
+        whole = sum(corpus.weight for corpus in mix or ())
+        if math.isinf(whole):
+            raise ValueError("the weights are too large to be added up; only their ratio counts")
         for corpus in mix or ():
-            share = Fraction(corpus.weight) / sum(Fraction(other.weight) for other in mix or ())
+            share = corpus.weight / whole
             if share < SMALLEST_SHARE:
                 raise ValueError(
                     f"the weight {corpus.weight:g} of {corpus.source or corpus.prepared} is less than "

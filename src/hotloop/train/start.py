@@ -132,7 +132,8 @@ def _train(
         refuse_differences(ranks, agreed, json.loads(meeting.first(take)))
         group = meeting.group(device, config)
         run = build_run(config, text.data, directory, device, group, progress=progress)
-        for note in text_left_out(config, text.data):
+        left_out = text_left_out(config, text.data)
+        for note in left_out:
             warn(note)
         for problem in resume(run):
             warn(
@@ -172,7 +173,7 @@ def _train(
                 warn=warn,
             )
     if isinstance(text.data, Growing):  # how much text there is was not known before
-        for note in text_left_out(config, text.data):
+        for note in text_left_out(config, text.data)[len(left_out) :]:
             warn(note)
         if outcome.evaluation is None and evaluates:
             warn(nothing_held_out(config, text.data))

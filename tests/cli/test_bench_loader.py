@@ -61,6 +61,13 @@ def test_missing_source_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no such source" in capsys.readouterr().err
 
 
+def test_tokenizer_of_what_is_prepared_is_refused(
+    prepared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["bench", "loader", str(prepared), "--tokenizer", "bytes"]) == 2
+    assert "--tokenizer has no effect" in capsys.readouterr().err
+
+
 def test_corpus_smaller_than_a_batch_is_refused(
     prepared: Path,
     tmp_path: Path,

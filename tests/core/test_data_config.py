@@ -117,7 +117,13 @@ def test_each_corpus_of_a_mix_is_read_in_its_own_way(tmp_path: Path) -> None:
         ([{"source": "a"}, {"source": "b", "read": {}}], "unknown key `data.mix.1.read`"),
         ([{"source": "a", "reading": {"skip": 1}}], "unknown key `data.mix.0.reading.skip`"),
         ([{"source": "a", "reading": {"format": "x"}}], "`data.mix.0.reading.format`"),
-        ([{"source": []}], "data.mix.0.source"),
+        ([{"source": []}], "`data.mix.0.source`: the list is empty"),
+        ([{"source": "a"}, {"prepared": "b", "weight": 1e-300}], "the weight 1e-300 of b is less"),
+        (
+            [{"source": "a", "weight": 1e10}, {"source": "b"}],
+            "the weight 1 of b is less than 1e-09",
+        ),
+        ([{"source": "a", "weight": 1e308}, {"source": "b", "weight": 1e308}], "too large"),
     ],
 )
 def test_wrong_corpus_of_a_mix_is_named(tmp_path: Path, mix: object, says: str) -> None:
@@ -133,3 +139,21 @@ def test_reading_beside_a_mix_has_no_effect(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["\n\n", "\\n", "a\tb\r\0", "<|end|>", "---"])
 def test_escaped_is_read_back(text: str) -> None:
     assert unescape(escape(text)) == text
+
+
+def test_mix_cannot_be_streamed_and_says_so(tmp_path: Path) -> None:
+    error = error_of(write(tmp_path, MIXED), "data.stream=true")
+    assert "`stream` cannot be mixed" in error.what
+
+
+def test_small_share_is_a_share(tmp_path: Path) -> None:
+    mix = json.dumps([{"source": "a"}, {"source": "b", "weight": 1e-8}])
+    corpora = load_settings(write(tmp_path, f"data: {mix}")).config.data.corpora
+    assert corpora[1].weight == 1e-8
+
+
+def test_empty_list_of_sources_is_said_to_be_empty(tmp_path: Path) -> None:
+    error = error_of(write(tmp_path, "data: {source: []}"))
+    assert "`data.source`: the list is empty" in error.what
+    error = error_of(write(tmp_path, "data: {source: a}"), "data.source=[]")
+    assert "`data.source`: the list is empty" in error.what

@@ -89,3 +89,35 @@ def test_everything_that_changes_the_ids_is_part_of_the_place(tmp_path: Path) ->
         assert [shard.sha256 for shard in open_prepared(path).manifest.shards] == [
             shard.sha256 for shard in direct.shards
         ]
+
+
+def test_altered_copy_is_prepared_again_where_checksums_are_asked_for(corpus: Path) -> None:
+    said: list[str] = []
+    wanted = Wanted((str(corpus),))
+    path = ensure_wanted(wanted, verify="checksum", warn=said.append)
+    assert not said
+    shard = path / "train-00000.bin"
+    whole = shard.read_bytes()
+    shard.unlink()
+    shard.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    ensure_wanted(wanted, warn=said.append)
+    assert not said
+    assert ensure_wanted(wanted, verify="checksum", warn=said.append) == path
+    assert len(said) == 1
+    assert "prepared again" in said[0]
+    assert str(shard) in said[0]
+    assert shard.read_bytes() == whole
+
+
+def test_bad_limit_is_refused_before_preparing_and_when_all_is_there(
+    corpus: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOTLOOP_CACHE_LIMIT", "5XB")
+    with pytest.raises(UsageError, match="no size"):
+        ensure_prepared(str(corpus), None)
+    assert not own_cache.exists()
+    monkeypatch.delenv("HOTLOOP_CACHE_LIMIT")
+    ensure_prepared(str(corpus), None)
+    monkeypatch.setenv("HOTLOOP_CACHE_LIMIT", "5XB")
+    with pytest.raises(UsageError, match="no size"):
+        ensure_prepared(str(corpus), None)

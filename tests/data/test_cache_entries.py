@@ -83,7 +83,14 @@ def test_directories_outside_the_cache_are_nobodys_business(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("", 10**11), ("0", None), ("5GB", 5 * 10**9), ("1.5 t", 15 * 10**11), ("7", 7)],
+    [
+        ("", 10**11),
+        ("0", None),
+        ("5GB", 5 * 10**9),
+        ("1.5 t", 15 * 10**11),
+        ("7", 7),
+        ("9" * 400, int("9" * 400)),
+    ],
 )
 def test_limit_is_read_as_people_write_it(
     text: str, size: int | None, monkeypatch: pytest.MonkeyPatch
@@ -92,7 +99,8 @@ def test_limit_is_read_as_people_write_it(
     assert cache_limit_bytes() == size
 
 
-def test_limit_that_is_no_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOTLOOP_CACHE_LIMIT", "much")
-    with pytest.raises(UsageError, match="no size: 'much'"):
+@pytest.mark.parametrize("text", ["much", "-5", "5XB", "1e3", "nan"])
+def test_limit_that_is_no_size_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOTLOOP_CACHE_LIMIT", text)
+    with pytest.raises(UsageError, match=f"no size: '{text}'"):
         cache_limit_bytes()

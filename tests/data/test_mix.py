@@ -108,3 +108,26 @@ def test_position_a_billion_costs_what_position_zero_costs(
         Mix([loader(401, 0), loader(4001, 10_000)], [2, 1], seed=5).batch(position, 8)
         work.append(sum(done))
     assert work[0] <= work[1] <= 2 * work[0]  # a batch may lie across two parts
+
+
+@pytest.mark.parametrize("weights", [[1, 3], [3, 1], [1, 30_000]])
+def test_no_window_comes_again_before_its_corpus_was_seen_whole(weights: list[float]) -> None:
+    mixed = Mix([loader(401, 0), loader(4001, 10_000)], weights, seed=5)
+    assert mixed.shares.block <= 1 << 16
+    corpora, windows = mixed.sources(0, 1 << 16)
+    for index, size in ((0, 100), (1, 1000)):
+        own = windows[corpora == index]
+        assert len(own) > 1
+        for begin in range(0, len(own), size):
+            epoch = own[begin : begin + size]
+            assert len(np.unique(epoch)) == len(epoch)
+
+
+def test_blocks_too_large_to_remember_still_give_each_window_once() -> None:
+    shares = Shares([1, 100_000], seed=3)
+    assert shares.block > 1 << 16
+    parts = [shares.at(at, 1024) for at in range(0, shares.block, 1024)]
+    corpora = np.concatenate([part[0] for part in parts])
+    own = np.concatenate([part[1] for part in parts])
+    for index, count in enumerate(shares.given(1)):
+        assert np.array_equal(np.sort(own[corpora == index]), np.arange(count))

@@ -96,6 +96,15 @@ def test_one_of_two_or_more_documents_is_held_out(
     assert manifest.train.documents == count - held_out
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_what_was_encoded_is_counted_once(tmp_path: Path, corpus_of: Corpus, seed: int) -> None:
+    """Also where the split had to be another, and the work was done again."""
+    corpus_of(tmp_path / "corpus", 2)
+    done = prepare_text([str(tmp_path / "corpus")], tmp_path / "out", tokenizer="bytes", seed=seed)
+    assert done.encoding is not None
+    assert done.encoding.bytes == done.manifest.source_bytes
+
+
 @pytest.mark.parametrize("fraction", [0.3, 0.999999])
 def test_fraction_held_out_is_near_what_was_asked_and_never_all(
     tmp_path: Path, corpus_of: Corpus, fraction: float

@@ -90,18 +90,27 @@ def test_only_what_has_changed_is_done_again(corpus: Path, tmp_path: Path) -> No
     assert contents(out) == contents(tmp_path / "fresh")
 
 
-def test_job_that_lost_its_shard_is_done_again(corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["lost", "cut", "altered"])
+def test_job_whose_shard_is_damaged_is_done_again(
+    corpus: Path, tmp_path: Path, damage: str
+) -> None:
     out = tmp_path / "out"
 
     def stop(what: str, done: float, total: float | None, note: str = "") -> None:
-        if what == "encoding" and total is not None and done > total / 2:
+        if len(list((out / STAGING).glob("job-*.json"))) >= 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         in_jobs(corpus, out, progress=stop, workers=1)
-    kept = sorted((out / STAGING).glob("train-*.bin"))
-    assert kept
+    record = min((out / STAGING).glob("job-*.json"))
+    kept = [out / STAGING / shard["file"] for shard in json.loads(record.read_text())["shards"]]
+    content = bytearray(kept[0].read_bytes())
     kept[0].unlink()
+    if damage == "cut":
+        kept[0].write_bytes(content[:-2])
+    elif damage == "altered":
+        content[len(content) // 2] ^= 1
+        kept[0].write_bytes(content)
     done = in_jobs(corpus, out)
     assert done.encoding is not None
     assert done.encoding.jobs < len(done.manifest.jobs)

@@ -18,7 +18,7 @@ from hotloop.core.files import write_json
 from hotloop.data import growing as module
 from hotloop.data.cache import Wanted
 from hotloop.data.growing import Growing
-from hotloop.data.manifest import MANIFEST, TOKENIZER, JobRecord, read_manifest
+from hotloop.data.manifest import MANIFEST, TOKENIZER, JobRecord, Split, read_manifest
 from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import open_prepared
 from hotloop.data.staging import PLAN, STAGING
@@ -238,3 +238,40 @@ def test_processes_end_with_the_training(
     preparation = Preparation(Wanted((str(source),)), tmp_path / "out")
     preparation.close()
     assert preparation._process.returncode is not None
+
+
+def test_two_threads_that_wait_at_once_take_every_job_once(
+    under_way: UnderWay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One looks while the other is between what it found and taking it in."""
+    under_way.finish_jobs_of_both_splits()
+    growing = Growing(under_way.target)
+    known = len(growing._records)
+    num_jobs = len(under_way.manifest.jobs)
+    assert known + 2 <= num_jobs
+    under_way.finish_job(known)
+    real, others, errors = module._has_both_splits, [], []
+
+    def wait(split: Split, num_tokens: int) -> None:
+        try:
+            growing.wait(split, num_tokens)
+        except EnvironmentFailed as error:
+            errors.append(error)
+
+    def between(jobs: list[JobRecord]) -> bool:
+        if not others:
+            for number in range(known + 1, num_jobs):
+                under_way.finish_job(number)
+            tokens = under_way.manifest.validation.tokens
+            others.append(threading.Thread(target=wait, args=("validation", tokens)))
+            others[0].start()
+            others[0].join(0.5)  # without the lock it takes all jobs meanwhile
+        return real(jobs)
+
+    monkeypatch.setattr(module, "_has_both_splits", between)
+    wait("train", under_way.manifest.train.tokens)
+    others[0].join()
+    assert not errors
+    assert len(growing._records) == num_jobs
+    assert len(growing.streams["train"]) == under_way.manifest.train.tokens
+    assert len(growing.streams["validation"]) == under_way.manifest.validation.tokens

@@ -8,10 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotloop.core.errors import UsageError
+from hotloop.data.encode import UNKNOWN
+from hotloop.data.prepare import prepare
 from hotloop.data.tokenizer import (
     Tokenizer,
     byte_tokenizer,
@@ -147,3 +150,30 @@ def test_token_that_ends_a_text_can_be_chosen_and_is_found_again(tmp_path: Path)
     assert (again.end_of_text, again.fingerprint) == (chosen.end_of_text, chosen.fingerprint)
     # As text it is what it was: a document that holds it is not read as control.
     assert again.encode("abc!") == BYTES.encode("abc!")
+
+
+def test_dropout_in_a_tokenizer_file_is_off() -> None:
+    values = json.loads(TRAINED.to_json())
+    values["model"]["dropout"] = 0.9
+    loaded = Tokenizer(json.dumps(values), where="here")
+    assert loaded.encode(TEXTS[0] * 20) == TRAINED.encode(TEXTS[0] * 20)
+    assert loaded.fingerprint == TRAINED.fingerprint
+
+
+def word_level(**unknown: str) -> Tokenizer:
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"</s>": 0, "a": 1, "?": 2}, **unknown))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    return Tokenizer(made.to_str(), where="here")
+
+
+def test_text_that_a_vocabulary_cannot_spell_is_one_clear_error() -> None:
+    with pytest.raises(UsageError, match="cannot encode a text"):
+        word_level().encode("a b")
+
+
+def test_what_a_vocabulary_cannot_spell_is_counted(tmp_path: Path) -> None:
+    word_level(unk_token="?").save(tmp_path / "tokenizer.json")
+    (tmp_path / "a.txt").write_text("a b a c d")
+    out = tmp_path / "out"
+    manifest = prepare([str(tmp_path / "a.txt")], out, tokenizer=str(tmp_path / "tokenizer.json"))
+    assert manifest.sources[0].altered == {UNKNOWN: 3}

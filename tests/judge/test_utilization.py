@@ -75,6 +75,14 @@ def test_unknown_model_and_unknown_tokens_each_have_their_reason() -> None:
     assert utilize(warm, FLOPS, CENSUS, CEILINGS).palm_mfu is None
 
 
+def test_first_step_alone_is_no_steady_state() -> None:
+    evaluating = [StepRecord(n, 1.0, tokens=5, tags=("eval",)) for n in (1, 2)]
+    used = utilize([StepRecord(0, 9.0, tokens=5), *evaluating], FLOPS, CENSUS, CEILINGS)
+    assert used.tokens_per_s is None
+    alone = utilize([StepRecord(0, 9.0, tokens=9)], FLOPS, CENSUS, CEILINGS)
+    assert alone.tokens_per_s == 1.0
+
+
 def test_emulated_dtype_is_named_as_such() -> None:
     slow = MatmulCeiling("bfloat16", 1e6, (8, 8, 8), 1e6, 2, False, 1.0)
     ceilings = Ceilings("CPU", "CPU", 2.0, 2, "2.13", matmul=(slow,))

@@ -49,6 +49,22 @@ def test_rate_is_the_median_of_steps_without_a_tag() -> None:
     ]
 
 
+def test_first_step_alone_is_no_steady_state() -> None:
+    records = [
+        StepRecord(0, 2.0, tokens=1000),
+        StepRecord(1, 0.5, tokens=1000, tags=("eval",)),
+        StepRecord(2, 0.5, tokens=1000, tags=("eval",)),
+    ]
+    watch = Meter(lambda *_: None, total=3)
+    watch(records[0])
+    assert watch.tokens_per_s() == 500  # all there is
+    for record in records[1:]:
+        watch(record)
+    assert watch.tokens_per_s() is None
+    watch(StepRecord(3, 0.25, tokens=1000))
+    assert watch.tokens_per_s() == 2250
+
+
 @pytest.mark.usefixtures("always")
 def test_the_newest_sample_and_the_ceiling_are_shown() -> None:
     sample = TelemetrySample(1.0, process_cpus=1.5, process_bytes=1_000_000_000)

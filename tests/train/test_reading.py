@@ -13,12 +13,14 @@ import torch
 
 from hotloop.cli.main import run
 from hotloop.core.errors import UsageError
+from hotloop.core.ranks import Ranks
 from hotloop.core.settings import load_settings
 from hotloop.core.step import read_steps
 from hotloop.data.cache import ensure_prepared
 from hotloop.data.fitting import bucket_widths
 from hotloop.data.mix import Mix
 from hotloop.data.prepared import open_prepared
+from hotloop.train.agreement import refuse_uneven
 from hotloop.train.joining import Meeting
 from hotloop.train.opening import opened_text
 from hotloop.train.reading import places_of, read_step, training_batches
@@ -341,3 +343,104 @@ def test_chosen_end_of_text_ends_the_documents(
         ids = batches.batch(0, batches.num_windows).tokens
     assert (ids == ord("!")).sum() > 0
     assert (ids == 256).sum() == 0
+
+
+SPLIT = ("train.microbatch=2", "train.grad_accum_steps=2")
+
+
+def test_buckets_are_resumed_with_the_same_microbatch_only(
+    tiny_config: Path, tmp_path: Path, dies_after: Dies
+) -> None:
+    """A batch is one microbatch: another size of it is another order."""
+    for name, layout in (("bucket", "bucket"), ("pack", "pack")):
+        with dies_after(8):
+            train(tiny_config, tmp_path / name, f"data.layout={layout}")
+    with pytest.raises(UsageError, match=r"`train.microbatch: 4`, not 2") as caught:
+        train(tiny_config, tmp_path / "bucket", "data.layout=bucket", *SPLIT)
+    assert "part of the order" in str(caught.value)
+    assert train(tiny_config, tmp_path / "bucket", "data.layout=bucket").steps == 12
+    assert train(tiny_config, tmp_path / "pack", "data.layout=pack", *SPLIT).steps == 12
+
+
+def notes_of(config: Path, directory: Path, *overrides: str) -> list[str]:
+    notes: list[str] = []
+    start(load_settings(config, overrides), directory, warn=notes.append)
+    return notes
+
+
+@pytest.mark.parametrize("stream", ["true", "false"])
+def test_much_text_in_no_window_is_said(
+    streamed_config: Path, tmp_path: Path, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = len(open_prepared(ensure_prepared(str(tmp_path / "a"), "bytes")).train)
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "another"))
+    context = next(n for n in range(512, 1024, 2) if (ids - 1) % n > 0.011 * ids)
+    words = (f"data.stream={stream}", "eval.every_steps=0", f"model.context={context}")
+    left = (ids - 1) % context
+    (note,) = [n for n in notes_of(streamed_config, tmp_path / "much", *words) if "no window" in n]
+    assert note.startswith(f"the last {left} of {ids} tokens")
+    assert not any("no window" in n for n in notes_of(streamed_config, tmp_path / "little"))
+
+
+@pytest.mark.parametrize("stream", ["true", "false"])
+def test_held_out_text_of_less_than_a_window_is_said(
+    streamed_config: Path, tmp_path: Path, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = open_prepared(ensure_prepared(str(tmp_path / "a"), "bytes"))
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "another"))
+    context = len(prepared.validation) // 2 * 2 + 2
+    assert context < len(prepared.train) // 4
+    words = (
+        f"data.stream={stream}",
+        f"model.context={context}",
+        "train.steps=3",
+        "train.microbatch=1",
+    )
+    notes = notes_of(streamed_config, tmp_path / "run", *words)
+    assert len([note for note in notes if "nothing is evaluated" in note]) == 1
+
+
+def test_corpus_of_a_mix_that_holds_out_too_little_is_named(
+    mixed_config: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "small").mkdir()
+    text = "a text that is long enough for a few windows and held out by nobody " * 9
+    for number, words in enumerate(["few", "is", text]):
+        (tmp_path / "small" / f"{number}.txt").write_text(words)
+    mix = json.dumps([{"source": str(tmp_path / "a")}, {"source": str(tmp_path / "small")}])
+    words = (f"data.mix={mix}", "data.tokenizer=bytes")
+    (note,) = [n for n in notes_of(mixed_config, tmp_path / "run", *words) if "evaluated" in n]
+    assert "prepared/small-" in note
+    assert "prepared/a-" not in note
+
+
+@pytest.mark.parametrize("stream", ["true", "false"])
+def test_damaged_entry_of_the_cache_is_prepared_again_with_a_word(
+    streamed_config: Path, tmp_path: Path, stream: str
+) -> None:
+    path = ensure_prepared(str(tmp_path / "a"), "bytes")
+    shard = path / "train-00000.bin"
+    whole = shard.read_bytes()
+    shard.unlink()
+    shard.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    notes = notes_of(streamed_config, tmp_path / "run", f"data.stream={stream}")
+    assert [note for note in notes if "prepared again" in note and str(shard) in note]
+    assert shard.read_bytes() == whole
+
+
+def test_bad_limit_of_the_cache_is_refused_before_anything_is_made(
+    streamed_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOTLOOP_CACHE_LIMIT", "1e3")
+    with pytest.raises(UsageError, match="no size"):
+        train(streamed_config, tmp_path / "run")
+    assert not (tmp_path / "cache").exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_split_of_the_step_is_not_called_the_same_for_buckets(tiny_config: Path) -> None:
+    two = Ranks(rank=1, num_ranks=2, local_rank=1, num_local_ranks=2)
+    for layout, same in (("pack", True), ("bucket", False)):
+        with pytest.raises(UsageError) as caught:
+            refuse_uneven(load_settings(tiny_config, [f"data.layout={layout}"]), two)
+        assert ("is the same step" in str(caught.value)) is same

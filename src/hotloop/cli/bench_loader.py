@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("data", default="python-stdlib", metavar="[DATA]")
-@click.option("--tokenizer", default="bytes", show_default=True, help="Where DATA is a source.")
+@click.option("--tokenizer", help="Where DATA is a source. [default: bytes]")
 @click.option("--batch", type=click.IntRange(min=1), default=8, show_default=True)
 @click.option("--context", type=click.IntRange(min=1), default=1024, show_default=True)
 @click.option("--rounds", type=click.IntRange(min=3), default=10, show_default=True)
 @click.option("--json", "json_file", metavar="FILE", help="Write it as JSON; `-` for stdout.")
 def loader(
-    data: str, tokenizer: str, batch: int, context: int, rounds: int, json_file: str | None
+    data: str, tokenizer: str | None, batch: int, context: int, rounds: int, json_file: str | None
 ) -> None:
     """Read batches of the same ids with hotloop's loader and with torch's DataLoader, in turns.
 
@@ -30,6 +30,7 @@ def loader(
     from hotloop.bench.loader import bench_loader, open_for_bench
     from hotloop.cli.output import write_object
     from hotloop.cli.progress import progress_bar
+    from hotloop.core.errors import UsageError
     from hotloop.core.files import to_plain
     from hotloop.data.cache import ensure_prepared
     from hotloop.hardware.environment import read_environment
@@ -38,7 +39,11 @@ def loader(
     with progress_bar() as progress:
         path = Path(data)
         if not (path / "manifest.json").exists():
-            path = ensure_prepared(data, tokenizer, progress=progress)
+            path = ensure_prepared(data, tokenizer or "bytes", progress=progress)
+        elif tokenizer is not None:
+            raise UsageError(
+                "--tokenizer has no effect: DATA is prepared already", where=data, do="leave it out"
+            )
         found = bench_loader(
             open_for_bench(path), batch=batch, context=context, rounds=rounds, progress=progress
         )

@@ -217,7 +217,8 @@ def _known(error: Exception) -> HotloopError | None:
     ):
         return EnvironmentFailed(
             "out of memory",
-            do="lower `train.microbatch` and raise `train.grad_accum_steps` as much: the same steps, less memory; "
+            do="lower `train.microbatch` and raise `train.grad_accum_steps` as much: the same steps, less memory "
+            "(another order with `data.layout: bucket`); "
             "at a microbatch of 1 the model itself is too large: lower its context, width or layers",
         )
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("hotloop"):

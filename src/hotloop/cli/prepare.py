@@ -147,7 +147,7 @@ def prepare(
         }
         write_object(found, json_file)
     if json_file != "-":
-        _say(done, out)
+        _say(done, out, on)
 
 
 def _verify(directory: Path, json_file: str | None) -> None:
@@ -177,7 +177,7 @@ def _verify(directory: Path, json_file: str | None) -> None:
         )
 
 
-def _say(done: Preparation, out: Path) -> None:
+def _say(done: Preparation, out: Path, on: str | None) -> None:
     from hotloop.data.lengths import layout_lines
     from hotloop.data.prepared import open_prepared
 
@@ -194,6 +194,8 @@ def _say(done: Preparation, out: Path) -> None:
         )
     if done.encoding is not None:
         _say_encoding(done.encoding, len(manifest.jobs))
+        if on is not None and done.encoding.on is None:
+            click.echo(f"  ranks      none were started for {on}: too little to share")
     click.echo(f"  at         {out}")
     click.echo(f"  training   {manifest.train.tokens:,} tokens")
     click.echo(

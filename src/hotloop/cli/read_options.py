@@ -32,8 +32,8 @@ _OPTIONS = (
     click.option(
         "--separator",
         metavar="STRING",
-        help="What stands between two documents of plain text (\\n and \\t are understood), "
-        "blank-line, or file: each file is one document. [default: files of a directory are "
+        help="What stands between two documents of plain text (\\n and \\t are understood; overlapping "
+        "ones, as ---- for ---, are one), blank-line, or file: each file is one document. [default: files of a directory are "
         "documents, a file given by itself is cut into pieces]",
     ),
     click.option(
@@ -48,8 +48,8 @@ _OPTIONS = (
     click.option(
         "--skip-bad",
         is_flag=True,
-        help="Leave out malformed records and the rest of damaged files, counted and listed, "
-        "instead of ending with an error.",
+        help="Leave out malformed records, the rest of damaged compressed files and tables, and damaged "
+        "Arrow and parquet files, counted and listed, instead of ending with an error.",
     ),
     click.option(
         "--encoding-errors",

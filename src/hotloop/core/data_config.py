@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Annotated, Literal, Self
 
@@ -10,6 +11,9 @@ from pydantic import Field, field_validator, model_validator
 from hotloop.core.errors import UsageError
 from hotloop.core.escapes import unescape
 from hotloop.core.section import Natural, Positive, PositiveNumber, Section, Seed
+
+SMALLEST_SHARE = 1e-9
+"""Of a corpus in a mix: one window in a billion is none."""
 
 Source = str | Annotated[list[str], Field(min_length=1)]
 
@@ -58,6 +62,12 @@ class ReadingConfig(Section):
         return self
 
 
+def _not_empty(source: object) -> object:
+    if source == []:
+        raise ValueError("the list is empty; name at least one file, directory or `python-stdlib`")
+    return source
+
+
 class CorpusConfig(Section):
     """One corpus of a mix."""
 
@@ -65,6 +75,8 @@ class CorpusConfig(Section):
     prepared: str | None = None
     weight: PositiveNumber = 1.0
     reading: ReadingConfig = ReadingConfig()
+
+    _source_not_empty = field_validator("source", mode="before")(_not_empty)
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -122,6 +134,23 @@ class DataConfig(Section):
             raise ValueError("set exactly one of `source`, `prepared` and `mix`")
         return self
 
+    _source_not_empty = field_validator("source", mode="before")(_not_empty)
+
+    @field_validator("mix")
+    @classmethod
+    def _shares_that_count(cls, mix: list[CorpusConfig] | None) -> list[CorpusConfig] | None:
+        whole = sum(corpus.weight for corpus in mix or ())
+        if math.isinf(whole):
+            raise ValueError("the weights are too large to be added up; only their ratio counts")
+        for corpus in mix or ():
+            share = corpus.weight / whole
+            if share < SMALLEST_SHARE:
+                raise ValueError(
+                    f"the weight {corpus.weight:g} of {corpus.source or corpus.prepared} is less than "
+                    f"{SMALLEST_SHARE:g} of all weights together; raise it, or leave that corpus out"
+                )
+        return mix
+
     @model_validator(mode="after")
     def _only_shuffled(self) -> Self:
         if self.order == "sequential" and self.mix is not None:
@@ -138,6 +167,8 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _only_streamed(self) -> Self:
+        if self.stream and self.mix is not None:
+            raise ValueError("`stream` cannot be mixed: prepare first, and leave out `stream`")
         if self.stream and self.source is None:
             raise ValueError("`stream` needs a `source`: what is prepared need not be waited for")
         if self.stream and self.layout != "concatenate":

@@ -6,13 +6,15 @@ import hashlib
 import json
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from hotloop.core.cache import cache_directory as cache_directory
 from hotloop.core.errors import UsageError
 from hotloop.core.progress import Progress, silent
-from hotloop.data.cache_entries import entry_in_use, make_room
+from hotloop.data.cache_entries import cache_limit_bytes, entry_in_use, make_room
 from hotloop.data.manifest import PREPARED_SCHEMA
 from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import open_prepared
@@ -36,21 +38,29 @@ def ensure_prepared(source: str, tokenizer: str | None, *, progress: Progress = 
     return ensure_wanted(Wanted((source,), tokenizer or "bytes"), progress=progress)
 
 
-def ensure_wanted(wanted: Wanted, *, progress: Progress = silent) -> Path:
+def ensure_wanted(
+    wanted: Wanted,
+    *,
+    verify: Literal["checksum", "size"] = "size",
+    progress: Progress = silent,
+    warn: Callable[[str], None] = lambda message: None,
+) -> Path:
     """The cached prepared directory of a text, prepared now if it is not there.
 
     A source is known by the names, sizes and times of change of what it holds, the standard library by
-    the interpreter. It stays as long as this process lives. Raises what `prepare_text` raises.
+    the interpreter. It stays as long as this process lives. What `verify` finds damaged is prepared
+    again, and `warn` told. Raises what `prepare_text` raises, and `UsageError` for a limit that is none.
     """
+    cache_limit_bytes()  # read at the end; refused before the work
     path = cached_path(wanted)
     entry_in_use(path)  # before it is looked at: nobody takes it away now
     there = (path / "manifest.json").exists()
     if there:
         try:
-            open_prepared(path, verify="size")
+            open_prepared(path, verify=verify)
             return path
-        except UsageError:
-            pass  # damaged: written again
+        except UsageError as error:
+            warn(f"damaged in the cache, prepared again: {error.where or path}: {error.what}")
     prepare_text(
         wanted.sources,
         path,

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 from hotloop.core.cache import cache_directory
@@ -52,7 +53,8 @@ def cache_limit_bytes() -> int | None:
             do="give one such as 500GB, or 0 for no limit",
         )
     unit = match[2] if match[2] in _UNITS else match[2] + "B"
-    return int(float(match[1]) * _UNITS[unit]) or None
+    size = Fraction(match[1]) * _UNITS[unit]
+    return max(int(size), 1) if size else None
 
 
 def entry_in_use(path: Path) -> None:

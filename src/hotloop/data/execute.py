@@ -63,7 +63,7 @@ class Executor:
         self._progress = progress
         self._engine: str | None = None
         self._routing: Routing | None = None
-        self._jobs = self._bytes = self._tokens = 0
+        self._done: dict[int, JobRecord] = {}
         self._wall_s = 0.0
         self._processes, self._threads = 1, workers
 
@@ -95,9 +95,7 @@ class Executor:
         def done(number: int, record: JobRecord) -> None:
             staging.write(number, record)
             records[number] = record
-            self._jobs += 1
-            self._bytes += sum(source.bytes for _, source in record.sources)
-            self._tokens += sum(shard.tokens for shard in record.shards)
+            self._done[number] = record  # once, also where its split had to be another
 
         units = [unit for job in jobs for unit in job.units]
         if self._engine is None:
@@ -130,12 +128,13 @@ class Executor:
         self._wall_s += time.monotonic() - started
 
     def summary(self) -> EncodingSummary | None:
-        if not self._jobs or self._engine is None:
+        if not self._done or self._engine is None:
             return None
+        records = self._done.values()
         return EncodingSummary(
-            jobs=self._jobs,
-            bytes=self._bytes,
-            tokens=self._tokens,
+            jobs=len(records),
+            bytes=sum(source.bytes for record in records for _, source in record.sources),
+            tokens=sum(shard.tokens for record in records for shard in record.shards),
             wall_s=self._wall_s,
             processes=self._processes,
             threads=self._threads,

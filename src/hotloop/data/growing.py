@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,10 @@ import numpy as np
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.files import read_json
+from hotloop.data.locks import is_held
 from hotloop.data.manifest import MANIFEST, TOKENIZER, JobRecord, Split, read_manifest
 from hotloop.data.shards import LITTLE_ENDIAN
-from hotloop.data.staging import PLAN, STAGING, is_held
+from hotloop.data.staging import PLAN, STAGING
 from hotloop.data.stream import MappedShard, ShardFile, TokenStream
 from hotloop.data.tokenizer import fingerprint_of
 
@@ -29,6 +31,7 @@ class Growing:
 
     Nothing is given before both splits have a document: until then `prepare` may still change, at its
     end, which documents are held out (see `sample.held_out_below`). `check` is called while waiting; it raises what ended the preparation.
+    Several threads may wait at once: one reads training text ahead while another evaluates.
     """
 
     def __init__(self, path: Path, check: Callable[[], None] = lambda: None) -> None:
@@ -40,6 +43,9 @@ class Growing:
         self.tokenizer_json = b""
         self.tokenizer_fingerprint = ""
         self._keys, self.vocabulary_size, self._dtype = self._plan()
+        self._lock = threading.Lock()
+        """Held to look and to take in; what it guards is replaced whole, so that reading needs no lock."""
+        self._grew_at = time.monotonic()
         self._records: list[JobRecord] = []
         self.streams: dict[Split, TokenStream] = {
             split: TokenStream(
@@ -47,7 +53,8 @@ class Growing:
             )
             for split in ("train", "validation")
         }
-        self._look()
+        with self._lock:
+            self._look()
 
     @property
     def fingerprint(self) -> str:
@@ -56,12 +63,13 @@ class Growing:
 
     def wait(self, split: Split, num_tokens: int) -> bool:
         """Until the split has so many tokens, or all it will ever have; whether it has so many."""
-        idle_since = time.monotonic()
+        began = time.monotonic()
         while len(self.streams[split]) < num_tokens and not self.complete:
-            if self._look():
-                idle_since = time.monotonic()
-                continue
-            self._refuse_dead(idle_since)
+            with self._lock:
+                if self._look():
+                    self._grew_at = time.monotonic()
+                    continue
+                self._refuse_dead(max(began, self._grew_at))
             time.sleep(_POLL_S)
         return len(self.streams[split]) >= num_tokens
 
@@ -85,7 +93,7 @@ class Growing:
             time.sleep(_POLL_S)
 
     def _look(self) -> bool:
-        """Take in the jobs that follow those known; whether there were any."""
+        """Take in the jobs that follow those known; whether there were any. With the lock held."""
         before = len(self._records)
         committed = (self.path / MANIFEST).exists()
         try:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from hotloop.core.errors import UsageError
-from hotloop.core.files import read_json
+from hotloop.core.files import read_json, to_plain
 from hotloop.data.sources.unit import MAX_EXAMPLES
 
 PREPARED_SCHEMA = "hotloop.prepared/2"
@@ -104,6 +105,8 @@ class Manifest:
     validation: Totals
     length_histogram: tuple[int, ...]
     """Documents by length: entry k counts 2**k to 2**(k+1)-1 tokens, the end of text included."""
+    digest: str = ""
+    """sha256 of all the others, see `sealed`."""
     schema: str = PREPARED_SCHEMA
 
     @property
@@ -129,6 +132,13 @@ class Manifest:
 
     def of_split(self, split: Split) -> tuple[Shard, ...]:
         return tuple(shard for job in self.jobs for shard in job.shards if shard.split == split)
+
+
+def sealed(manifest: Manifest) -> Manifest:
+    """With its `digest`, by which a change to the file is noticed."""
+    plain = to_plain(replace(manifest, digest=""))
+    canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return replace(manifest, digest=hashlib.sha256(canonical.encode()).hexdigest())
 
 
 def id_type_of(vocabulary_size: int) -> IdType:
@@ -230,4 +240,6 @@ def _inconsistency(manifest: Manifest) -> str | None:
     for split, totals in both:
         if totals_of(manifest.of_split(split)) != totals:
             return f"the {split} totals do not add up"
+    if sealed(manifest).digest != manifest.digest:
+        return "it is not as it was written"
     return None

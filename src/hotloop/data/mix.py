@@ -4,7 +4,8 @@ Positions come in blocks of K. After b blocks corpus i has given C_i(b) windows:
 largest remainders (Hamilton's apportionment), so that it is never a whole window away from its share at
 the end of a block. Inside a block the slots are permuted; the first of the permuted slots belong to the
 first corpus, and so on. K is large enough for every corpus to have at least one whole window in a block:
-then no C_i ever falls. All of it is arithmetic on the position, so that any position costs the same.
+then no C_i ever falls. A corpus gives its windows in its own order, except inside blocks too large to be
+worked out at once. All of it is arithmetic on the position, so that any position costs the same.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from hotloop.data.order import permuted
 _LEAST_BLOCK = 1024
 _AT_ONCE = 1024
 """Positions worked out together; a block is a multiple of it."""
+_LARGEST_IN_ORDER = 1 << 16
+"""Positions of the largest block in which each corpus keeps its own order: half a megabyte to remember."""
 
 
 class Shares:
@@ -35,6 +38,7 @@ class Shares:
         self.block = -(-needed // _AT_ONCE) * _AT_ONCE
         """K of above."""
         self._seed = seed
+        self._kept: tuple[int, np.ndarray, np.ndarray] | None = None
 
     def given(self, blocks: int) -> np.ndarray:
         """int64 (corpora,): windows that each corpus has given after so many blocks."""
@@ -51,11 +55,20 @@ class Shares:
         """int64 (count,) twice: the corpora, and their own positions. All lie in one block."""
         block, inside = divmod(position, self.block)
         assert inside + count <= self.block
+        if self.block > _LARGEST_IN_ORDER:
+            return self._slots(block, np.arange(inside, inside + count))
+        kept = self._kept
+        if kept is None or kept[0] != block:
+            corpora, own = self._slots(block, np.arange(self.block))
+            # The same numbers of each corpus, ascending: then an epoch of its own ends before the next.
+            own[np.argsort(corpora, kind="stable")] = own[np.lexsort((own, corpora))]
+            kept = self._kept = (block, corpora, own)  # whole at once: a thread may read ahead
+        return kept[1][inside : inside + count], kept[2][inside : inside + count]
+
+    def _slots(self, block: int, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         before = self.given(block)
         edges = np.cumsum(self.given(block + 1) - before)
-        slots = permuted(
-            np.arange(inside, inside + count), self.block, seed=self._seed, epoch=block
-        )
+        slots = permuted(inside, self.block, seed=self._seed, epoch=block)
         corpora = np.searchsorted(edges, slots, side="right")
         begins = np.concatenate(([0], edges[:-1]))
         return corpora, before[corpora] + slots - begins[corpora]
@@ -74,7 +87,8 @@ class Mix:
         self.num_windows = min(
             int(loader.num_windows / share) for loader, share in zip(loaders, self.shares.weights)
         )
-        """Windows after which the first corpus has been seen once, and begins again."""
+        """Windows after which the first corpus has been seen once, and begins again; to within a block,
+        since shares are exact at the ends of blocks."""
 
     def batch(self, position: int, num_windows: int) -> Batch:
         """The `num_windows` windows from `position` on."""

@@ -18,6 +18,7 @@ from hotloop.data.engines.check import EngineDiffers
 from hotloop.data.engines.conversion import refuse_unproven
 from hotloop.data.execute import EncodingSummary, Executor
 from hotloop.data.jobs import Recipe, is_large, job_bytes_for, job_key, jobs_of
+from hotloop.data.locks import locked
 from hotloop.data.manifest import (
     MANIFEST,
     TOKENIZER,
@@ -26,6 +27,7 @@ from hotloop.data.manifest import (
     SourceSummary,
     histogram_of,
     id_type_of,
+    sealed,
     summed,
     totals_of,
 )
@@ -42,7 +44,6 @@ from hotloop.data.staging import (
     is_finished,
     keep_trained,
     kept_trained,
-    locked,
 )
 from hotloop.data.tokenizer import Tokenizer, train_tokenizer
 from hotloop.data.tokenizer_specs import load_tokenizer, trained_size
@@ -304,6 +305,7 @@ def _finish(
         length_histogram=histogram_of(jobs),
     )
     tokenizer.save(staging.path / TOKENIZER)
+    manifest = sealed(manifest)
     write_json(staging.path / MANIFEST, manifest)
     return manifest
 

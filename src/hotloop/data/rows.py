@@ -42,7 +42,8 @@ class PlainRows:
     """Documents in a row, cut every `context` tokens.
 
     Row w holds tokens `w * context` to `(w + 1) * context` of the stream, so neighbours share one token
-    and every token but the first is a target once.
+    and every token but the first is a target once, up to the end of the last whole row: the up to
+    `context - 1` tokens after it are in no row.
     """
 
     def __init__(

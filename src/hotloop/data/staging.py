@@ -8,13 +8,12 @@ there, the manifest is written into it; from then on every run ends the renaming
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from hotloop.core.files import (
     write_atomically,
     write_json,
 )
-from hotloop.core.progress import Progress
+from hotloop.data.locks import LOCK
 from hotloop.data.manifest import (
     MANIFEST,
     PREPARED_SCHEMA,
@@ -37,80 +36,20 @@ from hotloop.data.manifest import (
     id_type_of,
 )
 from hotloop.data.tokenizer import Tokenizer
+from hotloop.data.verify import record_damage
+from hotloop.hardware.limits import cpu_quota
 
 STAGING = ".hotloop-preparing"
 _OLD_STAGING = ".hotloop-preparing-old"
 _TRAINED = ".hotloop-preparing-tokenizer"
 _INPUT = ".hotloop-preparing-input"
-_LOCK = ".hotloop-prepare.lock"
 PLAN = "plan.json"
 ROUNDS = "round-*"
 """Directories of ranks on several machines, see `cluster/round.py`."""
 SUBMISSION = "submission.json"
 """In a round: jobs of Slurm are at work on it."""
 _RECORD = re.compile(r"job-[0-9]{5,}\.json")
-_POLL_S = 0.1
 _SCHEMA_NAME = PREPARED_SCHEMA.partition("/")[0] + "/"
-
-
-@contextmanager
-def locked(target: Path, progress: Progress) -> Iterator[int]:
-    """Hold `target`, made if missing; waits while another process holds it. Gives the descriptor.
-
-    Whoever inherits the descriptor holds the target too: a worker that outlives its parent is
-    waited for. Directories made here are removed again if they are still empty at the end.
-    """
-    made = [path for path in (target, *target.parents) if not path.exists()]
-    descriptor = _acquire(target, progress)
-    try:
-        yield descriptor
-    finally:
-        # Unlinked while held: a waiter sees that its file is gone and opens a new one.
-        (target / _LOCK).unlink(missing_ok=True)
-        os.close(descriptor)
-        for path in made:
-            try:
-                path.rmdir()
-            except OSError:
-                break  # holds something: the result
-
-
-def _acquire(target: Path, progress: Progress) -> int:
-    started = time.monotonic()
-    vanished = 0
-    while True:
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(target / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except FileExistsError as error:
-            raise UsageError(
-                "a file stands where the result should go", where=str(target)
-            ) from error
-        except OSError as error:
-            # Another process that fails takes away the directory it made: begin again.
-            vanished += 1
-            if isinstance(error, FileNotFoundError) and vanished < 100:
-                continue
-            raise storage_error(error, target, "prepare a directory") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _same_file(descriptor, target / _LOCK):
-                return descriptor
-            os.close(descriptor)
-        except BlockingIOError:
-            os.close(descriptor)
-            progress("waiting for another prepare", time.monotonic() - started, None, str(target))
-            time.sleep(_POLL_S)
-        except OSError as error:
-            os.close(descriptor)
-            raise storage_error(error, target, "lock a directory") from error
-
-
-def _same_file(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def is_finished(target: Path, *, force: bool = False) -> bool:
@@ -122,7 +61,7 @@ def is_finished(target: Path, *, force: bool = False) -> bool:
     """
     if (target / STAGING / MANIFEST).exists():
         commit(target)
-    names = {path.name for path in target.iterdir()} - {_LOCK}
+    names = {path.name for path in target.iterdir()} - {LOCK}
     leftovers = {name for name in names if name.startswith(STAGING)}
     if MANIFEST in names:
         foreign = [] if _is_our_manifest(target / MANIFEST) else [MANIFEST]
@@ -167,11 +106,12 @@ class Staging:
         self.path = target / STAGING
         self._old = target / _OLD_STAGING
         self._keys = keys
+        self._id_type = id_type_of(tokenizer.vocabulary_size)
         described = {
             "schema": PREPARED_SCHEMA,
             "num_jobs": len(keys),
             "vocabulary_size": tokenizer.vocabulary_size,
-            "id_type": id_type_of(tokenizer.vocabulary_size),
+            "id_type": self._id_type,
             "end_of_text": tokenizer.end_of_text,
             "keys": keys,
         }
@@ -197,16 +137,27 @@ class Staging:
             return False
 
     def records(self) -> dict[int, JobRecord]:
-        """The finished jobs, by number."""
+        """The finished jobs, by number; one whose shards are not what it says is done again."""
         if self._old.exists():
             self.keep(_records_in(self._old), self._old)
             shutil.rmtree(self._old, ignore_errors=True)  # ranks may be leaving files there
         wanted = dict(enumerate(self._keys))
-        return {
+        found = {
             number: record
             for number, record in _numbered_records(self.path)
-            if record.key == wanted.get(number) and is_whole(record, self.path)
+            if record.key == wanted.get(number)
         }
+
+        def damage(record: JobRecord) -> str | None:
+            return record_damage(record, self.path, self._id_type)
+
+        with ThreadPoolExecutor(max(int(cpu_quota()), 1)) as threads:
+            wrong = list(threads.map(damage, found.values()))
+        for (number, _), what in zip(list(found.items()), wrong):
+            if what is not None:
+                del found[number]
+                self._record_path(number).unlink(missing_ok=True)
+        return found
 
     def keep(self, records: list[JobRecord], directory: Path) -> None:
         """Take over those jobs of another preparation in `directory` that this plan has too."""
@@ -369,18 +320,3 @@ def _is_our_manifest(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(values, dict) and str(values.get("schema")).startswith(_SCHEMA_NAME)
-
-
-def is_held(target: Path) -> bool:
-    """Whether some process is preparing `target` now."""
-    try:
-        descriptor = os.open(target / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False

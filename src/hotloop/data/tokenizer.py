@@ -1,7 +1,7 @@
 """Text to ids and back: one wrapper over the libraries that define them, for every kind of tokenizer.
 
 A text is never read as control: a document that contains `<|endoftext|>` literally is encoded as
-those characters, and truncation and padding that a tokenizer.json may carry are turned off.
+those characters, and truncation, padding and dropout that a tokenizer.json may carry are turned off.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class Tokenizer:
         """
         values = _parsed(description, where)
         values["truncation"] = values["padding"] = None
+        if isinstance(values["model"], dict) and values["model"].get("dropout"):
+            values["model"]["dropout"] = None  # for training; it gives other ids at every call
         self.library: Library = library_of(values, where)
         """What defines the ids."""
         self._values = values
@@ -52,6 +54,8 @@ class Tokenizer:
             found = None  # what a document may hold must not end it
         if found is None:
             raise _no_end_of_text(values, ids, where, end_of_text)
+        self.unknown: int | None = _unknown(values["model"], ids)
+        """Id that stands for what the vocabulary cannot spell, where there is such a one."""
         self.end_of_text: int = found
         """Id that ends every document."""
         self.vocabulary_size: int = max(ids.values()) + 1
@@ -95,6 +99,14 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids; special tokens give no text, broken characters give U+FFFD."""
         return self.library.decode([int(i) for i in ids])
+
+
+def _unknown(model: Any, ids: dict[str, int]) -> int | None:
+    if not isinstance(model, dict):
+        return None
+    if isinstance(model.get("unk_id"), int):
+        return int(model["unk_id"])
+    return ids.get(str(model.get("unk_token")))
 
 
 def _end_of_text(values: dict[str, Any], ids: dict[str, int], wanted: str | None) -> int | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from hotloop.core.errors import UsageError
@@ -47,11 +48,13 @@ class Tokenizers:
         self.ids: dict[str, int] = dict(self.tokenizer.get_vocab(with_added_tokens=True))
 
     def encode(self, text: str) -> list[int]:
-        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+        with _refusing():
+            return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def encode_batch(self, texts: Sequence[str], *, threads: int) -> list[list[int]]:
         # Its threads are set by the environment, when it starts them.
-        batch = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        with _refusing():
+            batch = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in batch]
 
     def decode(self, ids: list[int]) -> str:
@@ -62,6 +65,20 @@ class Tokenizers:
 
     def is_text(self, token: int) -> bool:
         return False
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """An error of the library's as ours: a vocabulary that cannot spell a text, and has no way out."""
+    try:
+        yield
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except Exception as error:  # the library raises bare Exception
+        raise UsageError(
+            f"the tokenizer cannot encode a text: {error}",
+            do="give it a token for what it does not know (`unk_token`), or choose another tokenizer",
+        ) from error
 
 
 def library_of(values: dict[str, Any], where: str) -> Library:

@@ -13,7 +13,7 @@ import numpy as np
 
 from hotloop.core.errors import UsageError
 from hotloop.core.progress import Progress, silent
-from hotloop.data.manifest import TOKENIZER, Manifest, Shard, read_manifest
+from hotloop.data.manifest import TOKENIZER, IdType, JobRecord, Manifest, Shard, read_manifest
 from hotloop.data.shards import DOCUMENT_ENDS, LITTLE_ENDIAN
 from hotloop.data.tokenizer import fingerprint_of
 from hotloop.hardware.limits import cpu_quota
@@ -118,3 +118,20 @@ def file_damage(
     if digest.hexdigest() != sha256:
         return f"{path.name}: its checksum is not the manifest's", read
     return None, read
+
+
+def record_damage(record: JobRecord, directory: Path, id_type: IdType) -> str | None:
+    """What is wrong with the files of a finished job, every byte of which is read."""
+    for shard in record.shards:
+        for name, size, sha256 in (
+            (shard.file, shard.tokens * LITTLE_ENDIAN[id_type].itemsize, shard.sha256),
+            (
+                shard.documents_file,
+                shard.documents * DOCUMENT_ENDS.itemsize,
+                shard.documents_sha256,
+            ),
+        ):
+            wrong, _ = file_damage(directory / name, size, sha256, lambda _: None)
+            if wrong is not None:
+                return wrong
+    return None

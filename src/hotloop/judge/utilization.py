@@ -47,8 +47,13 @@ def utilize(
 
 
 def steady_tokens_per_s(records: Sequence[StepRecord]) -> float | None:
-    """Tokens over wall seconds of the steps without a tag; `None` when there are none to count."""
+    """Tokens over wall seconds of the steps without a tag; `None` when there are none to count.
+
+    Step 0 is none when it is the only one of several: it warms up, whatever its tags.
+    """
     steps = [record for record in steady(records) if record.tokens is not None]
+    if len(steps) == 1 < len(records) and steps[0].step == 0:
+        return None
     wall = math.fsum(record.wall_s for record in steps)
     if not (math.isfinite(wall) and wall > 0):
         return None

@@ -36,7 +36,8 @@ def refuse_uneven(settings: Settings, ranks: Ranks) -> None:
         return
     windows = train.microbatch * train.grad_accum_steps
     do = "start another number of processes, or change the step"
-    if windows % num_ranks == 0:
+    # Of buckets another microbatch is another order, and so another training.
+    if windows % num_ranks == 0 and settings.config.data.layout != "bucket":
         # The largest microbatch that is no larger than now: it fits into memory, too.
         own = windows // num_ranks
         size = next(n for n in range(min(train.microbatch, own), 0, -1) if own % n == 0)

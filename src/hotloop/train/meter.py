@@ -64,10 +64,13 @@ class Meter:
         self._live = live or Live()
         self._shown_at = 0.0
         self._rates: list[float] = []
+        self._starts_at = self._newest = 0
 
     def __call__(self, record: StepRecord) -> None:
         if record.tokens and record.wall_s > 0 and not record.tags:
             self._rates.append(record.tokens / record.wall_s)
+            self._starts_at = self._starts_at if len(self._rates) > 1 else record.step
+        self._newest = record.step
         now = time.monotonic()
         if now - self._shown_at < SHOW_EVERY_S and record.step + 1 < self._total:
             return
@@ -76,11 +79,18 @@ class Meter:
 
     def tokens_per_s(self) -> float | None:
         """Median over the steady steps."""
-        return statistics.median(self._rates) if self._rates else None
+        return self._median(len(self._rates))
+
+    def _median(self, newest: int) -> float | None:
+        if len(self._rates) == 1 and self._starts_at == 0 < self._newest:
+            return (
+                None  # of the very first step alone, which warms up: nothing steady was seen since
+            )
+        return statistics.median(self._rates[-newest:]) if self._rates else None
 
     def _line(self, record: StepRecord) -> str:
         live, sample = self._live, self._live.newest()
-        rate = statistics.median(self._rates[-WINDOW:]) if self._rates else None
+        rate = self._median(WINDOW)
         mfu = None
         if rate is not None and live.mfu_per_token is not None:
             mfu = rate * live.mfu_per_token

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.escapes import unescape
 from hotloop.core.progress import Progress
 from hotloop.data.cache import Wanted, cached_path, ensure_wanted
-from hotloop.data.cache_entries import entry_in_use
+from hotloop.data.cache_entries import cache_limit_bytes, entry_in_use
 from hotloop.data.corpora import Corpora, open_corpora
 from hotloop.data.growing import Growing
 from hotloop.data.prepared import open_prepared
@@ -33,16 +33,25 @@ class OpenedText:
 
 
 @contextmanager
-def opened_text(config: RunConfig, meeting: Meeting, *, progress: Progress) -> Iterator[OpenedText]:
-    """Raises what preparing and opening raise. A preparation in the background ends with the block."""
-    # The same files: one process of a machine reads them all through.
-    verify = config.data.verify if meeting.ranks.local_rank == 0 else "size"
+def opened_text(
+    config: RunConfig,
+    meeting: Meeting,
+    *,
+    progress: Progress,
+    warn: Callable[[str], None] = lambda message: None,
+) -> Iterator[OpenedText]:
+    """Raises what preparing and opening raise. A preparation in the background ends with the block.
+
+    One process of a machine reads all files through, as `data.verify` says, before any opens them.
+    `warn` is told of what was damaged in the cache and prepared again.
+    """
+    cache_limit_bytes()  # indexes of documents go into the cache, too
     at_work: list[Preparation] = []
 
     def data_here() -> str:
         if config.data.stream:
-            return json.dumps([str(_streamed(config.data, at_work, progress))])
-        return json.dumps(_prepared(config.data, progress))
+            return json.dumps([str(_streamed(config.data, at_work, progress, warn))])
+        return json.dumps(_prepared(config.data, progress, warn))
 
     def check() -> None:
         for preparation in at_work:
@@ -54,11 +63,11 @@ def opened_text(config: RunConfig, meeting: Meeting, *, progress: Progress) -> I
         paths = [Path(path) for path in json.loads(meeting.each_machine(data_here))]
         if not config.data.stream:
             weights = [corpus.weight for corpus in config.data.corpora]
-            yield OpenedText(open_corpora(paths, weights, verify=verify), paths)
+            yield OpenedText(open_corpora(paths, weights, verify="size"), paths)
             return
         entry_in_use(paths[0])
         if (paths[0] / "manifest.json").exists():
-            open_prepared(paths[0], verify=verify)
+            open_prepared(paths[0], verify="size")
         progress("waiting for the first text", 0, None, "")
         yield OpenedText(Growing(paths[0], check=check), paths)
     except UsageError as error:
@@ -89,26 +98,34 @@ def read_options(reading: ReadingConfig) -> ReadOptions:
     )
 
 
-def _prepared(data: DataConfig, progress: Progress) -> list[str]:
-    """Directories of every corpus. The first one decides the tokenizer."""
+def _prepared(data: DataConfig, progress: Progress, warn: Callable[[str], None]) -> list[str]:
+    """Directories of every corpus, verified. The first one decides the tokenizer."""
     paths: list[str] = []
     for corpus in data.corpora:
         if corpus.prepared is not None:
+            if data.verify == "checksum":  # sizes are looked at whenever it is opened
+                open_prepared(Path(corpus.prepared), verify="checksum")
             paths.append(corpus.prepared)
         else:
             like = Path(paths[0]) if paths else None
             wanted = wanted_text(data, corpus, like=like)
-            paths.append(str(ensure_wanted(wanted, progress=progress)))
+            path = ensure_wanted(wanted, verify=data.verify, progress=progress, warn=warn)
+            paths.append(str(path))
     return paths
 
 
-def _streamed(data: DataConfig, at_work: list[Preparation], progress: Progress) -> Path:
+def _streamed(
+    data: DataConfig,
+    at_work: list[Preparation],
+    progress: Progress,
+    warn: Callable[[str], None],
+) -> Path:
     """Where the source is being prepared from now on, or was already."""
     wanted = wanted_text(data, data.corpora[0])
     path = cached_path(wanted)
     entry_in_use(path)
     if (path / "manifest.json").exists():
-        return ensure_wanted(wanted, progress=progress)
+        return ensure_wanted(wanted, verify=data.verify, progress=progress, warn=warn)
     at_work.append(Preparation(wanted, path))
     return path
 

@@ -88,6 +88,43 @@ def held_out_batches(
     return loaders[0] if len(loaders) == 1 else Mix(loaders, corpora.weights, seed=0)
 
 
+def nothing_held_out(config: RunConfig, corpora: Corpora | Growing) -> str:
+    """Why there is no evaluation, naming the corpora of a mix that are too small."""
+    where = ""
+    if isinstance(corpora, Corpora) and len(corpora.members) > 1:
+        short = [m for m in corpora.members if len(m.validation) <= config.model.context]
+        where = " of " + " and ".join(str(member.path) for member in short)
+    return (
+        f"nothing is evaluated: the held-out text{where} is shorter than one window of "
+        f"{config.model.context} tokens"
+    )
+
+
+LEFT_OUT_FRACTION = 0.01
+"""Of a corpus's tokens in no window, above which it is said."""
+
+
+def text_left_out(config: RunConfig, corpora: Corpora | Growing) -> list[str]:
+    """A note on each corpus of which `concatenate` leaves out much. None while it still grows."""
+    if config.data.layout != "concatenate":
+        return []
+    if isinstance(corpora, Growing):
+        streams = [(corpora.path, corpora.streams["train"])] if corpora.complete else []
+    else:
+        streams = [(member.path, member.train) for member in corpora.members]
+    notes = []
+    for path, stream in streams:
+        num_tokens = len(stream)
+        left_out = max(num_tokens - 1, 0) % config.model.context
+        if left_out > LEFT_OUT_FRACTION * num_tokens:
+            notes.append(
+                f"the last {left_out} of {num_tokens} tokens ({left_out / num_tokens:.1%}) of {path} "
+                f"fill no window of {config.model.context} and are in no epoch; "
+                "a smaller `model.context` or `data.layout: pack` leaves out fewer"
+            )
+    return notes
+
+
 def _streamed(config: RunConfig, growing: Growing, split: Split) -> StreamedLoader:
     data, context = config.data, config.model.context
 

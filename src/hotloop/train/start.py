@@ -17,6 +17,7 @@ from hotloop.core.files import storage_error, write_atomically, write_json
 from hotloop.core.progress import Progress, silent
 from hotloop.core.settings import Settings, load_settings, store_settings
 from hotloop.core.step import read_steps, steps_name, steps_of_ranks
+from hotloop.data.growing import Growing
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.hardware.environment import read_environment
 from hotloop.hardware.telemetry import telemetry
@@ -27,6 +28,7 @@ from hotloop.train.evaluate import read_evaluations
 from hotloop.train.joining import Meeting
 from hotloop.train.meter import Meter, live_of
 from hotloop.train.opening import OpenedText, opened_text
+from hotloop.train.reading import nothing_held_out, text_left_out
 from hotloop.train.rollback import train_to_the_end
 from hotloop.train.run import Run, build_run, resume
 from hotloop.train.tensorboard import event_writer, refuse_missing_tensorboard
@@ -52,6 +54,9 @@ _FREE_KEYS = (
 )
 """Keys that may differ when a run is continued: none of them changes what was learned until then. The
 data's content is compared by its own fingerprint."""
+
+
+_BUCKETS_SAY = ": with `data.layout: bucket` the microbatch is part of the order"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,7 @@ def start(
     refuse_missing_tensorboard(config)
     refuse_missing_trackers(config)
     refuse_waiting_update(config, device)
-    with opened_text(config, meeting, progress=progress) as text:
+    with opened_text(config, meeting, progress=progress, warn=warn) as text:
         return _train(settings, directory, text, device, meeting, stop_after, progress, warn, notes)
 
 
@@ -127,6 +132,9 @@ def _train(
         refuse_differences(ranks, agreed, json.loads(meeting.first(take)))
         group = meeting.group(device, config)
         run = build_run(config, text.data, directory, device, group, progress=progress)
+        left_out = text_left_out(config, text.data)
+        for note in left_out:
+            warn(note)
         for problem in resume(run):
             warn(
                 f"a newer checkpoint cannot be used, continuing from step {run.first_step}: {problem}"
@@ -134,8 +142,9 @@ def _train(
         if run.first_step >= config.train.steps:  # nothing to do, and nothing to write over
             warn(f"already finished: {run.first_step} of {config.train.steps} steps")
             return as_it_finished(run)
-        if run.held_out is None and config.eval.every_steps and stop_after is None:
-            warn("nothing is evaluated: the held-out text is shorter than one window")
+        evaluates = config.eval.every_steps > 0 and stop_after is None
+        if run.held_out is None and evaluates:
+            warn(nothing_held_out(config, text.data))
         environment = read_environment(str(device))
         if ranks.is_first:
             store_settings(settings, directory / "config.yaml")
@@ -163,6 +172,11 @@ def _train(
                 notes=notes,
                 warn=warn,
             )
+    if isinstance(text.data, Growing):  # how much text there is was not known before
+        for note in text_left_out(config, text.data)[len(left_out) :]:
+            warn(note)
+        if outcome.evaluation is None and evaluates:
+            warn(nothing_held_out(config, text.data))
     return Finished(
         steps=outcome.steps,
         loss=outcome.loss,
@@ -204,14 +218,17 @@ def refuse_another_run(directory: Path, config: RunConfig, fingerprint: str) -> 
     theirs = load_settings(stored).config
     before, now = theirs.flat(), config.flat()
     free: tuple[str, ...] = _FREE_KEYS
-    if theirs.windows_per_step == config.windows_per_step:
+    # A batch of buckets is one microbatch: another size of it is another order.
+    bucketed = theirs.data.layout == config.data.layout == "bucket"
+    if theirs.windows_per_step == config.windows_per_step and not bucketed:
         free += ("train.microbatch", "train.grad_accum_steps")  # the same step, summed otherwise
     for key, value in now.items():
         if value != before.get(key) and not key.startswith(free):
             raise UsageError(
                 f"this directory holds a run with `{key}: {before.get(key)}`, not {value}",
                 where=str(directory),
-                do="choose another --out, or the settings of that run",
+                do="choose another --out, or the settings of that run"
+                + (_BUCKETS_SAY if bucketed and key == "train.microbatch" else ""),
             )
     try:
         described = json.loads((directory / "data.json").read_bytes())["manifest_sha256"]

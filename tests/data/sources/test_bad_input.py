@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -161,6 +162,26 @@ def test_source_that_changed_after_the_plan_is_refused(tmp_path: Path) -> None:
 def test_file_without_permission_is_refused_or_counted(tmp_path: Path, read) -> None:
     lines(tmp_path / "a.txt", "fine")
     lines(tmp_path / "b.txt", "secret").chmod(0)
+    with pytest.raises(UsageError, match="Permission denied"):
+        read(tmp_path)
+    found, report = read(tmp_path, skip_bad=True)
+    assert len(found) == 1
+    assert report.counts == {"cannot be opened": 1}
+
+
+def test_directory_that_cannot_be_listed_is_refused_or_counted(
+    tmp_path: Path, read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines(tmp_path / "a.txt", "fine")
+    (tmp_path / "closed").mkdir()
+    listed = os.scandir
+
+    def scandir(path: str) -> Any:  # root may read everything, so the kernel does not refuse
+        if Path(path).name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
     with pytest.raises(UsageError, match="Permission denied"):
         read(tmp_path)
     found, report = read(tmp_path, skip_bad=True)

@@ -60,9 +60,22 @@ def test_malformed_row(tmp_path: Path, read, row: str, message: str) -> None:
 def test_quote_that_is_never_closed_is_noticed(tmp_path: Path, read) -> None:
     path = tmp_path / "a.csv"
     path.write_text('id,text\n1,a\n2,"b\n3,c\n')
-    with pytest.raises(UsageError, match="unexpected end of data") as caught:
+    with pytest.raises(
+        UsageError, match="a quote that is never closed: the last 2 lines"
+    ) as caught:
         read(path)
     assert caught.value.where == f"{path}:3"
+    found, report = read(path, skip_bad=True)
+    assert [d.text for d in found] == ["a"]
+    assert report.counts == {csv_rows.REST: 1}
+    assert "the last 2 lines" in report.examples[csv_rows.REST][0]
+
+
+def test_column_that_is_named_twice_is_refused(tmp_path: Path, read) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text,text\na,b\n")
+    with pytest.raises(UsageError, match="names `text` 2 times"):
+        read(path)
 
 
 @pytest.mark.parametrize("content", ['"{}"', '"{}\n{}"', "{}"])

@@ -141,3 +141,10 @@ def test_standard_library_skips_and_counts_only_what_is_in_another_encoding(
     (tmp_path / "os.py").unlink()
     with pytest.raises(UsageError, match="no source files"):
         read("python-stdlib")
+
+
+def test_blank_line_of_either_kind_is_no_text(tmp_path: Path, read) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"one\r\n\r\ntwo\n\nthree\r\n\r\n\r\nfour\r\n")
+    found, _ = read(path, separator="blank-line")
+    assert [d.text for d in found] == ["one", "two", "three", "four\r\n"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hotloop.core.errors import UsageError
+from hotloop.data.prepare import prepare
 from hotloop.data.sources import ReadOptions, plan, spool_standard_input
 from hotloop.data.sources.tree import matches
 
@@ -145,3 +146,11 @@ def test_field_of_plain_text_is_refused(tmp_path: Path) -> None:
     assert "--text-field" in str(caught.value)
     (tmp_path / "b.jsonl").write_text('{"body": "x"}\n')
     assert len(plan([str(tmp_path)], ReadOptions(text_field="body")).units) == 2
+
+
+def test_what_was_prepared_in_a_source_is_no_text(tmp_path: Path, read) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    prepare([str(tmp_path)], tmp_path / "out", tokenizer="bytes")
+    found, report = read(tmp_path)
+    assert [d.text for d in found] == ["text"]
+    assert report.counts == {"prepared by hotloop": 1}

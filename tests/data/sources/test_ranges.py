@@ -80,7 +80,7 @@ def test_documents_between_separators(
 
 def separated(content: str, separator: str) -> list[str]:
     """What no occurrence covers, by looking at every place."""
-    given = ["\n\n", "\n\r\n"] if separator == "blank-line" else [separator]
+    given = ["\n\n", "\n\r\n", "\r\n\n", "\r\n\r\n"] if separator == "blank-line" else [separator]
     covered = [False] * len(content)
     for one in given:
         for at in range(len(content)):

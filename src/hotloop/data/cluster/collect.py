@@ -12,9 +12,8 @@ from hotloop.core.errors import UsageError
 from hotloop.core.files import fsync_directory, read_json, storage_error, write_json
 from hotloop.data.cluster.round import RECORDS, Round, rounds_in
 from hotloop.data.manifest import JobRecord, id_type_of
-from hotloop.data.shards import DOCUMENT_ENDS, LITTLE_ENDIAN
 from hotloop.data.staging import PLAN, STAGING
-from hotloop.data.verify import file_damage
+from hotloop.data.verify import record_damage
 from hotloop.hardware.limits import cpu_quota
 
 
@@ -45,7 +44,7 @@ def collect(
             return path, number, None, f"{path.name}: {error.what}"
         if record.key != wanted[number]:
             return path, number, None, None
-        return path, number, record, _damage(record, path.parent, vocabulary_size)
+        return path, number, record, record_damage(record, path.parent, id_type_of(vocabulary_size))
 
     try:
         with ThreadPoolExecutor(max(int(cpu_quota()), 1)) as threads:
@@ -91,23 +90,6 @@ def collect_left(target: Path, *, keep_submitted: bool) -> None:
 def _number(path: Path) -> int:
     number = path.stem.partition("-")[2]
     return int(number) if number.isascii() and number.isdigit() else -1
-
-
-def _damage(record: JobRecord, directory: Path, vocabulary_size: int) -> str | None:
-    id_bytes = LITTLE_ENDIAN[id_type_of(vocabulary_size)].itemsize
-    for shard in record.shards:
-        for name, size, sha256 in (
-            (shard.file, shard.tokens * id_bytes, shard.sha256),
-            (
-                shard.documents_file,
-                shard.documents * DOCUMENT_ENDS.itemsize,
-                shard.documents_sha256,
-            ),
-        ):
-            wrong, _ = file_damage(directory / name, size, sha256, lambda _: None)
-            if wrong is not None:
-                return wrong
-    return None
 
 
 def _move(record: JobRecord, source: Path, staging: Path) -> None:

@@ -53,7 +53,11 @@ def _documents(rows: _Rows, unit: Unit, options: ReadOptions, report: Report) ->
         except csv.Error as error:
             if "field larger" in str(error):
                 return bad(f"a field longer than {MAX_FIELD_CHARS >> 20} Mi characters", REST)
-            bad(f"malformed row: {error}")
+            if "unexpected end" in str(error):
+                lines = rows.last_line - rows.line + 1
+                what = f"a quote that is never closed: the last {lines:,} lines are one field"
+                return bad(what, REST)
+            bad(f"malformed row: {error}".replace("\t", "\\t"))
             continue
         except _EndlessLineError:
             return bad(f"a line longer than {MAX_FIELD_CHARS >> 20} Mi characters", REST)
@@ -66,6 +70,9 @@ def _documents(rows: _Rows, unit: Unit, options: ReadOptions, report: Report) ->
             if options.text_field not in header:
                 missing = no_field(options.text_field, header, "column")
                 return refuse_or_count(missing, options, report, where)
+            if header.count(options.text_field) > 1:
+                twice = f"the header names `{options.text_field}` {header.count(options.text_field)} times"
+                return refuse_or_count(BadRecordError(MALFORMED, twice), options, report, where)
             column = header.index(options.text_field)
         elif len(row) != len(header):
             bad(f"malformed row: {len(row)} fields instead of {len(header)}")
@@ -100,6 +107,11 @@ class _Rows:
     def detach(self) -> None:
         """Leave the file to its opener to close."""
         cast(io.BufferedReader, self._text.detach()).detach()
+
+    @property
+    def last_line(self) -> int:
+        """Of those that were read."""
+        return int(self._rows.line_num)
 
     def read(self) -> list[str] | None:
         self.line = self._rows.line_num + 1

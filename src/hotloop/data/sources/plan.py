@@ -136,7 +136,12 @@ class _Planner:
             return
         self.walked = True
         report = self.reports[index]
-        for path in tree_files(root, exclude=self._exclude, report=report):
+        for path in tree_files(
+            root,
+            exclude=self._exclude,
+            report=report,
+            skip_unreadable=self.options.skip_bad,
+        ):
             why = chosen(path.relative_to(root).as_posix(), self.options)
             if why is not None:
                 report.add(why, str(path))

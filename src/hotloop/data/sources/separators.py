@@ -24,7 +24,7 @@ from hotloop.data.sources.unit import (
 )
 
 BLOCK_BYTES = 1 << 20
-_BLANK_LINE = re.compile(rb"\n\r?\n")
+_BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 
 Find = Callable[[bytes, int], tuple[int, int] | None]
 
@@ -156,7 +156,7 @@ def _finder(separator: str) -> tuple[Find, int]:
             match = _BLANK_LINE.search(window, begin)
             return match.span() if match else None
 
-        return find_blank, 3
+        return find_blank, 4
     literal = separator.encode()
 
     def find(window: bytes, begin: int) -> tuple[int, int] | None:

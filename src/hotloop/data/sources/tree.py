@@ -17,9 +17,14 @@ SKIPPED_DIRECTORIES = frozenset({"__pycache__"})
 
 
 def tree_files(
-    root: Path, *, exclude: Path | None = None, report: Report | None = None
+    root: Path,
+    *,
+    exclude: Path | None = None,
+    report: Report | None = None,
+    skip_unreadable: bool = False,
 ) -> Iterator[Path]:
-    """Files below `root` in sorted order, without hidden ones, `__pycache__` and `exclude`.
+    """Files below `root` in sorted order, without hidden ones, `__pycache__` and `exclude`, and
+    without what was prepared from text. Raises `UsageError` for a directory that cannot be read.
 
     What is left out, but for `exclude`, is counted in `report`, a directory once.
     """
@@ -27,6 +32,9 @@ def tree_files(
     left_out = report if report is not None else Report()
 
     def refuse(error: OSError) -> None:
+        if skip_unreadable and str(error.filename) != str(root):
+            left_out.add("cannot be opened", f"{error.filename}: {error.strerror}")
+            return
         raise cannot_read(str(error.filename), error) from error
 
     for directory, names, files in os.walk(root, onerror=refuse):
@@ -38,7 +46,11 @@ def tree_files(
                 left_out.add("hidden", str(path))
             elif path.is_symlink():
                 left_out.add("link to a directory", str(path))
-            elif excluded is None or path.resolve() != excluded:
+            elif excluded is not None and path.resolve() == excluded:
+                continue
+            elif _is_prepared(path):
+                left_out.add("prepared by hotloop", str(path))
+            else:
                 walked.append(name)
         names[:] = walked
         for name in sorted(files):
@@ -46,6 +58,15 @@ def tree_files(
                 left_out.add("hidden", str(here / name))
             else:
                 yield here / name
+
+
+def _is_prepared(directory: Path) -> bool:
+    """Whether it is what `hotloop prepare` wrote: ids, and no text."""
+    try:
+        with (directory / "manifest.json").open("rb") as file:
+            return b'"hotloop.prepared/' in file.read()
+    except OSError:
+        return False
 
 
 def chosen(relative: str, options: ReadOptions) -> str | None:

@@ -19,6 +19,7 @@ from hotloop.optimizations.optimization import Choice, Optimization
 if TYPE_CHECKING:
     from hotloop.core.census import Census
     from hotloop.hardware.machine import Machine
+    from hotloop.optimizations.live import Report
 
 
 def compile_model(model: nn.Module) -> None:
@@ -72,6 +73,43 @@ def _observed(census: Census, value: Any) -> bool | None:
     return census.compiled == value and (not value or bool(census.num_graphs))
 
 
+def _compile_call(module: nn.Module) -> None:
+    """Like `module.compile()`, which does nothing, silently, for torch's own classes (`nn.Sequential`).
+
+    Dynamo passes over frames of torch's own files; it does not over this one.
+    """
+    import torch
+
+    if not type(module).__module__.startswith("torch."):
+        module.compile()
+        return
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    module._compiled_call_impl = torch.compile(called)
+
+
+def _live(value: Any, report: Report) -> None:
+    """Compile what the script trains, at its first call; shapes that vary are left to the compiler."""
+    from hotloop.optimizations.outermost import around_training_calls
+
+    compiled: set[int] = set()
+
+    def around(call: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if id(module) not in compiled:
+            compiled.add(id(module))
+            name = type(module).__name__
+            if name == "OptimizedModule" or module._compiled_call_impl is not None:
+                report.refused(f"{name}: the script compiles it")
+            else:
+                _compile_call(module)
+                report.applied(name)
+        return call(*args, **kwargs)
+
+    around_training_calls(around)
+
+
 COMPILE = Optimization(
     name="compile",
     summary="The model compiled with torch.compile: fewer passes over memory, fewer kernels to launch.",
@@ -84,7 +122,7 @@ COMPILE = Optimization(
     observed=_observed,
     answers=("HL302",),
     source_form="model.compile()  # before the first step",
-    no_live_form="not yet applied to foreign scripts",
+    live_form=_live,
     risks=(
         "Compiling takes seconds to minutes, and again for every new shape. Dropout draws other random "
         "numbers than eager. Data-dependent Python breaks the graph into pieces that can be slower."

@@ -17,6 +17,7 @@ from hotloop.optimizations.optimization import Choice, Optimization
 if TYPE_CHECKING:
     from hotloop.core.census import Census
     from hotloop.hardware.machine import Machine
+    from hotloop.optimizations.live import Report
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _CENSUS_NAME = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "float16"}
@@ -64,6 +65,81 @@ def _observed(census: Census, value: Any) -> bool | None:
     return _CENSUS_NAME[value] in census.matmul_dtypes if census.matmul_dtypes else None
 
 
+def _live(value: Any, report: Report) -> None:
+    """`tf32`: the switches. `bf16`: the script's model runs under autocast, and gives fp32.
+
+    Without a scaler fp16 overflows, and a scaler cannot be put around somebody's backward.
+    """
+    if value == "tf32":
+        set_tf32("tf32")
+        report.applied("matrix products and convolutions")
+        return
+    if value != "bf16":
+        report.refused(f"{value} needs a gradient scaler in the script")
+        return
+    from hotloop.optimizations.outermost import around_training_calls, device_type_of
+
+    proven: set[int] = set()
+
+    def around(call: Any, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        device_type = device_type_of(module)
+        if torch.is_autocast_enabled(device_type):
+            report.refused(f"{type(module).__name__}: the script autocasts it")
+            return call(*args, **kwargs)
+        with autocast(device_type, "bf16"):
+            if id(module) in proven:
+                made = call(*args, **kwargs)
+            else:
+                proven.add(id(module))
+                made = _watched(call, type(module).__name__, args, kwargs, report)
+        return _as_fp32(made)
+
+    around_training_calls(around)
+
+
+def _watched(call: Any, name: str, args: Any, kwargs: Any, report: Report) -> Any:
+    """Make the call, and say whether a product in bf16 was part of it."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: set[torch.dtype] = set()
+
+    class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(
+            self, function: Any, types: Any, given: Any = (), named: Any = None
+        ) -> Any:
+            result = function(*given, **(named or {}))
+            kind = function.overloadpacket.__name__
+            if kind in _PRODUCTS and isinstance(result, torch.Tensor):
+                seen.add(result.dtype)
+            return result
+
+    with Products():  # type: ignore[no-untyped-call]
+        made = call(*args, **kwargs)
+    if torch.bfloat16 in seen:
+        report.applied(name)
+    else:
+        report.refused(f"{name}: no matrix product of it ran in bf16")
+    return made
+
+
+_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "convolution", "linear", "matmul"}
+
+
+def _as_fp32(made: Any) -> Any:
+    """Tensors of bf16 in what a model gives as fp32: a loss outside is computed as ever."""
+    if isinstance(made, torch.Tensor):
+        return made.float() if made.dtype == torch.bfloat16 else made
+    if isinstance(made, dict):
+        for key, value in made.items():  # in place: a model's own class of output stays what it is
+            made[key] = _as_fp32(value)
+        return made
+    if isinstance(made, tuple) and hasattr(made, "_fields"):
+        return type(made)(*map(_as_fp32, made))
+    if isinstance(made, (list, tuple)):
+        return type(made)(map(_as_fp32, made))
+    return made
+
+
 PRECISION = Optimization(
     name="precision",
     summary="Matrix products in bf16, fp16 or tf32 instead of fp32; weights and optimizer stay fp32.",
@@ -76,7 +152,7 @@ PRECISION = Optimization(
     observed=_observed,
     answers=("HL301",),
     source_form="with torch.autocast(device_type, dtype=torch.bfloat16):\n    loss = model(x, y)",
-    no_live_form="not yet applied to foreign scripts",
+    live_form=_live,
     risks=(
         "fp16 overflows without its scaler, and an overflowing step is skipped. Emulated dtypes are "
         "slower than fp32. Sums over many terms lose digits: the loss stays fp32."

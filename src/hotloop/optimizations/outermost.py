@@ -1,0 +1,43 @@
+"""Where a foreign script calls its model to train it: the outermost call, with gradients, of a module with weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from hotloop.probe.entry import around_call
+
+Call = Callable[..., Any]
+Around = Callable[[Call, nn.Module, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def around_training_calls(around: Around) -> None:
+    """Have `around(call, module, args, kwargs)` make every such call; `call(*args, **kwargs)` goes on."""
+    inside = False
+
+    def watched(original: Any, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        nonlocal inside
+        if inside or not torch.is_grad_enabled() or not _learns(module):
+            return original(module, *args, **kwargs)
+        inside = True
+        try:
+            return around(lambda *a, **k: original(module, *a, **k), module, args, kwargs)
+        finally:
+            inside = False
+
+    around_call(nn.Module, "__call__", watched)
+
+
+def device_type_of(module: nn.Module) -> str:
+    """Of its first weight."""
+    for parameter in module.parameters():
+        return parameter.device.type
+    return "cpu"
+
+
+def _learns(module: nn.Module) -> bool:
+    """Whether it has a weight that is trained; a loss is a module too, and has none."""
+    return any(parameter.requires_grad for parameter in module.parameters())

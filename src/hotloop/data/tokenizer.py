@@ -106,7 +106,8 @@ def _unknown(model: Any, ids: dict[str, int]) -> int | None:
         return None
     if isinstance(model.get("unk_id"), int):
         return int(model["unk_id"])
-    return ids.get(str(model.get("unk_token")))
+    token = model.get("unk_token")
+    return ids.get(token) if isinstance(token, str) else None
 
 
 def _end_of_text(values: dict[str, Any], ids: dict[str, int], wanted: str | None) -> int | None:

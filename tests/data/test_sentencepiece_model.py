@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from hotloop.core.errors import UsageError
 from hotloop.data.cache import Wanted, cached_path
+from hotloop.data.encode import UNKNOWN
 from hotloop.data.engines.router import TRICKY, route
 from hotloop.data.prepare import prepare, prepare_text
 from hotloop.data.prepared import open_prepared
@@ -272,3 +273,15 @@ def test_cached_text_is_told_apart_by_the_model_in_a_directory(
     first = cached_path(wanted)
     (tmp_path / "tokenizer.model").write_bytes(model_file.read_bytes() + b"\0")
     assert cached_path(wanted) != first
+
+
+@pytest.mark.parametrize("byte_fallback", [True, False])
+def test_what_a_model_cannot_spell_is_counted(tmp_path: Path, byte_fallback: bool) -> None:
+    (tmp_path / "some.model").write_bytes(trained(model_type="bpe", byte_fallback=byte_fallback))
+    (tmp_path / "a.txt").write_text("\u4e16 a \u754c b" * 10)
+    model = str(tmp_path / "some.model")
+    manifest = prepare([str(tmp_path / "a.txt")], tmp_path / "out", tokenizer=model)
+    ids = theirs(tmp_path / "some.model").encode((tmp_path / "a.txt").read_text())
+    unknown = ids.count(theirs(tmp_path / "some.model").unk_id())
+    assert bool(unknown) is not byte_fallback
+    assert manifest.sources[0].altered == ({UNKNOWN: unknown} if unknown else {})

@@ -177,3 +177,13 @@ def test_what_a_vocabulary_cannot_spell_is_counted(tmp_path: Path) -> None:
     out = tmp_path / "out"
     manifest = prepare([str(tmp_path / "a.txt")], out, tokenizer=str(tmp_path / "tokenizer.json"))
     assert manifest.sources[0].altered == {UNKNOWN: 3}
+
+
+def test_vocabulary_that_spells_everything_has_no_unknown_token(tmp_path: Path) -> None:
+    """Also one that has learned the word None."""
+    (tmp_path / "a.txt").write_text("None is None, and None is not none\n" * 50)
+    manifest = prepare([str(tmp_path / "a.txt")], tmp_path / "out", tokenizer="train:300")
+    tokenizer = Tokenizer.load(tmp_path / "out")
+    assert len(tokenizer.encode("None")) == 1
+    assert tokenizer.unknown is None
+    assert manifest.sources[0].altered == {}

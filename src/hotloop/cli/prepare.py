@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     metavar="NAME",
     default="auto",
     show_default=True,
-    help="reference, fastokens, gigatoken, or auto: the fastest with the reference's ids on a "
+    help="reference, words, fastokens, gigatoken, or auto: the fastest with the reference's ids on a "
     "sample of the text.",
 )
 @click.option(

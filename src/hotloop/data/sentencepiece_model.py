@@ -26,6 +26,8 @@ class SentencePiece:
         self.ids = {
             self._model.id_to_piece(number): number for number in range(self._model.piece_size())
         }
+        unknown = int(self._model.unk_id())
+        self.unknown: int | None = unknown if unknown >= 0 else None
 
     def encode(self, text: str) -> list[int]:
         return list(self._model.encode(text, out_type=int))

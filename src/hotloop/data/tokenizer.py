@@ -54,7 +54,7 @@ class Tokenizer:
             found = None  # what a document may hold must not end it
         if found is None:
             raise _no_end_of_text(values, ids, where, end_of_text)
-        self.unknown: int | None = _unknown(values["model"], ids)
+        self.unknown: int | None = self.library.unknown
         """Id that stands for what the vocabulary cannot spell, where there is such a one."""
         self.end_of_text: int = found
         """Id that ends every document."""
@@ -99,14 +99,6 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids; special tokens give no text, broken characters give U+FFFD."""
         return self.library.decode([int(i) for i in ids])
-
-
-def _unknown(model: Any, ids: dict[str, int]) -> int | None:
-    if not isinstance(model, dict):
-        return None
-    if isinstance(model.get("unk_id"), int):
-        return int(model["unk_id"])
-    return ids.get(str(model.get("unk_token")))
 
 
 def _end_of_text(values: dict[str, Any], ids: dict[str, int], wanted: str | None) -> int | None:

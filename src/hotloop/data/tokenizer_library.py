@@ -15,6 +15,8 @@ class Library(Protocol):
 
     ids: dict[str, int]
     """Every token's name and id."""
+    unknown: int | None
+    """Id that stands for what the vocabulary cannot spell, where there is such a one."""
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -46,6 +48,7 @@ class Tokenizers:
             raise UsageError(f"not a tokenizer: {error}", where=where) from error
         self.tokenizer.encode_special_tokens = True
         self.ids: dict[str, int] = dict(self.tokenizer.get_vocab(with_added_tokens=True))
+        self.unknown = _unknown(values["model"], self.ids)
 
     def encode(self, text: str) -> list[int]:
         with _refusing():
@@ -65,6 +68,15 @@ class Tokenizers:
 
     def is_text(self, token: int) -> bool:
         return False
+
+
+def _unknown(model: Any, ids: dict[str, int]) -> int | None:
+    if not isinstance(model, dict):
+        return None
+    if isinstance(model.get("unk_id"), int):
+        return int(model["unk_id"])
+    token = model.get("unk_token")
+    return ids.get(token) if isinstance(token, str) else None
 
 
 @contextmanager

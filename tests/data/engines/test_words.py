@@ -139,6 +139,16 @@ def test_texts_made_to_go_wrong(text: str) -> None:
         ), name
 
 
+@pytest.mark.parametrize("split", [words._at_punctuation, words._at_white_space])
+@pytest.mark.parametrize("mark", ["\u0301", "\u0903", "\u200d"])
+def test_space_that_a_mark_joins_is_no_place_to_cut(
+    split: Callable[[str], list[str]], mark: str
+) -> None:
+    """A charsmap (`Precompiled`) is looked up by whole clusters, which may begin with the space."""
+    assert split(f"a {mark}b c") == [f"a {mark}b c"]
+    assert split(f"a b{mark} c") == ["a", f"b{mark}", "c"]
+
+
 def test_what_was_kept_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "KEPT_BYTES", 1000)
     tokenizer = KINDS["BERT"]()

@@ -14,7 +14,7 @@ import pytest
 from hotloop.cli.main import EXTRAS
 from hotloop.core.settings import load_settings
 from hotloop.hardware.machine import Machine
-from hotloop.optimizations.catalogue import CATALOGUE
+from hotloop.optimizations.catalogue import CONFIGURED
 from hotloop.optimizations.resolve import resolve
 from hotloop.quickstart.arms import refuse_what_the_script_cannot_do
 
@@ -40,11 +40,11 @@ def test_a_config_and_its_plain_twin_differ_in_techniques_alone(name: str, devic
     settings = [load_settings(REPOSITORY / f"configs/{n}.yaml") for n in (name, f"{name}-plain")]
     refuse_what_the_script_cannot_do(settings[0].config)
     tuned, plain = (resolve(s, machine)[0].config.flat() for s in settings)
-    for technique in CATALOGUE.values():
+    for technique in CONFIGURED.values():
         assert plain[technique.key] == technique.off
     different = {key for key, value in tuned.items() if plain[key] != value}
     assert {"train.precision", "train.compile", "optimizer.fused"} <= different
-    assert different <= {"name", *(technique.key for technique in CATALOGUE.values())}
+    assert different <= {"name", *(technique.key for technique in CONFIGURED.values())}
 
 
 @pytest.mark.parametrize(

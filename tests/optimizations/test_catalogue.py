@@ -14,7 +14,7 @@ from hotloop.core.config import RunConfig, known_keys
 from hotloop.core.errors import UsageError
 from hotloop.core.settings import Settings
 from hotloop.hardware.machine import Machine
-from hotloop.optimizations.catalogue import CATALOGUE, parity_class_of
+from hotloop.optimizations.catalogue import CATALOGUE, CONFIGURED, parity_class_of
 from hotloop.optimizations.clipping import clip_builtin, clip_through_optimizer, forget_factor
 from hotloop.optimizations.resolve import resolve
 
@@ -31,13 +31,20 @@ def settings(**train: object) -> Settings:
 def test_every_technique_says_what_the_catalogue_asks(name: str) -> None:
     technique = CATALOGUE[name]
     assert technique.name == name
-    assert technique.key in known_keys()
     assert technique.summary
     assert technique.source_form
     assert technique.risks
     assert technique.settings
-    assert technique.off not in technique.settings or name == "attention"
     assert (technique.live_form is None) == bool(technique.no_live_form)
+    assert technique.key or technique.live_form
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_every_technique_of_the_trainer_has_a_key(name: str) -> None:
+    technique = CONFIGURED[name]
+    assert technique.key in known_keys()
+    assert technique.choose is not None
+    assert technique.off not in technique.settings or name == "attention"
     for value in technique.settings:
         settings().config.replaced(technique.changes(value))
 
@@ -46,7 +53,7 @@ def test_every_technique_says_what_the_catalogue_asks(name: str) -> None:
 def test_resolved_settings_hold_no_auto_and_say_why(machine: Machine) -> None:
     resolved, _ = resolve(settings(), machine)
     flat = resolved.config.flat()
-    for technique in CATALOGUE.values():
+    for technique in CONFIGURED.values():
         assert flat[technique.key] != "auto"
         assert resolved.origin(technique.key).startswith("detected: ")
     assert flat["train.num_threads"] == machine.num_threads
@@ -80,13 +87,13 @@ def test_strongest_parity_class_counts() -> None:
     flat = resolve(settings(), CPU)[0].config.flat()
     assert parity_class_of(flat) == "reduced_precision"
     assert parity_class_of({**flat, "train.precision": "fp32"}) == "reduction_order"
-    off = {**flat, **{o.key: o.off for o in CATALOGUE.values()}}
+    off = {**flat, **{o.key: o.off for o in CONFIGURED.values()}}
     assert parity_class_of(off) == "bitwise"
 
 
 @pytest.mark.parametrize("name", ["compile", "attention", "fused_optimizer", "clipping"])
 def test_another_order_of_sums_is_judged_by_the_digits_of_the_products(name: str) -> None:
-    technique = CATALOGUE[name]
+    technique = CONFIGURED[name]
     flat = resolve(settings(), GPU)[0].config.flat()
     assert technique.parity_class_on({**flat, "train.precision": "fp32"}) == "reduction_order"
     for precision in ("bf16", "fp16", "tf32"):
@@ -113,12 +120,12 @@ def test_census_shows_what_was_not_applied() -> None:
         optimizer="AdamW(default)",
         attention=("sdpa:math",),
     )
-    assert CATALOGUE["precision"].observed(census, "bf16") is False
-    assert CATALOGUE["compile"].observed(census, True) is False
-    assert CATALOGUE["fused_optimizer"].observed(census, True) is False
-    assert CATALOGUE["attention"].observed(census, "plain") is False
-    assert CATALOGUE["precision"].observed(replace(census, matmul_dtypes=("bfloat16",)), "bf16")
-    assert CATALOGUE["precision"].observed(Census(), "bf16") is None
+    assert CONFIGURED["precision"].observed(census, "bf16") is False
+    assert CONFIGURED["compile"].observed(census, True) is False
+    assert CONFIGURED["fused_optimizer"].observed(census, True) is False
+    assert CONFIGURED["attention"].observed(census, "plain") is False
+    assert CONFIGURED["precision"].observed(replace(census, matmul_dtypes=("bfloat16",)), "bf16")
+    assert CONFIGURED["precision"].observed(Census(), "bf16") is None
 
 
 def test_clipping_through_an_optimizer_that_cannot_is_refused() -> None:

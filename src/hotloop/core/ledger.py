@@ -10,7 +10,8 @@ from hotloop.core.judgement import Verdict
 LEDGER_SCHEMA = "hotloop.ledger/1"
 LEDGER_FILE = "ledger.json"
 
-Status = Literal["kept", "rejected", "not_applied", "failed", "not_tried"]
+Status = Literal["kept", "rejected", "what_if", "not_applied", "failed", "not_tried"]
+"""`what_if`: measured to show what something costs, and never kept."""
 
 
 @dataclass(frozen=True, slots=True)

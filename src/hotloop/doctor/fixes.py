@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hotloop.core.census import Census
 from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Diagnosis
 from hotloop.core.measurement import Measurement
@@ -30,7 +31,11 @@ class Fix:
 
 
 def fixes_for(
-    diagnosis: Diagnosis, machine: Machine, *, only: Sequence[str] = ()
+    diagnosis: Diagnosis,
+    machine: Machine,
+    census: Census | None = None,
+    *,
+    only: Sequence[str] = (),
 ) -> tuple[Fix, ...]:
     """Those that a finding names, the largest first; with `only`, exactly these.
 
@@ -47,10 +52,17 @@ def fixes_for(
     found = []
     for name in live_names():
         technique = CATALOGUE[name]
-        asking = [each for each in diagnosis.findings if each.optimization == name]
+        asking = [
+            each
+            for each in diagnosis.findings
+            if each.optimization == name or each.code in technique.answers
+        ]
         if name not in only and (only or not asking):
             continue
-        value = next((v for v in technique.settings if _can_be(technique, v, machine)), None)
+        values = technique.settings
+        if technique.values_for is not None and census is not None:
+            values = technique.values_for(census)
+        value = next((v for v in values if _can_be(technique, v, machine)), None)
         if value is None:
             continue
         predicted = max((each.gain_at_most for each in asking), default=None)

@@ -110,7 +110,7 @@ def try_fixes(
     Raises what `fixes_for` and `verify` raise.
     """
     measurement = load_measurement(examined.directory / MEASUREMENT_FILE)
-    fixes = fixes_for(examined.diagnosis, machine_of(measurement), only=only)
+    fixes = fixes_for(examined.diagnosis, machine_of(measurement), measurement.census, only=only)
     return verify(
         examined.run.command,
         fixes,

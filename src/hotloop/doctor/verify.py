@@ -160,6 +160,8 @@ def judged(result: SessionResult, fix: Fix) -> tuple[Status, str]:
     not_applied = why_not_applied(result, fix)
     if not_applied is not None:
         return "not_applied", not_applied
+    if fix.technique.what_if:
+        return "what_if", "shows what it costs; it is not a fix"
     if verdict.outcome != "improved":
         words = {
             "unchanged": "no gain",

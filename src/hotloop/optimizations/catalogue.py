@@ -25,6 +25,9 @@ CATALOGUE: dict[str, Optimization] = {
 }
 """In the order in which `auto` is resolved: a later one may look at an earlier one's value."""
 
+CONFIGURED: dict[str, Optimization] = {name: each for name, each in CATALOGUE.items() if each.key}
+"""Those that hotloop's own trainer has a key for."""
+
 
 _SEVERITY: tuple[ParityClass, ...] = (
     "bitwise",
@@ -43,10 +46,10 @@ def parity_class_of(
     the two sides.
     """
     if baseline is None:
-        baseline = {**config, **{o.key: o.off for o in CATALOGUE.values()}}
+        baseline = {**config, **{o.key: o.off for o in CONFIGURED.values()}}
     classes = [
         o.parity_class_on(side)
-        for o in CATALOGUE.values()
+        for o in CONFIGURED.values()
         if config[o.key] != baseline[o.key]
         for side in (config, baseline)
     ]

@@ -23,6 +23,10 @@ class Choice:
     why: str
 
 
+def _always(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Optimization:
     """One technique that makes training faster or smaller."""
@@ -32,27 +36,31 @@ class Optimization:
     """What it changes, in a sentence or two."""
     parity_class: ParityClass
     """The most that it may change in what the model learns, where products are fp32."""
-    key: str
-    """The config key that it governs."""
-    off: Any
-    """The value of `key` that leaves the technique out."""
-    settings: tuple[Any, ...]
-    """Values of `key` worth trying, the likeliest first."""
-    choose: Callable[[Machine, Mapping[str, Any]], Choice]
-    """What `auto` becomes, given the machine and the flat config (other keys as already resolved)."""
-    why_not: Callable[[Machine, Any, Mapping[str, Any]], str | None]
-    """`None` where the value of `key` can be used, given the machine and the flat config as far as it
-    is resolved; else the reason it cannot."""
     observed: Callable[[Census, Any], bool | None]
     """Whether the census shows that the value took effect; `None` where it does not tell."""
+    settings: tuple[Any, ...]
+    """Values worth trying, the likeliest first."""
+    key: str = ""
+    """The config key that it governs; empty for a technique that only foreign scripts need."""
+    off: Any = None
+    """The value of `key` that leaves the technique out."""
+    choose: Callable[[Machine, Mapping[str, Any]], Choice] | None = None
+    """What `auto` becomes, given the machine and the flat config (other keys as already resolved)."""
+    why_not: Callable[[Machine, Any, Mapping[str, Any]], str | None] = _always
+    """`None` where the value of `key` can be used, given the machine and the flat config as far as it
+    is resolved; else the reason it cannot."""
     answers: tuple[str, ...] = ()
     """Codes of the findings that it is a remedy for."""
     source_form: str = ""
     """How a user would write it into their own source."""
     live_form: Callable[..., Any] | None = None
-    """Applied to a live foreign process."""
+    """Applied to a live foreign process: called with the value and a `live.Report`."""
     no_live_form: str = ""
     """Why there is no live form."""
+    values_for: Callable[[Census], tuple[Any, ...]] | None = None
+    """Values worth trying on a foreign script that was seen so, none where it cannot help; `None`: `settings`."""
+    what_if: bool = False
+    """Its live form shows what something costs, and must not be kept: it leaves out what the user asked for."""
     conflicts: tuple[str, ...] = ()
     risks: str = ""
     """What can go wrong."""

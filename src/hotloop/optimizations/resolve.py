@@ -5,7 +5,7 @@ from __future__ import annotations
 from hotloop.core.errors import UsageError
 from hotloop.core.settings import Settings
 from hotloop.hardware.machine import Machine
-from hotloop.optimizations.catalogue import CATALOGUE
+from hotloop.optimizations.catalogue import CONFIGURED
 
 
 def resolve(settings: Settings, machine: Machine) -> tuple[Settings, tuple[str, ...]]:
@@ -15,10 +15,13 @@ def resolve(settings: Settings, machine: Machine) -> tuple[Settings, tuple[str, 
     cannot use raises `UsageError`, except an emulated dtype, which works and is only slow: a note.
     """
     notes: list[str] = []
-    for name, optimization in CATALOGUE.items():
+    for name, optimization in CONFIGURED.items():
         values = settings.config.flat()
         key, value = optimization.key, values[optimization.key]
         if value == "auto":
+            assert (
+                optimization.choose is not None
+            )  # `auto` is a value of configured techniques alone
             choice = optimization.choose(machine, values)
             settings = settings.with_values({key: choice.value}, origin=f"detected: {choice.why}")
             if name == "compile" and not choice.value:

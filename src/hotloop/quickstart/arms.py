@@ -17,7 +17,7 @@ from hotloop.core.files import write_atomically
 from hotloop.core.settings import Settings, store_settings
 from hotloop.data.loader import Loader
 from hotloop.data.prepared import open_prepared
-from hotloop.optimizations.catalogue import CATALOGUE
+from hotloop.optimizations.catalogue import CONFIGURED
 from hotloop.quickstart.shipped import shipped
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
@@ -39,7 +39,7 @@ _SCRIPT_TAKES = frozenset(
         *("model.family", "model.context", "model.layers", "model.width", "model.heads"),
         "model.vocabulary",
         *("optimizer.learning_rate", "schedule.warmup_steps"),
-        *(optimization.key for optimization in CATALOGUE.values()),
+        *(optimization.key for optimization in CONFIGURED.values()),
     }
 )
 _LLAMA_TAKES = frozenset({"model.kv_heads", "model.hidden"})

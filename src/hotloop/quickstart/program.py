@@ -18,7 +18,7 @@ from hotloop.core.settings import Settings, load_settings
 from hotloop.data.cache import ensure_wanted
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.judge.diagnose import diagnose
-from hotloop.optimizations.catalogue import CATALOGUE, parity_class_of
+from hotloop.optimizations.catalogue import CONFIGURED, parity_class_of
 from hotloop.optimizations.resolve import resolve
 from hotloop.quickstart.arms import arms
 from hotloop.quickstart.final_training import Trained, train_and_sample
@@ -174,7 +174,7 @@ def not_applied(config: RunConfig, runs: tuple[Measurement, ...]) -> tuple[str, 
     values = config.flat()
     return tuple(
         name
-        for name, optimization in CATALOGUE.items()
+        for name, optimization in CONFIGURED.items()
         if any(
             run.census is not None
             and optimization.observed(run.census, values[optimization.key]) is False
@@ -190,7 +190,7 @@ def ledger_line(
     values = config.flat()
     used = {
         name: values[o.key]
-        for name, o in CATALOGUE.items()
+        for name, o in CONFIGURED.items()
         if values[o.key] != o.off and name not in missing
     }
     reason = "; ".join(verdict.reasons)
@@ -198,7 +198,7 @@ def ledger_line(
         reason += f"; not applied: {', '.join(missing)}"
     return TrialOutcome(
         optimization="+".join(used) or "none",
-        setting={CATALOGUE[name].key: value for name, value in used.items()},
+        setting={CONFIGURED[name].key: value for name, value in used.items()},
         outcome=verdict.outcome,
         ratio=verdict.ratio,
         ratio_low=verdict.ratio_low,

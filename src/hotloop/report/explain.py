@@ -51,11 +51,12 @@ MEANING = {
 def explain_optimization(technique: Technique) -> str:
     """What it does, how to turn it on here and in one's own source, and what can go wrong."""
     on = ", ".join(f"{technique.key}={_shown(value)}" for value in technique.settings)
+    off = f"{technique.key}={_shown(technique.off)}"
     live = technique.no_live_form and f"no: {technique.no_live_form}"
     rows = (
         ("parity", MEANING.get(technique.parity_class, technique.parity_class)),
-        ("turn on", on),
-        ("turn off", f"{technique.key}={_shown(technique.off)}"),
+        ("turn on", on if technique.key else ""),
+        ("turn off", off if technique.key else ""),
         ("answers", ", ".join(technique.answers)),
         ("on a live script", "yes" if technique.live_form is not None else live),
         ("conflicts", "; ".join(technique.conflicts)),

@@ -18,8 +18,8 @@ FINAL_LOOKS = (4, 6, 10)
 LOSS_STEPS = 60
 """Steps whose losses are compared; more where an epoch ends a little later."""
 AFTER_EPOCH = 20
-PATIENCE_S = 60.0
-"""Every process may take so long, and ten times what is expected of it."""
+PATIENCE_S, TIMES_EXPECTED = 60.0, 10
+"""Every process may take so long, and so many times what is expected of it."""
 LOSS_RUNS = 2
 """Of the command as it is."""
 AA_RUNS = 2
@@ -73,7 +73,7 @@ def plan_for(measurement: Measurement, *, steps: int | None) -> tuple[TrialPlan,
         )
     start = measurement.census.start_s if measurement.census is not None else None
     costs = Costs(start if start is not None else 10.0, median)
-    timeout = PATIENCE_S + 10 * costs.process_s(warmup + counted)
+    timeout = PATIENCE_S + TIMES_EXPECTED * costs.process_s(warmup + counted)
     return TrialPlan(warmup, counted, timeout_s=timeout, looks=LOOKS, aa_pairs=0), costs
 
 

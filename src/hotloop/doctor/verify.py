@@ -74,6 +74,7 @@ def verify(
             f"a budget of {budget_s:.0f} s is too small to try one fix and to confirm it",
             do=f"give at least --budget {math.ceil(least)}s, fewer --steps, or --no-try",
         )
+    directory.mkdir(parents=True, exist_ok=True)
     with alone_in(directory):
         ledger = _Trying(bench).all(fixes) if fixes else _ledger(bench)
         write_json(directory / LEDGER_FILE, ledger)
@@ -88,7 +89,6 @@ class _Trying:
             bench.warn(
                 f"its steps are not comparable from run to run: {self.learning.not_comparable}"
             )
-        bench.measure_noise()
 
     def all(self, fixes: Sequence[Fix]) -> Ledger:
         tried: dict[str, TriedFix] = {}

@@ -40,8 +40,8 @@ class Workbench:
     progress: Progress = silent
     warn: Callable[[str], None] = lambda text: None
     started: float = field(default_factory=time.monotonic)
-    aa_pairs: tuple[Pair, ...] = ()
     listing: Listing | None = field(init=False)
+    _noise: tuple[Pair, ...] | None = None
 
     def __post_init__(self) -> None:
         workdir = None if self.plan.in_place else self.baseline.workdir
@@ -90,8 +90,10 @@ class Workbench:
         arm = replace(arm, comparable=True)
         return self.place_of(arm.name) / f"losses-{self._digest(arm, self.loss_steps)}-{number}"
 
-    def measure_noise(self) -> None:
-        """Pairs of the command with itself, once for all fixes."""
+    def noise(self) -> tuple[Pair, ...]:
+        """Pairs of the command with itself, measured once for all fixes."""
+        if self._noise is not None:
+            return self._noise
         runs = []
         for number in range(1, AA_RUNS + 1):
             digest = self._digest(self.baseline, self.plan.num_steps)
@@ -103,7 +105,8 @@ class Workbench:
             )
             runs.append(self._run(self.baseline, place, plan, "the noise of the machine"))
         self.costs = self.costs.corrected(runs[-1])
-        self.aa_pairs = tuple(zip(runs[::2], runs[1::2], strict=True))
+        self._noise = tuple(zip(runs[::2], runs[1::2], strict=True))
+        return self._noise
 
     def compare(
         self,
@@ -139,7 +142,7 @@ class Workbench:
             parity_class=parity_class,
             parity=parity,
             # They are about the command as it is; other arms have the noise of their own runs.
-            aa_given=self.aa_pairs if baseline.name == AS_IT_IS else (),
+            aa_given=self.noise() if baseline.name == AS_IT_IS else (),
             pairs_now=pairs_now,
             cache=self.directory / TRIALS / "cache",
             has_time=has_time,

@@ -57,10 +57,15 @@ def not_faster(verdict: Verdict) -> str:
         "incomparable": "the runs cannot be compared: " + " ".join(verdict.reasons),
         "inconclusive": "inconclusive",
     }
-    why = words[verdict.outcome]
-    if verdict.outcome == "inconclusive" and verdict.minimum_detectable_effect is not None:
-        why += f" (smallest detectable effect {verdict.minimum_detectable_effect:.1%})"
-    return why
+    if verdict.outcome != "inconclusive":
+        return words[verdict.outcome]
+    # The interval may be clear of a gain where it is not clear of the edge to `regressed`.
+    if verdict.ratio_high is not None and verdict.ratio_high < 1:
+        return "slower"
+    if verdict.ratio_high is not None and verdict.ratio_high <= 1 + MIN_MARGIN:
+        return "no gain"
+    effect = verdict.minimum_detectable_effect
+    return "inconclusive" + (f" (smallest detectable effect {effect:.1%})" if effect else "")
 
 
 def tried_fix(fix: Fix, status: Status, why: str, *, verdict: Verdict | None = None) -> TriedFix:

@@ -13,7 +13,6 @@ fresh     what is left against the command as it is, measured anew: the one numb
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -208,7 +207,7 @@ def _ledger(bench: Workbench, tried: Sequence[TriedFix] = (), **rest: Any) -> Le
         fixes=tuple(tried),
         warmup_steps=bench.plan.warmup_steps,
         steps=bench.plan.steps,
-        wall_s=time.monotonic() - bench.started,
+        wall_s=bench.spent_s,
         budget_s=bench.budget_s,
         **{"kept": (), "together": None, **rest},
     )

@@ -39,7 +39,7 @@ class Workbench:
     budget_s: float | None = None
     progress: Progress = silent
     warn: Callable[[str], None] = lambda text: None
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=lambda: time.monotonic())
     listing: Listing | None = field(init=False)
     _noise: tuple[Pair, ...] | None = None
 
@@ -52,7 +52,11 @@ class Workbench:
         """Of the budget; without one there is no end."""
         if self.budget_s is None:
             return float("inf")
-        return self.budget_s - (time.monotonic() - self.started)
+        return self.budget_s - self.spent_s
+
+    @property
+    def spent_s(self) -> float:
+        return time.monotonic() - self.started
 
     @property
     def pair_s(self) -> float:
@@ -66,7 +70,8 @@ class Workbench:
         slower_start_s: of a process with the fix than of one without.
         """
         confirmation = FINAL_LOOKS[0] if reserved else 0
-        needed = (pairs + confirmation) * (self.pair_s + slower_start_s)
+        noise = AA_RUNS // 2 if self._noise is None else 0
+        needed = (pairs + noise + confirmation) * (self.pair_s + slower_start_s)
         return needed + losses * self.costs.process_s(self.loss_steps) <= self.left_s
 
     def with_fixes(self, name: str, fixes: Sequence[Fix]) -> Arm:

@@ -41,11 +41,15 @@ class Fence:
 
     def may_write(self, path: str) -> bool:
         """Within the copy, temporary files, caches, and what Python compiles for itself."""
-        path = os.path.realpath(path)
-        if any(_within(path, root) for root in self.allowed):
+        named, real = os.path.abspath(path), os.path.realpath(path)
+        if any(_within(real, root) for root in self.allowed):
             return True
-        if "__pycache__" in path or f"{os.sep}site-packages{os.sep}" in path:
+        if "__pycache__" in real or f"{os.sep}site-packages{os.sep}" in real:
             return True
+        # Caches in the home directory are often links to a larger disk.
+        return self._is_hidden(named) or self._is_hidden(real)
+
+    def _is_hidden(self, path: str) -> bool:
         return _within(path, self.home) and path[len(self.home) :].lstrip(os.sep).startswith(".")
 
     def check(self, path: Any) -> None:

@@ -113,10 +113,11 @@ def _chain() -> None:
 
 if __name__ == "sitecustomize":
     _wanted = [variable for variable in PROBES if os.environ.get(variable)]
+    _first = [variable for variable in AT_ONCE if os.environ.get(variable)]
     _command = " ".join(getattr(sys, "orig_argv", ()))
-    if _wanted and not any(helper in _command for helper in HELPERS):
-        sys.meta_path.insert(0, _AfterTorch(_wanted))
-        for _variable in AT_ONCE:
-            if os.environ.get(_variable):
-                _start(_variable)
+    if not any(helper in _command for helper in HELPERS):
+        if _wanted:
+            sys.meta_path.insert(0, _AfterTorch(_wanted))
+        for _variable in _first:
+            _start(_variable)
     _chain()

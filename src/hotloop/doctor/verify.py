@@ -255,6 +255,7 @@ def _tried(
         status=status,
         why=why,
         answers=fix.answers,
+        gain_at_most=fix.gain_at_most,
         predicted=fix.predicted,
         verdict=verdict,
         directory=place,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from hotloop.optimizations.optimization import Choice, Optimization
+from hotloop.optimizations.optimization import Choice, Optimization, leaving
 
 if TYPE_CHECKING:
     from hotloop.core.census import Census
@@ -123,6 +123,7 @@ COMPILE = Optimization(
     answers=("HL302",),
     source_form="model.compile()  # before the first step",
     live_form=_live,
+    expect=leaving("elementwise_fraction", 0.2, 0.7),
     risks=(
         "Compiling takes seconds to minutes, and again for every new shape. Dropout draws other random "
         "numbers than eager. Data-dependent Python breaks the graph into pieces that can be slower."

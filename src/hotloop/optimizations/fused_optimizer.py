@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hotloop.optimizations.optimization import Choice, Optimization
+from hotloop.optimizations.optimization import Choice, Optimization, leaving
 
 if TYPE_CHECKING:
     from hotloop.core.census import Census
@@ -93,5 +93,6 @@ FUSED_OPTIMIZER = Optimization(
     answers=("HL401",),
     source_form="torch.optim.AdamW(model.parameters(), fused=True)",
     live_form=_live,
+    expect=leaving("optimizer_fraction", 0.15, 0.5),
     risks="Refused by torch together with foreach=True, or for parameters that are not floating point.",
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hotloop.optimizations.optimization import Choice, Optimization
+from hotloop.optimizations.optimization import Choice, Optimization, leaving
 
 if TYPE_CHECKING:
     from hotloop.core.census import Census
@@ -153,6 +153,7 @@ PRECISION = Optimization(
     answers=("HL301",),
     source_form="with torch.autocast(device_type, dtype=torch.bfloat16):\n    loss = model(x, y)",
     live_form=_live,
+    expect=leaving("product_fraction", 0.4, 0.9),
     risks=(
         "fp16 overflows without its scaler, and an overflowing step is skipped. Emulated dtypes are "
         "slower than fp32. Sums over many terms lose digits: the loss stays fp32."

@@ -50,8 +50,9 @@ def expected(fix: TriedFix) -> str:
 def _ratio(verdict: Verdict) -> str:
     if verdict.ratio is None or verdict.ratio_low is None or verdict.ratio_high is None:
         return "not measured"
-    low, high = numbers.ratio(verdict.ratio_low), numbers.ratio(verdict.ratio_high)
-    return f"{numbers.ratio(verdict.ratio)} ({low} to {high}, {verdict.num_pairs} pairs)"
+    digits = numbers.ratio_digits(verdict.ratio_low, verdict.ratio_high)
+    spread = numbers.interval(verdict.ratio_low, verdict.ratio_high)
+    return f"{numbers.ratio(verdict.ratio, digits=digits)} ({spread}, {verdict.num_pairs} pairs)"
 
 
 def _tried(count: int) -> str:

@@ -61,6 +61,7 @@ class Place:
             env={
                 **os.environ,
                 "OMP_NUM_THREADS": "1",
+                "PYTHONFAULTHANDLER": "1",  # a rank that aborts says where
                 "PYTHONPATH": os.pathsep.join(path for path in paths if path),
                 "HOTLOOP_CACHE": str(self.root / "cache of two"),
             },

@@ -172,8 +172,8 @@ def test_ranks_train_on_growing_text_what_one_process_trains_on_prepared_text(
     ]
     (place.root / "jobs.json").write_text(json.dumps(jobs))
     child = place.torchrun(str(PROGRAM), str(place.root / "jobs.json"))
-    said_by_torchrun = child.communicate(timeout=240)
-    assert child.returncode == 0, said_by_torchrun
+    _, err = child.communicate(timeout=240)
+    assert child.returncode == 0, err
     for rank in (0, 1):
         codes = json.loads((place.root / f"codes-{rank}.json").read_text())
         assert codes == [0, 0], (place.root / f"said-{codes.index(0)}-{rank}.txt").read_text()

@@ -12,7 +12,7 @@ SCORECARD_SCHEMA = "hotloop.scorecard/1"
 LEDGER_FILE = "ledger.json"
 
 Status = Literal["kept", "rejected", "what_if", "not_applied", "failed", "not_tried"]
-"""`what_if`: measured to show what something costs, and never kept."""
+"""`what_if`: measured to show what something costs, and never kept. `not_tried` may have been begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,11 @@ class TriedFix:
     predicted: Interval | None = None
     """The ratio that was expected before anything was tried; `None` where that is not known."""
     verdict: Verdict | None = None
+    """It alone against the command as it is. Chosen by it, so `together` counts, not this."""
+    added: Verdict | None = None
+    """It on top of the better ones, against those without it; `None` for the best, or where not tried."""
+    details: str = ""
+    """The last lines of a trial that failed."""
     directory: str | None = None
     """Its trials, within the run directory."""
 
@@ -43,12 +48,15 @@ class Ledger:
     command: tuple[str, ...]
     fixes: tuple[TriedFix, ...]
     kept: tuple[str, ...]
+    """In the order in which they were put together. Empty unless fresh pairs confirm them together."""
     together: Verdict | None
     """Of fresh pairs: the one number to believe."""
     warmup_steps: int
     steps: int
     wall_s: float
     budget_s: float | None
+    not_comparable: str | None = None
+    """Why losses of two runs cannot be compared; `None`: they can, or no fix was tried."""
     schema: str = LEDGER_SCHEMA
 
 

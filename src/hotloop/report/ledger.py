@@ -27,7 +27,11 @@ def render_ledger(ledger: Ledger) -> str:
     """The answer, and a line for each fix."""
     width = max((len(fix.name) for fix in ledger.fixes), default=0)
     lines = [ledger_answer(ledger), ""] if ledger.fixes else [ledger_answer(ledger)]
-    lines += [_line(fix, width) for fix in ledger.fixes]
+    for fix in ledger.fixes:
+        lines.append(_line(fix, width))
+        lines += [f"      {line.strip()}" for line in fix.details.splitlines()]
+    if ledger.not_comparable is not None:
+        lines.append(f"  its steps are not comparable from run to run: {ledger.not_comparable}")
     if ledger.fixes:
         lines.append(f"  {_how(ledger)}")
     return "\n".join(lines)

@@ -67,6 +67,26 @@ def plan_for(measurement: Measurement, *, steps: int | None) -> tuple[TrialPlan,
     )
 
 
+def plan_that_shows(
+    plan: TrialPlan, fixes: Sequence[Fix], measurement: Measurement
+) -> TrialPlan | None:
+    """With a warm-up after which the effect of every fix shows; `None` where the run is too short for it."""
+    census = measurement.census
+    needed = [
+        fix.technique.warmup_for(census)
+        for fix in fixes
+        if fix.technique.warmup_for is not None and census is not None
+    ]
+    warmup = max([plan.warmup_steps, *needed])
+    counted = min(plan.steps, len(measurement.records) - warmup)
+    if counted < min(plan.steps, STEPS[0] // 2):
+        return None
+    more = (warmup - plan.warmup_steps) / plan.num_steps
+    return replace(
+        plan, warmup_steps=warmup, steps=counted, timeout_s=plan.timeout_s * (1 + max(more, 0.0))
+    )
+
+
 def verify(
     command: Sequence[str],
     fixes: Sequence[Fix],
@@ -107,11 +127,18 @@ def verify(
         if left is not None and left < 2 * least:
             tried.append(_tried(fix, "not_tried", "the budget was spent"))
             continue
-        tried.append(_try(baseline, fix, plan, directory, progress, warn))
+        longer = plan_that_shows(plan, [fix], measurement)
+        if longer is None:
+            tried.append(_tried(fix, "not_tried", "the run ends before its effect could show"))
+            continue
+        tried.append(_try(baseline, fix, longer, directory, progress, warn))
     kept = [entry for entry in tried if entry.status == "kept"]
     together: Verdict | None = None
     if kept:
-        together = _together(baseline, kept, plan, directory, progress, warn)
+        names = {entry.name for entry in kept}
+        longer = plan_that_shows(plan, [fix for fix in fixes if fix.name in names], measurement)
+        assert longer is not None
+        together = _together(baseline, kept, longer, directory, progress, warn)
     ledger = Ledger(
         command=tuple(command),
         fixes=tuple(tried),

@@ -13,6 +13,8 @@ from hotloop.optimizations.fused_optimizer import FUSED_OPTIMIZER
 from hotloop.optimizations.gelu import GELU
 from hotloop.optimizations.gradient_compression import GRADIENT_COMPRESSION
 from hotloop.optimizations.host_memory import HOST_MEMORY
+from hotloop.optimizations.item_cache import ITEM_CACHE
+from hotloop.optimizations.loader_workers import LOADER_WORKERS
 from hotloop.optimizations.optimization import Optimization
 from hotloop.optimizations.precision import PRECISION
 
@@ -21,6 +23,8 @@ CATALOGUE: dict[str, Optimization] = {
     for optimization in (
         *(PRECISION, COMPILE, ATTENTION, GELU, FUSED_OPTIMIZER, CLIPPING, HOST_MEMORY),
         GRADIENT_COMPRESSION,
+        LOADER_WORKERS,
+        ITEM_CACHE,
     )
 }
 """In the order in which `auto` is resolved: a later one may look at an earlier one's value."""

@@ -59,6 +59,8 @@ class Optimization:
     """Why there is no live form."""
     values_for: Callable[[Census], tuple[Any, ...]] | None = None
     """Values worth trying on a foreign script that was seen so, none where it cannot help; `None`: `settings`."""
+    warmup_for: Callable[[Census], int] | None = None
+    """Steps of a run before its effect can show, such as those of an epoch; `None`: it shows at once."""
     what_if: bool = False
     """Its live form shows what something costs, and must not be kept: it leaves out what the user asked for."""
     conflicts: tuple[str, ...] = ()

@@ -19,6 +19,8 @@ from hotloop.optimizations.gc_schedule import GC_SCHEDULE
 from hotloop.optimizations.gelu import GELU
 from hotloop.optimizations.gradient_compression import GRADIENT_COMPRESSION
 from hotloop.optimizations.host_memory import HOST_MEMORY
+from hotloop.optimizations.item_cache import ITEM_CACHE
+from hotloop.optimizations.loader_workers import LOADER_WORKERS
 from hotloop.optimizations.optimization import Optimization
 from hotloop.optimizations.precision import PRECISION
 from hotloop.optimizations.sdpa_backend import SDPA_BACKEND
@@ -31,6 +33,7 @@ CATALOGUE: dict[str, Optimization] = {
         GRADIENT_COMPRESSION,
         *(GC_SCHEDULE, THREADS, CHANNELS_LAST, CUDNN_BENCHMARK, SDPA_BACKEND),
         *(FEWER_LOGS, DEFERRED_READS, CHECKPOINTING),
+        *(LOADER_WORKERS, ITEM_CACHE),
     )
 }
 """In the order in which `auto` is resolved: a later one may look at an earlier one's value."""

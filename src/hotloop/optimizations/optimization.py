@@ -80,6 +80,8 @@ class Optimization:
     expect: Expect | None = None
     """The least and the most ratio to expect of a value, given the evidence of a finding that asks for
     it: what the scorecard compares with what was verified. `None` where the evidence does not tell."""
+    warmup_for: Callable[[Census], int] | None = None
+    """Steps of a run before its effect can show, such as those of an epoch; `None`: it shows at once."""
     what_if: bool = False
     """Its live form shows what something costs, and must not be kept: it leaves out what the user asked for."""
     conflicts: tuple[str, ...] = ()

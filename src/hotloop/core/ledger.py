@@ -31,6 +31,10 @@ class TriedFix:
     verdict: Verdict | None = None
     directory: str | None = None
     """Its trials, within the run directory."""
+    patch: Literal["edited", "words"] | None = None
+    """Of a kept one, once a patch was asked for: part of the diff, or only said in words."""
+    patch_text: str | None = None
+    """The places that the diff edits; or what to write where, and why it is not in the diff."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,4 +50,6 @@ class Ledger:
     steps: int
     wall_s: float
     budget_s: float | None
+    diff: str | None = None
+    """The file that the patch was written to."""
     schema: str = LEDGER_SCHEMA

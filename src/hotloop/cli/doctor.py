@@ -59,6 +59,11 @@ class _Seconds(click.ParamType[float]):
     metavar="N",
     help="End the command after N counted steps, without its own ending.",
 )
+@click.option(
+    "--diff",
+    metavar="FILE",
+    help="Write a patch with the fixes that were kept, for `git apply` or `patch -p1`, here.",
+)
 @click.option("--json", "json_file", metavar="FILE", help="Write the diagnosis here.")
 @click.option(
     "--level",
@@ -78,6 +83,7 @@ def doctor(
     in_place: bool,
     out: Path | None,
     steps: int | None,
+    diff: str | None,
     json_file: str | None,
     level: float | None,
     scorecard: bool,
@@ -98,6 +104,8 @@ def doctor(
         show_scorecard(command, json_file)
         return
     _refuse(no_try, budget, only, in_place, json_file)
+    if diff is not None:
+        _refuse_diff(diff, no_try)
     from hotloop.cli.output import write_object
     from hotloop.cli.report import page_of, text_of
     from hotloop.cli.run_directory import read_run
@@ -128,6 +136,8 @@ def doctor(
                 warn=_say,
             )
         click.echo(f"\n{render_ledger(ledger)}", err=True)
+        if diff is not None:
+            ledger = _write_patch(examined, ledger, Path(diff))
         found = replace(found, ledger=ledger)
         write_html(examined.directory / "report.html", page_of(found))
     if json_file is not None:
@@ -149,6 +159,33 @@ def object_of(examined: Examined, found: Found, ledger: Ledger | None = None) ->
         "notes": list(found.notes),
         "ledger": None if ledger is None else to_plain(ledger),
     }
+
+
+def _refuse_diff(diff: str, no_try: bool) -> None:
+    """Before anything runs."""
+    if no_try:
+        raise UsageError("--diff has no effect with --no-try", do="leave one of them out")
+    if diff == "-":
+        raise UsageError(
+            "`--diff -` would mix with what the command itself prints", do="name a file for it"
+        )
+    from hotloop.doctor.patch.write import refuse_target
+
+    refuse_target(Path(diff))
+
+
+def _write_patch(examined: Examined, ledger: Ledger, target: Path) -> Ledger:
+    from hotloop.doctor.patch.write import write_patch
+    from hotloop.report.patch import render_patch
+
+    ledger = write_patch(
+        ledger,
+        directory=examined.directory,
+        workdir=Path(examined.run.workdir),
+        target=target,
+    )
+    click.echo(f"\n{render_patch(ledger)}", err=True)
+    return ledger
 
 
 def _refuse(

@@ -39,6 +39,10 @@ class TriedFix:
     """The last lines of a trial that failed."""
     directory: str | None = None
     """Its trials, within the run directory."""
+    patch: Literal["edited", "words"] | None = None
+    """Of a kept one, once a patch was asked for: part of the diff, or only said in words."""
+    patch_text: str | None = None
+    """The places that the diff edits; or what to write where, and why it is not in the diff."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,8 @@ class Ledger:
     budget_s: float | None
     not_comparable: str | None = None
     """Why losses of two runs cannot be compared; `None`: they can, or no fix was tried."""
+    diff: str | None = None
+    """The file that the patch was written to."""
     schema: str = LEDGER_SCHEMA
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from hotloop.core.census import Census
     from hotloop.core.judgement import ParityClass
     from hotloop.hardware.machine import Machine
+    from hotloop.optimizations.source_edit import SourceEdit
 
 Expect = Callable[[Mapping[str, Any], Any], "tuple[float, float] | None"]
 
@@ -71,6 +72,9 @@ class Optimization:
     """Codes of the findings that it is a remedy for."""
     source_form: str = ""
     """How a user would write it into their own source."""
+    source_edit: Callable[[Any, Mapping[str, Any]], SourceEdit | str] | None = None
+    """For the doctor's patch: called with the value and what the live form said of the place where it took
+    effect; a string says why it cannot be edited there. `None`: only `source_form` can be shown."""
     live_form: Callable[..., Any] | None = None
     """Applied to a live foreign process: called with the value and a `live.Report`."""
     no_live_form: str = ""

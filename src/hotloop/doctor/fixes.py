@@ -27,6 +27,8 @@ class Fix:
     """The largest of those findings."""
     predicted: Interval | None = None
     """The ratio that is expected of it, from the evidence of those findings."""
+    warmup_steps: int = 0
+    """Steps before its effect can show; 0: it shows at once."""
 
     @property
     def name(self) -> str:
@@ -68,6 +70,7 @@ def fixes_for(
         value = next((v for v in values if _can_be(technique, v, machine)), None)
         if value is None:
             continue
+        warmup_for = technique.warmup_for
         found.append(
             Fix(
                 technique,
@@ -75,6 +78,7 @@ def fixes_for(
                 tuple(each.code for each in asking),
                 max((each.gain_at_most for each in asking), default=None),
                 expected(technique, value, asking),
+                warmup_for(census) if warmup_for is not None and census is not None else 0,
             )
         )
     return tuple(sorted(found, key=lambda fix: -(fix.gain_at_most or 1.0)))

@@ -44,12 +44,19 @@ class Learning:
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
+        self._known: dict[frozenset[str], Learned] = {}
         self._baseline = [self._run_as_it_is(number) for number in range(1, LOSS_RUNS + 1)]
         bench.costs = bench.costs.corrected(self._baseline[-1])
         self.not_comparable = why_not_repeatable(*(run.records for run in self._baseline))
 
     def of(self, name: str, fixes: Sequence[Fix]) -> Learned:
-        """Of a run with these fixes. Raises `CommandFailed` where it fails, `WritesOutside`."""
+        """Of one run with these fixes, whatever it is called. Raises `CommandFailed`, `WritesOutside`."""
+        names = frozenset(fix.name for fix in fixes)
+        if names not in self._known:
+            self._known[names] = self._run(name, fixes)
+        return self._known[names]
+
+    def _run(self, name: str, fixes: Sequence[Fix]) -> Learned:
         bench, arm = self._bench, self._bench.with_fixes(name, fixes)
         try:
             measurement, place = bench.losses_of(arm)

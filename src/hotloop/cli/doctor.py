@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,11 +59,21 @@ class _Seconds(click.ParamType[float]):
     metavar="N",
     help="End the command after N counted steps, without its own ending.",
 )
+@click.option(
+    "--diff",
+    metavar="FILE",
+    help="Write a patch with the fixes that were kept, for `git apply` or `patch -p1`, here.",
+)
 @click.option("--json", "json_file", metavar="FILE", help="Write the diagnosis here.")
 @click.option(
     "--level",
     type=click.FloatRange(min=1, min_open=True),
     help="Exit with 1 if a finding could gain this much, e.g. 1.05.",
+)
+@click.option(
+    "--scorecard",
+    is_flag=True,
+    help="Run nothing: say how well gains were predicted, in the run directories given [default: runs].",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def doctor(
@@ -72,8 +83,10 @@ def doctor(
     in_place: bool,
     out: Path | None,
     steps: int | None,
+    diff: str | None,
     json_file: str | None,
     level: float | None,
+    scorecard: bool,
     command: tuple[str, ...],
 ) -> None:
     """Run a training command as it is, say what holds it back, and try what may help.
@@ -85,7 +98,14 @@ def doctor(
     Then each fix that has a live form and answers a finding is tried: copies of the working directory, the
     command as it is and with the fix in turns, in fresh processes, until the difference is known.
     """
+    if scorecard:
+        from hotloop.cli.scorecard import show_scorecard
+
+        show_scorecard(command, json_file)
+        return
     _refuse(no_try, budget, only, in_place, json_file)
+    if diff is not None:
+        _refuse_diff(diff, no_try)
     from hotloop.cli.output import write_object
     from hotloop.cli.report import page_of, text_of
     from hotloop.cli.run_directory import read_run
@@ -123,6 +143,10 @@ def doctor(
                 warn=_say,
             )
         click.echo(f"\n{render_ledger(ledger)}", err=True)
+        if diff is not None:
+            ledger = _write_patch(examined, ledger, Path(diff))
+        found = replace(found, ledger=ledger)
+        write_html(examined.directory / "report.html", page_of(found))
     if json_file is not None:
         write_object(object_of(examined, found, ledger), json_file)
     raise click.exceptions.Exit(exit_code(examined, level=level))
@@ -142,6 +166,33 @@ def object_of(examined: Examined, found: Found, ledger: Ledger | None = None) ->
         "notes": list(found.notes),
         "ledger": None if ledger is None else to_plain(ledger),
     }
+
+
+def _refuse_diff(diff: str, no_try: bool) -> None:
+    """Before anything runs."""
+    if no_try:
+        raise UsageError("--diff has no effect with --no-try", do="leave one of them out")
+    if diff == "-":
+        raise UsageError(
+            "`--diff -` would mix with what the command itself prints", do="name a file for it"
+        )
+    from hotloop.doctor.patch.write import refuse_target
+
+    refuse_target(Path(diff))
+
+
+def _write_patch(examined: Examined, ledger: Ledger, target: Path) -> Ledger:
+    from hotloop.doctor.patch.write import write_patch
+    from hotloop.report.patch import render_patch
+
+    ledger = write_patch(
+        ledger,
+        directory=examined.directory,
+        workdir=Path(examined.run.workdir),
+        target=target,
+    )
+    click.echo(f"\n{render_patch(ledger)}", err=True)
+    return ledger
 
 
 def _refuse(

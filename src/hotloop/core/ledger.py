@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hotloop.core.judgement import Verdict
+from hotloop.core.judgement import Interval, Verdict
 
 LEDGER_SCHEMA = "hotloop.ledger/1"
+SCORECARD_SCHEMA = "hotloop.scorecard/1"
 LEDGER_FILE = "ledger.json"
 
 Status = Literal["kept", "rejected", "what_if", "not_applied", "failed", "not_tried"]
@@ -26,8 +27,10 @@ class TriedFix:
     """Of the status, in a sentence."""
     answers: tuple[str, ...] = ()
     """Codes of the findings it was tried for."""
-    predicted: float | None = None
-    """`gain_at_most` of the finding, a ratio; `None` where no finding said any."""
+    gain_at_most: float | None = None
+    """Of the finding, a ratio; `None` where no finding said any."""
+    predicted: Interval | None = None
+    """The ratio that was expected before anything was tried; `None` where that is not known."""
     verdict: Verdict | None = None
     """It alone against the command as it is. Chosen by it, so `together` counts, not this."""
     added: Verdict | None = None
@@ -36,6 +39,10 @@ class TriedFix:
     """The last lines of a trial that failed."""
     directory: str | None = None
     """Its trials, within the run directory."""
+    patch: Literal["edited", "words"] | None = None
+    """Of a kept one, once a patch was asked for: part of the diff, or only said in words."""
+    patch_text: str | None = None
+    """The places that the diff edits; or what to write where, and why it is not in the diff."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,4 +61,39 @@ class Ledger:
     budget_s: float | None
     not_comparable: str | None = None
     """Why losses of two runs cannot be compared; `None`: they can, or no fix was tried."""
+    diff: str | None = None
+    """The file that the patch was written to."""
     schema: str = LEDGER_SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What was expected of a fix, and what was measured. All are ratios."""
+
+    run: str
+    name: str
+    status: Status
+    predicted: Interval
+    verified: float
+    verified_low: float | None
+    verified_high: float | None
+    inside: bool
+    """The verified ratio lies in the predicted interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scorecard:
+    """Predictions of many trials against what came of them; see `judge.scorecard`."""
+
+    num_runs: int
+    num_trials: int
+    num_kept: int
+    num_predicted: int
+    """Kept fixes with a prediction: what the medians are of."""
+    coverage: float | None
+    width: float | None
+    gain: float | None
+    error: float | None
+    predictions: tuple[Prediction, ...]
+    """Of fixes that were not kept as well."""
+    schema: str = SCORECARD_SCHEMA

@@ -76,6 +76,7 @@ def tried_fix(fix: Fix, status: Status, why: str, *, verdict: Verdict | None = N
         status=status,
         why=why,
         answers=fix.answers,
+        gain_at_most=fix.gain_at_most,
         predicted=fix.predicted,
         verdict=verdict,
         directory=f"{TRIALS}/{fix.name}" if verdict is not None else None,

@@ -83,6 +83,7 @@ def _added(
         result = bench.compare(
             bench.with_fixes("without", stacked),
             bench.with_fixes(arm_name, (*stacked, fix)),
+            fixes=(*stacked, fix),
             place=_short(place),
             looks=LOOKS,
             parity_class=parity_of_live(names),
@@ -117,6 +118,7 @@ def _confirmed(
         result = bench.compare(
             bench.baseline,
             bench.with_fixes("together", stacked),
+            fixes=stacked,
             place="together",
             looks=FINAL_LOOKS,
             parity_class=parity_of_live(names),

@@ -12,6 +12,7 @@ from hotloop.trial.plan import TrialPlan
 COUNTED_S = 6.0
 """Seconds of counted steps in one process, about."""
 STEPS = (20, 300)
+LEAST_STEPS = STEPS[0] // 2
 LOOKS = (4, 6)
 """For one fix; what is kept is measured again."""
 FINAL_LOOKS = (4, 6, 10)
@@ -65,10 +66,10 @@ def plan_for(measurement: Measurement, *, steps: int | None) -> tuple[TrialPlan,
     warmup = max(min(len(measurement.records) - len(records), total // 3), 3)
     wanted = steps or min(max(int(COUNTED_S / max(median, 1e-6)), STEPS[0]), STEPS[1])
     counted = min(wanted, total - warmup)
-    if counted < STEPS[0] // 2 or total < MIN_STEPS:
+    if counted < LEAST_STEPS or total < MIN_STEPS:
         raise UsageError(
             f"it makes {total} steps: too few to compare one way of running it with another "
-            f"(at least {max(MIN_STEPS, warmup + STEPS[0] // 2)})",
+            f"(at least {max(MIN_STEPS, warmup + LEAST_STEPS)})",
             do="let it train for longer, or ask for the diagnosis alone with --no-try",
         )
     start = measurement.census.start_s if measurement.census is not None else None

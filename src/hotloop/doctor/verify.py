@@ -63,6 +63,7 @@ def verify(
         costs,
         directory,
         loss_steps(measurement),
+        len(measurement.records),
         budget_s=budget_s,
         progress=progress,
         warn=warn,
@@ -114,7 +115,11 @@ class _Trying:
     def _learns(self, fix: Fix) -> Learned | TriedFix:
         """What its losses say, or why it need not be timed."""
         bench = self.bench
-        if not bench.fits(LOOKS[0], losses=1):
+        plan = bench.plan_for([fix])
+        if plan is None:
+            why = f"its effect shows after {fix.warmup_steps} steps, and the run was seen to make {bench.num_steps}"
+            return tried_fix(fix, "not_tried", why)
+        if not bench.fits(LOOKS[0], losses=1, plan=plan):
             return tried_fix(fix, "not_tried", "the budget was spent")
         try:
             learned = self.learning.of(fix.name, [fix])
@@ -181,6 +186,7 @@ class _Trying:
         return bench.compare(
             bench.baseline,
             bench.with_fixes(fix.name, [fix]),
+            fixes=[fix],
             place=fix.name,
             looks=LOOKS,
             parity_class=parity_of_live([fix.name]),

@@ -15,7 +15,7 @@ from hotloop.core.judgement import Parity, ParityClass
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.progress import Progress, silent
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.trial_costs import AA_RUNS, FINAL_LOOKS, Costs
+from hotloop.doctor.trial_costs import AA_RUNS, FINAL_LOOKS, LEAST_STEPS, Costs
 from hotloop.trial.arm import Arm
 from hotloop.trial.isolation import Listing, list_workdir
 from hotloop.trial.plan import TrialPlan
@@ -36,6 +36,8 @@ class Workbench:
     directory: Path
     """The doctor's; trials go into `trials/`."""
     loss_steps: int
+    num_steps: int
+    """Of the command, as far as it was seen to make any."""
     budget_s: float | None = None
     progress: Progress = silent
     warn: Callable[[str], None] = lambda text: None
@@ -58,20 +60,33 @@ class Workbench:
     def spent_s(self) -> float:
         return time.monotonic() - self.started
 
-    @property
-    def pair_s(self) -> float:
-        return self.costs.pair_s(self.plan)
+    def plan_for(self, fixes: Sequence[Fix]) -> TrialPlan | None:
+        """With a warm-up after which all of them show; `None` where the run is too short for that."""
+        warmup = max([self.plan.warmup_steps, *(fix.warmup_steps for fix in fixes)])
+        counted = min(self.plan.steps, self.num_steps - warmup)
+        if counted < min(self.plan.steps, LEAST_STEPS):
+            return None
+        longer = replace(self.plan, warmup_steps=warmup, steps=counted)
+        more = self.costs.process_s(longer.num_steps) / self.costs.process_s(self.plan.num_steps)
+        return replace(longer, timeout_s=self.plan.timeout_s * max(more, 1.0))
 
     def fits(
-        self, pairs: int, *, losses: int = 0, slower_start_s: float = 0.0, reserved: bool = True
+        self,
+        pairs: int,
+        *,
+        losses: int = 0,
+        slower_start_s: float = 0.0,
+        reserved: bool = True,
+        plan: TrialPlan | None = None,
     ) -> bool:
         """Whether so much may be begun, the confirmation on fresh pairs reserved.
 
-        slower_start_s: of a process with the fix than of one without.
+        slower_start_s: of a process with the fix than of one without. plan: of its pairs, where it is another.
         """
         confirmation = FINAL_LOOKS[0] if reserved else 0
         noise = AA_RUNS // 2 if self._noise is None else 0
-        needed = (pairs + noise + confirmation) * (self.pair_s + slower_start_s)
+        pair_s = self.costs.pair_s(plan or self.plan)
+        needed = (pairs + noise + confirmation) * (pair_s + slower_start_s)
         return needed + losses * self.costs.process_s(self.loss_steps) <= self.left_s
 
     def with_fixes(self, name: str, fixes: Sequence[Fix]) -> Arm:
@@ -88,7 +103,9 @@ class Workbench:
         arm = replace(arm, comparable=True)
         place = self.losses_place(arm, number)
         what = f"the losses of `{arm.name}`"
-        return self._run(arm, place, Plan(0, self.loss_steps, self._timeout_s), what), place
+        return self._run(
+            arm, place, Plan(0, self.loss_steps, self._timeout_of(self.plan)), what
+        ), place
 
     def losses_place(self, arm: Arm, number: int = 1) -> Path:
         """Named by all that decides them: a run of something else is never taken for it."""
@@ -104,7 +121,7 @@ class Workbench:
             digest = self._digest(self.baseline, self.plan.num_steps)
             place = self.place_of(AS_IT_IS) / f"noise-{digest}-{number}"
             plan = Plan(
-                *(self.plan.warmup_steps, self.plan.steps, self._timeout_s),
+                *(self.plan.warmup_steps, self.plan.steps, self._timeout_of(self.plan)),
                 pair=(number + 1) // 2,
                 position=(number - 1) % 2,
             )
@@ -118,6 +135,7 @@ class Workbench:
         baseline: Arm,
         candidate: Arm,
         *,
+        fixes: Sequence[Fix],
         place: str,
         looks: Sequence[int],
         parity_class: ParityClass,
@@ -126,18 +144,23 @@ class Workbench:
         slower_start_s: float = 0.0,
         reserved: bool = True,
     ) -> SessionResult:
-        """Interleaved pairs of `candidate` with `baseline`; raises what `compare_arms` raises."""
+        """Interleaved pairs of `candidate` with `baseline`; raises what `compare_arms` raises.
+
+        fixes: those of the candidate, which `plan_for` has a plan for.
+        """
+        shown = self.plan_for(fixes)
+        assert shown is not None
         plan = replace(
-            self.plan,
+            shown,
             looks=tuple(looks),
             # Another order for each comparison, the same one when it is continued.
             seed=crc32(place.encode()),
-            timeout_s=self._timeout_s,
+            timeout_s=self._timeout_of(shown),
         )
 
         def has_time() -> bool:
             pairs = looks[1] - looks[0]
-            return self.fits(pairs, slower_start_s=slower_start_s, reserved=reserved)
+            return self.fits(pairs, slower_start_s=slower_start_s, reserved=reserved, plan=shown)
 
         result = compare_arms(
             baseline,
@@ -157,11 +180,10 @@ class Workbench:
             self.costs = self.costs.corrected(result.pairs[-1][0])
         return result
 
-    @property
-    def _timeout_s(self) -> float:
+    def _timeout_of(self, plan: TrialPlan) -> float:
         """No process may take much more than what is left, however patient the plan is."""
-        expected = 2 * self.costs.process_s(self.plan.num_steps)
-        return min(self.plan.timeout_s, max(self.left_s, expected, 10.0))
+        expected = 2 * self.costs.process_s(plan.num_steps)
+        return min(plan.timeout_s, max(self.left_s, expected, 10.0))
 
     def _run(self, arm: Arm, place: Path, plan: Plan, what: str) -> Measurement:
         if not is_finished(place):

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from hotloop.optimizations.optimization import Choice, Optimization
+from hotloop.optimizations.optimization import Choice, Optimization, leaving
+from hotloop.optimizations.source_edit import BeforeLoop, SourceEdit
 
 if TYPE_CHECKING:
     from hotloop.core.census import Census
@@ -80,7 +81,7 @@ def _compile_call(module: nn.Module) -> None:
     """
     import torch
 
-    if not type(module).__module__.startswith("torch."):
+    if not _of_torch(module):
         module.compile()
         return
 
@@ -88,6 +89,20 @@ def _compile_call(module: nn.Module) -> None:
         return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     module._compiled_call_impl = torch.compile(called)
+
+
+def _of_torch(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.")
+
+
+def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
+    if facts.get("of_torch"):
+        return (
+            "`model.compile()` does nothing for a class of torch's own; write `model = torch.compile(model)` "
+            "before the first step (the names in its state_dict then begin with `_orig_mod.`), or make it "
+            "part of a class of your own"
+        )
+    return BeforeLoop("{model}.compile()")
 
 
 def _live(value: Any, report: Report) -> None:
@@ -104,7 +119,7 @@ def _live(value: Any, report: Report) -> None:
                 report.refused(f"{name}: the script compiles it")
             else:
                 _compile_call(module)
-                report.applied(name)
+                report.applied(name, of_torch=_of_torch(module))
         return call(*args, **kwargs)
 
     around_training_calls(around)
@@ -122,7 +137,9 @@ COMPILE = Optimization(
     observed=_observed,
     answers=("HL302",),
     source_form="model.compile()  # before the first step",
+    source_edit=_source_edit,
     live_form=_live,
+    expect=leaving("elementwise_fraction", 0.2, 0.7),
     risks=(
         "Compiling takes seconds to minutes, and again for every new shape. Dropout draws other random "
         "numbers than eager. Data-dependent Python breaks the graph into pieces that can be slower."

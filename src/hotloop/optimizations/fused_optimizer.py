@@ -6,7 +6,8 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hotloop.optimizations.optimization import Choice, Optimization
+from hotloop.optimizations.optimization import Choice, Optimization, leaving
+from hotloop.optimizations.source_edit import Keywords, SourceEdit
 
 if TYPE_CHECKING:
     from hotloop.core.census import Census
@@ -68,6 +69,10 @@ def _fusing(original: Any, report: Report, being_made: set[int]) -> Any:
     return made
 
 
+def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
+    return Keywords("torch.optim", ("Adam", "AdamW", "SGD", "Adagrad"), {"fused": "True"})
+
+
 def _listed(params: Any) -> Any:
     """The same, where generators could be read only once."""
     import torch
@@ -92,6 +97,8 @@ FUSED_OPTIMIZER = Optimization(
     observed=_observed,
     answers=("HL401",),
     source_form="torch.optim.AdamW(model.parameters(), fused=True)",
+    source_edit=_source_edit,
     live_form=_live,
+    expect=leaving("optimizer_fraction", 0.15, 0.5),
     risks="Refused by torch together with foreach=True, or for parameters that are not floating point.",
 )

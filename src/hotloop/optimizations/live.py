@@ -1,8 +1,8 @@
 """Techniques in somebody else's process: put there right after it has imported torch.
 
 Runs inside the foreign interpreter: standard library and torch alone. Each technique writes a line to
-`fixes.jsonl` whenever it takes effect, or when it cannot and why. What a process never wrote was not
-applied there.
+`fixes.jsonl` whenever it takes effect, or when it cannot and why, and at which place of the user's own
+code that was: the patch is made of it. What a process never wrote was not applied there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hotloop.optimizations.own_frames import OwnFrames
 
 DIRECTORY_VARIABLE = "HOTLOOP_FIXES"
 """Names the directory that `fixes.jsonl` goes to."""
@@ -22,24 +25,37 @@ APPLIED_FILE = "fixes.jsonl"
 class Report:
     """What became of one technique in this process."""
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: Path, name: str, frames: OwnFrames | None = None) -> None:
         self._path = path
         self._name = name
-        self._said: set[tuple[bool, str]] = set()
+        self._frames = frames
+        self._said: set[Any] = set()
 
-    def applied(self, where: str) -> None:
-        """It took effect on `where`."""
-        self._say(True, where)
+    def applied(self, where: str, **facts: Any) -> None:
+        """It took effect on `where`, called from the place where this is called.
+
+        facts: what the technique's `source_edit` needs to know of it; ready for JSON.
+        """
+        self._say(True, where, facts)
 
     def refused(self, why: str) -> None:
         """It could not; the script goes on as it is."""
-        self._say(False, why)
+        self._say(False, why, {})
 
-    def _say(self, applied: bool, what: str) -> None:
-        if (applied, what) in self._said:
+    def called_from(self) -> Any:
+        """What tells one caller of the live form from another; cheap enough for every step."""
+        return self._frames.called_from() if self._frames is not None else None
+
+    def _say(self, applied: bool, what: str, facts: dict[str, Any]) -> None:
+        key = (applied, what, self.called_from(), json.dumps(facts, sort_keys=True))
+        if key in self._said:
             return
-        self._said.add((applied, what))
+        self._said.add(key)
         line = {"fix": self._name, "applied": applied, "what": what, "process": os.getpid()}
+        if facts:
+            line["facts"] = facts
+        if self._frames is not None:
+            line["site"] = self._frames.site()
         try:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
@@ -51,8 +67,14 @@ def install(directory: Path, settings: dict[str, Any]) -> None:
     """Put the live forms of these techniques into this process."""
     from hotloop.optimizations.catalogue import CATALOGUE
 
+    try:
+        from hotloop.optimizations.own_frames import OwnFrames
+
+        frames = OwnFrames()
+    except Exception:  # noqa: BLE001 - places are for the patch alone
+        frames = None
     for name, value in settings.items():
-        report = Report(directory / APPLIED_FILE, name)
+        report = Report(directory / APPLIED_FILE, name, frames)
         try:
             live_form = CATALOGUE[name].live_form
             if live_form is None:

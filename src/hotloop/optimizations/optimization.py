@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from hotloop.core.census import Census
     from hotloop.core.judgement import ParityClass
     from hotloop.hardware.machine import Machine
+    from hotloop.optimizations.source_edit import SourceEdit
+
+Expect = Callable[[Mapping[str, Any], Any], "tuple[float, float] | None"]
 
 Setting = Mapping[str, Any]
 """Dotted config keys and their values; also what a trial of the technique is named by."""
@@ -21,6 +24,22 @@ class Choice:
 
     value: Any
     why: str
+
+
+def leaving(evidence: str, least: float, most: float) -> Expect:
+    """What to expect of a technique that leaves, of the share of a step which `evidence` names, between
+    `least` and `most` of its time.
+
+        ratio = 1 / (1 - share (1 - left))        (Amdahl)
+    """
+
+    def expect(found: Mapping[str, Any], value: Any) -> tuple[float, float] | None:
+        share = found.get(evidence)
+        if not isinstance(share, float) or not 0 < share < 1:
+            return None
+        return 1 / (1 - share * (1 - most)), 1 / (1 - share * (1 - least))
+
+    return expect
 
 
 def _always(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
@@ -53,12 +72,20 @@ class Optimization:
     """Codes of the findings that it is a remedy for."""
     source_form: str = ""
     """How a user would write it into their own source."""
+    source_edit: Callable[[Any, Mapping[str, Any]], SourceEdit | str] | None = None
+    """For the doctor's patch: called with the value and what the live form said of the place where it took
+    effect; a string says why it cannot be edited there. `None`: only `source_form` can be shown."""
     live_form: Callable[..., Any] | None = None
     """Applied to a live foreign process: called with the value and a `live.Report`."""
     no_live_form: str = ""
     """Why there is no live form."""
     values_for: Callable[[Census], tuple[Any, ...]] | None = None
     """Values worth trying on a foreign script that was seen so, none where it cannot help; `None`: `settings`."""
+    expect: Expect | None = None
+    """The least and the most ratio to expect of a value, given the evidence of a finding that asks for
+    it: what the scorecard compares with what was verified. `None` where the evidence does not tell."""
+    warmup_for: Callable[[Census], int] | None = None
+    """Steps of a run before its effect can show, such as those of an epoch; `None`: it shows at once."""
     what_if: bool = False
     """Its live form shows what something costs, and must not be kept: it leaves out what the user asked for."""
     conflicts: tuple[str, ...] = ()

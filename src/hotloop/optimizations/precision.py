@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hotloop.optimizations.optimization import Choice, Optimization
+from hotloop.optimizations.optimization import Choice, Optimization, leaving
+from hotloop.optimizations.source_edit import AroundCall, SetUp, SourceEdit
 
 if TYPE_CHECKING:
     from hotloop.core.census import Census
@@ -79,26 +80,35 @@ def _live(value: Any, report: Report) -> None:
         return
     from hotloop.optimizations.outermost import around_training_calls, device_type_of
 
-    proven: set[int] = set()
+    multiplies: dict[int, bool] = {}
+    """By model, whether a product in bf16 was part of its first call."""
+    told: set[Any] = set()
 
     def around(call: Any, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         device_type = device_type_of(module)
+        name = type(module).__name__
         if torch.is_autocast_enabled(device_type):
-            report.refused(f"{type(module).__name__}: the script autocasts it")
+            report.refused(f"{name}: the script autocasts it")
             return call(*args, **kwargs)
         with autocast(device_type, "bf16"):
-            if id(module) in proven:
+            if id(module) in multiplies:
                 made = call(*args, **kwargs)
             else:
-                proven.add(id(module))
-                made = _watched(call, type(module).__name__, args, kwargs, report)
+                made, multiplies[id(module)] = _watched(call, args, kwargs)
+                if not multiplies[id(module)]:
+                    report.refused(f"{name}: no matrix product of it ran in bf16")
+        if multiplies[id(module)]:
+            key = (id(module), type(made), report.called_from())
+            if key not in told:
+                told.add(key)
+                report.applied(name, device_type=device_type, made=_kind(made))
         return _as_fp32(made)
 
     around_training_calls(around)
 
 
-def _watched(call: Any, name: str, args: Any, kwargs: Any, report: Report) -> Any:
-    """Make the call, and say whether a product in bf16 was part of it."""
+def _watched(call: Any, args: Any, kwargs: Any) -> tuple[Any, bool]:
+    """Make the call, and whether a product in bf16 was part of it."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     seen: set[torch.dtype] = set()
@@ -115,11 +125,7 @@ def _watched(call: Any, name: str, args: Any, kwargs: Any, report: Report) -> An
 
     with Products():  # type: ignore[no-untyped-call]
         made = call(*args, **kwargs)
-    if torch.bfloat16 in seen:
-        report.applied(name)
-    else:
-        report.refused(f"{name}: no matrix product of it ran in bf16")
-    return made
+    return made, torch.bfloat16 in seen
 
 
 _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "convolution", "linear", "matmul"}
@@ -140,6 +146,72 @@ def _as_fp32(made: Any) -> Any:
     return made
 
 
+def _kind(made: Any) -> str:
+    """How much the patch has to write to do to it what `_as_fp32` does."""
+    if isinstance(made, torch.Tensor):
+        return "tensor"
+    if type(made) is tuple and all(each is None or torch.is_tensor(each) for each in made):
+        return "tuple"
+    return "any"
+
+
+_NAME = "in_bf16"
+_HEAD = f'''def {_NAME}(model, /, *args, **kwargs):
+    """model(*args, **kwargs) with its matrix products in bfloat16; what it gives is float32, as before."""
+    if not torch.is_grad_enabled():
+        return model(*args, **kwargs)
+    with torch.autocast("DEVICE", dtype=torch.bfloat16):
+        made = model(*args, **kwargs)
+'''
+_TAILS = {
+    "tensor": """\
+    return made.float() if made.dtype == torch.bfloat16 else made
+""",
+    "tuple": """\
+    return tuple(
+        each.float() if torch.is_tensor(each) and each.dtype == torch.bfloat16 else each for each in made
+    )
+""",
+    "any": """\
+    return as_float32(made)
+
+
+def as_float32(made):
+    if torch.is_tensor(made):
+        return made.float() if made.dtype == torch.bfloat16 else made
+    if isinstance(made, dict):
+        for key, value in made.items():
+            made[key] = as_float32(value)
+        return made
+    if isinstance(made, tuple) and hasattr(made, "_fields"):
+        return type(made)(*map(as_float32, made))
+    if isinstance(made, (list, tuple)):
+        return type(made)(map(as_float32, made))
+    return made
+""",
+}
+
+
+def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
+    """What the live form does, and nothing else: the loss outside the model stays out of autocast."""
+    if value == "tf32":
+        return SetUp(
+            (
+                "torch.backends.cuda.matmul.allow_tf32 = True",
+                "torch.backends.cudnn.allow_tf32 = True",
+            )
+        )
+    if value != "bf16" or "device_type" not in facts:
+        return "its live form did not say where"
+    device_type = facts["device_type"]
+    return AroundCall(
+        _NAME,
+        _HEAD.replace("DEVICE", device_type) + _TAILS[facts.get("made", "any")],
+        f'call the model under `torch.autocast("{device_type}", dtype=torch.bfloat16)`, and turn what it '
+        "gives to float32 after it",
+    )
+
+
 PRECISION = Optimization(
     name="precision",
     summary="Matrix products in bf16, fp16 or tf32 instead of fp32; weights and optimizer stay fp32.",
@@ -152,7 +224,9 @@ PRECISION = Optimization(
     observed=_observed,
     answers=("HL301",),
     source_form="with torch.autocast(device_type, dtype=torch.bfloat16):\n    loss = model(x, y)",
+    source_edit=_source_edit,
     live_form=_live,
+    expect=leaving("product_fraction", 0.4, 0.9),
     risks=(
         "fp16 overflows without its scaler, and an overflowing step is skipped. Emulated dtypes are "
         "slower than fp32. Sums over many terms lose digits: the loss stays fp32."

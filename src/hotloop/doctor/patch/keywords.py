@@ -1,0 +1,111 @@
+"""Keywords of a call: `AdamW(model.parameters(), lr=1e-3)` gets `fused=True`."""
+
+from __future__ import annotations
+
+import ast
+
+import libcst as cst
+
+from hotloop.doctor.patch import again
+from hotloop.doctor.patch.edit import Change
+from hotloop.doctor.patch.source import Source, Unsafe
+from hotloop.optimizations.source_edit import Keywords
+
+MOST_POSITIONAL = 5
+"""Arguments by place: of a loader those before `num_workers`, of an optimizer those before `fused`."""
+
+
+def keywords_edit(source: Source, call: cst.Call, wanted: Keywords) -> Change:
+    """Raises `Unsafe` where the callee is not certain, or an argument may be given twice."""
+    _refuse_other_callee(source, call, wanted)
+    held = {each.keyword.value for each in call.args if each.keyword is not None}
+    missing = [name for name in wanted.values if name not in held]
+    if any(each.star == "**" for each in call.args) and missing:
+        raise Unsafe(f"`{_text(call, '**')}` may hold `{missing[0]}` already")
+    by_place = [each for each in call.args if each.keyword is None and each.star == ""]
+    if any(each.star == "*" for each in call.args) or len(by_place) > MOST_POSITIONAL:
+        raise Unsafe(f"`{missing[0] if missing else 'it'}` may be given by its place already")
+    end = source.end(call)
+
+    def to(updated: cst.Call) -> cst.Call:
+        for name, text in wanted.values.items():
+            updated = _with_keyword(updated, name, cst.parse_expression(text))
+        return updated
+
+    def redo(tree: ast.Module) -> None:
+        again.set_keywords(tree, end, wanted.values)
+
+    return Change(call, to, redo)
+
+
+def _refuse_other_callee(source: Source, call: cst.Call, wanted: Keywords) -> None:
+    written = cst.Module([]).code_for_node(call.func)
+    name = source.imported_as(call.func)
+    if name is None:
+        raise Unsafe(f"what `{written}` is there is decided while it runs")
+    package, _, last = name.rpartition(".")
+    if last not in wanted.names or f"{package}.".find(f"{wanted.package}.") != 0:
+        raise Unsafe(f"`{written}` there is {name}, which is not torch's own")
+
+
+def _text(call: cst.Call, star: str) -> str:
+    argument = next(each for each in call.args if each.star == star)
+    return star + cst.Module([]).code_for_node(argument.value)
+
+
+def _with_keyword(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Call:
+    args = list(call.args)
+    for place, each in enumerate(args):
+        if each.keyword is not None and each.keyword.value == name:
+            args[place] = each.with_changes(value=value)
+            return call.with_changes(args=args)
+    added = cst.Arg(
+        value,
+        cst.Name(name),
+        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
+    )
+    if not args:
+        return call.with_changes(args=[added])
+    last = args[-1]
+    if isinstance(last.value, cst.GeneratorExp) and not last.value.lpar:
+        # alone it may share the brackets of the call, with another one it may not
+        last = last.with_changes(
+            value=last.value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        )
+    args[-1] = last.with_changes(comma=_comma(call), whitespace_after_arg=cst.SimpleWhitespace(""))
+    if isinstance(last.comma, cst.Comma):  # a comma at the end stays one
+        added = added.with_changes(comma=_at_end(last.comma))
+    else:
+        added = added.with_changes(whitespace_after_arg=last.whitespace_after_arg)
+    return call.with_changes(args=[*args, added])
+
+
+def _comma(call: cst.Call) -> cst.Comma:
+    """Between the last argument and a new one: on a line of its own where the last has one."""
+    last = call.args[-1].comma
+    before = call.args[-2].comma if len(call.args) > 1 else None
+    between: cst.BaseParenthesizableWhitespace = (
+        before.whitespace_after if isinstance(before, cst.Comma) else call.whitespace_before_args
+    )
+    if not isinstance(between, cst.ParenthesizedWhitespace):
+        return cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    newline = between.with_changes(
+        first_line=between.first_line.with_changes(comment=None, whitespace=_NONE), empty_lines=[]
+    )
+    if isinstance(last, cst.Comma) and isinstance(
+        last.whitespace_after, cst.ParenthesizedWhitespace
+    ):
+        newline = newline.with_changes(first_line=last.whitespace_after.first_line)
+    return cst.Comma(whitespace_after=newline)
+
+
+def _at_end(comma: cst.Comma) -> cst.Comma:
+    """Without the comment, which stays where it was."""
+    space = comma.whitespace_after
+    if isinstance(space, cst.ParenthesizedWhitespace):
+        line = space.first_line.with_changes(comment=None, whitespace=_NONE)
+        return comma.with_changes(whitespace_after=space.with_changes(first_line=line))
+    return comma
+
+
+_NONE = cst.SimpleWhitespace("")

@@ -1,0 +1,195 @@
+"""Every kept fix into one diff, as far as that is safe; the rest in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hotloop.core.census import Census
+from hotloop.core.errors import UsageError
+from hotloop.core.files import write_atomically, write_json
+from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
+from hotloop.doctor.patch.around_call import around_call_edit, definition_edit
+from hotloop.doctor.patch.before_loop import before_loop_edit
+from hotloop.doctor.patch.diff import unified_diff
+from hotloop.doctor.patch.edit import Edit, edited
+from hotloop.doctor.patch.keywords import keywords_edit
+from hotloop.doctor.patch.set_up import set_up_edit
+from hotloop.doctor.patch.source import Source, Unsafe
+from hotloop.doctor.patch.taken import Frame, Taken, taken_in
+from hotloop.doctor.patch.words import words_for
+from hotloop.optimizations.catalogue import CATALOGUE
+from hotloop.optimizations.source_edit import AroundCall, BeforeLoop, Keywords, SetUp, SourceEdit
+
+MOST_PLACES = 4
+"""Places that one fix may need; a diff of more is no longer read by anybody."""
+
+_PATCH_BEGINS = (b"--- ", b"diff ")
+
+
+def refuse_target(path: Path) -> None:
+    """Raises `UsageError` for a file that a diff cannot or should not be written to."""
+    if path.is_dir():
+        raise UsageError("a diff cannot be written to a directory", where=str(path))
+    if not path.parent.is_dir():
+        raise UsageError(
+            "no such directory",
+            where=str(path.parent),
+            do="make it, or choose another file for --diff",
+        )
+    if path.exists():
+        with path.open("rb") as file:
+            begins = file.read(5)
+        if begins and not begins.startswith(_PATCH_BEGINS):
+            raise UsageError(
+                "this file holds something else than a diff",
+                where=str(path),
+                do="choose another file for --diff",
+            )
+
+
+def write_patch(
+    ledger: Ledger, *, directory: Path, workdir: Path, target: Path, census: Census | None = None
+) -> Ledger:
+    """Write the diff of all kept fixes to `target`, and what became of each into the ledger.
+
+    directory: the doctor's, whose `ledger.json` is written again. Nothing of the user's is changed; where
+    no kept fix can be edited, `target` is not written either.
+    """
+    files = _Files(workdir)
+    fixes = []
+    for fix in ledger.fixes:
+        if fix.name in ledger.kept and fix.status == "kept":
+            fix = _patched(fix, files, directory, census)
+        fixes.append(fix)
+    diff = files.diff()
+    if diff:
+        write_atomically(target, diff)
+    ledger = replace(ledger, fixes=tuple(fixes), diff=str(target) if diff else None)
+    write_json(directory / LEDGER_FILE, ledger)
+    return ledger
+
+
+@dataclass
+class _Files:
+    """The user's files, each parsed once, with the edits of all fixes."""
+
+    workdir: Path
+    sources: dict[tuple[str, str | None], Source] = field(default_factory=dict)
+    edits: dict[Source, list[Edit]] = field(default_factory=dict)
+
+    def of(self, frame: Frame) -> Source:
+        key = (frame.file, frame.sha256)
+        if key not in self.sources:
+            self.sources[key] = Source(self.workdir, frame)
+        return self.sources[key]
+
+    def add(self, new: Sequence[tuple[Source, Edit]]) -> None:
+        """All of one fix, or none: raises `Unsafe` where they do not go together with those before."""
+        edits = {source: list(held) for source, held in self.edits.items()}
+        for source, edit in new:
+            edits.setdefault(source, []).append(edit)
+        for source, held in edits.items():
+            unified_diff(source.file, source.content, edited(source, held))
+        self.edits = edits
+
+    def diff(self) -> bytes:
+        return b"".join(
+            unified_diff(source.file, source.content, edited(source, held))
+            for source, held in sorted(self.edits.items(), key=lambda item: item[0].file)
+        )
+
+
+def _patched(fix: TriedFix, files: _Files, directory: Path, census: Census | None) -> TriedFix:
+    technique = CATALOGUE[fix.name]
+    said = taken_in(directory / (fix.directory or ""), fix.name, files.workdir)
+    taken = [each for each in said if each.applied]
+    wanted: SourceEdit | None = None
+    try:
+        wanted = _wanted(fix, taken)
+        edits = _edits(wanted, taken, said, files, census)
+        files.add(edits)
+    except Unsafe as why:
+        text = words_for(technique, wanted, taken, str(why))
+        return replace(fix, patch="words", patch_text=text)
+    places = sorted({f"{source.file}:{source.start(edit.node)[0]}" for source, edit in edits})
+    return replace(fix, patch="edited", patch_text=", ".join(places))
+
+
+def _wanted(fix: TriedFix, taken: Sequence[Taken]) -> SourceEdit:
+    """How the technique is written, which must be one thing for all places."""
+    form = CATALOGUE[fix.name].source_edit
+    if form is None:
+        raise Unsafe("how to do so depends on the script")
+    if not taken:
+        raise Unsafe("the trials did not say where it took effect")
+    found = [form(fix.value, each.facts) for each in taken]
+    for each in found:
+        if isinstance(each, str):
+            raise Unsafe(each)
+    if any(each != found[0] for each in found):
+        raise Unsafe("it would be written otherwise at each of its places")
+    assert not isinstance(found[0], str)
+    return found[0]
+
+
+def _edits(
+    wanted: SourceEdit,
+    taken: Sequence[Taken],
+    said: Sequence[Taken],
+    files: _Files,
+    census: Census | None,
+) -> list[tuple[Source, Edit]]:
+    """Raises `Unsafe` where one of the places cannot be edited: half of a fix was not measured."""
+    if isinstance(wanted, SetUp):
+        frame = _main_frame(taken)
+        source = files.of(frame)
+        return [(source, set_up_edit(source, frame, wanted, files.workdir))]
+    places = [each for each in taken if each.frames]
+    if not places:
+        raise Unsafe("it took effect outside of the user's own code")
+    frames = list(dict.fromkeys(each.frames[0] for each in places))
+    if len(frames) > MOST_PLACES:
+        raise Unsafe(f"it took effect at {len(frames)} places")
+    refused = {each.frames[0] for each in said if not each.applied and each.frames}
+    for frame in frames:
+        if not frame.direct:
+            inside = places[0].inside
+            raise Unsafe(
+                f"the call is made inside a library ({inside})" if inside else "by a library"
+            )
+        if frame in refused:
+            raise Unsafe(f"at {frame.site} it took effect at one time and could not at another")
+    return _at_calls(wanted, frames, files)
+
+
+def _at_calls(
+    wanted: SourceEdit, frames: Sequence[Frame], files: _Files
+) -> list[tuple[Source, Edit]]:
+    edits: list[tuple[Source, Edit]] = []
+    defined: set[Source] = set()
+    for frame in sorted(frames, key=lambda frame: (frame.file, frame.line)):
+        source = files.of(frame)
+        call = source.call_at(frame)
+        match wanted:
+            case Keywords():
+                edits.append((source, keywords_edit(source, call, wanted)))
+            case BeforeLoop():
+                edits.append((source, before_loop_edit(source, call, wanted)))
+            case AroundCall():
+                if source not in defined:
+                    edits.append((source, definition_edit(source, call, wanted)))
+                    defined.add(source)
+                edits.append((source, around_call_edit(source, call, wanted)))
+    return edits
+
+
+def _main_frame(taken: Sequence[Taken]) -> Frame:
+    """Of the program that was started, where it imported torch."""
+    frames = {each.frames[-1] for each in taken if each.frames}
+    if len(frames) != 1:
+        raise Unsafe(
+            "torch is imported at several places first" if frames else "no script was seen"
+        )
+    return frames.pop()

@@ -1,0 +1,61 @@
+"""How a technique is written into somebody's own source, so that it does there what its live form did.
+
+A technique names one of these; the doctor's patch knows how to make them. Standard library only: live
+forms run in other interpreters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Keywords:
+    """Keywords of the call in which the live form took effect: they are set, or added."""
+
+    package: str
+    """That the called class is imported from, e.g. `torch.optim`, or from anywhere below."""
+    names: tuple[str, ...]
+    """Of the class; any other callee at that place is not edited."""
+    values: Mapping[str, str]
+    """By keyword, as Python source."""
+
+    def in_words(self) -> str:
+        return "add `" + ", ".join(f"{name}={value}" for name, value in self.values.items()) + "`"
+
+
+@dataclass(frozen=True, slots=True)
+class SetUp:
+    """Lines for the main script, right after torch was imported. They may use the name `torch`."""
+
+    lines: tuple[str, ...]
+
+    def in_words(self) -> str:
+        return "write `" + "; ".join(self.lines) + "` right after torch is imported"
+
+
+@dataclass(frozen=True, slots=True)
+class AroundCall:
+    """The model's call `model(x)` becomes `name(model, x)`, with `definition` at the top of that file."""
+
+    name: str
+    definition: str
+    """Python source of the function `name`. It may use the name `torch`."""
+    words: str
+
+    def in_words(self) -> str:
+        return self.words
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeLoop:
+    """A line before the loop that calls the model; `{model}` in it is how the script names the model there."""
+
+    line: str
+
+    def in_words(self) -> str:
+        return f"write `{self.line.format(model='model')}` before the first step"
+
+
+SourceEdit = Keywords | SetUp | AroundCall | BeforeLoop

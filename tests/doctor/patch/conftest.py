@@ -1,0 +1,111 @@
+"""A script that ran with live forms as the doctor's trials run it, and the patch that follows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.core.ledger import Ledger, TriedFix
+from hotloop.doctor.patch.write import write_patch
+from hotloop.optimizations.live import APPLIED_FILE, DIRECTORY_VARIABLE, SETTINGS_VARIABLE
+from hotloop.trial import bootstrap
+from hotloop.trial.isolation import copy_workdir, list_workdir
+
+SOURCE = str(Path(bootstrap.__file__).parents[3])
+
+
+@dataclass
+class Tried:
+    """A working directory in which fixes were tried."""
+
+    workdir: Path
+    directory: Path
+    printed: Any
+    """What the script printed last with the fixes, as JSON."""
+    ledger: Ledger
+    target: Path
+
+    def write(self) -> Ledger:
+        return write_patch(
+            self.ledger, directory=self.directory, workdir=self.workdir, target=self.target
+        )
+
+    def diff(self) -> str:
+        """With the patch written; its text."""
+        self.write()
+        return self.target.read_text()
+
+    def apply(self, program: Sequence[str] = ("git", "apply")) -> None:
+        """In the working directory, as its owner would."""
+        with self.target.open("rb") as file:
+            done = subprocess.run(
+                [*program], cwd=self.workdir, stdin=file, capture_output=True, text=True
+            )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def run_script(
+    workdir: Path, *arguments: str, fixes: dict[str, Any] | None = None, into: Path | None = None
+) -> Any:
+    """What it prints last, as JSON."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if fixes:
+        own = [str(Path(bootstrap.__file__).parent), SOURCE]
+        environment |= {
+            "PYTHONPATH": os.pathsep.join(own),
+            DIRECTORY_VARIABLE: str(into),
+            SETTINGS_VARIABLE: json.dumps(fixes),
+        }
+    else:
+        environment.pop("PYTHONPATH", None)
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=workdir, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def kept(name: str, value: Any) -> TriedFix:
+    return TriedFix(name, value, "kept", "faster, and learns the same", directory=f"trials/{name}")
+
+
+@pytest.fixture
+def tried(tmp_path: Path) -> Callable[..., Tried]:
+    """`tried({"train.py": source}, fixes)`: run in a copy, with all of the fixes, as in a trial."""
+
+    def make(files: dict[str, str | bytes], fixes: dict[str, Any], *arguments: str) -> Tried:
+        workdir, directory = tmp_path / "their project", tmp_path / "doctor"
+        for name, content in files.items():
+            path = workdir / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        printed = None
+        for name in fixes:
+            trial = directory / "trials" / name / f"pair-01-a-{name}"
+            (trial / "run").mkdir(parents=True)
+            copy_workdir(list_workdir(workdir, without=directory), trial / "work")
+            printed = run_script(
+                trial / "work", *(arguments or ("train.py",)), fixes=fixes, into=trial / "run"
+            )
+            assert (trial / "run" / APPLIED_FILE).exists()
+        ledger = Ledger(
+            command=("python", "train.py"),
+            fixes=tuple(kept(name, value) for name, value in fixes.items()),
+            kept=tuple(fixes),
+            together=None,
+            warmup_steps=3,
+            steps=10,
+            wall_s=1.0,
+            budget_s=None,
+        )
+        return Tried(workdir, directory, printed, ledger, tmp_path / "fixes.diff")
+
+    return make

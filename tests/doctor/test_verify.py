@@ -232,6 +232,14 @@ def test_small_budget_screens_and_says_what_was_dropped(trying: Trying) -> None:
     assert machine.now <= 24 * pair_s
 
 
+def test_small_budget_takes_fewer_steps_before_it_is_refused(trying: Trying) -> None:
+    machine = Machine(product(a=1.5))
+    ledger = trying(machine, ["a"], budget_s=110)
+    assert ledger.steps < 55
+    assert ledger.kept == ("a",)
+    assert machine.now <= 110
+
+
 @pytest.mark.parametrize("pairs", [12, 16, 20, 40, 80])
 def test_budget_is_kept_and_what_it_left_out_is_said(trying: Trying, pairs: int) -> None:
     names = [f"fix_{number}" for number in range(8)]

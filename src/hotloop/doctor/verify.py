@@ -12,6 +12,7 @@ fresh     what is left against the command as it is, measured anew: the one numb
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from hotloop.doctor.deciding import judged, longer, showed, tried_fix, useless
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learned, Learning, WritesOutside
 from hotloop.doctor.stacking import stack
-from hotloop.doctor.trial_costs import LOOKS, fitted, loss_steps, plan_for
+from hotloop.doctor.trial_costs import LOOKS, LOSS_RUNS, fitted, loss_steps, plan_for
 from hotloop.doctor.workbench import AS_IT_IS, TRIALS, Workbench, is_about_baseline
 from hotloop.optimizations.catalogue import parity_of_live
 from hotloop.trial.arm import Arm
@@ -115,7 +116,10 @@ class _Trying:
         if plan is None:
             why = f"its effect shows after {fix.warmup_steps} steps, and the run was seen to make {bench.num_steps}"
             return tried_fix(fix, "not_tried", why)
-        if not bench.fits(LOOKS[0], losses=1, plan=plan):
+        # One that shows late needs longer runs as it is, too.
+        longer_runs = bench.loss_steps_of([fix]) / bench.loss_steps
+        losses = 1 if longer_runs == 1 else math.ceil((LOSS_RUNS + 1) * longer_runs)
+        if not bench.fits(LOOKS[0], losses=losses, plan=plan):
             return tried_fix(fix, "not_tried", "the budget was spent")
         try:
             learned = self.learning.of(fix.name, [fix])

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from zlib import crc32
 
@@ -166,7 +167,7 @@ class Workbench:
         )
 
         def has_time() -> bool:
-            pairs = looks[1] - looks[0]
+            pairs = max(later - look for look, later in pairwise(looks))
             return self.fits(pairs, slower_start_s=slower_start_s, reserved=reserved, plan=shown)
 
         result = compare_arms(

@@ -96,10 +96,16 @@ class Learning:
         bench = self._bench
         try:
             measurement, place = bench.losses_of(bench.baseline, steps, number)
-        except CommandFailed:
+        except CommandFailed as error:
             if (path := _outside(bench.losses_place(bench.baseline, steps, number))) is not None:
                 raise _refused(path) from None
-            raise
+            raise CommandFailed(
+                f"the command has run, but does not run in a trial: {error.what}",
+                where=error.where,
+                do="a trial is a copy of the working directory, offline; where it needs what lies beside "
+                f"that directory, try --in-place. {error.do or ''}".rstrip(),
+                returncode=error.returncode,
+            ) from error
         if (path := _outside(place)) is not None:
             raise _refused(path)
         return measurement

@@ -77,8 +77,10 @@ def _live(value: Any, report: Report) -> None:
     if value != "bf16":
         report.refused(f"{value} needs a gradient scaler in the script")
         return
+    from hotloop.optimizations.compiler_use import compiler_is_used, watch_compiler
     from hotloop.optimizations.outermost import around_training_calls, device_type_of
 
+    watch_compiler()
     proven: set[int] = set()
 
     def around(call: Any, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
@@ -88,6 +90,12 @@ def _live(value: Any, report: Report) -> None:
             return call(*args, **kwargs)
         with autocast(device_type, "bf16"):
             if id(module) in proven:
+                made = call(*args, **kwargs)
+            elif compiler_is_used():
+                proven.add(id(module))
+                report.applied(
+                    f"{type(module).__name__}, compiled: its products were not looked at"
+                )
                 made = call(*args, **kwargs)
             else:
                 proven.add(id(module))

@@ -77,9 +77,9 @@ def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | N
 
 def _live(value: Any, report: Report) -> None:
     """`value` workers for each map-style loader that trains, made by fork; 0 takes the script's own away."""
-    from hotloop.optimizations.handover import hand_over
+    from hotloop.optimizations.taking_over import take_over
 
-    hand_over(int(value), report)
+    take_over(int(value), report)
 
 
 def _observed(census: Census, value: Any) -> bool | None:

@@ -380,11 +380,12 @@ def census(loader: LoaderUse, **changes: Any) -> Census:
 @pytest.mark.parametrize(
     ("seen", "values"),
     [
-        (census(use()), (6,)),  # it waits: 230 ms beside 50 ms, and one more
+        (census(use()), (8,)),  # it waits: no fewer than that, which cost little
+        (census(use(fetch_s=0.5, wait_s=0.5), profiled_step_s=0.55), (11,)),
         (census(use(), profiled_step_s=None), (8,)),
         (census(use(fetch_cpu_fraction=0.97)), (2,)),  # it computes: at most the CPUs
         (census(use(fetch_cpu_fraction=0.97, wait_s=0.02, fetch_s=0.02)), (1,)),
-        (census(use(fetch_cpu_fraction=0.4), cpus=8.0), (6,)),
+        (census(use(fetch_cpu_fraction=0.4)), (5,)),  # and at most what the CPUs can feed
         (census(use(iterable=True)), ()),
         (census(use(draws_random=True)), ()),
         (census(use(trains=False)), ()),

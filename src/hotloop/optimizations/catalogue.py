@@ -16,6 +16,7 @@ from hotloop.optimizations.host_memory import HOST_MEMORY
 from hotloop.optimizations.item_cache import ITEM_CACHE
 from hotloop.optimizations.loader_workers import LOADER_WORKERS
 from hotloop.optimizations.optimization import Optimization
+from hotloop.optimizations.pinned_copies import PINNED_COPIES
 from hotloop.optimizations.precision import PRECISION
 
 CATALOGUE: dict[str, Optimization] = {
@@ -25,6 +26,7 @@ CATALOGUE: dict[str, Optimization] = {
         GRADIENT_COMPRESSION,
         LOADER_WORKERS,
         ITEM_CACHE,
+        PINNED_COPIES,
     )
 }
 """In the order in which `auto` is resolved: a later one may look at an earlier one's value."""

@@ -98,7 +98,7 @@ class Ending(_MultiProcessingDataLoaderIter):
         try:
             return self.own_batch()[1]
         except StopIteration:
-            self._shutdown_workers()  # type: ignore[no-untyped-call]
+            self._shutdown_workers()
             return self.next_one._next_data()
 
     def own_batch(self) -> tuple[Any, Any]:

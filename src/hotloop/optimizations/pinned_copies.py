@@ -50,7 +50,8 @@ def _live(value: Any, report: Report) -> None:
 
     def iterate(original: Any, loader: Any) -> Any:
         # Asked only once CUDA is in use: the question itself would start it in some set-ups.
-        if torch.is_grad_enabled() and torch.cuda.is_initialized() and not loader.pin_memory:
+        in_use: Any = torch.cuda.is_initialized
+        if torch.is_grad_enabled() and in_use() and not loader.pin_memory:
             loader.pin_memory = True
             report.applied(f"batches of {type(loader.dataset).__name__} are pinned")
         return original(loader)

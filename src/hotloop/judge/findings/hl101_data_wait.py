@@ -52,7 +52,6 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "data_wait_fraction": waiting.share,
             "num_workers": workers if isinstance(workers, int) else None,
         },
-        optimization="loader_workers",
         advice=_advice(workers, foreign=is_foreign(census)),
     )
 

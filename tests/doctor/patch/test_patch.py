@@ -18,6 +18,11 @@ from hotloop.doctor.patch.write import refuse_target
 
 Try = Callable[..., Any]
 
+
+def golden(name: str) -> str:
+    return (Path(__file__).parents[2] / "golden" / "patches" / f"{name}.diff").read_text()
+
+
 MODEL = """\
 import torch
 from torch import nn
@@ -88,47 +93,6 @@ while True:
 print(json.dumps(losses))
 '''
 
-NANO_DIFF = '''\
---- a/train.py
-+++ b/train.py
-@@ -5,6 +5,19 @@
- 
- import torch
- from model import GPT
-+
-+
-+def in_bf16(model, /, *args, **kwargs):
-+    """model(*args, **kwargs) with its matrix products in bfloat16; what it gives is float32, as before."""
-+    if not torch.is_grad_enabled():
-+        return model(*args, **kwargs)
-+    with torch.autocast("cpu", dtype=torch.bfloat16):
-+        made = model(*args, **kwargs)
-+    return tuple(
-+        each.float() if torch.is_tensor(each) and each.dtype == torch.bfloat16 else each for each in made
-+    )
-+
- 
- # -----------------------------------------------------------------------------
- learning_rate = 1e-2
-@@ -18,6 +31,7 @@
-     model.parameters(),
-     lr=learning_rate,
-     betas=(0.9, 0.95),  # as in the paper
-+    fused=True,
- )
- 
- 
-@@ -39,7 +53,7 @@
-     if iter_num == 3:
-         losses.append(estimate_loss())
-     X, Y = get_batch()
--    logits, loss = model(X, Y)
-+    logits, loss = in_bf16(model, X, Y)
-     optimizer.zero_grad(set_to_none=True)
-     loss.backward()
-     optimizer.step()
-'''
-
 
 @pytest.mark.parametrize(
     "program", [("git", "apply"), ("patch", "-p1", "--fuzz=0")], ids=["git", "patch"]
@@ -141,7 +105,7 @@ def test_script_like_nanogpt_learns_after_the_patch_what_was_verified(
     files = {"train.py": NANO, "model.py": MODEL}
     found = tried(files, {"fused_optimizer": True, "precision": "bf16"})
     plain = run_script(found.workdir, "train.py")
-    assert found.diff() == NANO_DIFF
+    assert found.diff() == golden("nanogpt")
     assert (found.workdir / "train.py").read_text() == NANO  # ours is the diff alone
     assert plain != found.printed
     found.apply(program)
@@ -221,34 +185,12 @@ if __name__ == '__main__':
 """,
 }
 
-MINGPT_DIFF = """\
---- a/mingpt/model.py
-+++ b/mingpt/model.py
-@@ -14,5 +14,5 @@
- 
-     def configure_optimizers(self, train_config):
-         optim_groups = [{"params": list(self.parameters()), "weight_decay": 0.1}]
--        optimizer = torch.optim.AdamW(optim_groups, lr=train_config.learning_rate, betas=(0.9, 0.95))
-+        optimizer = torch.optim.AdamW(optim_groups, lr=train_config.learning_rate, betas=(0.9, 0.95), fused=True)
-         return optimizer
---- a/mingpt/trainer.py
-+++ b/mingpt/trainer.py
-@@ -22,6 +22,7 @@
-         model.train()
-         self.losses = []
-         data_iter = iter(train_loader)
-+        model.compile()
-         while True:
- 
-             # fetch the next batch (x, y) and re-init iterator if needed
-"""
-
 
 def test_package_like_mingpt_is_patched_where_its_calls_are(
     tried: Try, run_script: Callable[..., object]
 ) -> None:
     found = tried(MINGPT, {"fused_optimizer": True, "compile": True}, "projects/adder/adder.py")
-    assert found.diff() == MINGPT_DIFF
+    assert found.diff() == golden("mingpt")
     found.apply()
     losses, fused = run_script(found.workdir, "projects/adder/adder.py")  # type: ignore[misc]
     assert fused is True
@@ -338,7 +280,7 @@ def test_what_a_library_calls_is_said_in_words(tried: Try, tmp_path: Path) -> No
     assert [fix.patch for fix in ledger.fixes] == ["words"] * 3
     fused, bf16, compiled = [fix.patch_text or "" for fix in ledger.fixes]
     assert fused == (
-        'at train.py:7: the Trainer does it: add `optim="adamw_torch_fused"` to its TrainingArguments. '
+        'at train.py:8: the Trainer does it: add `optim="adamw_torch_fused"` to its TrainingArguments. '
         "Not edited: the call is made inside a library (transformers.trainer.train)."
     )
     assert "`bf16=True`" in bf16
@@ -421,6 +363,6 @@ def test_file_that_holds_something_else_is_not_overwritten(tmp_path: Path) -> No
         refuse_target(tmp_path)
     with pytest.raises(UsageError, match="no such directory"):
         refuse_target(tmp_path / "nowhere" / "fixes.diff")
-    (tmp_path / "fixes.diff").write_text(NANO_DIFF)
+    (tmp_path / "fixes.diff").write_text(golden("nanogpt"))
     refuse_target(tmp_path / "fixes.diff")
     refuse_target(tmp_path / "new.diff")

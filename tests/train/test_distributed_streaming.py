@@ -24,6 +24,7 @@ REDUCTION_ORDER = 1e-5
 """Relative; fp32 sums in another order."""
 
 MANY_SMALL_JOBS = """
+import os
 import sys
 import time
 
@@ -32,15 +33,21 @@ import hotloop.data.staging as staging
 
 jobs.SMALL_CORPUS_BYTES, jobs.JOB_BYTES, jobs.FIRST_JOB_BYTES = 1000, (1000, 1000), 500
 if "prepare" in sys.orig_argv:
-    written = staging.Staging.write
+    written, count = staging.Staging.write, 0
 
     def late(self, *args):
+        global count
+        count += 1
         time.sleep(0.15)
+        while count > 8 and os.path.exists(os.environ["HOLD"]):
+            time.sleep(0.05)
         written(self, *args)
 
     staging.Staging.write = late
 """
-"""`sitecustomize.py` of every process: a small text is cut as a large one, and comes as slowly."""
+"""`sitecustomize.py` of every process: a small text is cut as a large one, and comes as slowly.
+
+Most of it does not come before the file HOLD is removed."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +68,10 @@ class Place:
             env={
                 **os.environ,
                 "OMP_NUM_THREADS": "1",
+                "PYTHONFAULTHANDLER": "1",  # a rank that aborts says where
                 "PYTHONPATH": os.pathsep.join(path for path in paths if path),
                 "HOTLOOP_CACHE": str(self.root / "cache of two"),
+                "HOLD": str(self.root / "hold"),
             },
         )
 
@@ -143,10 +152,12 @@ def test_ranks_train_on_growing_text_what_one_process_trains_on_prepared_text(
     run, alone = place.root / "run", place.root / "alone"
     train = ("-m", "hotloop", "train", str(place.config), "--out", str(run))
 
+    (place.root / "hold").touch()
     child = place.torchrun(*train)
     wait_for_steps(child, run, 8)
     process_of(child, "prepare").kill()
     _, err = child.communicate(timeout=120)
+    (place.root / "hold").unlink()
     assert child.returncode != 0
     said = "preparing the text failed: its process was ended by SIGKILL"
     assert f"error: {said}" in err, err
@@ -171,8 +182,8 @@ def test_ranks_train_on_growing_text_what_one_process_trains_on_prepared_text(
     ]
     (place.root / "jobs.json").write_text(json.dumps(jobs))
     child = place.torchrun(str(PROGRAM), str(place.root / "jobs.json"))
-    said_by_torchrun = child.communicate(timeout=240)
-    assert child.returncode == 0, said_by_torchrun
+    _, err = child.communicate(timeout=240)
+    assert child.returncode == 0, err
     for rank in (0, 1):
         codes = json.loads((place.root / f"codes-{rank}.json").read_text())
         assert codes == [0, 0], (place.root / f"said-{codes.index(0)}-{rank}.txt").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,11 @@ class _Seconds(click.ParamType[float]):
     type=click.FloatRange(min=1, min_open=True),
     help="Exit with 1 if a finding could gain this much, e.g. 1.05.",
 )
+@click.option(
+    "--scorecard",
+    is_flag=True,
+    help="Run nothing: say how well gains were predicted, in the run directories given [default: runs].",
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def doctor(
     no_try: bool,
@@ -80,6 +86,7 @@ def doctor(
     diff: str | None,
     json_file: str | None,
     level: float | None,
+    scorecard: bool,
     command: tuple[str, ...],
 ) -> None:
     """Run a training command as it is, say what holds it back, and try what may help.
@@ -91,6 +98,11 @@ def doctor(
     Then each fix that has a live form and answers a finding is tried: copies of the working directory, the
     command as it is and with the fix in turns, in fresh processes, until the difference is known.
     """
+    if scorecard:
+        from hotloop.cli.scorecard import show_scorecard
+
+        show_scorecard(command, json_file)
+        return
     _refuse(no_try, budget, only, in_place, json_file)
     if diff is not None:
         _refuse_diff(diff, no_try)
@@ -126,6 +138,8 @@ def doctor(
         click.echo(f"\n{render_ledger(ledger)}", err=True)
         if diff is not None:
             ledger = _write_patch(examined, ledger, Path(diff))
+        found = replace(found, ledger=ledger)
+        write_html(examined.directory / "report.html", page_of(found))
     if json_file is not None:
         write_object(object_of(examined, found, ledger), json_file)
     raise click.exceptions.Exit(exit_code(examined, level=level))

@@ -196,6 +196,10 @@ def text_of(found: Found) -> str:
         parts.append(terminal.render_diagnosis(found.diagnosis))
     if found.command_run is not None:  # who asks what is wrong reads that first
         parts.extend(about)
+    if found.ledger is not None:
+        from hotloop.report.ledger import render_ledger
+
+        parts.append(render_ledger(found.ledger))
     parts.append(render_targets(found.targets))
     rows = settings_rows(found.run.settings)
     chosen = [row for row in rows if row[2] != "default"]
@@ -260,6 +264,7 @@ def page_of(found: Found) -> Page:
         diagnosis=found.diagnosis,
         examined=run.measurement.census if run.command_run and run.measurement else None,
         sample=sample if isinstance(sample, str) else "",
+        ledger=found.ledger,
         environment=environment,
         settings=settings_rows(run.settings),
         footer=f"Made by `hotloop report {found.directory}` from the files in that directory.",
@@ -308,6 +313,7 @@ def object_of(found: Found) -> dict[str, Any]:
         if found.settings
         else None,
         "doctor": plain(found.run.command_run),
+        "ledger": plain(found.ledger),
         "environment": plain(found.environment),
         "measurement": plain(found.measurement),
         "trained": None if found.trained is None else object_of(found.trained),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Utilization,
         Verdict,
     )
+    from hotloop.core.ledger import Ledger
     from hotloop.core.measurement import Environment, Measurement
     from hotloop.core.settings import Settings
     from hotloop.core.step import StepRecord
@@ -79,6 +80,8 @@ class Found:
     command_run: CommandRun | None = None
     """Of somebody else's command, examined by the doctor."""
     targets: tuple[Target, ...] = ()
+    ledger: Ledger | None = None
+    """Of the fixes that the doctor tried on it."""
 
     @property
     def run(self) -> Found:
@@ -104,6 +107,7 @@ def read_run(directory: Path, *, known: CommandRun | None = None) -> Found:
         )
     from hotloop.cli.trials_directory import find_trials
     from hotloop.core.judgement import Diagnosis, Verdict
+    from hotloop.core.ledger import LEDGER_FILE, Ledger
 
     reading = Reading(directory)
     found = _read_training(reading, known)
@@ -123,6 +127,7 @@ def read_run(directory: Path, *, known: CommandRun | None = None) -> Found:
         found,
         diagnosis=stored or found.diagnosis,
         verdict=verdict,
+        ledger=reading.stored(LEDGER_FILE, Ledger),
         quickstart=reading.tried(lambda: mapping(directory / "quickstart.json")),
         trials=trials,
         trained=trained,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hotloop.core.judgement import Verdict
+from hotloop.core.judgement import Interval, Verdict
 
 LEDGER_SCHEMA = "hotloop.ledger/1"
+SCORECARD_SCHEMA = "hotloop.scorecard/1"
 LEDGER_FILE = "ledger.json"
 
 Status = Literal["kept", "rejected", "what_if", "not_applied", "failed", "not_tried"]
-"""`what_if`: measured to show what something costs, and never kept."""
+"""`what_if`: measured to show what something costs, and never kept. `not_tried` may have been begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +27,16 @@ class TriedFix:
     """Of the status, in a sentence."""
     answers: tuple[str, ...] = ()
     """Codes of the findings it was tried for."""
-    predicted: float | None = None
-    """`gain_at_most` of the finding, a ratio; `None` where no finding said any."""
+    gain_at_most: float | None = None
+    """Of the finding, a ratio; `None` where no finding said any."""
+    predicted: Interval | None = None
+    """The ratio that was expected before anything was tried; `None` where that is not known."""
     verdict: Verdict | None = None
+    """It alone against the command as it is. Chosen by it, so `together` counts, not this."""
+    added: Verdict | None = None
+    """It on top of the better ones, against those without it; `None` for the best, or where not tried."""
+    details: str = ""
+    """The last lines of a trial that failed."""
     directory: str | None = None
     """Its trials, within the run directory."""
     patch: Literal["edited", "words"] | None = None
@@ -44,12 +52,48 @@ class Ledger:
     command: tuple[str, ...]
     fixes: tuple[TriedFix, ...]
     kept: tuple[str, ...]
+    """In the order in which they were put together. Empty unless fresh pairs confirm them together."""
     together: Verdict | None
     """Of fresh pairs: the one number to believe."""
     warmup_steps: int
     steps: int
     wall_s: float
     budget_s: float | None
+    not_comparable: str | None = None
+    """Why losses of two runs cannot be compared; `None`: they can, or no fix was tried."""
     diff: str | None = None
     """The file that the patch was written to."""
     schema: str = LEDGER_SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What was expected of a fix, and what was measured. All are ratios."""
+
+    run: str
+    name: str
+    status: Status
+    predicted: Interval
+    verified: float
+    verified_low: float | None
+    verified_high: float | None
+    inside: bool
+    """The verified ratio lies in the predicted interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scorecard:
+    """Predictions of many trials against what came of them; see `judge.scorecard`."""
+
+    num_runs: int
+    num_trials: int
+    num_kept: int
+    num_predicted: int
+    """Kept fixes with a prediction: what the medians are of."""
+    coverage: float | None
+    width: float | None
+    gain: float | None
+    error: float | None
+    predictions: tuple[Prediction, ...]
+    """Of fixes that were not kept as well."""
+    schema: str = SCORECARD_SCHEMA

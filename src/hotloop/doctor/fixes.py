@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hotloop.core.census import Census
 from hotloop.core.errors import UsageError
-from hotloop.core.judgement import Diagnosis
+from hotloop.core.judgement import Diagnosis, Finding, Interval
 from hotloop.core.measurement import Measurement
 from hotloop.hardware.machine import Machine
 from hotloop.optimizations.catalogue import CATALOGUE
@@ -22,8 +23,12 @@ class Fix:
     technique: Optimization
     value: Any
     answers: tuple[str, ...]
-    predicted: float | None
-    """The largest `gain_at_most` of those findings."""
+    gain_at_most: float | None
+    """The largest of those findings."""
+    predicted: Interval | None = None
+    """The ratio that is expected of it, from the evidence of those findings."""
+    warmup_steps: int = 0
+    """Steps before its effect can show; 0: it shows at once."""
 
     @property
     def name(self) -> str:
@@ -65,9 +70,29 @@ def fixes_for(
         value = next((v for v in values if _can_be(technique, v, machine)), None)
         if value is None:
             continue
-        predicted = max((each.gain_at_most for each in asking), default=None)
-        found.append(Fix(technique, value, tuple(each.code for each in asking), predicted))
-    return tuple(sorted(found, key=lambda fix: -(fix.predicted or 1.0)))
+        warmup_for = technique.warmup_for
+        found.append(
+            Fix(
+                technique,
+                value,
+                tuple(each.code for each in asking),
+                max((each.gain_at_most for each in asking), default=None),
+                expected(technique, value, asking),
+                warmup_for(census) if warmup_for is not None and census is not None else 0,
+            )
+        )
+    return tuple(sorted(found, key=lambda fix: -(fix.gain_at_most or 1.0)))
+
+
+def expected(technique: Optimization, value: Any, asking: Sequence[Finding]) -> Interval | None:
+    """What the technique says to expect, by the finding of which it expects most."""
+    if technique.expect is None:
+        return None
+    ranges = [technique.expect(each.evidence, value) for each in asking]
+    low, high = max(filter(None, ranges), default=(None, None))
+    if low is None or high is None:
+        return None
+    return Interval(math.sqrt(low * high), low, high)
 
 
 def live_names() -> list[str]:

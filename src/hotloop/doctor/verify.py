@@ -1,70 +1,40 @@
-"""Every fix against the command as it is, in interleaved pairs of fresh processes; then all that were kept."""
+"""Every fix against the command as it is: does it learn the same, is it faster; then all that helped, together.
+
+```
+losses    two runs as it is and one with each fix, all drawing the same random numbers
+noise     the command with itself, once for all
+screening two pairs of each, only where the budget cannot pay for all
+pairs     each fix against the command as it is, interleaved, judged at planned looks
+together  the best first, each next one kept only if it is faster on top of those before it
+fresh     what is left against the command as it is, measured anew: the one number to believe
+```
+"""
 
 from __future__ import annotations
 
-import json
-import time
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.files import write_json
 from hotloop.core.judgement import Verdict
-from hotloop.core.ledger import LEDGER_FILE, Ledger, Status, TriedFix
+from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
 from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
+from hotloop.doctor.deciding import judged, longer, showed, tried_fix, useless
 from hotloop.doctor.fixes import Fix
+from hotloop.doctor.learning import Learned, Learning, WritesOutside
+from hotloop.doctor.stacking import stack
+from hotloop.doctor.trial_costs import LOOKS, loss_steps, plan_for
+from hotloop.doctor.workbench import AS_IT_IS, TRIALS, Workbench, is_about_baseline
 from hotloop.optimizations.catalogue import parity_of_live
-from hotloop.optimizations.live import APPLIED_FILE
 from hotloop.trial.arm import Arm
-from hotloop.trial.plan import TrialPlan
-from hotloop.trial.session import SessionResult, compare_arms
+from hotloop.trial.session import SessionResult, alone_in
 
-AS_IT_IS = "as-it-is"
-TRIALS = "trials"
-COUNTED_S = 6.0
-"""Seconds of counted steps in one process, about."""
-STEPS = (20, 300)
-LOOKS = (4, 6)
-AA_PAIRS = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What one process takes."""
-
-    start_s: float
-    step_s: float
-
-    def pair_s(self, plan: TrialPlan) -> float:
-        return 2 * (self.start_s + plan.num_steps * self.step_s)
-
-
-def plan_for(measurement: Measurement, *, steps: int | None) -> tuple[TrialPlan, Costs]:
-    """How many steps to compare. Raises `UsageError` for a run that is too short to compare."""
-    records = [each for each in measurement.records if "warmup" not in each.tags]
-    walls = sorted(each.wall_s for each in records)
-    if not walls:
-        raise UsageError("no step was seen, so no fix can be tried")
-    median = walls[len(walls) // 2]
-    total = len(measurement.records)
-    warmup = max(min(len(measurement.records) - len(records), total // 3), 3)
-    wanted = steps or min(max(int(COUNTED_S / max(median, 1e-6)), STEPS[0]), STEPS[1])
-    counted = min(wanted, total - warmup)
-    if counted < STEPS[0] // 2:
-        raise UsageError(
-            f"it makes {total} steps: too few to compare one way of running it with another",
-            do="let it train for longer, or ask for the diagnosis alone with --no-try",
-        )
-    start = measurement.census.start_s if measurement.census is not None else None
-    costs = Costs(start if start is not None else 10.0, median)
-    timeout = 60.0 + 10 * (costs.start_s + (warmup + counted) * median)
-    return (
-        TrialPlan(warmup, counted, timeout_s=timeout, looks=LOOKS, aa_pairs=AA_PAIRS),
-        costs,
-    )
+SCREENING_PAIRS = 2
 
 
 def verify(
@@ -82,180 +52,168 @@ def verify(
 ) -> Ledger:
     """Try each fix, then together those that helped. Called again, finished trials are not repeated.
 
-    directory: the doctor's, where `trials/` and `ledger.json` go. A fix whose trial fails is rejected,
-    and the rest goes on. Raises `UsageError` for a run too short or a budget too small for one pair,
-    and what `compare_arms` raises where the command as it is fails.
+    directory: the doctor's, where `trials/` and `ledger.json` go. A fix whose trial fails is reported,
+    and the rest goes on. Raises `UsageError` for a run too short, a budget too small or a command that
+    writes outside its directory, and `CommandFailed` where the command as it is fails.
     """
-    started = time.monotonic()
     plan, costs = plan_for(measurement, steps=steps)
-    plan = replace(plan, in_place=in_place)
-    least = costs.pair_s(plan) * (AA_PAIRS + LOOKS[0])
-    if budget_s is not None and budget_s < least:
-        raise UsageError(
-            f"a budget of {budget_s:.0f} s is too small for one comparison",
-            do=f"give at least --budget {least:.0f}s, fewer --steps, or --no-try",
-        )
-
-    def left_s() -> float | None:
-        return None if budget_s is None else budget_s - (time.monotonic() - started)
-
-    baseline = Arm(AS_IT_IS, tuple(command), "step_clock", workdir=workdir)
-    tried: list[TriedFix] = []
-    for fix in fixes:
-        left = left_s()
-        # The fixes together need as much again.
-        if left is not None and left < 2 * least:
-            tried.append(_tried(fix, "not_tried", "the budget was spent"))
-            continue
-        tried.append(_try(baseline, fix, plan, directory, progress, warn))
-    kept = [entry for entry in tried if entry.status == "kept"]
-    together: Verdict | None = None
-    if kept:
-        together = _together(baseline, kept, plan, directory, progress, warn)
-    ledger = Ledger(
-        command=tuple(command),
-        fixes=tuple(tried),
-        kept=tuple(entry.name for entry in kept),
-        together=together,
-        warmup_steps=plan.warmup_steps,
-        steps=plan.steps,
-        wall_s=time.monotonic() - started,
+    bench = Workbench(
+        Arm(AS_IT_IS, tuple(command), "step_clock", workdir=workdir),
+        replace(plan, in_place=in_place),
+        costs,
+        directory,
+        loss_steps(measurement),
+        len(measurement.records),
         budget_s=budget_s,
+        progress=progress,
+        warn=warn,
     )
-    write_json(directory / LEDGER_FILE, ledger)
+    least = costs.least_s(plan, bench.loss_steps)
+    if fixes and budget_s is not None and budget_s < least:
+        raise UsageError(
+            f"a budget of {budget_s:.0f} s is too small to try one fix and to confirm it",
+            do=f"give at least --budget {math.ceil(least)}s, fewer --steps, or --no-try",
+        )
+    directory.mkdir(parents=True, exist_ok=True)
+    with alone_in(directory):
+        ledger = _Trying(bench).all(fixes) if fixes else _ledger(bench)
+        write_json(directory / LEDGER_FILE, ledger)
     return ledger
 
 
-def _try(
-    baseline: Arm,
-    fix: Fix,
-    plan: TrialPlan,
-    directory: Path,
-    progress: Progress,
-    warn: Callable[[str], None],
-) -> TriedFix:
-    candidate = replace(baseline, name=fix.name, fixes={fix.name: fix.value})
-    place = f"{TRIALS}/{fix.name}"
-    try:
-        result = compare_arms(
-            baseline,
-            candidate,
-            directory=directory / place,
-            plan=plan,
-            parity_class=parity_of_live([fix.name]),
-            progress=progress,
+class _Trying:
+    def __init__(self, bench: Workbench) -> None:
+        self.bench = bench
+        self.learning = Learning(bench)
+        if self.learning.not_comparable is not None:
+            bench.warn(
+                f"its steps are not comparable from run to run: {self.learning.not_comparable}"
+            )
+
+    def all(self, fixes: Sequence[Fix]) -> Ledger:
+        tried: dict[str, TriedFix] = {}
+        learned: dict[str, Learned] = {}
+        for fix in fixes:
+            known = self._learns(fix)
+            if isinstance(known, TriedFix):
+                tried[fix.name] = known
+            else:
+                learned[fix.name] = known
+        left = [fix for fix in fixes if fix.name in learned]
+        for fix in self._screened(left, learned, tried):
+            tried[fix.name] = self._timed(fix, learned[fix.name])
+        kept = [fix for fix in fixes if tried[fix.name].status == "kept"]
+        names, together = stack(self.bench, self.learning, kept, tried)
+        return _ledger(
+            self.bench,
+            [tried[fix.name] for fix in fixes],
+            kept=names,
+            together=together,
+            not_comparable=self.learning.not_comparable,
         )
-    except CommandFailed as error:
-        if f"`{AS_IT_IS}`" in error.what:
-            raise
-        warn(f"{fix.name}: its trial failed; the others go on")
-        return _tried(fix, "failed", f"its trial failed: {error.what}", place=place)
-    status, why = judged(result, fix)
-    return _tried(fix, status, why, verdict=result.verdict, place=place)
 
-
-def judged(result: SessionResult, fix: Fix) -> tuple[Status, str]:
-    """What becomes of a fix after its pairs."""
-    verdict = result.verdict
-    not_applied = why_not_applied(result, fix)
-    if not_applied is not None:
-        return "not_applied", not_applied
-    if fix.technique.what_if:
-        return "what_if", "shows what it costs; it is not a fix"
-    if verdict.outcome != "improved":
-        words = {
-            "unchanged": "no gain",
-            "regressed": "slower",
-            "incomparable": "the runs cannot be compared: " + " ".join(verdict.reasons),
-            "inconclusive": "inconclusive",
-        }
-        why = words[verdict.outcome]
-        if verdict.outcome == "inconclusive" and verdict.minimum_detectable_effect is not None:
-            why += f" (smallest detectable effect {verdict.minimum_detectable_effect:.1%})"
-        return "rejected", why
-    if verdict.parity.result == "different":
-        return "rejected", "faster, but it learns something else: " + verdict.parity.reason
-    if verdict.parity.result == "not_checked":
-        return "rejected", "faster, but whether it learns the same is not known: " + (
-            verdict.parity.reason or "its losses were not seen"
-        )
-    return "kept", "faster, and learns the same"
-
-
-def why_not_applied(result: SessionResult, fix: Fix) -> str | None:
-    """Why its effect was not seen in a process that should have had it; `None` if it was in all."""
-    for _, measurement in result.pairs:
-        census = measurement.census
-        if census is not None and fix.technique.observed(census, fix.value) is False:
-            said = _said(result.directory, fix.name)
-            return f"its effect was not seen in the census ({said})"
-    for path in sorted(result.directory.glob(f"pair-*-{fix.name}/run")):
-        lines = _lines(path / APPLIED_FILE, fix.name)
-        if not any(line["applied"] for line in lines):
-            refused = "; ".join(str(line["what"]) for line in lines)
-            return refused or "nothing that it could be applied to was made"
-    return None
-
-
-def _said(directory: Path, name: str) -> str:
-    for path in sorted(directory.glob(f"pair-*-{name}/run")):
-        for line in _lines(path / APPLIED_FILE, name):
-            return str(line["what"])
-    return "it said nothing"
-
-
-def _lines(path: Path, name: str) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    def _learns(self, fix: Fix) -> Learned | TriedFix:
+        """What its losses say, or why it need not be timed."""
+        bench = self.bench
+        plan = bench.plan_for([fix])
+        if plan is None:
+            why = f"its effect shows after {fix.warmup_steps} steps, and the run was seen to make {bench.num_steps}"
+            return tried_fix(fix, "not_tried", why)
+        if not bench.fits(LOOKS[0], losses=1, plan=plan):
+            return tried_fix(fix, "not_tried", "the budget was spent")
         try:
-            entry = json.loads(line)
-        except ValueError:  # a process that was killed while it wrote
-            continue
-        if entry.get("fix") == name:
-            found.append(entry)
-    return found
+            learned = self.learning.of(fix.name, [fix])
+        except WritesOutside as error:
+            why = f"it writes outside the working directory: {error.path}"
+            return tried_fix(fix, "failed", why)
+        except CommandFailed as error:
+            return _failed(bench, fix, error)
+        if learned.not_applied is not None:
+            return tried_fix(fix, "not_applied", learned.parity.reason)
+        if learned.parity.result == "different" and not fix.technique.what_if:
+            why = "it learns something else: " + learned.parity.reason
+            return replace(tried_fix(fix, "rejected", why), directory=f"{TRIALS}/{fix.name}")
+        return learned
+
+    def _screened(
+        self, fixes: Sequence[Fix], learned: dict[str, Learned], tried: dict[str, TriedFix]
+    ) -> list[Fix]:
+        """Those to measure fully, the most promising first; with time enough, all of them as they are."""
+        bench = self.bench
+        if len(fixes) < 2 or bench.fits(LOOKS[-1] * len(fixes)):
+            return list(fixes)
+        seen: dict[str, Verdict] = {}
+        for fix in fixes:
+            if not bench.fits(SCREENING_PAIRS + (LOOKS[0] - SCREENING_PAIRS)):
+                tried[fix.name] = tried_fix(fix, "not_tried", "the budget was spent")
+                continue
+            try:
+                result = self._compared(fix, learned[fix.name], SCREENING_PAIRS)
+            except CommandFailed as error:
+                tried[fix.name] = _failed(bench, fix, error)
+                continue
+            seen[fix.name] = result.verdict
+        promising = [fix for fix in fixes if fix.name in seen and not useless(seen[fix.name])]
+        promising.sort(key=lambda fix: -(seen[fix.name].ratio or 0.0))
+        for fix in fixes:
+            if fix.name in seen and fix not in promising:
+                why = f"not tried further: {showed(seen[fix.name])}"
+                tried[fix.name] = tried_fix(fix, "not_tried", why, verdict=seen[fix.name])
+        going: list[Fix] = []
+        for fix in promising:
+            # What comes before it in the list is paid for first.
+            if going and not bench.fits((LOOKS[0] - SCREENING_PAIRS) * (len(going) + 1)):
+                why = f"not tried further, the budget was spent: {showed(seen[fix.name])}"
+                tried[fix.name] = tried_fix(fix, "not_tried", why, verdict=seen[fix.name])
+            else:
+                going.append(fix)
+        return going
+
+    def _timed(self, fix: Fix, learned: Learned) -> TriedFix:
+        if not self.bench.fits(LOOKS[0] - SCREENING_PAIRS, slower_start_s=learned.slower_start_s):
+            return tried_fix(fix, "not_tried", "the budget was spent before it was timed")
+        try:
+            result = self._compared(fix, learned)
+        except CommandFailed as error:
+            return _failed(self.bench, fix, error)
+        parity = longer(learned.parity, result)
+        result = replace(result, verdict=replace(result.verdict, parity=parity))
+        status, why = judged(result, fix)
+        return tried_fix(fix, status, why, verdict=result.verdict)
+
+    def _compared(self, fix: Fix, learned: Learned, pairs_now: int | None = None) -> SessionResult:
+        bench = self.bench
+        return bench.compare(
+            bench.baseline,
+            bench.with_fixes(fix.name, [fix]),
+            fixes=[fix],
+            place=fix.name,
+            looks=LOOKS,
+            parity_class=parity_of_live([fix.name]),
+            parity=learned.parity,
+            pairs_now=pairs_now,
+            slower_start_s=learned.slower_start_s,
+        )
 
 
-def _together(
-    baseline: Arm,
-    kept: Sequence[TriedFix],
-    plan: TrialPlan,
-    directory: Path,
-    progress: Progress,
-    warn: Callable[[str], None],
-) -> Verdict | None:
-    """All that were kept, on fresh pairs: what was chosen for being fast is not measured by its choice."""
-    candidate = replace(
-        baseline, name="together", fixes={entry.name: entry.value for entry in kept}
-    )
-    try:
-        return compare_arms(
-            baseline,
-            candidate,
-            directory=directory / TRIALS / "together",
-            plan=replace(plan, seed=plan.seed + 1),
-            parity_class=parity_of_live([entry.name for entry in kept]),
-            progress=progress,
-        ).verdict
-    except CommandFailed as error:
-        if f"`{AS_IT_IS}`" in error.what:
-            raise
-        warn(f"the kept fixes together fail: {error.what}")
-        return None
+def _failed(bench: Workbench, fix: Fix, error: CommandFailed) -> TriedFix:
+    """Isolated: the rest goes on."""
+    if is_about_baseline(error):
+        why = f"not known: the command as it is failed beside it: {error.what}"
+    else:
+        why = f"its trial failed: {error.what}"
+    bench.warn(f"{fix.name}: {why}; the rest goes on")
+    entry = tried_fix(fix, "failed", why)
+    return replace(entry, details=error.do or "", directory=f"{TRIALS}/{fix.name}")
 
 
-def _tried(
-    fix: Fix, status: Status, why: str, *, verdict: Verdict | None = None, place: str | None = None
-) -> TriedFix:
-    return TriedFix(
-        name=fix.name,
-        value=fix.value,
-        status=status,
-        why=why,
-        answers=fix.answers,
-        predicted=fix.predicted,
-        verdict=verdict,
-        directory=place,
+def _ledger(bench: Workbench, tried: Sequence[TriedFix] = (), **rest: Any) -> Ledger:
+    return Ledger(
+        command=bench.baseline.command,
+        fixes=tuple(tried),
+        warmup_steps=bench.plan.warmup_steps,
+        steps=bench.plan.steps,
+        wall_s=bench.spent_s,
+        budget_s=bench.budget_s,
+        **{"kept": (), "together": None, **rest},
     )

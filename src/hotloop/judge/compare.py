@@ -47,6 +47,7 @@ def compare(
     pairs: Sequence[Pair],
     *,
     parity_class: ParityClass,
+    parity: Parity | None = None,
     baseline_aa: Sequence[Pair] = (),
     looks: Sequence[int] = LOOKS,
     alpha: Sequence[float] | None = None,
@@ -55,7 +56,7 @@ def compare(
 
     `baseline_aa` are pairs of the baseline with itself. `alpha` is the two-sided error of each look;
     by default 5 % in proportion to the pairs, 0.01, 0.015 and 0.025 for looks at 4, 6 and 10.
-    Raises `ValueError` for looks that make no sense, for more pairs than the last look and for pairs
+    `parity` is given where losses were compared in runs of their own. Raises `ValueError` for looks that make no sense, for more pairs than the last look and for pairs
     of mixed arms, and `UsageError` for times that are not positive numbers.
     """
     levels = checked_levels(looks, alpha)
@@ -64,7 +65,7 @@ def compare(
     def without_interval(outcome: Outcome, reasons: tuple[str, ...]) -> Verdict:
         unchecked = Parity("not_checked", parity_class, reason=reasons[0])
         return Verdict(
-            outcome, None, None, None, None, unchecked, baseline_arm, candidate_arm,
+            outcome, None, None, None, None, parity or unchecked, baseline_arm, candidate_arm,
             num_pairs=len(pairs), reasons=reasons,
         )  # fmt: skip
 
@@ -100,11 +101,12 @@ def compare(
         reasons.append("The noise floor is not known: no two runs of the baseline were measured.")
     if count not in looks and count > looks[0]:
         reasons.append(f"{count} pairs are not a planned look, so the interval is wider.")
-    parity = judge_parity(
-        [b.records for b, _ in pairs] + [m.records for pair in baseline_aa for m in pair],
-        [c.records for _, c in pairs],
-        parity_class,
-    )
+    if parity is None:
+        parity = judge_parity(
+            [b.records for b, _ in pairs] + [m.records for pair in baseline_aa for m in pair],
+            [c.records for _, c in pairs],
+            parity_class,
+        )
     known = count > 1
     return Verdict(
         outcome=outcome,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from hotloop.optimizations.optimization import Choice, Optimization
+from hotloop.optimizations.optimization import Choice, Optimization, leaving
 from hotloop.optimizations.source_edit import BeforeLoop, SourceEdit
 
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ COMPILE = Optimization(
     source_form="model.compile()  # before the first step",
     source_edit=_source_edit,
     live_form=_live,
+    expect=leaving("elementwise_fraction", 0.2, 0.7),
     risks=(
         "Compiling takes seconds to minutes, and again for every new shape. Dropout draws other random "
         "numbers than eager. Data-dependent Python breaks the graph into pieces that can be slower."

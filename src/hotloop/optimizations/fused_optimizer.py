@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from hotloop.optimizations.optimization import Choice, Optimization
+from hotloop.optimizations.optimization import Choice, Optimization, leaving
 from hotloop.optimizations.source_edit import Keywords, SourceEdit
 
 if TYPE_CHECKING:
@@ -106,5 +106,6 @@ FUSED_OPTIMIZER = Optimization(
     source_form="torch.optim.AdamW(model.parameters(), fused=True)",
     source_edit=_source_edit,
     live_form=_live,
+    expect=leaving("optimizer_fraction", 0.15, 0.5),
     risks="Refused by torch together with foreach=True, or for parameters that are not floating point.",
 )

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from hotloop.hardware.machine import Machine
     from hotloop.optimizations.source_edit import SourceEdit
 
+Expect = Callable[[Mapping[str, Any], Any], "tuple[float, float] | None"]
+
 Setting = Mapping[str, Any]
 """Dotted config keys and their values; also what a trial of the technique is named by."""
 
@@ -22,6 +24,22 @@ class Choice:
 
     value: Any
     why: str
+
+
+def leaving(evidence: str, least: float, most: float) -> Expect:
+    """What to expect of a technique that leaves, of the share of a step which `evidence` names, between
+    `least` and `most` of its time.
+
+        ratio = 1 / (1 - share (1 - left))        (Amdahl)
+    """
+
+    def expect(found: Mapping[str, Any], value: Any) -> tuple[float, float] | None:
+        share = found.get(evidence)
+        if not isinstance(share, float) or not 0 < share < 1:
+            return None
+        return 1 / (1 - share * (1 - most)), 1 / (1 - share * (1 - least))
+
+    return expect
 
 
 def _always(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
@@ -63,6 +81,11 @@ class Optimization:
     """Why there is no live form."""
     values_for: Callable[[Census], tuple[Any, ...]] | None = None
     """Values worth trying on a foreign script that was seen so, none where it cannot help; `None`: `settings`."""
+    expect: Expect | None = None
+    """The least and the most ratio to expect of a value, given the evidence of a finding that asks for
+    it: what the scorecard compares with what was verified. `None` where the evidence does not tell."""
+    warmup_for: Callable[[Census], int] | None = None
+    """Steps of a run before its effect can show, such as those of an epoch; `None`: it shows at once."""
     what_if: bool = False
     """Its live form shows what something costs, and must not be kept: it leaves out what the user asked for."""
     conflicts: tuple[str, ...] = ()

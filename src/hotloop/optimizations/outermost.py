@@ -14,13 +14,16 @@ Call = Callable[..., Any]
 Around = Callable[[Call, nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 
 
-def around_training_calls(around: Around) -> None:
-    """Have `around(call, module, args, kwargs)` make every such call; `call(*args, **kwargs)` goes on."""
+def around_training_calls(around: Around, *, evaluating: bool = False) -> None:
+    """Have `around(call, module, args, kwargs)` make every such call; `call(*args, **kwargs)` goes on.
+
+    evaluating: those without gradients, too.
+    """
     inside = False
 
     def watched(original: Any, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         nonlocal inside
-        if inside or not torch.is_grad_enabled() or not _learns(module):
+        if inside or not (evaluating or torch.is_grad_enabled()) or not _learns(module):
             return original(module, *args, **kwargs)
         inside = True
         try:

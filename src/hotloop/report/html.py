@@ -12,6 +12,7 @@ from hotloop.core.census import Census
 from hotloop.core.course import ArmsCourse, Curve, MachineCourse, PairSpeeds, StepCourse
 from hotloop.core.files import write_atomically
 from hotloop.core.judgement import Diagnosis, Target, Verdict
+from hotloop.core.ledger import Ledger
 from hotloop.core.measurement import Environment
 from hotloop.report import numbers
 from hotloop.report.advice import findings_section
@@ -20,6 +21,7 @@ from hotloop.report.checklist import target_table
 from hotloop.report.comparison import arm_bars, loss_charts, pair_chart, ratio_chart
 from hotloop.report.course import machine_charts
 from hotloop.report.examined_page import host_section, loaders_section, use_section
+from hotloop.report.ledger import ledger_section
 from hotloop.report.step_time import breakdown, step_bars
 from hotloop.report.style import CSS
 from hotloop.report.tables import coded, environment_rows, settings_table, table
@@ -63,6 +65,8 @@ class Page:
     diagnosis: Diagnosis | None = None
     examined: Census | None = None
     """What somebody else's command was seen to do; its findings then stand before everything else."""
+    ledger: Ledger | None = None
+    """Fixes that were tried on it."""
     sample: str = ""
     """Text that the trained model wrote."""
     environment: Environment | None = None
@@ -92,6 +96,7 @@ def render_html(page: Page) -> str:
     ]
     if page.examined is not None:
         sections = [
+            ("fixes", "Fixes that were tried", ledger_section(page.ledger)),
             ("findings", "Findings", findings_section(page.diagnosis)),
             ("time", "Where a step's time goes", _time(page)),
             ("host", "Where the host was", host_section(page.examined)),

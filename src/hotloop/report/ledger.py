@@ -1,10 +1,14 @@
-"""Fixes that were tried, for a terminal."""
+"""Fixes that were tried: for a terminal and for the page."""
 
 from __future__ import annotations
+
+from html import escape
 
 from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.report import numbers
+from hotloop.report.comparison import ratio_chart
+from hotloop.report.tables import table
 
 
 def ledger_answer(ledger: Ledger) -> str:
@@ -23,28 +27,69 @@ def render_ledger(ledger: Ledger) -> str:
     """The answer, and a line for each fix."""
     width = max((len(fix.name) for fix in ledger.fixes), default=0)
     lines = [ledger_answer(ledger), ""] if ledger.fixes else [ledger_answer(ledger)]
-    lines += [_line(fix, width) for fix in ledger.fixes]
+    for fix in ledger.fixes:
+        lines.append(_line(fix, width))
+        lines += [f"      {line.strip()}" for line in fix.details.splitlines()]
+    if ledger.not_comparable is not None:
+        lines.append(f"  its steps are not comparable from run to run: {ledger.not_comparable}")
     if ledger.fixes:
-        lines.append(
-            f"  each over {ledger.steps} steps after {ledger.warmup_steps} of warm-up, in interleaved "
-            f"pairs of fresh processes; {ledger.wall_s:.0f} s in all"
-        )
+        lines.append(f"  {_how(ledger)}")
     return "\n".join(lines)
 
 
 def _line(fix: TriedFix, width: int) -> str:
     ratio = _ratio(fix.verdict) if fix.verdict is not None else ""
-    at_most = f"predicted at most {numbers.ratio(fix.predicted)}" if fix.predicted else ""
-    said = ", ".join(part for part in (fix.why, ratio, at_most) if part)
+    said = ", ".join(part for part in (fix.why, ratio, expected(fix)) if part)
     return f"  {fix.status.replace('_', ' '):<11} {fix.name:<{width}}  {said}"
+
+
+def expected(fix: TriedFix) -> str:
+    """What was predicted before it was tried."""
+    if fix.predicted is not None:
+        low, high = fix.predicted.ratio_low, fix.predicted.ratio_high
+        return f"predicted {numbers.interval(low, high)}"
+    return f"predicted at most {numbers.ratio(fix.gain_at_most)}" if fix.gain_at_most else ""
 
 
 def _ratio(verdict: Verdict) -> str:
     if verdict.ratio is None or verdict.ratio_low is None or verdict.ratio_high is None:
         return "not measured"
-    low, high = numbers.ratio(verdict.ratio_low), numbers.ratio(verdict.ratio_high)
-    return f"{numbers.ratio(verdict.ratio)} ({low} to {high}, {verdict.num_pairs} pairs)"
+    digits = numbers.ratio_digits(verdict.ratio_low, verdict.ratio_high)
+    spread = numbers.interval(verdict.ratio_low, verdict.ratio_high)
+    return f"{numbers.ratio(verdict.ratio, digits=digits)} ({spread}, {verdict.num_pairs} pairs)"
 
 
 def _tried(count: int) -> str:
     return "1 that was looked at" if count == 1 else f"{count} that were looked at"
+
+
+def ledger_section(ledger: Ledger | None) -> str:
+    """The answer, what is kept against the command as it was, and a row for each fix."""
+    if ledger is None:
+        return ""
+    parts = [f"<p>{escape(ledger_answer(ledger))}</p>"]
+    if ledger.together is not None:
+        parts.append(ratio_chart(ledger.together))
+    rows = [
+        (
+            fix.status.replace("_", " "),
+            f"`{fix.name}` {'' if fix.value is True else fix.value}".strip(),
+            "" if fix.verdict is None else _ratio(fix.verdict),
+            expected(fix),
+            fix.why,
+            " ".join(fix.answers),
+        )
+        for fix in ledger.fixes
+    ]
+    head = ("", "fix", "measured", "expected", "why", "answers")
+    parts.append(table(head, rows))
+    if ledger.fixes:
+        parts.append(f"<p>{escape(_how(ledger))}</p>")
+    return "".join(parts)
+
+
+def _how(ledger: Ledger) -> str:
+    return (
+        f"each over {ledger.steps} steps after {ledger.warmup_steps} of warm-up, in interleaved "
+        f"pairs of fresh processes; {numbers.seconds(ledger.wall_s)} in all"
+    )

@@ -40,6 +40,9 @@ class Arm:
     fixes: Mapping[str, Any] = field(default_factory=dict)
     """Techniques that are put into the running process, by name, with their values; needs a
     `step_clock`."""
+    comparable: bool = False
+    """Seeded, and fenced in where it runs in a copy: for its losses, not for its speed. Needs a
+    `step_clock`."""
     inputs: tuple[Path, ...] = ()
     """Files that the command reads and that decide what it does: other contents make another arm."""
 
@@ -51,9 +54,10 @@ class Arm:
             )
         if not self.command or not self.command[0]:
             raise UsageError(f"arm {self.name!r} has no command")
-        if self.fixes and self.records != "step_clock":
+        if (self.fixes or self.comparable) and self.records != "step_clock":
+            what = "has fixes" if self.fixes else "is to be comparable"
             raise UsageError(
-                f"arm {self.name!r} has fixes and is not a script that is clocked from inside"
+                f"arm {self.name!r} {what} and is not a script that is clocked from inside"
             )
 
     def to_mapping(self) -> dict[str, object]:
@@ -67,6 +71,7 @@ class Arm:
             "tokens_per_step": self.tokens_per_step,
             "samples_per_step": self.samples_per_step,
             **({"fixes": dict(sorted(self.fixes.items()))} if self.fixes else {}),
+            **({"comparable": True} if self.comparable else {}),
             "inputs": {str(path): _digest(path) for path in self.inputs},
         }
 

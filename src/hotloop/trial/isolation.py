@@ -26,6 +26,11 @@ SESSION_MARK = ".hotloop-session"
 """A directory holding this file belongs to hotloop and is left out of copies."""
 LEFT_OUT = frozenset({".git", ".hg", ".svn", "node_modules", "wandb", "mlruns"})
 """Histories and tracker outputs: never input of a training step, often large."""
+OWN_VARIABLES = (
+    *("HOTLOOP_STEP_CLOCK", "HOTLOOP_PADDING", "HOTLOOP_FIXES"),
+    *("HOTLOOP_SAME_RANDOMNESS", "HOTLOOP_WITHIN"),
+)
+"""Beginnings of the names of those that a trial sets."""
 MAX_TMPDIR_LENGTH = 55
 """Sockets of worker processes live under TMPDIR and may be 107 characters long in all."""
 
@@ -165,9 +170,7 @@ def remove_temporary(trial: Path) -> None:
 def without_own_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment a trial starts from: this process's, less what hotloop itself set for a trial."""
     return {
-        name: value
-        for name, value in environment.items()
-        if not name.startswith("HOTLOOP_STEP_CLOCK") and name != "HOTLOOP_PADDING"
+        name: value for name, value in environment.items() if not name.startswith(OWN_VARIABLES)
     }
 
 

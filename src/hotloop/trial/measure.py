@@ -27,7 +27,8 @@ from hotloop.core.files import read_json, storage_error, to_plain, write_atomica
 from hotloop.core.measurement import Environment, Measurement, Plan, Sample
 from hotloop.core.step import StepRecord, read_steps
 from hotloop.hardware.environment import read_environment
-from hotloop.optimizations import live
+from hotloop.optimizations import live, seeding
+from hotloop.probe import outside
 from hotloop.trial.arm import RUN_PLACEHOLDER, Arm
 from hotloop.trial.isolation import (
     Listing,
@@ -82,6 +83,10 @@ def measure(
     environment = read_environment(workdir=arm.workdir)
     with temporary_directory(directory) as temporary:
         env = _variables(arm, plan, directory, temporary, cache, seed)
+        if arm.comparable:
+            env = _comparable(
+                env, directory, None if _is_users(work, directory) else temporary, cache
+            )
         finished = run_process(
             command,
             workdir=work,
@@ -100,7 +105,7 @@ def measure(
         )
     measurement = _collect(arm, command, plan, environment, finished, run, log)
     store_measurement(directory / MEASUREMENT_FILE, measurement)
-    if work.parent == directory:
+    if not _is_users(work, directory):
         shutil.rmtree(work, ignore_errors=True)
     return measurement
 
@@ -136,6 +141,21 @@ def _variables(
             [*own, *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])]
         )
     return env
+
+
+def _comparable(
+    env: dict[str, str], directory: Path, temporary: Path | None, cache: Path
+) -> dict[str, str]:
+    """Seeded; and fenced in, unless it is meant to run in the user's own directory (`temporary` None)."""
+    env = {"PYTHONHASHSEED": str(seeding.SEED), **env, seeding.VARIABLE: str(directory / "run")}
+    if temporary is not None:
+        within = (directory / "run", directory, temporary, cache.resolve())
+        env[outside.VARIABLE] = os.pathsep.join(map(str, within))
+    return env
+
+
+def _is_users(work: Path, directory: Path) -> bool:
+    return work.parent != directory
 
 
 def only_hotloop(directory: Path) -> Path:

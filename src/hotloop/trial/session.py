@@ -13,29 +13,29 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
 from hotloop import __version__
-from hotloop.core.errors import CommandFailed, EnvironmentFailed, Interrupted, UsageError
+from hotloop.core.errors import Interrupted, UsageError
 from hotloop.core.files import storage_error, write_json
-from hotloop.core.judgement import ParityClass, Verdict
+from hotloop.core.judgement import Parity, ParityClass, Verdict
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.progress import Progress, silent
 from hotloop.judge.compare import compare
 from hotloop.judge.looks import should_stop
 from hotloop.trial.arm import Arm, refuse_missing
-from hotloop.trial.isolation import SESSION_MARK, Listing, list_workdir, remove_temporary
-from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement, measure
+from hotloop.trial.isolation import SESSION_MARK, Listing, list_workdir
 from hotloop.trial.plan import TrialPlan, candidate_first
+from hotloop.trial.single import is_finished, trial
 
 PLAN_SCHEMA = "hotloop.plan/1"
 
 Pair = tuple[Measurement, Measurement]
+Judge = Callable[[Sequence[Pair], Sequence[Pair]], Verdict]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,19 @@ def compare_arms(
     directory: Path,
     plan: TrialPlan,
     parity_class: ParityClass,
+    parity: Parity | None = None,
+    aa_given: Sequence[Pair] = (),
+    pairs_now: int | None = None,
+    cache: Path | None = None,
+    has_time: Callable[[], bool] = lambda: True,
     progress: Progress = silent,
 ) -> SessionResult:
     """Measure and judge. Calling it again with the same arms and plan reuses what was finished.
 
+    parity: known from runs of its own; `None` judges the losses of these pairs. aa_given: pairs of the
+    baseline with itself, measured before. pairs_now: stop after so many, to go on or not in another
+    call. has_time: asked after a planned look that decided nothing; `False` ends it there.
+    cache: of compiled code; `None` gives the session one of its own.
     Raises `UsageError` (arms or plan that cannot be run, a directory of another session),
     `CommandFailed` (an arm failed; what was finished is kept), `Interrupted` after Ctrl-C, when every
     process has ended, and `EnvironmentFailed` when the disk refuses.
@@ -71,11 +80,22 @@ def compare_arms(
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise storage_error(error, directory, "make the directory") from error
-    with _alone_in(directory):
+    with alone_in(directory):
         _store_plan(directory, baseline, candidate, plan, listings)
-        session = _Session(directory, plan, listings, progress)
+        session = _Session(directory, plan, listings, progress, cache or directory / "cache")
+        session.pairs_now, session.has_time = pairs_now, has_time
+
+        def judge(pairs: Sequence[Pair], aa_pairs: Sequence[Pair]) -> Verdict:
+            return compare(
+                pairs,
+                baseline_aa=(*aa_given, *aa_pairs),
+                parity_class=parity_class,
+                parity=parity,
+                looks=session.looks,
+            )
+
         try:
-            return session.run(baseline, candidate, parity_class)
+            return session.run(baseline, candidate, judge)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"interrupted after {session.num_done} of up to {session.num_trials} trials; "
@@ -92,7 +112,11 @@ class _Session:
         plan: TrialPlan,
         listings: dict[str, Listing | None],
         progress: Progress,
+        cache: Path,
     ) -> None:
+        self.cache = cache
+        self.pairs_now: int | None = None
+        self.has_time: Callable[[], bool] = lambda: True
         self.directory = directory
         self.plan = plan
         self.listings = listings
@@ -101,7 +125,7 @@ class _Session:
         self.num_trials = 2 * (plan.aa_pairs + self.looks[-1])
         self.num_done = 0
 
-    def run(self, baseline: Arm, candidate: Arm, parity_class: ParityClass) -> SessionResult:
+    def run(self, baseline: Arm, candidate: Arm, judge: Judge) -> SessionResult:
         aa_pairs = tuple(
             self._pair("aa", number, self.plan.aa_pairs, baseline, baseline, swapped=False)
             for number in range(1, self.plan.aa_pairs + 1)
@@ -112,12 +136,13 @@ class _Session:
             pairs.append(
                 self._pair("pair", number, self.looks[-1], baseline, candidate, swapped=swapped)
             )
+            if number == self.pairs_now:
+                verdict = judge(pairs, aa_pairs)
+                break
             if number not in self.looks:
                 continue
-            verdict = compare(
-                pairs, baseline_aa=aa_pairs, parity_class=parity_class, looks=self.looks
-            )
-            if should_stop(verdict, number, self.looks):
+            verdict = judge(pairs, aa_pairs)
+            if should_stop(verdict, number, self.looks) or not self.has_time():
                 break
         write_json(self.directory / "verdict.json", verdict)
         self.progress("measured", self.num_done, self.num_done, verdict.outcome)
@@ -140,40 +165,28 @@ class _Session:
         return (measured[1], measured[0]) if swapped else (measured[0], measured[1])
 
     def _trial(self, place: Path, arm: Arm, pair: int, position: int, what: str) -> Measurement:
-        if (place / MEASUREMENT_FILE).exists():
-            return load_measurement(place / MEASUREMENT_FILE)
-        self.progress(what, self.num_done, self.num_trials, "")
+        if not is_finished(place):
+            self.progress(what, self.num_done, self.num_trials, "")
 
         def tick(seconds: float) -> None:
             self.progress(what, self.num_done, self.num_trials, f"{seconds:.0f} s")
 
-        try:
-            if place.exists():  # unfinished: the session was ended in the middle of it
-                remove_temporary(place)
-                shutil.rmtree(place)
-            return measure(
-                arm,
-                directory=place,
-                plan=Plan(
-                    warmup_steps=self.plan.warmup_steps,
-                    steps=self.plan.steps,
-                    timeout_s=self.plan.timeout_s,
-                    pair=pair,
-                    position=position,
-                ),
-                seed=f"{self.plan.seed} {place.name}",
-                cache=self.directory / "cache",
-                workdir=self.listings[arm.name],
-                tick=tick,
-            )
-        except CommandFailed as error:
-            raise CommandFailed(
-                f"{what}: {error.what}", where=error.where, do=error.do, returncode=error.returncode
-            ) from error
-        except OSError as error:
-            raise storage_error(error, place, "run a trial") from error
-        except MemoryError as error:
-            raise EnvironmentFailed("memory ran out while running a trial") from error
+        return trial(
+            arm,
+            place,
+            plan=Plan(
+                warmup_steps=self.plan.warmup_steps,
+                steps=self.plan.steps,
+                timeout_s=self.plan.timeout_s,
+                pair=pair,
+                position=position,
+            ),
+            seed=f"{self.plan.seed} {place.name}",
+            cache=self.cache,
+            workdir=self.listings[arm.name],
+            what=what,
+            tick=tick,
+        )
 
 
 def _refuse_bad_arms(baseline: Arm, candidate: Arm, plan: TrialPlan) -> None:
@@ -252,7 +265,7 @@ def _difference(stored: object, content: dict[str, object]) -> str:
 
 
 @contextmanager
-def _alone_in(directory: Path) -> Iterator[None]:
+def alone_in(directory: Path) -> Iterator[None]:
     """Hold the session's lock file; the kernel lets go of it however this process ends."""
     path = directory / SESSION_MARK
     try:

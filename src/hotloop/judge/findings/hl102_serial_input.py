@@ -75,6 +75,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "loader_site": loader.site,
             "dataset_site": loader.dataset_site,
         },
+        optimization="loader_workers",
         advice=advice,
     )
 

@@ -47,6 +47,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "fetch_s": loader.fetch_s,
             "num_workers": loader.num_workers,
         },
+        optimization="loader_workers",
         advice="Fill one tensor per batch instead of stacking one per sample, without Python loops "
         "over elements." + beside,
     )

@@ -60,5 +60,6 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "fetch_s": loader.fetch_s,
             "dataset_site": loader.dataset_site,
         },
+        optimization="loader_workers",
         advice=f"Try num_workers={workers} instead of {loader.num_workers}." + short,
     )

@@ -48,6 +48,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "fetch_s": loader.fetch_s,
             "foreign_busy": measurement.census.foreign_busy if measurement.census else None,
         },
+        optimization="item_cache",
         advice="More workers will not help. Make samples cheaper: decode and resize once and store "
         "the result, or move transforms to the GPU.",
     )

@@ -48,6 +48,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "cpus_busy": waiting.cpus_busy,
             "loader_site": loader.site,
         },
+        optimization="loader_workers",
         advice=f"Let more batches wait at once: num_workers={workers}, persistent_workers=True. Then "
         "put the data on a local disk, in few large files.",
     )

@@ -48,6 +48,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "num_workers": loader.num_workers if loader is not None else None,
             "persistent_workers": str(loader.persistent_workers) if loader is not None else None,
         },
+        optimization="loader_workers",
         advice="Set persistent_workers=True: the workers are started once, not for every epoch."
         if starts_anew
         else "Do once what the dataset or sampler does at the start of each epoch.",

@@ -50,6 +50,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "in_memory": None if loader.in_memory is None else str(loader.in_memory),
             "workers_busy": waiting.workers_busy,
         },
+        optimization="loader_workers",
         advice="Try num_workers=0; fetch whole batches by index (`__getitems__`) instead of sample by "
         "sample.",
     )

@@ -10,22 +10,19 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import random
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils import fetch as torch_fetch
 
 from hotloop.probe import entry
+from hotloop.probe.random_state import State, random_state, same_state
 
 Fetched = tuple[float, float, float, bool | None]
 """(seconds, CPU seconds of the thread, seconds in collate, whether it drew random numbers)"""
-State = tuple[Any, torch.Tensor]
 WRITE_EVERY_S = 0.25
 MAX_PER_WORKER = 20_000
 """Batches; enough to know, and the file stays small."""
@@ -89,7 +86,7 @@ def watch_fetches(directory: Path, fetched_here: Callable[[Fetched], None]) -> N
         data = original(fetcher, index)
         seconds, cpu = time.perf_counter() - start, time.thread_time() - cpu
         try:
-            drew = None if before is None else not _same_state(before, _random_state())
+            drew = None if before is None else not same_state(before, random_state())
             collate = getattr(fetcher.collate_fn, "seconds", 0.0)
             _tell((seconds, cpu, collate, drew))
         except Exception:  # noqa: BLE001 - measuring must not stop a loader
@@ -146,20 +143,6 @@ def _looks(fetcher: Any) -> bool:
 
 def _state_before(fetcher: Any) -> State | None:
     try:
-        return _random_state() if _looks(fetcher) else None
+        return random_state() if _looks(fetcher) else None
     except Exception:  # noqa: BLE001 - measuring must not stop a loader
         return None
-
-
-def _random_state() -> State:
-    """What datasets draw from: Python's, torch's, and NumPy's where it is loaded (torch may be without)."""
-    numpy = sys.modules.get("numpy")
-    drawn: Any = None
-    if numpy is not None and hasattr(numpy, "random"):
-        kind, keys, *rest = numpy.random.get_state()
-        drawn = (kind, keys.tobytes() if hasattr(keys, "tobytes") else keys, *rest)
-    return (random.getstate(), drawn), torch.get_rng_state()
-
-
-def _same_state(one: State, other: State) -> bool:
-    return one[0] == other[0] and torch.equal(one[1], other[1])

@@ -1,7 +1,8 @@
 """Starts hotloop's probes inside a foreign Python process, right after it imports torch.
 
 Python runs this at start-up because the trial or the doctor put this directory on PYTHONPATH. Each of
-`PROBES` starts where its variable names a sidecar directory; without any this does nothing. It runs
+`PROBES` starts where its variable names a sidecar directory; without any this does nothing (`AT_ONCE` is
+for what must come before the script). It runs
 the user's own `sitecustomize`, and never breaks the script: what goes wrong here becomes a note in the
 sidecar directory. `sys` and `os` only: every interpreter that the script starts pays for what this
 imports.
@@ -26,6 +27,11 @@ PROBES = {
     "HOTLOOP_DOCTOR": ("the probe", "hotloop.probe.attach"),
 }
 """By variable: what it is called in a note, and the module whose `install_from_environment` starts it."""
+AT_ONCE = {
+    "HOTLOOP_SAME_RANDOMNESS": ("the same random numbers", "hotloop.optimizations.seeding"),
+    "HOTLOOP_WITHIN": ("the fence around the copy", "hotloop.probe.outside"),
+}
+"""Likewise, of what starts before the script: only where losses are compared."""
 HELPERS = ("multiprocessing.resource_tracker", "torch._inductor.compile_worker")
 """Interpreters that torch and Python start for themselves, by a part of their command line."""
 
@@ -34,8 +40,9 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 def _note(variable: str, error: Exception) -> None:
     try:
-        with open(os.path.join(os.environ[variable], "notes.txt"), "a", encoding="utf-8") as file:
-            name = PROBES[variable][0]
+        directory = os.environ[variable].split(os.pathsep)[0]
+        with open(os.path.join(directory, "notes.txt"), "a", encoding="utf-8") as file:
+            name = {**PROBES, **AT_ONCE}[variable][0]
             file.write(f"{name} could not start: {type(error).__name__}: {error}\n")
     except (OSError, KeyError):
         pass
@@ -43,7 +50,8 @@ def _note(variable: str, error: Exception) -> None:
 
 def _start(variable: str) -> None:
     try:
-        module = __import__(PROBES[variable][1], fromlist=["install_from_environment"])
+        name = {**PROBES, **AT_ONCE}[variable][1]
+        module = __import__(name, fromlist=["install_from_environment"])
         module.install_from_environment()
     except Exception as error:  # noqa: BLE001 - the script must go on whatever happens here
         _note(variable, error)
@@ -105,7 +113,11 @@ def _chain() -> None:
 
 if __name__ == "sitecustomize":
     _wanted = [variable for variable in PROBES if os.environ.get(variable)]
+    _first = [variable for variable in AT_ONCE if os.environ.get(variable)]
     _command = " ".join(getattr(sys, "orig_argv", ()))
-    if _wanted and not any(helper in _command for helper in HELPERS):
-        sys.meta_path.insert(0, _AfterTorch(_wanted))
+    if not any(helper in _command for helper in HELPERS):
+        if _wanted:
+            sys.meta_path.insert(0, _AfterTorch(_wanted))
+        for _variable in _first:
+            _start(_variable)
     _chain()

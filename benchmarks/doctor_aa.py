@@ -1,0 +1,264 @@
+"""How often the doctor sees a gain where there is none: fixes that do nothing, through its own `verify`.
+
+    python benchmarks/doctor_aa.py record RUNS.json      40 real runs of a small script, one after the other
+    python benchmarks/doctor_aa.py resample RUNS.json    those, and earlier recordings, dealt to trials
+    python benchmarks/doctor_aa.py live DIRECTORY        one real doctor's run over five such fixes
+
+`resample` replaces the processes alone: looks, order, noise, parity, screening, stacking and fresh pairs are
+the doctor's. Trials of one comparison get runs that were recorded one after the other, from a random place
+on, so that what else the machine did is in them; or, as a second way, any runs at all. `live` adds a line
+to `DIRECTORY/live.jsonl`; ended in the middle, the same command continues. Both expect nothing kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "null_fixes"))
+
+from null_fixes import NULL_FIXES  # noqa: E402
+
+from hotloop.core.census import Census  # noqa: E402
+from hotloop.core.ledger import Ledger  # noqa: E402
+from hotloop.core.measurement import Environment, Measurement, Plan  # noqa: E402
+from hotloop.core.step import StepRecord  # noqa: E402
+from hotloop.doctor.fixes import Fix  # noqa: E402
+from hotloop.doctor.verify import verify  # noqa: E402
+from hotloop.optimizations.catalogue import CATALOGUE  # noqa: E402
+from hotloop.trial.arm import Arm  # noqa: E402
+from hotloop.trial.single import trial  # noqa: E402
+
+EARLIER = HERE.parent / "tests" / "golden" / "aa_runs.json.gz"
+WARMUP, STEPS, RUNS = 10, 90, 40
+SCRIPT = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(128, 256), torch.nn.GELU(), torch.nn.Linear(256, 128))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+data = torch.utils.data.TensorDataset(torch.randn(6400, 128), torch.randn(6400, 128))
+for x, y in torch.utils.data.DataLoader(data, batch_size=64, shuffle=True):
+    optimizer.zero_grad()
+    loss = (model(x) - y).square().mean()
+    loss.backward()
+    optimizer.step()
+"""
+ENVIRONMENT = Environment(
+    device="recorded", num_devices=1, cpu_model="recorded", num_cpus=2, cpu_quota=2.0,
+    memory_limit_bytes=None, platform="none", kernel=None, python="3", torch=None, cuda=None,
+    driver=None, hotloop="0",
+)  # fmt: skip
+COMMAND = [sys.executable, "train.py"]
+
+
+def measurement(step_s: list[float], *, plan: Plan, arm: str = "recorded") -> Measurement:
+    """A process with these step times; its losses are the same in every one."""
+    records = tuple(
+        StepRecord(
+            step, seconds, loss=1.0 / (1 + step), tags=("warmup",) * (step < plan.warmup_steps)
+        )
+        for step, seconds in enumerate(step_s)
+    )
+    census = Census(device="cpu", num_threads=1, start_s=2.0)
+    return Measurement(
+        arm, tuple(COMMAND), plan, ENVIRONMENT, records, census=census, process_s=sum(step_s) + 2.0
+    )
+
+
+def record(file: Path) -> None:
+    """Real processes as the doctor's trials are."""
+    from hotloop.core.files import write_json
+
+    runs = []
+    with tempfile.TemporaryDirectory() as place:
+        work = Path(place) / "work"
+        work.mkdir()
+        (work / "train.py").write_text(SCRIPT)
+        arm = Arm("as-it-is", tuple(COMMAND), "step_clock", workdir=work)
+        for number in range(RUNS):
+            load = os.getloadavg()[0]
+            found = trial(
+                arm,
+                Path(place) / f"run-{number}",
+                plan=Plan(WARMUP, STEPS, 120.0),
+                seed=str(number),
+                cache=Path(place) / "cache",
+                workdir=None,
+                what=f"run {number}",
+            )
+            steps = [round(1e6 * each.wall_s) for each in found.records]
+            runs.append({"load_average": round(load, 2), "step_us": steps})
+            print(f"run {number + 1} of {RUNS}, load {load:.1f}", file=sys.stderr, flush=True)
+    write_json(file, {"schema": "hotloop.benchmarks.doctor_aa/1", "warmup": WARMUP, "runs": runs})
+
+
+@contextmanager
+def null_fixes() -> Iterator[None]:
+    """In the catalogue, here and in the trials."""
+    with (
+        patch.dict(CATALOGUE, NULL_FIXES),
+        patch.dict(os.environ, {"PYTHONPATH": str(HERE / "null_fixes")}),
+    ):
+        yield
+
+
+def fixes(count: int) -> list[Fix]:
+    return [Fix(fix, True, ("HL000",), 1.2) for fix in list(NULL_FIXES.values())[:count]]
+
+
+class Deal:
+    """Stands for `trial`: every process gets a recorded run."""
+
+    def __init__(
+        self, runs: list[list[float]], generator: random.Random, *, in_order: bool
+    ) -> None:
+        self.runs, self.generator, self.in_order = runs, generator, in_order
+        self.finished: dict[Path, Measurement] = {}
+        self.session: Path | None = None
+        self.place = 0
+
+    def __call__(self, arm: Arm, place: Path, *, plan: Plan, **rest: Any) -> Measurement:
+        if place in self.finished:
+            return self.finished[place]
+        if arm.fixes:
+            run = place / "run"
+            run.mkdir(parents=True, exist_ok=True)
+            lines = [{"fix": name, "applied": True, "what": "nothing"} for name in arm.fixes]
+            (run / "fixes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        if place.parent != self.session or not self.in_order:
+            self.session = place.parent
+            self.place = self.generator.randrange(len(self.runs))
+        steps = self.runs[self.place % len(self.runs)][: plan.warmup_steps + plan.steps]
+        self.place += 1
+        self.finished[place] = measurement(steps, plan=plan, arm=arm.name)
+        return self.finished[place]
+
+
+def doctor_run(deal: Deal, num_fixes: int) -> Ledger:
+    """A whole one, over recorded processes."""
+    with tempfile.TemporaryDirectory() as place, null_fixes():
+        work = Path(place) / "work"
+        work.mkdir()
+        seen = measurement(deal.runs[0], plan=Plan(WARMUP, len(deal.runs[0]) - WARMUP, 60.0))
+        with (
+            patch("hotloop.trial.session.trial", deal),
+            patch("hotloop.doctor.workbench.trial", deal),
+            # The order within pairs is drawn anew for every comparison of every doctor's run.
+            patch("hotloop.doctor.workbench.crc32", lambda text: deal.generator.getrandbits(32)),
+        ):
+            return verify(
+                COMMAND, fixes(num_fixes), seen, directory=Path(place) / "run", workdir=work
+            )
+
+
+def tally(ledgers: list[Ledger]) -> dict[str, Any]:
+    """Comparisons of single fixes, and doctor's runs that claim anything."""
+    outcomes = Counter(
+        fix.verdict.outcome for ledger in ledgers for fix in ledger.fixes if fix.verdict is not None
+    )
+    comparisons = sum(outcomes.values())
+    return {
+        "comparisons": comparisons,
+        "improved": outcomes["improved"],
+        "improved_fraction": outcomes["improved"] / max(comparisons, 1),
+        "outcomes": dict(sorted(outcomes.items())),
+        "doctor_runs": len(ledgers),
+        "doctor_runs_with_any_improved": sum(
+            any(fix.verdict and fix.verdict.outcome == "improved" for fix in ledger.fixes)
+            for ledger in ledgers
+        ),
+        "doctor_runs_that_claim": sum(bool(ledger.kept) for ledger in ledgers),
+    }
+
+
+def recordings(file: Path) -> dict[str, list[list[float]]]:
+    """Step times in seconds, in the order in which the runs were recorded."""
+    own = json.loads(file.read_text())
+    earlier = json.loads(gzip.decompress(EARLIER.read_bytes()))
+    found = {"this script": own["runs"], **earlier["sets"]}
+    return {
+        name: [[us * 1e-6 for us in run["step_us"]] for run in runs] for name, runs in found.items()
+    }
+
+
+def resample(file: Path, doctor_runs: int) -> dict[str, Any]:
+    """Doctor's runs with five null fixes each, for each recording and either way of dealing."""
+    results = {}
+    for name, runs in recordings(file).items():
+        for in_order in (True, False):
+            generator = random.Random(f"{name} {in_order}")
+            deal = Deal(runs, generator, in_order=in_order)
+            ledgers = [doctor_run(deal, 5) for _ in range(doctor_runs)]
+            results[f"{name}, {'one after the other' if in_order else 'any'}"] = tally(ledgers)
+            print(
+                name, in_order, results[f"{name}, {'one after the other' if in_order else 'any'}"]
+            )
+    return results
+
+
+def live(directory: Path) -> dict[str, Any]:
+    """One real doctor's run; its ledger's outcomes as a line of `live.jsonl`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    log = directory / "live.jsonl"
+    number = len(log.read_text().splitlines()) if log.exists() else 0
+    work = directory / "work"
+    work.mkdir(exist_ok=True)
+    if not (work / "train.py").exists():
+        (work / "train.py").write_text(SCRIPT)
+    # What the diagnosing run of this script gives, about; the doctor corrects the seconds itself.
+    seen = measurement([0.001] * (WARMUP + STEPS), plan=Plan(WARMUP, STEPS, 60.0))
+    started = time.time()
+    with null_fixes():
+        ledger = verify(
+            COMMAND, fixes(5), seen, directory=directory / f"doctor-{number}", workdir=work
+        )
+    entry = {
+        **tally([ledger]),
+        "ratios": [fix.verdict and round(fix.verdict.ratio or 0, 4) for fix in ledger.fixes],
+        "intervals": [
+            fix.verdict and (fix.verdict.ratio_low, fix.verdict.ratio_high) for fix in ledger.fixes
+        ],
+        "parity": [fix.verdict and fix.verdict.parity.result for fix in ledger.fixes],
+        "noise_floor": [fix.verdict and fix.verdict.noise_floor for fix in ledger.fixes],
+        "load_average": os.getloadavg()[0],
+        "seconds": time.time() - started,
+    }
+    with log.open("a") as file:
+        file.write(json.dumps(entry) + "\n")
+    return entry
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("record", "resample", "live"))
+    parser.add_argument("place", type=Path)
+    parser.add_argument(
+        "--doctor-runs", type=int, default=60, help="per recording and way of dealing"
+    )
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    if given.what == "record":
+        record(given.place)
+        return
+    result = (
+        resample(given.place, given.doctor_runs) if given.what == "resample" else live(given.place)
+    )
+    print(json.dumps(result, indent=1))
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

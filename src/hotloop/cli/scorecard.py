@@ -1,0 +1,41 @@
+"""`hotloop doctor --scorecard [RUNS...]`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from hotloop.core.errors import UsageError
+
+
+def show_scorecard(places: Sequence[str], json_file: str | None) -> None:
+    """Of every ledger below `places`. Raises `UsageError` where there is none, or one is damaged."""
+    from hotloop.cli.output import write_object
+    from hotloop.core.files import read_json, to_plain
+    from hotloop.core.ledger import LEDGER_FILE, Ledger
+    from hotloop.judge.scorecard import scorecard
+    from hotloop.report.scorecard import render_scorecard
+
+    found: dict[Path, Ledger] = {}
+    for place in map(Path, places or ("runs",)):
+        if not place.is_dir():
+            raise UsageError(
+                "no such directory",
+                where=str(place),
+                do="name run directories of `hotloop doctor`, or a directory that holds some",
+            )
+        for path in sorted(place.rglob(LEDGER_FILE)):
+            found[path] = read_json(path, Ledger)
+    if not found:
+        raise UsageError(
+            "no fixes were tried there",
+            where=", ".join(places or ("runs",)),
+            do="run `hotloop doctor -- COMMAND` first",
+        )
+    card = scorecard([(str(path.parent), ledger) for path, ledger in found.items()])
+    if json_file is not None:
+        write_object(to_plain(card), json_file)
+    if json_file != "-":
+        click.echo(render_scorecard(card))

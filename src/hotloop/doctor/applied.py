@@ -1,0 +1,46 @@
+"""Whether a technique took effect in the processes that it was put into."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hotloop.core.measurement import Measurement
+from hotloop.doctor.fixes import Fix
+from hotloop.optimizations.live import APPLIED_FILE
+
+
+def why_not_applied(
+    fix: Fix, runs: Sequence[Path], measurements: Sequence[Measurement]
+) -> str | None:
+    """Why its effect was not seen in a process that should have had it; `None` if it was in all.
+
+    runs: the directories that these processes wrote into.
+    """
+    lines = [_lines(run / APPLIED_FILE, fix.name) for run in runs]
+    for found in lines:
+        if not any(line["applied"] for line in found):
+            refused = "; ".join(dict.fromkeys(str(line["what"]) for line in found))
+            return refused or "it never said that it took effect"
+    for measurement in measurements:
+        census = measurement.census
+        if census is not None and fix.technique.observed(census, fix.value) is False:
+            said = next((str(line["what"]) for found in lines for line in found), "nothing")
+            return f"its effect was not seen in the census (it said: {said})"
+    return None
+
+
+def _lines(path: Path, name: str) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:  # a process that was killed while it wrote
+            continue
+        if entry.get("fix") == name:
+            found.append(entry)
+    return found

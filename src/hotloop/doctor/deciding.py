@@ -1,0 +1,89 @@
+"""What becomes of a fix, and how that is said."""
+
+from __future__ import annotations
+
+from hotloop.core.judgement import Parity, Verdict
+from hotloop.core.ledger import Status, TriedFix
+from hotloop.doctor.applied import why_not_applied
+from hotloop.doctor.fixes import Fix
+from hotloop.doctor.workbench import TRIALS
+from hotloop.judge.compare import MIN_MARGIN
+from hotloop.judge.parity import judge_parity
+from hotloop.trial.session import SessionResult
+
+
+def useless(verdict: Verdict) -> bool:
+    """Whether no screening pair shows even the least gain that would be claimed."""
+    return all(ratio < 1 + MIN_MARGIN for ratio in verdict.pair_ratios)
+
+
+def longer(parity: Parity, result: SessionResult) -> Parity:
+    """`parity`, unless the timed runs, which are longer, show that losses part that should be equal."""
+    if parity.parity_class != "bitwise":
+        return parity
+    timed = judge_parity(
+        [baseline.records for baseline, _ in result.pairs],
+        [candidate.records for _, candidate in result.pairs],
+        "bitwise",
+    )
+    return timed if timed.result == "different" else parity
+
+
+def judged(result: SessionResult, fix: Fix) -> tuple[Status, str]:
+    """What becomes of a fix after its pairs."""
+    verdict = result.verdict
+    runs = sorted(result.directory.glob(f"pair-*-{fix.name}/run"))
+    not_applied = why_not_applied(fix, runs, [candidate for _, candidate in result.pairs])
+    if not_applied is not None:
+        return "not_applied", not_applied
+    if fix.technique.what_if:
+        return "what_if", "shows what it costs; it is not a fix"
+    if verdict.outcome != "improved":
+        return "rejected", not_faster(verdict)
+    if verdict.parity.result == "different":
+        return "rejected", "faster, but it learns something else: " + verdict.parity.reason
+    if verdict.parity.result == "not_checked":
+        return "rejected", "faster, but whether it learns the same is not known: " + (
+            verdict.parity.reason or "its losses were not seen"
+        )
+    return "kept", "faster, and learns the same"
+
+
+def not_faster(verdict: Verdict) -> str:
+    """In words, of a verdict that is not `improved`."""
+    words = {
+        "unchanged": "no gain",
+        "regressed": "slower",
+        "incomparable": "the runs cannot be compared: " + " ".join(verdict.reasons),
+        "inconclusive": "inconclusive",
+    }
+    if verdict.outcome != "inconclusive":
+        return words[verdict.outcome]
+    # The interval may be clear of a gain where it is not clear of the edge to `regressed`.
+    if verdict.ratio_high is not None and verdict.ratio_high < 1:
+        return "slower"
+    if verdict.ratio_high is not None and verdict.ratio_high <= 1 + MIN_MARGIN:
+        return "no gain"
+    effect = verdict.minimum_detectable_effect
+    return "inconclusive" + (f" (smallest detectable effect {effect:.1%})" if effect else "")
+
+
+def tried_fix(fix: Fix, status: Status, why: str, *, verdict: Verdict | None = None) -> TriedFix:
+    """Its line of the ledger."""
+    return TriedFix(
+        name=fix.name,
+        value=fix.value,
+        status=status,
+        why=why,
+        answers=fix.answers,
+        gain_at_most=fix.gain_at_most,
+        predicted=fix.predicted,
+        verdict=verdict,
+        directory=f"{TRIALS}/{fix.name}" if verdict is not None else None,
+    )
+
+
+def showed(verdict: Verdict) -> str:
+    """Of a few pairs, with their interval."""
+    shown = f"{verdict.num_pairs} pairs showed {verdict.ratio:.2f}x"
+    return f"{shown} ({verdict.ratio_low:.2f}x to {verdict.ratio_high:.2f}x)"

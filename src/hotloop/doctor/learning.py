@@ -1,0 +1,119 @@
+"""Whether the command learns the same with a fix: runs of their own, in which random numbers repeat."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotloop.core.errors import CommandFailed, UsageError
+from hotloop.core.judgement import Parity, ParityClass
+from hotloop.core.measurement import Measurement
+from hotloop.doctor.applied import why_not_applied
+from hotloop.doctor.fixes import Fix
+from hotloop.doctor.trial_costs import LOSS_RUNS
+from hotloop.doctor.workbench import Workbench
+from hotloop.judge.parity import judge_parity
+from hotloop.judge.repeatable import why_not_repeatable
+from hotloop.optimizations.catalogue import parity_of_live
+from hotloop.probe.outside import OUTSIDE_FILE
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a run with fixes showed."""
+
+    parity: Parity
+    not_applied: str | None = None
+    """Why one of them was not seen to take effect."""
+    slower_start_s: float = 0.0
+    """Seconds that the process took longer than one as it is: compiling, starting workers."""
+
+
+class WritesOutside(Exception):
+    """It tried to write where other trials, or the user, would see it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+class Learning:
+    """Losses of the command as it is, and of runs with fixes against them."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+        self._known: dict[frozenset[str], Learned] = {}
+        self._baseline = [self._run_as_it_is(number) for number in range(1, LOSS_RUNS + 1)]
+        bench.costs = bench.costs.corrected(self._baseline[-1])
+        self.not_comparable = why_not_repeatable(*(run.records for run in self._baseline))
+
+    def of(self, name: str, fixes: Sequence[Fix]) -> Learned:
+        """Of one run with these fixes, whatever it is called. Raises `CommandFailed`, `WritesOutside`."""
+        names = frozenset(fix.name for fix in fixes)
+        if names not in self._known:
+            self._known[names] = self._run(name, fixes)
+        return self._known[names]
+
+    def _run(self, name: str, fixes: Sequence[Fix]) -> Learned:
+        bench, arm = self._bench, self._bench.with_fixes(name, fixes)
+        try:
+            measurement, place = bench.losses_of(arm)
+        except CommandFailed:
+            if (path := _outside(bench.losses_place(arm))) is not None:
+                raise WritesOutside(path) from None
+            raise
+        if (path := _outside(place)) is not None:
+            raise WritesOutside(path)
+        for fix in fixes:
+            why = why_not_applied(fix, [place / "run"], [measurement])
+            if why is not None:
+                return Learned(Parity("not_checked", None, reason=why), f"{fix.name}: {why}")
+        return Learned(
+            self._judged(measurement, parity_of_live([fix.name for fix in fixes])),
+            slower_start_s=max(_seconds(measurement) - _seconds(self._baseline[-1]), 0.0),
+        )
+
+    def _judged(self, measurement: Measurement, parity_class: ParityClass) -> Parity:
+        if self.not_comparable is not None:
+            return Parity("not_checked", parity_class, reason=self.not_comparable)
+        baseline = [run.records for run in self._baseline]
+        return judge_parity(baseline, [measurement.records], parity_class)
+
+    def _run_as_it_is(self, number: int) -> Measurement:
+        bench = self._bench
+        try:
+            measurement, place = bench.losses_of(bench.baseline, number)
+        except CommandFailed:
+            if (path := _outside(bench.losses_place(bench.baseline, number))) is not None:
+                raise _refused(path) from None
+            raise
+        if (path := _outside(place)) is not None:
+            raise _refused(path)
+        return measurement
+
+
+def _seconds(measurement: Measurement) -> float:
+    return measurement.process_s or 0.0
+
+
+def _refused(path: str) -> UsageError:
+    return UsageError(
+        "the command writes outside its working directory, where every trial would write again",
+        where=path,
+        do="give it a path inside that directory, or allow it with --in-place; nothing was written there",
+    )
+
+
+def _outside(place: Path) -> str | None:
+    """The first path outside that a run in `place` wanted to write."""
+    path = place / "run" / OUTSIDE_FILE
+    if not path.exists():
+        return None
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            return str(json.loads(line)["path"])
+        except (ValueError, KeyError):  # a process that was killed while it wrote
+            continue
+    return None

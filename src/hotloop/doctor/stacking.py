@@ -1,0 +1,144 @@
+"""Fixes that help, put together: gains do not add, and may undo each other, so each step is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hotloop.core.errors import CommandFailed
+from hotloop.core.judgement import Verdict
+from hotloop.core.ledger import TriedFix
+from hotloop.doctor.deciding import not_faster
+from hotloop.doctor.fixes import Fix
+from hotloop.doctor.learning import Learning, WritesOutside
+from hotloop.doctor.trial_costs import FINAL_LOOKS, LOOKS
+from hotloop.doctor.workbench import Workbench
+from hotloop.optimizations.catalogue import parity_of_live
+
+Tried = dict[str, TriedFix]
+
+
+def stack(
+    bench: Workbench, learning: Learning, kept: Sequence[Fix], tried: Tried
+) -> tuple[tuple[str, ...], Verdict | None]:
+    """The fixes that stay, and what they bring together on fresh pairs.
+
+    Entries of `tried` whose fix does not stay are replaced, with the reason.
+    """
+    stacked: list[Fix] = []
+    for fix in in_order(kept, tried):
+        if not stacked:
+            stacked.append(fix)
+            continue
+        entry, stays = _added(bench, learning, stacked, fix, tried[fix.name])
+        tried[fix.name] = entry
+        if stays:
+            stacked.append(fix)
+    if not stacked:
+        return (), None
+    together, why = _confirmed(bench, learning, stacked)
+    if why is None:
+        return tuple(fix.name for fix in stacked), together
+    for fix in stacked:
+        entry = tried[fix.name]
+        tried[fix.name] = replace(entry, status="rejected", why=f"{entry.why}, but {why}")
+    return (), together
+
+
+def in_order(kept: Sequence[Fix], tried: Tried) -> list[Fix]:
+    """The fastest first; what rounds products comes last, so that the others are held to the narrow band."""
+
+    def key(fix: Fix) -> tuple[bool, float]:
+        verdict = tried[fix.name].verdict
+        ratio = verdict.ratio if verdict is not None and verdict.ratio is not None else 1.0
+        return parity_of_live([fix.name]) == "reduced_precision", -ratio
+
+    return sorted(kept, key=key)
+
+
+def _added(
+    bench: Workbench, learning: Learning, stacked: Sequence[Fix], fix: Fix, entry: TriedFix
+) -> tuple[TriedFix, bool]:
+    """Whether it is faster with it than without, both on top of what is kept already."""
+    onto = " and ".join(each.name for each in stacked)
+
+    def rejected(why: str, verdict: Verdict | None = None) -> tuple[TriedFix, bool]:
+        why = f"faster alone, but {why}"
+        return replace(entry, status="rejected", why=why, added=verdict), False
+
+    clash = conflict(stacked, fix)
+    if clash is not None:
+        return rejected(f"it cannot be together with {clash}")
+    if not bench.fits(LOOKS[0], losses=1):
+        return rejected(f"the budget did not allow to try it on top of {onto}")
+    names = [each.name for each in (*stacked, fix)]
+    place = "with-" + "+".join(names)
+    arm_name = _short(f"with-{fix.name}")
+    try:
+        learned = learning.of(arm_name, (*stacked, fix))
+        if learned.not_applied is not None:
+            return rejected(f"on top of {onto} it was not applied: {learned.not_applied}")
+        if learned.parity.result == "different":
+            return rejected(f"with {onto} it learns something else: {learned.parity.reason}")
+        result = bench.compare(
+            bench.with_fixes("without", stacked),
+            bench.with_fixes(arm_name, (*stacked, fix)),
+            fixes=(*stacked, fix),
+            place=_short(place),
+            looks=LOOKS,
+            parity_class=parity_of_live(names),
+            parity=learned.parity,
+        )
+    except (CommandFailed, WritesOutside) as error:
+        return rejected(f"together with {onto} it failed: {_first_line(error)}")
+    verdict = result.verdict
+    if verdict.outcome != "improved":
+        return rejected(f"not on top of {onto}: {not_faster(verdict)}", verdict)
+    why = f"{entry.why}; faster on top of {onto} too"
+    return replace(entry, why=why, added=verdict), True
+
+
+def conflict(stacked: Sequence[Fix], fix: Fix) -> str | None:
+    """The name of one in the stack that it cannot be together with."""
+    for each in stacked:
+        if each.name in fix.technique.conflicts or fix.name in each.technique.conflicts:
+            return each.name
+    return None
+
+
+def _confirmed(
+    bench: Workbench, learning: Learning, stacked: Sequence[Fix]
+) -> tuple[Verdict | None, str | None]:
+    """All of them against the command as it is on pairs that chose nothing; why not, where they fail."""
+    names = [fix.name for fix in stacked]
+    try:
+        learned = learning.of("together", stacked)
+        if learned.not_applied is not None:
+            return None, f"together not applied: {learned.not_applied}"
+        result = bench.compare(
+            bench.baseline,
+            bench.with_fixes("together", stacked),
+            fixes=stacked,
+            place="together",
+            looks=FINAL_LOOKS,
+            parity_class=parity_of_live(names),
+            parity=learned.parity,
+            reserved=False,
+        )
+    except (CommandFailed, WritesOutside) as error:
+        return None, f"the confirming runs failed: {_first_line(error)}"
+    verdict = result.verdict
+    if verdict.outcome != "improved":
+        return verdict, f"fresh pairs do not confirm it: {not_faster(verdict)}"
+    if verdict.parity.result not in ("same", "within_noise"):
+        return verdict, f"together they do not learn the same: {verdict.parity.reason}"
+    return verdict, None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]
+
+
+def _short(name: str) -> str:
+    """Fit for an arm and a directory."""
+    return name.replace("+", "-")[:64]

@@ -1,0 +1,88 @@
+"""How long trials take: how many steps to compare, and what fits into a budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotloop.core.errors import UsageError
+from hotloop.core.measurement import Measurement
+from hotloop.judge.parity import MAX_STEPS, MIN_STEPS
+from hotloop.trial.plan import TrialPlan
+
+COUNTED_S = 6.0
+"""Seconds of counted steps in one process, about."""
+STEPS = (20, 300)
+LEAST_STEPS = STEPS[0] // 2
+LOOKS = (4, 6)
+"""For one fix; what is kept is measured again."""
+FINAL_LOOKS = (4, 6, 10)
+LOSS_STEPS = 60
+"""Steps whose losses are compared; more where an epoch ends a little later."""
+AFTER_EPOCH = 20
+PATIENCE_S, TIMES_EXPECTED = 60.0, 10
+"""Every process may take so long, and so many times what is expected of it."""
+LOSS_RUNS = 2
+"""Of the command as it is."""
+AA_RUNS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What one process takes."""
+
+    start_s: float
+    step_s: float
+
+    def process_s(self, steps: int) -> float:
+        return self.start_s + steps * self.step_s
+
+    def pair_s(self, plan: TrialPlan) -> float:
+        return 2 * self.process_s(plan.num_steps)
+
+    def least_s(self, plan: TrialPlan, loss_steps: int) -> float:
+        """To try one fix and to confirm it: losses, the noise, and two comparisons at their first look."""
+        losses = (LOSS_RUNS + 1) * self.process_s(loss_steps)
+        pairs = AA_RUNS / 2 + LOOKS[0] + FINAL_LOOKS[0]
+        return losses + pairs * self.pair_s(plan)
+
+    def corrected(self, measurement: Measurement) -> Costs:
+        """By a process of the trials themselves, which has no probe, and a copy to be made."""
+        steps = sorted(record.wall_s for record in measurement.records[1:])
+        if not steps or measurement.process_s is None:
+            return self
+        step_s = steps[len(steps) // 2]
+        start_s = measurement.process_s - len(measurement.records) * step_s
+        return Costs(max(start_s, 0.0), step_s)
+
+
+def plan_for(measurement: Measurement, *, steps: int | None) -> tuple[TrialPlan, Costs]:
+    """How many steps to compare. Raises `UsageError` for a run that is too short to compare."""
+    records = [each for each in measurement.records if "warmup" not in each.tags]
+    walls = sorted(each.wall_s for each in records)
+    if not walls:
+        raise UsageError("no step was seen, so no fix can be tried")
+    median = walls[len(walls) // 2]
+    total = len(measurement.records)
+    warmup = max(min(len(measurement.records) - len(records), total // 3), 3)
+    wanted = steps or min(max(int(COUNTED_S / max(median, 1e-6)), STEPS[0]), STEPS[1])
+    counted = min(wanted, total - warmup)
+    if counted < LEAST_STEPS or total < MIN_STEPS:
+        raise UsageError(
+            f"it makes {total} steps: too few to compare one way of running it with another "
+            f"(at least {max(MIN_STEPS, warmup + LEAST_STEPS)})",
+            do="let it train for longer, or ask for the diagnosis alone with --no-try",
+        )
+    start = measurement.census.start_s if measurement.census is not None else None
+    costs = Costs(start if start is not None else 10.0, median)
+    timeout = PATIENCE_S + TIMES_EXPECTED * costs.process_s(warmup + counted)
+    return TrialPlan(warmup, counted, timeout_s=timeout, looks=LOOKS, aa_pairs=0), costs
+
+
+def loss_steps(measurement: Measurement) -> int:
+    """Steps whose losses are compared: past the end of the first epoch, where it comes soon."""
+    total = len(measurement.records)
+    ends = [record.step for record in measurement.records[1:] if "epoch" in record.tags]
+    wanted = LOSS_STEPS
+    if ends and ends[0] + AFTER_EPOCH <= MAX_STEPS:
+        wanted = max(wanted, ends[0] + AFTER_EPOCH)
+    return min(wanted, total)

@@ -1,0 +1,209 @@
+"""Where the trials of one doctor's run are made: one plan, one budget, one noise measurement for all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from zlib import crc32
+
+from hotloop.core.errors import CommandFailed
+from hotloop.core.judgement import Parity, ParityClass
+from hotloop.core.measurement import Measurement, Plan
+from hotloop.core.progress import Progress, silent
+from hotloop.doctor.fixes import Fix
+from hotloop.doctor.trial_costs import AA_RUNS, FINAL_LOOKS, LEAST_STEPS, Costs
+from hotloop.trial.arm import Arm
+from hotloop.trial.isolation import Listing, list_workdir
+from hotloop.trial.plan import TrialPlan
+from hotloop.trial.session import Pair, SessionResult, compare_arms
+from hotloop.trial.single import is_finished, trial
+
+AS_IT_IS = "as-it-is"
+TRIALS = "trials"
+
+
+@dataclass
+class Workbench:
+    """Starts processes of the command, as it is and with fixes, and knows what time is left."""
+
+    baseline: Arm
+    plan: TrialPlan
+    costs: Costs
+    directory: Path
+    """The doctor's; trials go into `trials/`."""
+    loss_steps: int
+    num_steps: int
+    """Of the command, as far as it was seen to make any."""
+    budget_s: float | None = None
+    progress: Progress = silent
+    warn: Callable[[str], None] = lambda text: None
+    started: float = field(default_factory=lambda: time.monotonic())
+    listing: Listing | None = field(init=False)
+    _noise: tuple[Pair, ...] | None = None
+
+    def __post_init__(self) -> None:
+        workdir = None if self.plan.in_place else self.baseline.workdir
+        self.listing = None if workdir is None else list_workdir(workdir, without=self.directory)
+
+    @property
+    def left_s(self) -> float:
+        """Of the budget; without one there is no end."""
+        if self.budget_s is None:
+            return float("inf")
+        return self.budget_s - self.spent_s
+
+    @property
+    def spent_s(self) -> float:
+        return time.monotonic() - self.started
+
+    def plan_for(self, fixes: Sequence[Fix]) -> TrialPlan | None:
+        """With a warm-up after which all of them show; `None` where the run is too short for that."""
+        warmup = max([self.plan.warmup_steps, *(fix.warmup_steps for fix in fixes)])
+        counted = min(self.plan.steps, self.num_steps - warmup)
+        if counted < min(self.plan.steps, LEAST_STEPS):
+            return None
+        longer = replace(self.plan, warmup_steps=warmup, steps=counted)
+        more = self.costs.process_s(longer.num_steps) / self.costs.process_s(self.plan.num_steps)
+        return replace(longer, timeout_s=self.plan.timeout_s * max(more, 1.0))
+
+    def fits(
+        self,
+        pairs: int,
+        *,
+        losses: int = 0,
+        slower_start_s: float = 0.0,
+        reserved: bool = True,
+        plan: TrialPlan | None = None,
+    ) -> bool:
+        """Whether so much may be begun, the confirmation on fresh pairs reserved.
+
+        slower_start_s: of a process with the fix than of one without. plan: of its pairs, where it is another.
+        """
+        confirmation = FINAL_LOOKS[0] if reserved else 0
+        noise = AA_RUNS // 2 if self._noise is None else 0
+        pair_s = self.costs.pair_s(plan or self.plan)
+        needed = (pairs + noise + confirmation) * (pair_s + slower_start_s)
+        return needed + losses * self.costs.process_s(self.loss_steps) <= self.left_s
+
+    def with_fixes(self, name: str, fixes: Sequence[Fix]) -> Arm:
+        return replace(self.baseline, name=name, fixes={fix.name: fix.value for fix in fixes})
+
+    def place_of(self, name: str) -> Path:
+        return self.directory / TRIALS / name
+
+    def losses_of(self, arm: Arm, number: int = 1) -> tuple[Measurement, Path]:
+        """A run of `arm` whose random numbers are those of every other such run, and where it lies.
+
+        Raises `CommandFailed`; the run's place is then found by `losses_place`.
+        """
+        arm = replace(arm, comparable=True)
+        place = self.losses_place(arm, number)
+        what = f"the losses of `{arm.name}`"
+        return self._run(
+            arm, place, Plan(0, self.loss_steps, self._timeout_of(self.plan)), what
+        ), place
+
+    def losses_place(self, arm: Arm, number: int = 1) -> Path:
+        """Named by all that decides them: a run of something else is never taken for it."""
+        arm = replace(arm, comparable=True)
+        return self.place_of(arm.name) / f"losses-{self._digest(arm, self.loss_steps)}-{number}"
+
+    def noise(self) -> tuple[Pair, ...]:
+        """Pairs of the command with itself, measured once for all fixes."""
+        if self._noise is not None:
+            return self._noise
+        runs = []
+        for number in range(1, AA_RUNS + 1):
+            digest = self._digest(self.baseline, self.plan.num_steps)
+            place = self.place_of(AS_IT_IS) / f"noise-{digest}-{number}"
+            plan = Plan(
+                *(self.plan.warmup_steps, self.plan.steps, self._timeout_of(self.plan)),
+                pair=(number + 1) // 2,
+                position=(number - 1) % 2,
+            )
+            runs.append(self._run(self.baseline, place, plan, "the noise of the machine"))
+        self.costs = self.costs.corrected(runs[-1])
+        self._noise = tuple(zip(runs[::2], runs[1::2], strict=True))
+        return self._noise
+
+    def compare(
+        self,
+        baseline: Arm,
+        candidate: Arm,
+        *,
+        fixes: Sequence[Fix],
+        place: str,
+        looks: Sequence[int],
+        parity_class: ParityClass,
+        parity: Parity | None,
+        pairs_now: int | None = None,
+        slower_start_s: float = 0.0,
+        reserved: bool = True,
+    ) -> SessionResult:
+        """Interleaved pairs of `candidate` with `baseline`; raises what `compare_arms` raises.
+
+        fixes: those of the candidate, which `plan_for` has a plan for.
+        """
+        shown = self.plan_for(fixes)
+        assert shown is not None
+        plan = replace(
+            shown,
+            looks=tuple(looks),
+            # Another order for each comparison, the same one when it is continued.
+            seed=crc32(place.encode()),
+            timeout_s=self._timeout_of(shown),
+        )
+
+        def has_time() -> bool:
+            pairs = looks[1] - looks[0]
+            return self.fits(pairs, slower_start_s=slower_start_s, reserved=reserved, plan=shown)
+
+        result = compare_arms(
+            baseline,
+            candidate,
+            directory=self.place_of(place),
+            plan=plan,
+            parity_class=parity_class,
+            parity=parity,
+            # They are about the command as it is; other arms have the noise of their own runs.
+            aa_given=self.noise() if baseline.name == AS_IT_IS else (),
+            pairs_now=pairs_now,
+            cache=self.directory / TRIALS / "cache",
+            has_time=has_time,
+            progress=self.progress,
+        )
+        if baseline.name == AS_IT_IS:  # what it takes now, beside whatever else the machine does
+            self.costs = self.costs.corrected(result.pairs[-1][0])
+        return result
+
+    def _timeout_of(self, plan: TrialPlan) -> float:
+        """No process may take much more than what is left, however patient the plan is."""
+        expected = 2 * self.costs.process_s(plan.num_steps)
+        return min(plan.timeout_s, max(self.left_s, expected, 10.0))
+
+    def _run(self, arm: Arm, place: Path, plan: Plan, what: str) -> Measurement:
+        if not is_finished(place):
+            self.progress(what, 0, None, "")
+        return trial(
+            arm,
+            place,
+            plan=plan,
+            seed=place.name,
+            cache=self.directory / TRIALS / "cache",
+            workdir=self.listing,
+            what=what,
+            tick=lambda seconds: self.progress(what, 0, None, f"{seconds:.0f} s"),
+        )
+
+    def _digest(self, arm: Arm, steps: int) -> str:
+        deciding = [arm.to_mapping(), steps, self.listing and self.listing.digest]
+        return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def is_about_baseline(error: CommandFailed) -> bool:
+    """Whether it was the command as it is that failed."""
+    return f"`{AS_IT_IS}`" in error.what

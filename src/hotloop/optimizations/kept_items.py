@@ -1,0 +1,176 @@
+"""A dataset whose items are made once: the first time as ever, then from memory, each time a fresh copy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import fetch as torch_fetch
+from torch.utils.data.dataloader import _DatasetKind
+
+from hotloop.optimizations.dataset_state import fingerprint
+from hotloop.optimizations.item_store import ItemStore, memory_for_items
+from hotloop.optimizations.samples import decoded, encoded, same
+from hotloop.probe import entry
+from hotloop.probe.random_state import random_state, same_state
+
+if TYPE_CHECKING:
+    from hotloop.optimizations.live import Report
+
+CHECKS = 4
+"""Items that are made again and compared, per epoch and process; the first of a run right away."""
+
+
+def keep_items(limit_bytes: int, report: Report) -> None:
+    """Have loaders that may train keep the items of their datasets."""
+    kept: dict[int, KeptItems] = {}
+
+    def iterate(original: Any, loader: Any) -> Any:
+        if torch.is_grad_enabled() and loader._dataset_kind == _DatasetKind.Map:
+            try:
+                _of(loader, kept, limit_bytes, report).begin_epoch()
+            except Exception as error:  # noqa: BLE001 - the script must go on whatever happens here
+                report.refused(f"{type(error).__name__}: {error}")
+        return original(loader)
+
+    def make(original: Any, fetcher: Any, *args: Any, **kwargs: Any) -> None:
+        original(fetcher, *args, **kwargs)
+        items = kept.get(id(fetcher.dataset))
+        if items is not None and items.dataset is fetcher.dataset:
+            many = callable(getattr(fetcher.dataset, "__getitems__", None))
+            fetcher.dataset = (_FromManyAtOnce if many else _FromKept)(items)
+
+    entry.around_call(DataLoader, "__iter__", iterate)
+    entry.around_call(torch_fetch._BaseDatasetFetcher, "__init__", make)
+
+
+def _of(loader: Any, kept: dict[int, KeptItems], limit_bytes: int, report: Report) -> KeptItems:
+    dataset = loader.dataset
+    items = kept.get(id(dataset))
+    if items is None or items.dataset is not dataset:
+        store = ItemStore(len(dataset), memory_for_items(limit_bytes))
+        items = kept[id(dataset)] = KeptItems(dataset, store, report)
+    return items
+
+
+class _FromKept:
+    """What a fetcher takes for the dataset."""
+
+    def __init__(self, items: KeptItems) -> None:
+        self._items = items
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._items.item(index)
+
+    def __len__(self) -> int:
+        return len(self._items.dataset)
+
+
+class _FromManyAtOnce(_FromKept):
+    def __getitems__(self, indices: Any) -> Any:
+        return self._items.items(indices)
+
+
+class KeptItems:
+    """Of one dataset. Whatever does not come out the same twice ends the keeping, for all processes."""
+
+    def __init__(self, dataset: Any, store: ItemStore, report: Report) -> None:
+        self.dataset = dataset
+        self._store = store
+        self._report = report
+        self._name = type(dataset).__name__
+        self._state: str | None = None
+        self._num_changes = 0
+        self._made = 0
+        self._epoch = 0
+        self._checks = 0
+
+    def begin_epoch(self) -> None:
+        """In the process that trains: kept items are true while the dataset is what it was."""
+        self._store.begin_epoch()
+        if not self._made and self._store.used_bytes == 0:
+            return
+        state = fingerprint(self.dataset)
+        if self._state is not None and state != self._state:
+            self._num_changes += 1
+            self._store.clear()
+            if self._num_changes > 1:
+                self._end(f"{self._name} is changed from epoch to epoch")
+        self._state = state
+
+    def item(self, index: Any) -> Any:
+        """As `dataset[index]` would give it."""
+        if self._store.closed or not self._has_place(index):
+            return self.dataset[index]
+        content = self._store.get(index)
+        if content is None:
+            (value,) = self._make([index], lambda: [self.dataset[index]])
+            return value
+        return self._checked(index, content, lambda: self.dataset[index])
+
+    def items(self, indices: Any) -> Any:
+        """As `dataset.__getitems__(indices)` would give them."""
+        if self._store.closed or not all(map(self._has_place, indices)):
+            return self.dataset.__getitems__(indices)
+        contents = [self._store.get(index) for index in indices]
+        missing = [index for index, found in zip(indices, contents) if found is None]
+        made = iter(())
+        if missing:
+            made = iter(self._make(missing, lambda: self.dataset.__getitems__(missing)))
+        given: list[Any] = []
+        for index, content in zip(indices, contents):
+            if content is None:
+                given.append(next(made))
+            else:
+                one = [index]
+                make = lambda one=one: self.dataset.__getitems__(one)[0]  # noqa: E731
+                given.append(self._checked(index, content, make))
+        return given
+
+    def _has_place(self, index: Any) -> bool:
+        return type(index) is int and 0 <= index < self._store.num_items
+
+    def _make(self, indices: list[int], make: Any) -> list[Any]:
+        """Items that are not there yet."""
+        before = random_state()
+        values = list(make())
+        if not same_state(before, random_state()):
+            self._end(f"{self._name} draws random numbers for its items")
+            return values
+        try:
+            contents = [encoded(value) for value in values]
+        except Exception as error:  # noqa: BLE001 - whatever its pickling raises
+            self._end(f"items of {self._name} cannot be copied: {type(error).__name__}: {error}")
+            return values
+        if self._made < CHECKS:
+            again = list(make())
+            copies = [decoded(content) for content in contents]
+            if len(values) != len(indices) or not (same(values, again) and same(values, copies)):
+                self._end(f"items of {self._name} are not the same when they are made again")
+                return values
+            if self._state is None:
+                self._state = fingerprint(self.dataset)  # after what it does once, such as opening
+        self._made += len(values)
+        for index, content in zip(indices, contents):
+            if not self._store.put(index, content):
+                self._report.refused(f"no room for more items of {self._name}")
+                break
+        return values
+
+    def _checked(self, index: int, content: bytes, make: Any) -> Any:
+        value = decoded(content)
+        if self._epoch != self._store.epoch:
+            self._epoch, self._checks = self._store.epoch, CHECKS
+        if self._checks:
+            self._checks -= 1
+            again = make()
+            if not same(value, again):
+                self._end(f"items of {self._name} are not the same in another epoch")
+                return again
+        self._report.applied(f"items of {self._name} come from memory")
+        return value
+
+    def _end(self, why: str) -> None:
+        self._store.close()
+        self._report.refused(why)

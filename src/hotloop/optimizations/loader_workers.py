@@ -1,0 +1,108 @@
+"""Batches made by worker processes while the model computes.
+
+The live form leaves the loader as the script made it and swaps what its iterator does: the process
+that trains makes the first batches itself, watched. Workers take over where nothing speaks against it,
+from the next index of the script's own sampler; the last batch made here is made there again, and must
+be equal to the bit. Whenever something stands in the way, the process goes on making batches itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hotloop.optimizations.optimization import Optimization
+
+if TYPE_CHECKING:
+    from hotloop.core.census import Census, LoaderUse
+    from hotloop.hardware.machine import Machine
+    from hotloop.optimizations.live import Report
+
+BLOCKED = 0.5
+"""CPU seconds per second of fetching at or below which it mostly waits, as HL106 says."""
+MOST_BLOCKED = 32
+UNKNOWN_BLOCKED = 8
+"""Workers for a dataset that waits, where the rest of the step is not known."""
+
+
+def _values_for(census: Census) -> tuple[Any, ...]:
+    """As many as make batches at the pace of the rest of the step: `n = fetch / rest`.
+
+    Where making one takes CPU time, at most the CPUs of this rank. Where it waits, one more than that for
+    the batches that take longer, and they may wait beside each other on one CPU.
+    """
+    loader = slowest_loader(census)
+    if loader is None or loader.iterable or loader.draws_random or not loader.fetch_s:
+        return ()
+    cpus = max(int((census.cpus or 1) / (census.num_local_ranks or 1)), 1)
+    per_step = loader.fetch_s * max(census.microbatches or 1.0, 1.0)
+    if loader.num_workers and loader.wait_s is not None and loader.wait_s > 1.5 * loader.fetch_s:
+        return (0,)  # they cost more than they bring (HL110)
+    rest_s = rest_of_step(census, loader)
+    wanted = math.ceil(per_step / rest_s) if rest_s else None
+    fraction = loader.fetch_cpu_fraction
+    if fraction is not None and fraction <= BLOCKED:
+        most = min(max(int(cpus / max(fraction, 1e-3)), 2), MOST_BLOCKED)
+        number = min(wanted + 1 if wanted is not None else UNKNOWN_BLOCKED, most)
+    else:
+        number = min(wanted if wanted is not None else cpus, cpus)
+    if number == loader.num_workers:  # so many are there, and they end with each epoch
+        return () if loader.persistent_workers or loader.num_epochs < 2 else (number,)
+    return (max(number, 1),)
+
+
+def slowest_loader(census: Census) -> LoaderUse | None:
+    """Of those that train, the one that took longest in all."""
+    return max(
+        (loader for loader in census.loaders if loader.trains),
+        key=lambda loader: (loader.wait_s or loader.fetch_s or 0.0) * loader.num_batches,
+        default=None,
+    )
+
+
+def rest_of_step(census: Census, loader: LoaderUse) -> float | None:
+    """Seconds of a step without its waits for data, as far as the profiled steps tell."""
+    if census.profiled_step_s is None or loader.wait_s is None:
+        return None
+    rest = census.profiled_step_s - loader.wait_s * max(census.microbatches or 1.0, 1.0)
+    return max(rest, 0.02 * census.profiled_step_s)
+
+
+def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
+    import sys
+
+    return None if sys.platform == "linux" else "workers are forked, which is safe on Linux alone"
+
+
+def _live(value: Any, report: Report) -> None:
+    """`value` workers for each map-style loader that trains, made by fork; 0 takes the script's own away."""
+    from hotloop.optimizations.handover import hand_over
+
+    hand_over(int(value), report)
+
+
+def _observed(census: Census, value: Any) -> bool | None:
+    return None  # the loader says what the script asked for; what took over is in `fixes.jsonl`
+
+
+LOADER_WORKERS = Optimization(
+    name="loader_workers",
+    summary="Batches made by worker processes while the model computes, in the same order.",
+    parity_class="bitwise",
+    settings=(2, 4),
+    values_for=_values_for,
+    why_not=_why_not,
+    observed=_observed,
+    answers=("HL101", "HL102", "HL103", "HL104", "HL106", "HL108", "HL110"),
+    source_form="DataLoader(dataset, ..., num_workers=4, persistent_workers=True)",
+    live_form=_live,
+    conflicts=(),
+    risks=(
+        "Each worker holds the dataset. Datasets, collate functions and samplers that draw random numbers "
+        "from the main process give other batches with workers; so do those that the script changes while "
+        "it trains. Files and connections that are open when a worker is forked are shared with it. Fetching "
+        "many batches at once loads the disk or server behind them. `persistent_workers=True` written by hand "
+        "draws one random number less per epoch, so the order changes from the second epoch on."
+    ),
+)

@@ -1,0 +1,71 @@
+"""`hotloop doctor --scorecard`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hotloop.cli.main import run
+from hotloop.core.files import write_json
+from hotloop.core.judgement import Interval, Parity, Verdict
+from hotloop.core.ledger import Ledger, TriedFix
+
+
+def store(directory: Path, ratio: float) -> None:
+    parity = Parity("same", "bitwise")
+    verdict = Verdict("improved", ratio, ratio - 0.01, ratio + 0.01, 0.95, parity, "a", "b")
+    fix = TriedFix(
+        "fused_optimizer", True, "kept", "", predicted=Interval(1.1, 1.05, 1.15), verdict=verdict
+    )
+    directory.mkdir(parents=True)
+    write_json(
+        directory / "ledger.json",
+        Ledger(("python", "train.py"), (fix,), (fix.name,), verdict, 3, 20, 1.0, None),
+    )
+
+
+def test_reads_all_runs_below_a_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store(tmp_path / "runs" / "doctor-one", 1.08)
+    store(tmp_path / "runs" / "doctor-two", 1.50)
+    assert run(["doctor", "--scorecard", "--json", "card.json"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("50 % of 2 kept fixes came out inside the interval")
+    assert "predictions are 0.10 wide and the verified gains 0.29" in said
+    assert "inside   fused_optimizer  kept        predicted 1.05 to 1.15, verified 1.08x" in said
+    card = json.loads((tmp_path / "card.json").read_text())
+    assert (card["num_kept"], card["coverage"]) == (2, 0.5)
+    assert run(["doctor", "--scorecard", "runs/doctor-one"]) == 0
+    assert capsys.readouterr().out.startswith("100 % of 1 kept fixes")
+
+
+@pytest.mark.parametrize(
+    ("place", "what"), [("nowhere", "no such directory"), (".", "no fixes were tried there")]
+)
+def test_where_there_is_nothing_it_says_so(
+    place: str,
+    what: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["doctor", "--scorecard", place]) == 2
+    assert what in capsys.readouterr().err
+
+
+def test_a_damaged_ledger_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store(tmp_path / "runs" / "doctor-one", 1.08)
+    path = tmp_path / "runs" / "doctor-one" / "ledger.json"
+    path.write_text(path.read_text()[:100])
+    assert run(["doctor", "--scorecard"]) == 2
+    err = capsys.readouterr().err
+    assert "ledger.json" in err
+    assert "Traceback" not in err

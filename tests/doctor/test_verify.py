@@ -1,0 +1,246 @@
+"""What the doctor concludes from trials, on a machine whose speed is known because it is made up.
+
+Everything is the doctor's but the processes: their step times, losses and the clock come from `Machine`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hotloop.core.census import Census
+from hotloop.core.errors import CommandFailed
+from hotloop.core.judgement import ParityClass
+from hotloop.core.ledger import Ledger, TriedFix
+from hotloop.core.measurement import Environment, Measurement, Plan
+from hotloop.core.step import StepRecord
+from hotloop.doctor import workbench
+from hotloop.doctor.fixes import Fix
+from hotloop.doctor.verify import verify
+from hotloop.optimizations.catalogue import CATALOGUE
+from hotloop.optimizations.optimization import Optimization
+from hotloop.trial import session
+from hotloop.trial.arm import Arm
+
+ENVIRONMENT = Environment(
+    "cpu", 1, None, 2, 2.0, None, "Linux", None, "3.12.1", None, None, None, "0"
+)
+STEP_S, START_S = 0.1, 2.0
+
+
+class Machine:
+    """Deals processes: 0.1 s a step, 0.2 % of scatter between them, and what the fixes do."""
+
+    def __init__(self, gain: Callable[[frozenset[str], str], float]) -> None:
+        self.gain = gain
+        """Of a set of fixes in the session of that name, a ratio."""
+        self.other_losses: frozenset[str] = frozenset()
+        self.baseline_fails_in = ""
+        self.now = 0.0
+        self.random = random.Random(1)
+        self.places: list[str] = []
+        self.finished: dict[Path, Measurement] = {}
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def __call__(self, arm: Arm, place: Path, *, plan: Plan, **rest: Any) -> Measurement:
+        if place in self.finished:
+            return self.finished[place]
+        fixes = frozenset(arm.fixes)
+        name = place.parent.name
+        self.places.append(f"{name}/{place.name}")
+        if not fixes and name == self.baseline_fails_in and place.name.startswith("pair-"):
+            raise CommandFailed(f"pair 1: `{arm.name}` ended with exit code 1", returncode=1)
+        if fixes:
+            (place / "run").mkdir(parents=True)
+            lines = [{"fix": fix, "applied": True, "what": "it"} for fix in fixes]
+            text = "".join(json.dumps(line) + "\n" for line in lines)
+            (place / "run" / "fixes.jsonl").write_text(text)
+        seconds = STEP_S / self.gain(fixes, name) * self.random.gauss(1.0, 0.002)
+        wrong = 1.5 if fixes & self.other_losses else 1.0
+        measured = process(seconds, plan, arm.name, wrong)
+        self.now += measured.process_s or 0.0
+        self.finished[place] = measured
+        return measured
+
+
+def process(seconds: float, plan: Plan, arm: str, wrong: float = 1.0) -> Measurement:
+    records = tuple(
+        StepRecord(
+            step, seconds, loss=wrong / (1 + step), tags=("warmup",) * (step < plan.warmup_steps)
+        )
+        for step in range(plan.warmup_steps + plan.steps)
+    )
+    census = Census(device="cpu", num_threads=1, start_s=START_S)
+    total = START_S + seconds * len(records)
+    return Measurement(arm, ("python",), plan, ENVIRONMENT, records, census=census, process_s=total)
+
+
+Trying = Callable[..., Ledger]
+
+
+@pytest.fixture
+def trying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trying:
+    def run(
+        machine: Machine, names: Sequence[str], classes: dict[str, ParityClass] | None = None,
+        conflicts: dict[str, tuple[str, ...]] | None = None, **options: Any,
+    ) -> Ledger:  # fmt: skip
+        monkeypatch.setattr(session, "trial", machine)
+        monkeypatch.setattr(workbench, "trial", machine)
+        monkeypatch.setattr(workbench, "time", SimpleNamespace(monotonic=machine.monotonic))
+        work = tmp_path / "work"
+        work.mkdir()
+        fixes = []
+        for name in names:
+            technique = Optimization(
+                name=name,
+                summary="",
+                parity_class=(classes or {}).get(name, "bitwise"),
+                observed=lambda census, value: None,
+                settings=(True,),
+                conflicts=(conflicts or {}).get(name, ()),
+            )
+            monkeypatch.setitem(CATALOGUE, name, technique)
+            fixes.append(Fix(technique, True, ("HL000",), 2.0))
+        return verify(
+            [sys.executable, "-c", ""],
+            fixes,
+            process(STEP_S, Plan(5, 55, 60.0), "script"),
+            directory=tmp_path / "run",
+            workdir=work,
+            **options,
+        )
+
+    return run
+
+
+def product(**gains: float) -> Callable[[frozenset[str], str], float]:
+    def gain(fixes: frozenset[str], session: str) -> float:
+        total = 1.0
+        for name in fixes:
+            total *= gains[name]
+        return total
+
+    return gain
+
+
+def by_name(ledger: Ledger) -> dict[str, TriedFix]:
+    return {fix.name: fix for fix in ledger.fixes}
+
+
+@pytest.mark.parametrize(("ratio", "why"), [(0.99, "slower"), (1.0, "no gain"), (0.9, "slower")])
+def test_fix_that_is_no_faster_is_rejected(trying: Trying, ratio: float, why: str) -> None:
+    ledger = trying(Machine(product(a=ratio)), ["a"])
+    (entry,) = ledger.fixes
+    assert (entry.status, entry.why) == ("rejected", why)
+    assert entry.verdict is not None
+    assert entry.verdict.ratio == pytest.approx(ratio, abs=0.004)
+    assert (ledger.kept, ledger.together) == ((), None)
+
+
+def test_gains_that_add_up_are_kept_together_on_fresh_pairs(trying: Trying) -> None:
+    machine = Machine(product(a=1.2, b=1.5, c=1.0))
+    ledger = trying(machine, ["a", "b", "c"])
+    assert ledger.kept == ("b", "a")  # the best first
+    assert ledger.together is not None
+    assert ledger.together.ratio == pytest.approx(1.8, rel=0.01)
+    assert ledger.together.parity.result == "same"
+    entries = by_name(ledger)
+    assert entries["a"].added is not None
+    assert entries["a"].added.ratio == pytest.approx(1.2, rel=0.01)
+    assert entries["b"].added is None
+    assert entries["c"].status == "rejected"
+    # Noise and losses of the command as it is are measured once, whatever is tried.
+    as_it_is = [place for place in machine.places if place.startswith("as-it-is/")]
+    assert len(as_it_is) == 4
+
+
+def test_fix_that_brings_nothing_on_top_of_a_better_one_is_left_out(trying: Trying) -> None:
+    def gain(fixes: frozenset[str], session: str) -> float:
+        return 1.5 if "a" in fixes else 1.3 if "b" in fixes else 1.0
+
+    ledger = trying(Machine(gain), ["b", "a"])
+    entry = by_name(ledger)["b"]
+    assert ledger.kept == ("a",)
+    assert (entry.status, entry.why) == ("rejected", "faster alone, but not on top of a: no gain")
+    assert entry.verdict is not None
+    assert entry.verdict.outcome == "improved"
+
+
+def test_what_rounds_products_is_added_last(trying: Trying) -> None:
+    classes: dict[str, ParityClass] = {"a": "reduced_precision"}
+    ledger = trying(Machine(product(a=2.0, b=1.2)), ["a", "b"], classes)
+    assert ledger.kept == ("b", "a")
+
+
+def test_fixes_that_exclude_each_other_are_not_put_together(trying: Trying) -> None:
+    ledger = trying(Machine(product(a=1.5, b=1.2)), ["a", "b"], conflicts={"b": ("a",)})
+    assert ledger.kept == ("a",)
+    assert by_name(ledger)["b"].why == "faster alone, but it cannot be together with a"
+
+
+def test_gain_that_fresh_pairs_do_not_show_is_not_claimed(trying: Trying) -> None:
+    def gain(fixes: frozenset[str], session: str) -> float:
+        return 1.2 if fixes and session == "a" else 1.0
+
+    ledger = trying(Machine(gain), ["a"])
+    (entry,) = ledger.fixes
+    assert ledger.kept == ()
+    assert entry.status == "rejected"
+    assert entry.why == "faster, and learns the same, but fresh pairs do not confirm it: no gain"
+
+
+def test_fast_fix_that_learns_something_else_is_not_timed(trying: Trying) -> None:
+    machine = Machine(product(a=3.0))
+    machine.other_losses = frozenset({"a"})
+    (entry,) = trying(machine, ["a"]).fixes
+    assert entry.status == "rejected"
+    assert entry.why.startswith("it learns something else")
+    assert not any("/pair-" in place for place in machine.places)
+
+
+def test_command_that_fails_beside_a_fix_does_not_end_the_rest(trying: Trying) -> None:
+    machine = Machine(product(a=1.5, b=1.5))
+    machine.baseline_fails_in = "a"
+    ledger = trying(machine, ["a", "b"])
+    assert by_name(ledger)["a"].status == "failed"
+    assert "the command as it is failed beside it" in by_name(ledger)["a"].why
+    assert ledger.kept == ("b",)
+
+
+def test_small_budget_screens_and_says_what_was_dropped(trying: Trying) -> None:
+    names = ["a", "b", "c", "d"]
+    machine = Machine(product(a=1.0, b=0.98, c=1.4, d=1.0))
+    pair_s = 2 * (START_S + 60 * STEP_S)
+    ledger = trying(machine, names, budget_s=24 * pair_s)
+    entries = by_name(ledger)
+    assert ledger.kept == ("c",)
+    for name in "abd":
+        assert entries[name].status == "not_tried"
+        assert entries[name].why.startswith("not tried further: 2 pairs showed ")
+        verdict = entries[name].verdict
+        assert verdict is not None
+        assert verdict.num_pairs == 2
+    assert machine.now <= 24 * pair_s
+
+
+@pytest.mark.parametrize("pairs", [12, 16, 20, 40, 80])
+def test_budget_is_kept_and_what_it_left_out_is_said(trying: Trying, pairs: int) -> None:
+    names = [f"fix_{number}" for number in range(8)]
+    machine = Machine(product(**dict.fromkeys(names, 1.1)))
+    budget_s = pairs * 2 * (START_S + 60 * STEP_S)
+    ledger = trying(machine, names, budget_s=budget_s)
+    assert machine.now <= budget_s
+    assert [fix.name for fix in ledger.fixes] == names
+    assert ledger.kept
+    left_out = [fix for fix in ledger.fixes if fix.status == "not_tried"]
+    assert left_out or pairs > 40
+    assert all("the budget was spent" in fix.why for fix in left_out)

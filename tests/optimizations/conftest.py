@@ -1,0 +1,79 @@
+"""Scripts in a process of their own, with techniques put into it as a trial does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.optimizations.live import APPLIED_FILE, DIRECTORY_VARIABLE, SETTINGS_VARIABLE
+from hotloop.trial import bootstrap
+
+SOURCE = str(Path(bootstrap.__file__).parents[3])
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A script that ended well."""
+
+    printed: Any
+    """Its last line, as JSON."""
+    output: str
+    errors: str
+    said: list[tuple[str, bool, str]]
+    """(technique, whether it was applied, where or why not), in order."""
+
+    @property
+    def applied(self) -> list[str]:
+        return [what for _, applied, what in self.said if applied]
+
+    @property
+    def refused(self) -> list[str]:
+        return [what for _, applied, what in self.said if not applied]
+
+
+RunForeign = Callable[..., Ran]
+
+
+@pytest.fixture
+def run_foreign(tmp_path: Path) -> RunForeign:
+    """`run_foreign(script, fixes, environment=...)` in a fresh process."""
+
+    def run(
+        script: str,
+        fixes: dict[str, Any] | None = None,
+        *,
+        environment: dict[str, str | None] | None = None,
+    ) -> Ran:
+        path = tmp_path / "script.py"
+        path.write_text(script)
+        (tmp_path / APPLIED_FILE).unlink(missing_ok=True)
+        own = [str(Path(bootstrap.__file__).parent), SOURCE]
+        variables: dict[str, str | None] = {**os.environ, "PYTHONPATH": os.pathsep.join(own)}
+        if fixes:
+            variables[DIRECTORY_VARIABLE] = str(tmp_path)
+            variables[SETTINGS_VARIABLE] = json.dumps(fixes)
+        variables |= environment or {}
+        done = subprocess.run(
+            [sys.executable, str(path)],
+            env={name: value for name, value in variables.items() if value is not None},
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        assert not (tmp_path / "notes.txt").exists(), (tmp_path / "notes.txt").read_text()
+        applied = tmp_path / APPLIED_FILE
+        lines = applied.read_text().splitlines() if applied.exists() else []
+        said = [(e["fix"], e["applied"], e["what"]) for e in map(json.loads, lines)]
+        return Ran(json.loads(done.stdout.splitlines()[-1]), done.stdout, done.stderr, said)
+
+    return run

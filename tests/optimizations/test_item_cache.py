@@ -1,0 +1,288 @@
+"""Items that are made once: later epochs learn the same, and what is not the same twice is made anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hotloop.core.census import Census, LoaderUse
+from hotloop.optimizations.dataset_state import fingerprint
+from hotloop.optimizations.item_cache import ITEM_CACHE
+from hotloop.optimizations.item_store import ItemStore
+from hotloop.optimizations.live import APPLIED_FILE, DIRECTORY_VARIABLE, SETTINGS_VARIABLE
+from hotloop.optimizations.samples import decoded, encoded, same
+from hotloop.trial import bootstrap
+
+SOURCE = str(Path(bootstrap.__file__).parents[3])
+
+SCRIPT = """
+import json, os, random
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+torch.manual_seed(7); random.seed(7)
+MADE = os.open(f"made-{os.getpid()}", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+
+class Points(Dataset):
+    def __init__(self, n=12):
+        self.x = torch.randn(n, 6)
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, i):
+        os.write(MADE, f"{os.getpid()} {i}\\n".encode())
+        return {"x": self.x[i] * 2, "name": f"point {i}", "length": i}
+
+EXTRA
+
+model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+if __name__ == "__main__":
+    LOADER
+    losses = []
+    for epoch in range(3):
+        BEFORE_EPOCH
+        for batch in loader:
+            loss = model(batch["x"]).square().mean() + batch["length"].sum() * 0
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+            batch["x"].zero_()
+            losses.append(loss.item())
+    made = [line.split() for line in open(f"made-{os.getpid()}")]
+    print(json.dumps({"losses": losses, "state": torch.randn(1).item(), "made": len(made)}))
+"""
+
+
+def run(
+    tmp_path: Path,
+    fixes: dict[str, Any],
+    *,
+    extra: str = "",
+    loader: str = "loader = DataLoader(Points(), batch_size=3, shuffle=True)",
+    before_epoch: str = "pass",
+) -> tuple[dict[str, Any], list[tuple[bool, str]]]:
+    """What the script printed, and what became of the fixes."""
+    text = SCRIPT.replace("EXTRA", extra).replace("LOADER", loader)
+    path = tmp_path / "script.py"
+    path.write_text(text.replace("BEFORE_EPOCH", before_epoch))
+    (tmp_path / APPLIED_FILE).unlink(missing_ok=True)
+    own = [str(Path(bootstrap.__file__).parent), SOURCE]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(own), "OMP_NUM_THREADS": "1"}
+    if fixes:
+        environment |= {DIRECTORY_VARIABLE: str(tmp_path), SETTINGS_VARIABLE: json.dumps(fixes)}
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    applied = tmp_path / APPLIED_FILE
+    lines = applied.read_text().splitlines() if applied.exists() else []
+    told = dict.fromkeys((t["applied"], t["what"]) for t in map(json.loads, lines))
+    return json.loads(done.stdout.splitlines()[-1]), list(told)
+
+
+MANY = """
+class Many(Points):
+    def __getitems__(self, indices):
+        return [self[i] for i in indices]
+"""
+
+
+@pytest.mark.parametrize(
+    ("extra", "loader", "made"),
+    [
+        # every item once, 4 again right away, 4 again in each later epoch
+        ("", "loader = DataLoader(Points(), batch_size=3, shuffle=True)", 12 + 4 + 2 * 4),
+        (
+            "",
+            f"loader = DataLoader(Points(), batch_size=3, sampler={[5, 5, 5, 2, 2, 1]})",
+            3 + 3 + 2 * 4,
+        ),
+        # batches at once: the second one's is made again because the fourth item is in it
+        (MANY, "loader = DataLoader(Many(), batch_size=3, shuffle=True)", 12 + 6 + 2 * 4),
+    ],
+)
+def test_items_are_made_in_the_first_epoch_alone(
+    tmp_path: Path, extra: str, loader: str, made: int
+) -> None:
+    plain, _ = run(tmp_path, {}, extra=extra, loader=loader)
+    fixed, told = run(tmp_path, {"item_cache": 64}, extra=extra, loader=loader)
+    assert [applied for applied, _ in told] == [True]
+    assert plain["made"] == (18 if "sampler" in loader else 36)
+    assert fixed["made"] == made
+    assert (fixed["losses"], fixed["state"]) == (plain["losses"], plain["state"])
+
+
+def test_workers_share_what_any_of_them_made(tmp_path: Path) -> None:
+    loader = "loader = DataLoader(Points(), batch_size=3, shuffle=True, num_workers=2)"
+    plain, _ = run(tmp_path, {}, loader=loader)
+    fixed, told = run(tmp_path, {"item_cache": 64}, loader=loader)
+    assert [applied for applied, _ in told] == [True]
+    assert (fixed["losses"], fixed["state"]) == (plain["losses"], plain["state"])
+    assert plain["made"] == 36
+    assert fixed["made"] <= 12 + 2 * 6 + 2 * 2 * 4  # checks are made in each worker
+
+
+def test_kept_items_and_workers_go_together(tmp_path: Path) -> None:
+    plain, _ = run(tmp_path, {})
+    fixed, told = run(tmp_path, {"item_cache": 64, "loader_workers": 2})
+    assert all(applied for applied, _ in told)
+    assert len(told) == 2
+    assert (fixed["losses"], fixed["state"]) == (plain["losses"], plain["state"])
+    assert fixed["made"] < plain["made"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "why"),
+    [
+        (
+            "class Other(Points):\n"
+            "    def __getitem__(self, i):\n"
+            "        return {**super().__getitem__(i), 'x': self.x[i] + torch.randn(6)}",
+            "draws random numbers",
+        ),
+        (
+            "class Other(Points):\n"
+            "    calls = 0\n"
+            "    def __getitem__(self, i):\n"
+            "        Other.calls += 1\n"
+            "        return {**super().__getitem__(i), 'x': self.x[i] + Other.calls}",
+            "not the same when they are made again",
+        ),
+        (
+            "class Other(Points):\n"
+            "    def __getitem__(self, i):\n"
+            "        return {**super().__getitem__(i), 'x': self.x[i] + epoch}",
+            "not the same in another epoch",
+        ),
+    ],
+)
+def test_items_that_differ_are_made_as_ever(tmp_path: Path, extra: str, why: str) -> None:
+    loader = "loader = DataLoader(Other(), batch_size=3, shuffle=True)"
+    plain, _ = run(tmp_path, {}, extra=extra, loader=loader)
+    fixed, told = run(tmp_path, {"item_cache": 64}, extra=extra, loader=loader)
+    ((applied, what),) = told
+    assert not applied
+    assert why in what
+    if "calls" not in extra:  # who counts its calls sees those that found it out
+        assert (fixed["losses"], fixed["state"]) == (plain["losses"], plain["state"])
+
+
+def test_dataset_that_the_script_changes_is_made_anew(tmp_path: Path) -> None:
+    before = "loader.dataset.x = loader.dataset.x + epoch"
+    plain, _ = run(tmp_path, {}, before_epoch=before)
+    fixed, told = run(tmp_path, {"item_cache": 64}, before_epoch=before)
+    assert told == [(False, "Points is changed from epoch to epoch")]
+    assert (fixed["losses"], fixed["state"]) == (plain["losses"], plain["state"])
+
+
+def test_store_gives_back_what_was_put_and_nothing_beyond_its_room() -> None:
+    store = ItemStore(3, 10)
+    assert store.get(0) is None
+    assert store.put(0, b"first")
+    assert not store.put(1, b"too long")
+    assert store.put(2, b"2nd")
+    assert (store.get(0), store.get(1), store.get(2)) == (b"first", None, b"2nd")
+    store.clear()
+    assert store.get(0) is None
+    assert store.put(1, b"too long")
+
+
+def test_processes_share_a_store() -> None:
+    store = ItemStore(2, 100)
+    child = os.fork()
+    if child == 0:
+        store.put(1, b"from a child")
+        store.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert store.get(1) == b"from a child"
+    assert store.closed
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"x": torch.arange(6.0).view(2, 3), "name": "a", "none": None, "f": float("nan")},
+        (torch.tensor([]), torch.tensor(True), torch.tensor(1 + 2j)),
+        [torch.arange(10)[2:5], torch.ones(2, 3, dtype=torch.bfloat16).t(), b"", 3],
+    ],
+)
+def test_copy_is_the_same_and_shares_nothing(value: Any) -> None:
+    content = encoded(value)
+    one, other = decoded(content), decoded(content)
+    assert same(one, value)
+    for tensor in one.values() if isinstance(one, dict) else one:
+        if isinstance(tensor, torch.Tensor) and tensor.numel():
+            tensor.zero_()
+    assert same(other, value)
+
+
+def test_copy_of_a_view_is_not_the_size_of_what_it_shows() -> None:
+    assert len(encoded(torch.zeros(1_000_000)[:10])) < 1000
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (torch.zeros(1), -torch.zeros(1)),
+        (torch.zeros(1), torch.zeros(1, dtype=torch.float64)),
+        ([1], (1,)),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        ({"a": 1}, {"a": True}),
+    ],
+)
+def test_what_differs_in_a_bit_is_not_the_same(one: Any, other: Any) -> None:
+    assert not same(one, other)
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.values = [1, 2, 3]
+        self.x = torch.zeros(3)
+        self.inner = {"deep": [{"here": 1}]}
+
+
+def test_fingerprint_sees_changes_and_nothing_else() -> None:
+    holder = Holder()
+    before = fingerprint(holder)
+    assert fingerprint(holder) == before
+    holder.inner["deep"][0]["here"] = 2
+    assert fingerprint(holder) != before
+    before = fingerprint(holder)
+    holder.x += 1
+    assert fingerprint(holder) != before
+    before = fingerprint(holder)
+    holder.values[1] = 5
+    assert fingerprint(holder) != before
+
+
+def use(**changes: Any) -> LoaderUse:
+    values: dict[str, Any] = dict.fromkeys(LoaderUse.__slots__)
+    values |= {"trains": True, "iterable": False, "num_workers": 0, "num_batches": 100}
+    return LoaderUse(**{**values, "fetch_s": 0.2, **changes})
+
+
+def test_it_is_tried_where_an_item_comes_twice() -> None:
+    assert ITEM_CACHE.values_for is not None
+    assert ITEM_CACHE.warmup_for is not None
+    once = use(per_epoch=40, num_epochs=1)
+    assert ITEM_CACHE.values_for(Census(loaders=(once,))) == ()
+    assert ITEM_CACHE.values_for(Census(loaders=(once,), planned_steps=41))
+    twice = use(per_epoch=40, num_epochs=2)
+    assert ITEM_CACHE.values_for(Census(loaders=(twice,)))
+    assert ITEM_CACHE.warmup_for(Census(loaders=(twice,), microbatches=4.0)) == 10
+    for other in ({"iterable": True}, {"draws_random": True}, {"in_memory": True}):
+        assert (
+            ITEM_CACHE.values_for(Census(loaders=(use(per_epoch=40, num_epochs=2, **other),))) == ()
+        )

@@ -1,0 +1,78 @@
+"""Random numbers that repeat from process to process, wherever a script draws them, unless it seeds itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.optimizations.seeding import VARIABLE
+from hotloop.trial import bootstrap
+
+OWN = [str(Path(bootstrap.__file__).parent), str(Path(bootstrap.__file__).parents[3])]
+
+
+def drawn(tmp_path: Path, script: str, *, seeded: bool = True) -> Any:
+    """What the script prints, as JSON."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(OWN)}
+    if seeded:
+        # Another probe looks for torch too: both must find it.
+        environment |= {VARIABLE: str(tmp_path), "HOTLOOP_STEP_CLOCK": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "notes.txt").exists()
+    return json.loads(done.stdout)
+
+
+EVERYWHERE = """
+import json, random
+early = random.random()
+import numpy as np
+from numpy.random import default_rng
+first = float(np.random.random())
+import torch
+from torch.utils.data import DataLoader
+class Noisy(torch.utils.data.Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, i): return float(torch.rand(())) + random.random() + float(np.random.random())
+loader = DataLoader(Noisy(), shuffle=True, num_workers=1)
+print(json.dumps([
+    early, first, float(torch.rand(())), random.random(), float(np.random.random()),
+    [float(default_rng().random()) for _ in range(2)],
+    [float(x) for x in loader],
+]))
+"""
+
+
+def test_every_source_of_random_numbers_repeats(tmp_path: Path) -> None:
+    one, two = drawn(tmp_path, EVERYWHERE), drawn(tmp_path, EVERYWHERE)
+    assert one == two
+    assert one[5][0] != one[5][1]  # each generator has a seed of its own
+    plain = drawn(tmp_path, EVERYWHERE, seeded=False)
+    assert all(a != b for a, b in zip(one, plain, strict=True))
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import json, torch; torch.manual_seed(7); print(json.dumps(float(torch.rand(()))))",
+        "import json, torch, random; random.seed(7); print(json.dumps(random.random()))",
+        "import json, numpy as np; np.random.seed(7); print(json.dumps(float(np.random.random())))",
+        "import json, numpy as np; print(json.dumps(float(np.random.default_rng(7).random())))",
+    ],
+)
+def test_what_the_script_seeds_itself_wins(tmp_path: Path, script: str) -> None:
+    assert drawn(tmp_path, script) == drawn(tmp_path, script, seeded=False)
+
+
+def test_compiled_code_draws_as_eager_code_does(tmp_path: Path) -> None:
+    script = "import json, torch, torch._inductor.config as c; print(json.dumps(c.fallback_random))"
+    assert drawn(tmp_path, script) is True
+    assert drawn(tmp_path, script, seeded=False) is False

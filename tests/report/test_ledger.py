@@ -1,0 +1,46 @@
+"""Fixes that were tried, in words: the ledger on the terminal and on the page."""
+
+from __future__ import annotations
+
+from hotloop.core.judgement import Interval, Parity, Verdict
+from hotloop.core.ledger import Ledger, TriedFix
+from hotloop.report.html import Page, render_html
+from hotloop.report.ledger import ledger_section, render_ledger
+
+PARITY = Parity("same", "reduction_order")
+VERDICT = Verdict(
+    "improved", 1.076, 1.06, 1.09, 0.99, PARITY, "as-it-is", "fused_optimizer", num_pairs=4
+)
+KEPT = TriedFix(
+    *("fused_optimizer", True, "kept", "faster, and learns the same", ("HL401",)),
+    gain_at_most=1.115,
+    predicted=Interval(1.07, 1.05, 1.09),
+    verdict=VERDICT,
+)
+MISSED = TriedFix("precision", "bf16", "not_applied", "nothing <here> to apply it to", ("HL301",))
+
+
+def ledger(*fixes: TriedFix, kept: tuple[str, ...] = ()) -> Ledger:
+    return Ledger(("python", "train.py"), fixes, kept, VERDICT if kept else None, 3, 20, 75.0, None)
+
+
+def test_answer_comes_first_and_every_fix_has_its_line() -> None:
+    said = render_ledger(ledger(KEPT, MISSED, kept=("fused_optimizer",))).splitlines()
+    assert said[0].startswith("With fused_optimizer: 1.08x (1.06 to 1.09, 4 pairs), improved")
+    assert "kept" in said[2]
+    assert "predicted 1.05 to 1.09" in said[2]
+    assert "not applied" in said[3]
+    assert "nothing <here> to apply it to" in said[3]
+    assert render_ledger(ledger(MISSED)).startswith("No fix was kept, of 1")
+    assert "No fix that can be tried" in render_ledger(ledger())
+
+
+def test_page_shows_it_and_escapes_what_scripts_said() -> None:
+    page = render_html(Page(title="doctor", ledger=ledger(KEPT, MISSED, kept=("fused_optimizer",))))
+    assert "<code>fused_optimizer</code>" not in page  # only pages of examined commands show it
+    section = ledger_section(ledger(KEPT, MISSED, kept=("fused_optimizer",)))
+    assert "<code>fused_optimizer</code>" in section
+    assert "<code>precision</code> bf16" in section
+    assert "nothing &lt;here&gt; to apply it to" in section
+    assert "<svg" in section
+    assert ledger_section(None) == ""

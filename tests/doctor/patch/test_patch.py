@@ -203,16 +203,7 @@ def loader_use(site: str, *, epochs: int = 1, trains: bool = True) -> LoaderUse:
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
-def test_workers_are_written_where_the_loader_is_made(
-    tried: Try, monkeypatch: pytest.MonkeyPatch, epochs: int
-) -> None:
-    from hotloop.optimizations.catalogue import CATALOGUE
-
-    monkeypatch.setitem(
-        CATALOGUE,
-        "loader_workers",
-        replace(CATALOGUE["fused_optimizer"], name="loader_workers", source_edit=None),
-    )
+def test_workers_are_written_where_the_loader_is_made(tried: Try, epochs: int) -> None:
     found = tried(MINGPT, {"fused_optimizer": True}, "projects/adder/adder.py")
     (entry,) = found.ledger.fixes
     trials = found.directory / "trials"

@@ -63,7 +63,7 @@ def write_patch(
     files = _Files(Path(run.workdir), run.started_at)
     fixes = []
     for fix in ledger.fixes:
-        if fix.name in ledger.kept and fix.status == "kept":
+        if fix.name in ledger.kept:
             fix = _patched(fix, files, directory, census)
         fixes.append(fix)
     diff = files.diff()

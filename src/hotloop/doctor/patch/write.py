@@ -14,7 +14,7 @@ from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
 from hotloop.doctor.patch.around_call import around_call_edit, definition_edit
 from hotloop.doctor.patch.before_loop import before_loop_edit
 from hotloop.doctor.patch.diff import unified_diff
-from hotloop.doctor.patch.edit import Edit, edited
+from hotloop.doctor.patch.edit import Change, Edit, edited
 from hotloop.doctor.patch.forms import form_of
 from hotloop.doctor.patch.keywords import keywords_edit
 from hotloop.doctor.patch.loader_calls import loader_call, loader_frame
@@ -27,6 +27,9 @@ from hotloop.optimizations.source_edit import AroundCall, BeforeLoop, Keywords, 
 
 MOST_PLACES = 4
 """Places that one fix may need; a diff of more is no longer read by anybody."""
+
+PERSISTENT = "other random numbers are drawn from the second epoch on (shuffling, dropout), as with another seed"
+"""torch draws one whenever it starts workers, and starts these once."""
 
 _PATCH_BEGINS = (b"--- ", b"diff ")
 
@@ -118,8 +121,10 @@ def _patched(fix: TriedFix, files: _Files, directory: Path, census: Census | Non
     except Unsafe as why:
         text = words_for(technique, wanted, taken, str(why))
         return replace(fix, patch="words", patch_text=text)
-    places = sorted({f"{source.file}:{source.start(edit.node)[0]}" for source, edit in edits})
-    return replace(fix, patch="edited", patch_text=", ".join(places))
+    lines = sorted({(source.file, source.start(edit.node)[0]) for source, edit in edits})
+    notes = [edit.note for _, edit in edits if isinstance(edit, Change) and edit.note]
+    text = "; ".join([", ".join(f"{file}:{line}" for file, line in lines), *notes])
+    return replace(fix, patch="edited", patch_text=text)
 
 
 def _edits(
@@ -145,10 +150,8 @@ def _edits(
     refused = {each.frames[0] for each in said if not each.applied and each.frames}
     for frame in frames:
         if not frame.direct:
-            inside = places[0].inside
-            raise Unsafe(
-                f"the call is made inside a library ({inside})" if inside else "by a library"
-            )
+            inside = next(each.inside for each in places if each.frames[0] == frame)
+            raise Unsafe(f"the call is made inside a library ({inside})")
         if frame in refused:
             raise Unsafe(f"at {frame.site} it took effect at one time and could not at another")
     return _at_calls(wanted, frames, files)
@@ -160,7 +163,10 @@ def _at_loader(wanted: Keywords, files: _Files, census: Census | None) -> tuple[
         values = {k: v for k, v in wanted.values.items() if k != "persistent_workers"}
         wanted = replace(wanted, values=values)
     source = files.of(frame)
-    return source, keywords_edit(source, loader_call(source, frame, wanted), wanted)
+    edit = keywords_edit(source, loader_call(source, frame, wanted), wanted)
+    if "persistent_workers" in wanted.values:
+        edit = replace(edit, note=PERSISTENT)
+    return source, edit
 
 
 def _at_calls(

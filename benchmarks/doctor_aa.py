@@ -193,10 +193,12 @@ def recordings(file: Path) -> dict[str, list[list[float]]]:
     }
 
 
-def resample(file: Path, doctor_runs: int) -> dict[str, Any]:
+def resample(file: Path, doctor_runs: int, only: str | None) -> dict[str, Any]:
     """Doctor's runs with five null fixes each, for each recording and either way of dealing."""
     results = {}
     for name, runs in recordings(file).items():
+        if only not in (None, name):
+            continue
         for in_order in (True, False):
             generator = random.Random(f"{name} {in_order}")
             deal = Deal(runs, generator, in_order=in_order)
@@ -247,14 +249,16 @@ def main() -> None:
     parser.add_argument(
         "--doctor-runs", type=int, default=60, help="per recording and way of dealing"
     )
+    parser.add_argument("--recording", help="only this one [default: all]")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     if given.what == "record":
         record(given.place)
         return
-    result = (
-        resample(given.place, given.doctor_runs) if given.what == "resample" else live(given.place)
-    )
+    if given.what == "resample":
+        result = resample(given.place, given.doctor_runs, given.recording)
+    else:
+        result = live(given.place)
     print(json.dumps(result, indent=1))
     if given.json:
         given.json.write_text(json.dumps(result, indent=1) + "\n")

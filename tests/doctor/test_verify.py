@@ -42,6 +42,7 @@ class Machine:
         self.gain = gain
         """Of a set of fixes in the session of that name, a ratio."""
         self.other_losses: frozenset[str] = frozenset()
+        self.wrong_from = 0
         self.baseline_fails_in = ""
         self.now = 0.0
         self.random = random.Random(1)
@@ -66,16 +67,21 @@ class Machine:
             (place / "run" / "fixes.jsonl").write_text(text)
         seconds = STEP_S / self.gain(fixes, name) * self.random.gauss(1.0, 0.002)
         wrong = 1.5 if fixes & self.other_losses else 1.0
-        measured = process(seconds, plan, arm.name, wrong)
+        measured = process(seconds, plan, arm.name, wrong, self.wrong_from)
         self.now += measured.process_s or 0.0
         self.finished[place] = measured
         return measured
 
 
-def process(seconds: float, plan: Plan, arm: str, wrong: float = 1.0) -> Measurement:
+def process(
+    seconds: float, plan: Plan, arm: str, wrong: float = 1.0, wrong_from: int = 0
+) -> Measurement:
     records = tuple(
         StepRecord(
-            step, seconds, loss=wrong / (1 + step), tags=("warmup",) * (step < plan.warmup_steps)
+            step,
+            seconds,
+            loss=(wrong if step >= wrong_from else 1.0) / (1 + step),
+            tags=("warmup",) * (step < plan.warmup_steps),
         )
         for step in range(plan.warmup_steps + plan.steps)
     )
@@ -91,7 +97,8 @@ Trying = Callable[..., Ledger]
 def trying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trying:
     def run(
         machine: Machine, names: Sequence[str], classes: dict[str, ParityClass] | None = None,
-        conflicts: dict[str, tuple[str, ...]] | None = None, **options: Any,
+        conflicts: dict[str, tuple[str, ...]] | None = None, late: dict[str, int] | None = None,
+        seen_steps: int = 60, **options: Any,
     ) -> Ledger:  # fmt: skip
         monkeypatch.setattr(session, "trial", machine)
         monkeypatch.setattr(workbench, "trial", machine)
@@ -109,11 +116,13 @@ def trying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trying:
                 conflicts=(conflicts or {}).get(name, ()),
             )
             monkeypatch.setitem(CATALOGUE, name, technique)
-            fixes.append(Fix(technique, True, ("HL000",), 2.0))
+            fixes.append(
+                Fix(technique, True, ("HL000",), 2.0, warmup_steps=(late or {}).get(name, 0))
+            )
         return verify(
             [sys.executable, "-c", ""],
             fixes,
-            process(STEP_S, Plan(5, 55, 60.0), "script"),
+            process(STEP_S, Plan(5, seen_steps - 5, 60.0), "script"),
             directory=tmp_path / "run",
             workdir=work,
             **options,
@@ -207,6 +216,19 @@ def test_fast_fix_that_learns_something_else_is_not_timed(trying: Trying) -> Non
     assert not any("/pair-" in place for place in machine.places)
 
 
+def test_losses_are_compared_where_a_late_fix_has_begun(trying: Trying) -> None:
+    machine = Machine(product(a=1.5, b=1.5))
+    machine.wrong_from = 170
+    machine.other_losses = frozenset({"a"})
+    ledger = trying(machine, ["a", "b"], late={"a": 160, "b": 160}, seen_steps=240)
+    entries = by_name(ledger)
+    assert entries["a"].status == "rejected"
+    assert "learns something else: losses part" in entries["a"].why
+    assert ledger.kept == ("b",)
+    # Two runs more as it is, and once for both.
+    assert sum(place.startswith("as-it-is/losses") for place in machine.places) == 4
+
+
 def test_command_that_fails_beside_a_fix_does_not_end_the_rest(trying: Trying) -> None:
     machine = Machine(product(a=1.5, b=1.5))
     machine.baseline_fails_in = "a"
@@ -230,6 +252,14 @@ def test_small_budget_screens_and_says_what_was_dropped(trying: Trying) -> None:
         assert verdict is not None
         assert verdict.num_pairs == 2
     assert machine.now <= 24 * pair_s
+
+
+def test_small_budget_takes_fewer_steps_before_it_is_refused(trying: Trying) -> None:
+    machine = Machine(product(a=1.5))
+    ledger = trying(machine, ["a"], budget_s=110)
+    assert ledger.steps < 55
+    assert ledger.kept == ("a",)
+    assert machine.now <= 110
 
 
 @pytest.mark.parametrize("pairs", [12, 16, 20, 40, 80])

@@ -14,7 +14,7 @@ import pytest
 
 from hotloop.core.errors import CommandFailed, EnvironmentFailed, UsageError
 from hotloop.core.files import read_json
-from hotloop.core.judgement import Verdict
+from hotloop.core.judgement import Parity, Verdict
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import SessionResult, compare_arms
@@ -187,3 +187,25 @@ def test_directory_that_cannot_be_made_is_a_failed_environment(tmp_path: Path) -
     (tmp_path / "file").touch()
     with pytest.raises(EnvironmentFailed, match="cannot make the directory"):
         session(tmp_path / "file" / "out", sleeper("a", 0), sleeper("b", 0))
+
+
+def test_comparison_that_is_begun_goes_on_where_it_was(
+    python: Callable[..., Arm], tmp_path: Path
+) -> None:
+    arms = python("pass", name="plain"), python("pass", name="other")
+    plan = TrialPlan(0, 1, timeout_s=60.0, looks=(2, 3), aa_pairs=0)
+
+    def compared(**rest: Any) -> SessionResult:
+        return compare_arms(
+            *arms, directory=tmp_path / "session", plan=plan, parity_class="bitwise", **rest
+        )
+
+    begun = compared(pairs_now=1)
+    assert len(begun.pairs) == 1
+    assert begun.verdict.outcome == "inconclusive"
+    assert begun.verdict.ratio_low is None
+    known = Parity("within_noise", "bitwise", reason="known from elsewhere")
+    ended = compared(has_time=lambda: False, parity=known, aa_given=[begun.pairs[0]])
+    assert ended.pairs[0] == begun.pairs[0]
+    assert len(ended.pairs) == 2
+    assert ended.verdict.parity == known

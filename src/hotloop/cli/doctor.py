@@ -50,8 +50,8 @@ class _Seconds(click.ParamType[float]):
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Run directory, new or empty: one that holds something is refused [default: a new "
-    "runs/doctor-NAME].",
+    help="Run directory, new or empty, or one whose trying of fixes was interrupted: it continues "
+    "[default: a new runs/doctor-NAME].",
 )
 @click.option(
     "--steps",
@@ -110,11 +110,18 @@ def doctor(
     from hotloop.cli.report import page_of, text_of
     from hotloop.cli.run_directory import read_run
     from hotloop.cli.terminal_title import title_progress
-    from hotloop.doctor.program import examine, exit_code, shown
+    from hotloop.doctor.program import continued, examine, exit_code, shown
     from hotloop.report.html import write_html
 
-    with title_progress() as progress:
-        examined = examine(command, out=out, steps=steps, progress=progress, say=_say, warn=_say)
+    begun = None if no_try else continued(out, command, steps=steps)
+    if begun is not None:
+        _say(f"continuing in {shown(begun.directory)}: the command has run, fixes are tried on")
+        examined = begun
+    else:
+        with title_progress() as progress:
+            examined = examine(
+                command, out=out, steps=steps, progress=progress, say=_say, warn=_say
+            )
     found = read_run(shown(examined.directory), known=examined.run)
     # First, whatever the disk says. On stderr: stdout is the command's own, and may be a file or a pipe.
     click.echo(f"\n{text_of(found)}", err=True)

@@ -45,9 +45,10 @@ class Learning:
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
         self._known: dict[frozenset[str], Learned] = {}
-        self._baseline = [self._run_as_it_is(number) for number in range(1, LOSS_RUNS + 1)]
-        bench.costs = bench.costs.corrected(self._baseline[-1])
-        self.not_comparable = why_not_repeatable(*(run.records for run in self._baseline))
+        self._baselines: dict[int, list[Measurement]] = {}
+        first = self._baseline(bench.loss_steps)
+        bench.costs = bench.costs.corrected(first[-1])
+        self.not_comparable = why_not_repeatable(*(run.records for run in first))
 
     def of(self, name: str, fixes: Sequence[Fix]) -> Learned:
         """Of one run with these fixes, whatever it is called. Raises `CommandFailed`, `WritesOutside`."""
@@ -58,10 +59,12 @@ class Learning:
 
     def _run(self, name: str, fixes: Sequence[Fix]) -> Learned:
         bench, arm = self._bench, self._bench.with_fixes(name, fixes)
+        steps = bench.loss_steps_of(fixes)
+        baseline = self._baseline(steps)
         try:
-            measurement, place = bench.losses_of(arm)
+            measurement, place = bench.losses_of(arm, steps)
         except CommandFailed:
-            if (path := _outside(bench.losses_place(arm))) is not None:
+            if (path := _outside(bench.losses_place(arm, steps))) is not None:
                 raise WritesOutside(path) from None
             raise
         if (path := _outside(place)) is not None:
@@ -70,28 +73,49 @@ class Learning:
             why = why_not_applied(fix, [place / "run"], [measurement])
             if why is not None:
                 return Learned(Parity("not_checked", None, reason=why), f"{fix.name}: {why}")
+        parity = self._judged(baseline, measurement, parity_of_live([fix.name for fix in fixes]))
         return Learned(
-            self._judged(measurement, parity_of_live([fix.name for fix in fixes])),
-            slower_start_s=max(_seconds(measurement) - _seconds(self._baseline[-1]), 0.0),
+            _long_enough(parity, max(fix.warmup_steps for fix in fixes)),
+            slower_start_s=max(_seconds(measurement) - _seconds(baseline[-1]), 0.0),
         )
 
-    def _judged(self, measurement: Measurement, parity_class: ParityClass) -> Parity:
+    def _judged(
+        self, baseline: Sequence[Measurement], measurement: Measurement, parity_class: ParityClass
+    ) -> Parity:
         if self.not_comparable is not None:
             return Parity("not_checked", parity_class, reason=self.not_comparable)
-        baseline = [run.records for run in self._baseline]
-        return judge_parity(baseline, [measurement.records], parity_class)
+        return judge_parity([run.records for run in baseline], [measurement.records], parity_class)
 
-    def _run_as_it_is(self, number: int) -> Measurement:
+    def _baseline(self, steps: int) -> list[Measurement]:
+        if steps not in self._baselines:
+            numbers = range(1, LOSS_RUNS + 1)
+            self._baselines[steps] = [self._run_as_it_is(steps, number) for number in numbers]
+        return self._baselines[steps]
+
+    def _run_as_it_is(self, steps: int, number: int) -> Measurement:
         bench = self._bench
         try:
-            measurement, place = bench.losses_of(bench.baseline, number)
+            measurement, place = bench.losses_of(bench.baseline, steps, number)
         except CommandFailed:
-            if (path := _outside(bench.losses_place(bench.baseline, number))) is not None:
+            if (path := _outside(bench.losses_place(bench.baseline, steps, number))) is not None:
                 raise _refused(path) from None
             raise
         if (path := _outside(place)) is not None:
             raise _refused(path)
         return measurement
+
+
+def _long_enough(parity: Parity, shows_after: int) -> Parity:
+    """`parity`, unless the losses that could be compared end before the fix does anything."""
+    if parity.result not in ("same", "within_noise") or parity.num_steps > shows_after:
+        return parity
+    return Parity(
+        "not_checked",
+        parity.parity_class,
+        num_steps=parity.num_steps,
+        reason=f"its effect begins after {shows_after} steps, and losses of two runs can be compared "
+        f"over {parity.num_steps}",
+    )
 
 
 def _seconds(measurement: Measurement) -> float:

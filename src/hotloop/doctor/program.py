@@ -12,8 +12,8 @@ from pathlib import Path
 
 from hotloop import __version__
 from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun, Ended
-from hotloop.core.errors import EnvironmentFailed, ExitCode, UsageError
-from hotloop.core.files import storage_error, write_json
+from hotloop.core.errors import EnvironmentFailed, ExitCode, Interrupted, UsageError
+from hotloop.core.files import read_json, storage_error, write_json
 from hotloop.core.judgement import Diagnosis
 from hotloop.core.ledger import Ledger
 from hotloop.core.measurement import Measurement
@@ -25,6 +25,7 @@ from hotloop.doctor.command import (
     refuse_unexaminable,
     script_name,
 )
+from hotloop.doctor.continuing import unfinished_run
 from hotloop.doctor.directory import make_run_directory
 from hotloop.doctor.fixes import fixes_for, machine_of
 from hotloop.doctor.live import Live
@@ -97,6 +98,19 @@ def examine(
     return Examined(directory, run, diagnosis, num_under_way(measurement), refused)
 
 
+def continued(out: Path | None, command: Sequence[str], *, steps: int | None) -> Examined | None:
+    """What an earlier call found that was ended while it tried fixes in `out`; `None`: nothing.
+
+    Raises `UsageError` where `out` holds such a run of something else, or a damaged one.
+    """
+    run = None if out is None else unfinished_run(out, command, steps=steps)
+    if out is None or run is None:
+        return None
+    measurement = load_measurement(out / MEASUREMENT_FILE)
+    diagnosis = read_json(out / "diagnosis.json", Diagnosis)
+    return Examined(out.resolve(), run, diagnosis, num_under_way(measurement))
+
+
 def try_fixes(
     examined: Examined,
     *,
@@ -108,22 +122,30 @@ def try_fixes(
 ) -> Ledger:
     """Try what answers the findings of a run that has ended well, and store the ledger beside it.
 
-    Raises what `fixes_for` and `verify` raise.
+    Raises what `fixes_for` and `verify` raise, `Interrupted` with the way to continue among it.
     """
     measurement = load_measurement(examined.directory / MEASUREMENT_FILE)
     fixes = fixes_for(examined.diagnosis, machine_of(measurement), measurement.census, only=only)
-    return verify(
-        examined.run.command,
-        fixes,
-        measurement,
-        directory=examined.directory,
-        workdir=Path(examined.run.workdir),
-        budget_s=budget_s,
-        steps=examined.run.steps,
-        in_place=in_place,
-        progress=progress,
-        warn=warn,
-    )
+    try:
+        return verify(
+            examined.run.command,
+            fixes,
+            measurement,
+            directory=examined.directory,
+            workdir=Path(examined.run.workdir),
+            budget_s=budget_s,
+            steps=examined.run.steps,
+            in_place=in_place,
+            progress=progress,
+            warn=warn,
+        )
+    except (Interrupted, KeyboardInterrupt):
+        place = shown(examined.directory)
+        raise Interrupted(
+            "interrupted while fixes were tried; every process has ended",
+            where=str(place),
+            do=f"the same command with `--out {place}` continues: finished trials are kept",
+        ) from None
 
 
 def patch_of(examined: Examined, ledger: Ledger, *, target: Path) -> Ledger:

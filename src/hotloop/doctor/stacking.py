@@ -80,6 +80,10 @@ def _added(
             return rejected(f"on top of {onto} it was not applied: {learned.not_applied}")
         if learned.parity.result == "different":
             return rejected(f"with {onto} it learns something else: {learned.parity.reason}")
+        if learned.parity.result == "not_checked":
+            return rejected(
+                f"with {onto} it is not known to learn the same: {learned.parity.reason}"
+            )
         result = bench.compare(
             bench.with_fixes("without", stacked),
             bench.with_fixes(arm_name, (*stacked, fix)),

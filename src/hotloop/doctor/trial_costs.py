@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from hotloop.core.errors import UsageError
 from hotloop.core.measurement import Measurement
@@ -76,6 +77,24 @@ def plan_for(measurement: Measurement, *, steps: int | None) -> tuple[TrialPlan,
     costs = Costs(start if start is not None else 10.0, median)
     timeout = PATIENCE_S + TIMES_EXPECTED * costs.process_s(warmup + counted)
     return TrialPlan(warmup, counted, timeout_s=timeout, looks=LOOKS, aa_pairs=0), costs
+
+
+def fitted(plan: TrialPlan, costs: Costs, losses: int, budget_s: float) -> tuple[TrialPlan, int]:
+    """With fewer steps where else not one fix could be tried within the budget; counted steps first.
+
+    Raises `UsageError` where that is not enough.
+    """
+    while costs.least_s(plan, losses) > budget_s and plan.steps > STEPS[0]:
+        plan = replace(plan, steps=max(plan.steps // 2, STEPS[0]))
+    while costs.least_s(plan, losses) > budget_s and losses > MIN_STEPS:
+        losses = max(losses // 2, MIN_STEPS)
+    least = costs.least_s(plan, losses)
+    if least > budget_s:
+        raise UsageError(
+            f"a budget of {budget_s:.0f} s is too small to try one fix and to confirm it",
+            do=f"give at least --budget {math.ceil(least)}s, or --no-try",
+        )
+    return plan, losses
 
 
 def loss_steps(measurement: Measurement) -> int:

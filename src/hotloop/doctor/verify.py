@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hotloop.core.errors import CommandFailed, UsageError
+from hotloop.core.errors import CommandFailed
 from hotloop.core.files import write_json
 from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
@@ -28,7 +28,7 @@ from hotloop.doctor.deciding import judged, longer, showed, tried_fix, useless
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learned, Learning, WritesOutside
 from hotloop.doctor.stacking import stack
-from hotloop.doctor.trial_costs import LOOKS, loss_steps, plan_for
+from hotloop.doctor.trial_costs import LOOKS, LOSS_RUNS, fitted, loss_steps, plan_for
 from hotloop.doctor.workbench import AS_IT_IS, TRIALS, Workbench, is_about_baseline
 from hotloop.optimizations.catalogue import parity_of_live
 from hotloop.trial.arm import Arm
@@ -57,23 +57,20 @@ def verify(
     writes outside its directory, and `CommandFailed` where the command as it is fails.
     """
     plan, costs = plan_for(measurement, steps=steps)
+    losses = loss_steps(measurement)
+    if fixes and budget_s is not None:
+        plan, losses = fitted(plan, costs, losses, budget_s)
     bench = Workbench(
         Arm(AS_IT_IS, tuple(command), "step_clock", workdir=workdir),
         replace(plan, in_place=in_place),
         costs,
         directory,
-        loss_steps(measurement),
+        losses,
         len(measurement.records),
         budget_s=budget_s,
         progress=progress,
         warn=warn,
     )
-    least = costs.least_s(plan, bench.loss_steps)
-    if fixes and budget_s is not None and budget_s < least:
-        raise UsageError(
-            f"a budget of {budget_s:.0f} s is too small to try one fix and to confirm it",
-            do=f"give at least --budget {math.ceil(least)}s, fewer --steps, or --no-try",
-        )
     directory.mkdir(parents=True, exist_ok=True)
     with alone_in(directory):
         ledger = _Trying(bench).all(fixes) if fixes else _ledger(bench)
@@ -119,7 +116,10 @@ class _Trying:
         if plan is None:
             why = f"its effect shows after {fix.warmup_steps} steps, and the run was seen to make {bench.num_steps}"
             return tried_fix(fix, "not_tried", why)
-        if not bench.fits(LOOKS[0], losses=1, plan=plan):
+        # One that shows late needs longer runs as it is, too.
+        longer_runs = bench.loss_steps_of([fix]) / bench.loss_steps
+        losses = 1 if longer_runs == 1 else math.ceil((LOSS_RUNS + 1) * longer_runs)
+        if not bench.fits(LOOKS[0], losses=losses, plan=plan):
             return tried_fix(fix, "not_tried", "the budget was spent")
         try:
             learned = self.learning.of(fix.name, [fix])

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from zlib import crc32
 
@@ -15,7 +16,7 @@ from hotloop.core.judgement import Parity, ParityClass
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.progress import Progress, silent
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.trial_costs import AA_RUNS, FINAL_LOOKS, LEAST_STEPS, Costs
+from hotloop.doctor.trial_costs import AA_RUNS, AFTER_EPOCH, FINAL_LOOKS, LEAST_STEPS, Costs
 from hotloop.trial.arm import Arm
 from hotloop.trial.isolation import Listing, list_workdir
 from hotloop.trial.plan import TrialPlan
@@ -95,22 +96,29 @@ class Workbench:
     def place_of(self, name: str) -> Path:
         return self.directory / TRIALS / name
 
-    def losses_of(self, arm: Arm, number: int = 1) -> tuple[Measurement, Path]:
+    def loss_steps_of(self, fixes: Sequence[Fix]) -> int:
+        """Steps whose losses show what these fixes do, as far as the command makes so many."""
+        shown = max(fix.warmup_steps for fix in fixes)
+        if not shown:
+            return self.loss_steps
+        return min(max(self.loss_steps, shown + AFTER_EPOCH), self.num_steps)
+
+    def losses_of(self, arm: Arm, steps: int, number: int = 1) -> tuple[Measurement, Path]:
         """A run of `arm` whose random numbers are those of every other such run, and where it lies.
 
         Raises `CommandFailed`; the run's place is then found by `losses_place`.
         """
         arm = replace(arm, comparable=True)
-        place = self.losses_place(arm, number)
+        place = self.losses_place(arm, steps, number)
         what = f"the losses of `{arm.name}`"
-        return self._run(
-            arm, place, Plan(0, self.loss_steps, self._timeout_of(self.plan)), what
-        ), place
+        more = max(steps / self.plan.num_steps, 1.0)
+        timeout_s = self._timeout_of(replace(self.plan, timeout_s=self.plan.timeout_s * more))
+        return self._run(arm, place, Plan(0, steps, timeout_s), what), place
 
-    def losses_place(self, arm: Arm, number: int = 1) -> Path:
+    def losses_place(self, arm: Arm, steps: int, number: int = 1) -> Path:
         """Named by all that decides them: a run of something else is never taken for it."""
         arm = replace(arm, comparable=True)
-        return self.place_of(arm.name) / f"losses-{self._digest(arm, self.loss_steps)}-{number}"
+        return self.place_of(arm.name) / f"losses-{self._digest(arm, steps)}-{number}"
 
     def noise(self) -> tuple[Pair, ...]:
         """Pairs of the command with itself, measured once for all fixes."""
@@ -159,7 +167,7 @@ class Workbench:
         )
 
         def has_time() -> bool:
-            pairs = looks[1] - looks[0]
+            pairs = max(later - look for look, later in pairwise(looks))
             return self.fits(pairs, slower_start_s=slower_start_s, reserved=reserved, plan=shown)
 
         result = compare_arms(

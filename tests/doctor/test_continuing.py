@@ -1,0 +1,124 @@
+"""A doctor that was killed while it tried fixes goes on, in the directory that it is given."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hotloop.core.command_run import CommandRun
+from hotloop.core.errors import UsageError
+from hotloop.core.files import write_json
+from hotloop.doctor.continuing import unfinished_run
+
+SCRIPT = """
+import torch
+torch.set_num_threads(1)
+model = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(12)])
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(60):
+    loss = model(torch.randn(4, 32)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print("ended by itself")
+"""
+
+
+def doctor(workdir: Path) -> subprocess.Popen[str]:
+    command = [
+        *(sys.executable, "-m", "hotloop", "doctor", "--out", "run", "--only", "fused_optimizer"),
+        *("--", sys.executable, "train.py"),
+    ]
+    return subprocess.Popen(
+        command, cwd=workdir, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def finished(workdir: Path) -> dict[str, float]:
+    trials = (workdir / "run" / "trials").glob("*/*/measurement.json")
+    return {str(path.relative_to(workdir)): path.stat().st_mtime for path in trials}
+
+
+def ended_after(
+    num_trials: int, process: subprocess.Popen[str], workdir: Path, how: int
+) -> tuple[str, str]:
+    """What it printed: it is sent `how` once so many trials are done."""
+    deadline = time.monotonic() + 120
+    while len(finished(workdir)) < num_trials and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(how)
+    return process.communicate(timeout=60)
+
+
+def test_interrupted_trying_says_how_to_continue_and_keeps_what_was_finished(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    first = doctor(tmp_path)
+    printed, said = ended_after(1, first, tmp_path, signal.SIGINT)
+    assert first.returncode == 75, said
+    assert "ended by itself" in printed
+    assert "the same command with `--out run` continues" in said
+    before = finished(tmp_path)
+    printed, said = ended_after(2, doctor(tmp_path), tmp_path, signal.SIGKILL)
+    assert "continuing in run" in said
+    assert "ended by itself" not in printed  # the command itself is not run again
+    after = finished(tmp_path)
+    assert len(after) > len(before)
+    assert {place: after[place] for place in before} == before
+
+
+def run(directory: Path, **changes: object) -> Path:
+    """A directory as a doctor leaves it that was killed while it tried fixes."""
+    (directory / "trials").mkdir(parents=True)
+    stored = CommandRun(("python", "a.py"), str(Path.cwd()), 0.0, _version(), ended="by_itself")
+    write_json(directory / "doctor.json", {**_plain(stored), **changes})
+    return directory
+
+
+def _version() -> str:
+    import hotloop
+
+    return hotloop.__version__
+
+
+def _plain(stored: CommandRun) -> dict[str, object]:
+    from hotloop.core.files import to_plain
+
+    plain: dict[str, object] = json.loads(json.dumps(to_plain(stored)))
+    return plain
+
+
+def test_only_a_run_that_was_trying_fixes_is_continued(tmp_path: Path) -> None:
+    command = ("python", "a.py")
+    assert unfinished_run(tmp_path, command, steps=None) is None
+    assert unfinished_run(run(tmp_path / "killed"), command, steps=None) is not None
+    ended = run(tmp_path / "failed", ended="failed")
+    assert unfinished_run(ended, command, steps=None) is None
+    done = run(tmp_path / "done")
+    (done / "ledger.json").write_text("{}")
+    assert unfinished_run(done, command, steps=None) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "steps", "what"),
+    [
+        (("python", "b.py"), None, "another command"),
+        (("python", "a.py"), 30, "another --steps"),
+    ],
+)
+def test_run_of_something_else_is_not_continued(
+    tmp_path: Path, command: tuple[str, ...], steps: int | None, what: str
+) -> None:
+    directory = run(tmp_path / "killed")
+    with pytest.raises(UsageError, match=what):
+        unfinished_run(directory, command, steps=steps)

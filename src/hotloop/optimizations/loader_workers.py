@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hotloop.optimizations.optimization import Optimization
+from hotloop.optimizations.source_edit import Keywords, SourceEdit
 
 if TYPE_CHECKING:
     from hotloop.core.census import Census, LoaderUse
@@ -87,6 +88,19 @@ def _observed(census: Census, value: Any) -> bool | None:
     return None  # the loader says what the script asked for; what took over is in `fixes.jsonl`
 
 
+def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
+    """Workers that stay for all epochs, as those of the live form do."""
+    values = {"num_workers": str(int(value))}
+    where_given = {}
+    if value:
+        values["persistent_workers"] = "True"
+    else:  # torch refuses these without workers
+        where_given = {"persistent_workers": "False", "prefetch_factor": "None"}
+    return Keywords(
+        "torch.utils.data", ("DataLoader",), values, where_given=where_given, at="loader"
+    )
+
+
 LOADER_WORKERS = Optimization(
     name="loader_workers",
     summary="Batches made by worker processes while the model computes, in the same order.",
@@ -97,6 +111,7 @@ LOADER_WORKERS = Optimization(
     observed=_observed,
     answers=("HL101", "HL102", "HL103", "HL104", "HL106", "HL108", "HL110", "HL201"),
     source_form="DataLoader(dataset, ..., num_workers=4, persistent_workers=True)",
+    source_edit=_source_edit,
     live_form=_live,
     conflicts=(),
     risks=(

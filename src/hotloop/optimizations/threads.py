@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotloop.optimizations.optimization import Optimization
+from hotloop.optimizations.source_edit import SetUp, SourceEdit
 
 if TYPE_CHECKING:
     import torch
@@ -103,6 +104,10 @@ def _chosen_in_code() -> str | None:
     return None
 
 
+def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
+    return SetUp((f"torch.set_num_threads({int(value)})",), ("set_num_threads", *VARIABLES))
+
+
 THREADS = Optimization(
     name="threads",
     summary="As many threads for torch's operations on the CPU as this process has CPUs.",
@@ -113,6 +118,7 @@ THREADS = Optimization(
     observed=_observed,
     answers=("HL802", "HL803"),
     source_form="torch.set_num_threads(4)  # or, in the shell: export OMP_NUM_THREADS=4",
+    source_edit=_source_edit,
     live_form=_live,
     risks=(
         "Workers of a loader need CPUs, too. Short operations get slower with many threads. Sums are "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -165,3 +166,56 @@ def test_technique_without_a_live_form_is_said(tmp_path: Path) -> None:
     _, lines = run(tmp_path, "print(json.dumps(1))", {"clipping": "fused", "no such": 1})
     assert all(not applied for applied, _ in said(lines))
     assert len(lines) == 2
+
+
+def test_every_place_where_it_took_effect_is_written_down(tmp_path: Path) -> None:
+    script = """
+def step(model):
+    return model(x).sum() + model(x).mean()
+for _ in range(50):
+    step(model).backward()
+first = (lambda: model(x))()
+print(json.dumps(0))
+"""
+    _, lines = run(tmp_path, script, {"precision": "bf16"})
+    source = (tmp_path / "script.py").read_text()
+    assert {line["what"] for line in lines} == {"Sequential"}
+    found = set()
+    for line in lines:
+        innermost, *outer = line["site"]["frames"]
+        first, column, last, end = innermost["span"]
+        assert first == last == innermost["line"]
+        text = source.split("\n")[first - 1]
+        assert text[column:end] == "model(x)"
+        assert innermost["direct"]
+        assert innermost["file"].endswith("script.py")
+        assert innermost["sha256"] == hashlib.sha256(source.encode()).hexdigest()
+        assert [each["function"] for each in outer] == ["<module>"]
+        assert line["facts"] == {"device_type": "cpu", "made": "tensor"}
+        found.add((innermost["function"], first, column))
+    assert [name for name, _, _ in sorted(found)] == ["<lambda>", "step", "step"]
+
+
+def test_optimizer_of_a_library_is_not_taken_for_the_users_own_call(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages" / "library.py"
+    library.parent.mkdir()
+    library.write_text("import torch\ndef make(ps):\n    return torch.optim.SGD(ps)\n")
+    script = f"""
+import sys; sys.path.insert(0, {str(library.parent)!r})
+import library
+made = library.make(model.parameters())
+print(json.dumps(0))
+"""
+    _, (line,) = run(tmp_path, script, {"fused_optimizer": True})
+    (frame,) = line["site"]["frames"]
+    assert not frame["direct"]
+    assert line["site"]["inside"] == "library.make"
+
+
+def test_what_the_step_clock_makes_for_itself_is_no_optimizer_of_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOTLOOP_STEP_CLOCK", str(tmp_path))
+    script = TRAIN.format(made="torch.optim.AdamW(model.parameters())")
+    _, lines = run(tmp_path, script, {"fused_optimizer": True})
+    assert said(lines) == [(True, "AdamW")]

@@ -182,15 +182,10 @@ def _refuse_diff(diff: str, no_try: bool) -> None:
 
 
 def _write_patch(examined: Examined, ledger: Ledger, target: Path) -> Ledger:
-    from hotloop.doctor.patch.write import write_patch
+    from hotloop.doctor.program import patch_of
     from hotloop.report.patch import render_patch
 
-    ledger = write_patch(
-        ledger,
-        directory=examined.directory,
-        workdir=Path(examined.run.workdir),
-        target=target,
-    )
+    ledger = patch_of(examined, ledger, target=target)
     click.echo(f"\n{render_patch(ledger)}", err=True)
     return ledger
 

@@ -29,6 +29,7 @@ from hotloop.doctor.continuing import unfinished_run
 from hotloop.doctor.directory import make_run_directory
 from hotloop.doctor.fixes import fixes_for, machine_of
 from hotloop.doctor.live import Live
+from hotloop.doctor.patch.write import write_patch
 from hotloop.doctor.verify import verify
 from hotloop.hardware.environment import read_machine
 from hotloop.hardware.telemetry import telemetry
@@ -145,6 +146,18 @@ def try_fixes(
             where=str(place),
             do=f"the same command with `--out {place}` continues: finished trials are kept",
         ) from None
+
+
+def patch_of(examined: Examined, ledger: Ledger, *, target: Path) -> Ledger:
+    """Write what was kept to `target` as a diff, and return the ledger with what became of each."""
+    measurement = load_measurement(examined.directory / MEASUREMENT_FILE)
+    return write_patch(
+        ledger,
+        run=examined.run,
+        census=measurement.census,
+        directory=examined.directory,
+        target=target,
+    )
 
 
 def _stored(

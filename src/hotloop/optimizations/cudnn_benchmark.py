@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hotloop.optimizations.optimization import Optimization
+from hotloop.optimizations.source_edit import SetUp, SourceEdit
 
 if TYPE_CHECKING:
     import torch
@@ -58,6 +59,10 @@ def _live(value: Any, report: Report) -> None:
     at_step_end(step_ended, report)
 
 
+def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
+    return SetUp((f"torch.backends.cudnn.benchmark = {bool(value)}",), ("cudnn.benchmark",))
+
+
 CUDNN_BENCHMARK = Optimization(
     name="cudnn_benchmark",
     summary="cuDNN times its algorithms once for the shapes of each convolution, and takes the fastest.",
@@ -67,6 +72,7 @@ CUDNN_BENCHMARK = Optimization(
     observed=_observed,
     answers=("HL305",),
     source_form="torch.backends.cudnn.benchmark = True  # before the first step",
+    source_edit=_source_edit,
     live_form=_live,
     risks=(
         "Every new shape is timed again. Algorithms, and so the last bits of losses, differ from run to "

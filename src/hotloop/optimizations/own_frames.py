@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hotloop.probe.attach.sites import Sites, caller, inside
+from hotloop.probe.attach.sites import Sites, caller
 
 MOST_FRAMES = 16
 
@@ -39,7 +39,18 @@ class OwnFrames:
                 direct = frame is first if not frames else within is not None and own(within.f_code)
                 frames.append({**self._described(frame), "direct": direct})
             within, frame = frame, self._outside(frame.f_back)
-        return {"frames": frames, "inside": inside(first)} if frames else None
+        return {"frames": frames, "inside": self._library(first)} if frames else None
+
+    def _library(self, frame: FrameType | None) -> str | None:
+        """What the user's own code called that made the call itself; `None` where it did so itself."""
+        library = None
+        while frame is not None and not self._sites.own(frame.f_code):
+            module = str(frame.f_globals.get("__name__", "?"))
+            if module.split(".")[0] != "torch":
+                return f"{module}.{frame.f_code.co_name}"
+            library = "torch"
+            frame = frame.f_back
+        return library
 
     def _outside(self, frame: FrameType | None) -> FrameType | None:
         while frame is not None and self._sites.is_probe(frame.f_code):

@@ -7,7 +7,8 @@ forms run in other interpreters.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,10 @@ class Keywords:
     """Of the class; any other callee at that place is not edited."""
     values: Mapping[str, str]
     """By keyword, as Python source."""
+    where_given: Mapping[str, str] = field(default_factory=dict)
+    """Of these only what the call has already."""
+    at: Literal["here", "loader"] = "here"
+    """`loader`: where the loaders that train were made, which is another place than where they are read."""
 
     def in_words(self) -> str:
         return "add `" + ", ".join(f"{name}={value}" for name, value in self.values.items()) + "`"
@@ -30,6 +35,8 @@ class SetUp:
     """Lines for the main script, right after torch was imported. They may use the name `torch`."""
 
     lines: tuple[str, ...]
+    clashes: tuple[str, ...] = ()
+    """Words of a script that sets the same itself: it is not edited."""
 
     def in_words(self) -> str:
         return "write `" + "; ".join(self.lines) + "` right after torch is imported"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 
 from hotloop.core.ledger import Ledger
@@ -14,9 +15,11 @@ def render_patch(ledger: Ledger) -> str:
         return "No fix was kept, so there is no patch to write."
     edited = [fix for fix in kept if fix.patch == "edited"]
     if ledger.diff is None:
-        lines = ["No patch was written: what was kept is not safe to edit. By hand:"]
+        lines = ["No patch was written: none of what was kept is safe to edit. By hand:"]
     else:
-        lines = [f"Patch: {ledger.diff} (apply it here with `git apply` or `patch -p1 <`)"]
+        file = shlex.quote(ledger.diff)
+        how = f"apply it here with `git apply {file}` or `patch -p1 < {file}`"
+        lines = [f"Patch: {ledger.diff} ({how})"]
     lines += [f"  {fix.name}: edits {fix.patch_text}" for fix in edited]
     words = [fix for fix in kept if fix.patch == "words"]
     if words and edited:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from hotloop.core.census import Census
+from hotloop.core.command_run import CommandRun
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.doctor.patch.write import write_patch
 from hotloop.optimizations.live import APPLIED_FILE, DIRECTORY_VARIABLE, SETTINGS_VARIABLE
@@ -32,10 +35,19 @@ class Tried:
     """What the script printed last with the fixes, as JSON."""
     ledger: Ledger
     target: Path
+    census: Census | None = None
+    started_at: float = 0.0
 
     def write(self) -> Ledger:
+        run = CommandRun(
+            command=self.ledger.command,
+            workdir=str(self.workdir),
+            started_at=self.started_at,
+            hotloop="0",
+            steps=None,
+        )
         return write_patch(
-            self.ledger, directory=self.directory, workdir=self.workdir, target=self.target
+            self.ledger, run=run, census=self.census, directory=self.directory, target=self.target
         )
 
     def diff(self) -> str:
@@ -52,7 +64,7 @@ class Tried:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def run_script(
+def run_once(
     workdir: Path, *arguments: str, fixes: dict[str, Any] | None = None, into: Path | None = None
 ) -> Any:
     """What it prints last, as JSON."""
@@ -78,6 +90,12 @@ def kept(name: str, value: Any) -> TriedFix:
 
 
 @pytest.fixture
+def run_script() -> Callable[..., Any]:
+    """`run_script(directory, "train.py")`: what it prints last, as JSON."""
+    return run_once
+
+
+@pytest.fixture
 def tried(tmp_path: Path) -> Callable[..., Tried]:
     """`tried({"train.py": source}, fixes)`: run in a copy, with all of the fixes, as in a trial."""
 
@@ -92,7 +110,7 @@ def tried(tmp_path: Path) -> Callable[..., Tried]:
             trial = directory / "trials" / name / f"pair-01-a-{name}"
             (trial / "run").mkdir(parents=True)
             copy_workdir(list_workdir(workdir, without=directory), trial / "work")
-            printed = run_script(
+            printed = run_once(
                 trial / "work", *(arguments or ("train.py",)), fixes=fixes, into=trial / "run"
             )
             assert (trial / "run" / APPLIED_FILE).exists()
@@ -106,6 +124,7 @@ def tried(tmp_path: Path) -> Callable[..., Tried]:
             wall_s=1.0,
             budget_s=None,
         )
-        return Tried(workdir, directory, printed, ledger, tmp_path / "fixes.diff")
+        target = tmp_path / "fixes.diff"
+        return Tried(workdir, directory, printed, ledger, target, started_at=time.time() + 1)
 
     return make

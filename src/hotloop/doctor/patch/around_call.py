@@ -10,10 +10,10 @@ import libcst as cst
 from hotloop.doctor.patch import again
 from hotloop.doctor.patch.edit import Change, Insertion
 from hotloop.doctor.patch.imports import (
+    binds_torch,
     inserted_after,
     is_import,
     refuse_another_torch,
-    torch_is_bound,
 )
 from hotloop.doctor.patch.source import Source, Unsafe
 from hotloop.optimizations.source_edit import AroundCall
@@ -60,7 +60,7 @@ def definition_edit(source: Source, first: cst.Call, wanted: AroundCall) -> Inse
         raise Unsafe("nothing is imported at the top of this file")
     last = imports[-1]
     lines = wanted.definition
-    if not torch_is_bound(source, source.module, until=last):
+    if not any(binds_torch(statement) for statement in imports):
         lines = f"import torch\n{lines}"
     return inserted_after(source, last, lines, below=max(0, 2 - _blank_above_next(source, last)))
 

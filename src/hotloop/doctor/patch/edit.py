@@ -24,6 +24,8 @@ class Change:
     """Called with the node as earlier changes left it."""
     again: Callable[[ast.Module], None]
     """The same on Python's tree."""
+    note: str = ""
+    """What is otherwise than it was measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,11 @@ from hotloop.doctor.patch.edit import Insertion
 from hotloop.doctor.patch.source import Source, Unsafe
 
 
-def torch_is_bound(source: Source, block: cst.CSTNode, *, until: cst.CSTNode) -> bool:
-    """Whether a statement of this block, up to `until`, imports torch under its own name."""
-    for statement in block.body if isinstance(block, (cst.Module, cst.IndentedBlock)) else ():
-        if isinstance(statement, cst.SimpleStatementLine) and any(
-            _binds_torch(small) for small in statement.body
-        ):
-            return True
-        if statement is until:
-            break
-    return False
+def binds_torch(statement: cst.CSTNode) -> bool:
+    """Whether it is an import that has `torch` be torch from then on."""
+    return isinstance(statement, cst.SimpleStatementLine) and any(
+        _binds_torch(small) for small in statement.body
+    )
 
 
 def refuse_another_torch(source: Source) -> None:

@@ -19,7 +19,11 @@ def keywords_edit(source: Source, call: cst.Call, wanted: Keywords) -> Change:
     """Raises `Unsafe` where the callee is not certain, or an argument may be given twice."""
     _refuse_other_callee(source, call, wanted)
     held = {each.keyword.value for each in call.args if each.keyword is not None}
-    missing = [name for name in wanted.values if name not in held]
+    values = {
+        **wanted.values,
+        **{name: value for name, value in wanted.where_given.items() if name in held},
+    }
+    missing = [name for name in values if name not in held]
     if any(each.star == "**" for each in call.args) and missing:
         raise Unsafe(f"`{_text(call, '**')}` may hold `{missing[0]}` already")
     by_place = [each for each in call.args if each.keyword is None and each.star == ""]
@@ -28,12 +32,12 @@ def keywords_edit(source: Source, call: cst.Call, wanted: Keywords) -> Change:
     end = source.end(call)
 
     def to(updated: cst.Call) -> cst.Call:
-        for name, text in wanted.values.items():
+        for name, text in values.items():
             updated = _with_keyword(updated, name, cst.parse_expression(text))
         return updated
 
     def redo(tree: ast.Module) -> None:
-        again.set_keywords(tree, end, wanted.values)
+        again.set_keywords(tree, end, values)
 
     return Change(call, to, redo)
 
@@ -74,17 +78,18 @@ def _with_keyword(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.C
         )
     args[-1] = last.with_changes(comma=_comma(call), whitespace_after_arg=cst.SimpleWhitespace(""))
     if isinstance(last.comma, cst.Comma):  # a comma at the end stays one
-        added = added.with_changes(comma=_at_end(last.comma))
+        ended = _without_comment(last.comma.whitespace_after)
+        added = added.with_changes(comma=last.comma.with_changes(whitespace_after=ended))
     else:
-        added = added.with_changes(whitespace_after_arg=last.whitespace_after_arg)
+        added = added.with_changes(whitespace_after_arg=_without_comment(last.whitespace_after_arg))
     return call.with_changes(args=[*args, added])
 
 
 def _comma(call: cst.Call) -> cst.Comma:
     """Between the last argument and a new one: on a line of its own where the last has one."""
-    last = call.args[-1].comma
+    last = call.args[-1]
     before = call.args[-2].comma if len(call.args) > 1 else None
-    between: cst.BaseParenthesizableWhitespace = (
+    between = (
         before.whitespace_after if isinstance(before, cst.Comma) else call.whitespace_before_args
     )
     if not isinstance(between, cst.ParenthesizedWhitespace):
@@ -92,20 +97,20 @@ def _comma(call: cst.Call) -> cst.Comma:
     newline = between.with_changes(
         first_line=between.first_line.with_changes(comment=None, whitespace=_NONE), empty_lines=[]
     )
-    if isinstance(last, cst.Comma) and isinstance(
-        last.whitespace_after, cst.ParenthesizedWhitespace
-    ):
-        newline = newline.with_changes(first_line=last.whitespace_after.first_line)
+    ended = last.comma.whitespace_after if isinstance(last.comma, cst.Comma) else None
+    ended = ended or last.whitespace_after_arg
+    if isinstance(ended, cst.ParenthesizedWhitespace):  # its comment stays with the last
+        newline = newline.with_changes(first_line=ended.first_line)
     return cst.Comma(whitespace_after=newline)
 
 
-def _at_end(comma: cst.Comma) -> cst.Comma:
-    """Without the comment, which stays where it was."""
-    space = comma.whitespace_after
-    if isinstance(space, cst.ParenthesizedWhitespace):
-        line = space.first_line.with_changes(comment=None, whitespace=_NONE)
-        return comma.with_changes(whitespace_after=space.with_changes(first_line=line))
-    return comma
+def _without_comment(
+    space: cst.BaseParenthesizableWhitespace,
+) -> cst.BaseParenthesizableWhitespace:
+    if not isinstance(space, cst.ParenthesizedWhitespace):
+        return space
+    line = space.first_line.with_changes(comment=None, whitespace=_NONE)
+    return space.with_changes(first_line=line)
 
 
 _NONE = cst.SimpleWhitespace("")

@@ -81,10 +81,6 @@ class Source:
             raise Unsafe("no single call was found there")
         return calls[0]
 
-    def calls_on_line(self, line: int) -> list[cst.Call]:
-        """Those whose callee is on it."""
-        return [each for each in self.calls() if self.start(each)[0] <= line <= self.end(each)[0]]
-
     def calls(self) -> list[cst.Call]:
         return [node for node in self._positions if isinstance(node, cst.Call)]
 

@@ -42,7 +42,7 @@ class Taken:
     frames: tuple[Frame, ...]
     """Of the user's own code, the innermost first; empty where none was on the stack."""
     inside: str | None
-    """`module.function` of the library that was innermost there, torch left out."""
+    """`module.function` of the library that was innermost there, `torch` where that alone was."""
     facts: dict[str, Any] = field(default_factory=dict)
 
 

@@ -7,14 +7,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hotloop.core.census import Census
+from hotloop.core.command_run import CommandRun
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_atomically, write_json
 from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
 from hotloop.doctor.patch.around_call import around_call_edit, definition_edit
 from hotloop.doctor.patch.before_loop import before_loop_edit
 from hotloop.doctor.patch.diff import unified_diff
-from hotloop.doctor.patch.edit import Edit, edited
+from hotloop.doctor.patch.edit import Change, Edit, edited
+from hotloop.doctor.patch.forms import form_of
 from hotloop.doctor.patch.keywords import keywords_edit
+from hotloop.doctor.patch.loader_calls import loader_call, loader_frame
 from hotloop.doctor.patch.set_up import set_up_edit
 from hotloop.doctor.patch.source import Source, Unsafe
 from hotloop.doctor.patch.taken import Frame, Taken, taken_in
@@ -24,6 +27,9 @@ from hotloop.optimizations.source_edit import AroundCall, BeforeLoop, Keywords, 
 
 MOST_PLACES = 4
 """Places that one fix may need; a diff of more is no longer read by anybody."""
+
+PERSISTENT = "other random numbers are drawn from the second epoch on (shuffling, dropout), as with another seed"
+"""torch draws one whenever it starts workers, and starts these once."""
 
 _PATCH_BEGINS = (b"--- ", b"diff ")
 
@@ -50,17 +56,17 @@ def refuse_target(path: Path) -> None:
 
 
 def write_patch(
-    ledger: Ledger, *, directory: Path, workdir: Path, target: Path, census: Census | None = None
+    ledger: Ledger, *, run: CommandRun, census: Census | None, directory: Path, target: Path
 ) -> Ledger:
     """Write the diff of all kept fixes to `target`, and what became of each into the ledger.
 
-    directory: the doctor's, whose `ledger.json` is written again. Nothing of the user's is changed; where
+    run, census: of the diagnosed run. directory: the doctor's, whose `ledger.json` is written again. Nothing of the user's is changed; where
     no kept fix can be edited, `target` is not written either.
     """
-    files = _Files(workdir)
+    files = _Files(Path(run.workdir), run.started_at)
     fixes = []
     for fix in ledger.fixes:
-        if fix.name in ledger.kept and fix.status == "kept":
+        if fix.name in ledger.kept:
             fix = _patched(fix, files, directory, census)
         fixes.append(fix)
     diff = files.diff()
@@ -76,6 +82,8 @@ class _Files:
     """The user's files, each parsed once, with the edits of all fixes."""
 
     workdir: Path
+    started_at: float
+    """Of the diagnosed run."""
     sources: dict[tuple[str, str | None], Source] = field(default_factory=dict)
     edits: dict[Source, list[Edit]] = field(default_factory=dict)
 
@@ -107,31 +115,16 @@ def _patched(fix: TriedFix, files: _Files, directory: Path, census: Census | Non
     taken = [each for each in said if each.applied]
     wanted: SourceEdit | None = None
     try:
-        wanted = _wanted(fix, taken)
+        wanted = form_of(fix, taken)
         edits = _edits(wanted, taken, said, files, census)
         files.add(edits)
     except Unsafe as why:
         text = words_for(technique, wanted, taken, str(why))
         return replace(fix, patch="words", patch_text=text)
-    places = sorted({f"{source.file}:{source.start(edit.node)[0]}" for source, edit in edits})
-    return replace(fix, patch="edited", patch_text=", ".join(places))
-
-
-def _wanted(fix: TriedFix, taken: Sequence[Taken]) -> SourceEdit:
-    """How the technique is written, which must be one thing for all places."""
-    form = CATALOGUE[fix.name].source_edit
-    if form is None:
-        raise Unsafe("how to do so depends on the script")
-    if not taken:
-        raise Unsafe("the trials did not say where it took effect")
-    found = [form(fix.value, each.facts) for each in taken]
-    for each in found:
-        if isinstance(each, str):
-            raise Unsafe(each)
-    if any(each != found[0] for each in found):
-        raise Unsafe("it would be written otherwise at each of its places")
-    assert not isinstance(found[0], str)
-    return found[0]
+    lines = sorted({(source.file, source.start(edit.node)[0]) for source, edit in edits})
+    notes = [edit.note for _, edit in edits if isinstance(edit, Change) and edit.note]
+    text = "; ".join([", ".join(f"{file}:{line}" for file, line in lines), *notes])
+    return replace(fix, patch="edited", patch_text=text)
 
 
 def _edits(
@@ -145,7 +138,9 @@ def _edits(
     if isinstance(wanted, SetUp):
         frame = _main_frame(taken)
         source = files.of(frame)
-        return [(source, set_up_edit(source, frame, wanted, files.workdir))]
+        return [(source, set_up_edit(source, wanted, files.workdir))]
+    if isinstance(wanted, Keywords) and wanted.at == "loader":
+        return [_at_loader(wanted, files, census)]
     places = [each for each in taken if each.frames]
     if not places:
         raise Unsafe("it took effect outside of the user's own code")
@@ -155,13 +150,23 @@ def _edits(
     refused = {each.frames[0] for each in said if not each.applied and each.frames}
     for frame in frames:
         if not frame.direct:
-            inside = places[0].inside
-            raise Unsafe(
-                f"the call is made inside a library ({inside})" if inside else "by a library"
-            )
+            inside = next(each.inside for each in places if each.frames[0] == frame)
+            raise Unsafe(f"the call is made inside a library ({inside})")
         if frame in refused:
             raise Unsafe(f"at {frame.site} it took effect at one time and could not at another")
     return _at_calls(wanted, frames, files)
+
+
+def _at_loader(wanted: Keywords, files: _Files, census: Census | None) -> tuple[Source, Edit]:
+    frame, several_epochs = loader_frame(census, files.workdir, files.started_at)
+    if not several_epochs:  # there is no second epoch that they would have to persist for
+        values = {k: v for k, v in wanted.values.items() if k != "persistent_workers"}
+        wanted = replace(wanted, values=values)
+    source = files.of(frame)
+    edit = keywords_edit(source, loader_call(source, frame, wanted), wanted)
+    if "persistent_workers" in wanted.values:
+        edit = replace(edit, note=PERSISTENT)
+    return source, edit
 
 
 def _at_calls(
@@ -186,10 +191,11 @@ def _at_calls(
 
 
 def _main_frame(taken: Sequence[Taken]) -> Frame:
-    """Of the program that was started, where it imported torch."""
-    frames = {each.frames[-1] for each in taken if each.frames}
+    """Of the program that was started."""
+    frames = {each.frames[-1].file: each.frames[-1] for each in taken if each.frames}
     if len(frames) != 1:
-        raise Unsafe(
-            "torch is imported at several places first" if frames else "no script was seen"
-        )
-    return frames.pop()
+        raise Unsafe("it took effect in several programs" if frames else "no script was seen")
+    (frame,) = frames.values()
+    if frame.function != "<module>":
+        raise Unsafe("the script runs inside another program")
+    return frame

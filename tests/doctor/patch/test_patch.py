@@ -1,0 +1,359 @@
+"""Scripts that ran with live forms: the patch does there what was measured, applied by git and by patch."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.core.census import Census, LoaderUse
+from hotloop.core.errors import UsageError
+from hotloop.core.files import read_json
+from hotloop.core.ledger import LEDGER_FILE, Ledger
+from hotloop.doctor.patch.write import refuse_target
+
+Try = Callable[..., Any]
+
+
+def golden(name: str) -> str:
+    return (Path(__file__).parents[2] / "golden" / "patches" / f"{name}.diff").read_text()
+
+
+MODEL = """\
+import torch
+from torch import nn
+
+
+class GPT(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.embedding = nn.Embedding(n, 32)
+        self.head = nn.Linear(32, n)
+
+    def forward(self, x, y=None):
+        logits = self.head(self.embedding(x))
+        return logits, nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
+"""
+
+NANO = '''\
+"""Trains on one file, like nanoGPT."""
+
+import json
+import os
+
+import torch
+from model import GPT
+
+# -----------------------------------------------------------------------------
+learning_rate = 1e-2
+# -----------------------------------------------------------------------------
+torch.manual_seed(1)
+model = GPT(16)
+model.to("cpu")
+
+# optimizer
+optimizer = torch.optim.AdamW(
+    model.parameters(),
+    lr=learning_rate,
+    betas=(0.9, 0.95),  # as in the paper
+)
+
+
+@torch.no_grad()
+def estimate_loss():
+    model.eval()
+    _, loss = model(*get_batch())
+    model.train()
+    return loss.item()
+
+
+def get_batch():
+    return torch.randint(0, 16, (8, 4)), torch.randint(0, 16, (8, 4))
+
+
+losses = []
+iter_num = 0
+# training loop
+while True:
+    if iter_num == 3:
+        losses.append(estimate_loss())
+    X, Y = get_batch()
+    logits, loss = model(X, Y)
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+    iter_num += 1
+    if iter_num > 5:
+        break
+print(json.dumps(losses))
+'''
+
+
+@pytest.mark.parametrize(
+    "program", [("git", "apply"), ("patch", "-p1", "--fuzz=0")], ids=["git", "patch"]
+)
+def test_script_like_nanogpt_learns_after_the_patch_what_was_verified(
+    tried: Try, run_script: Callable[..., object], program: tuple[str, ...]
+) -> None:
+    if shutil.which(program[0]) is None:
+        pytest.skip(f"{program[0]} is not installed")
+    files = {"train.py": NANO, "model.py": MODEL}
+    found = tried(files, {"fused_optimizer": True, "precision": "bf16"})
+    plain = run_script(found.workdir, "train.py")
+    assert found.diff() == golden("nanogpt")
+    assert (found.workdir / "train.py").read_text() == NANO  # ours is the diff alone
+    assert plain != found.printed
+    found.apply(program)
+    # All of it to the bit, the pass without gradients too.
+    assert run_script(found.workdir, "train.py") == found.printed
+
+
+MINGPT = {
+    "mingpt/__init__.py": "",
+    "mingpt/model.py": MODEL
+    + """
+    def configure_optimizers(self, train_config):
+        optim_groups = [{"params": list(self.parameters()), "weight_decay": 0.1}]
+        optimizer = torch.optim.AdamW(optim_groups, lr=train_config.learning_rate, betas=(0.9, 0.95))
+        return optimizer
+""",
+    "mingpt/trainer.py": """\
+from torch.utils.data.dataloader import DataLoader
+
+class Trainer:
+
+    def __init__(self, config, model, train_dataset):
+        self.config = config
+        self.model = model
+        self.train_dataset = train_dataset
+
+    def run(self):
+        model, config = self.model, self.config
+
+        # setup the dataloader
+        train_loader = DataLoader(
+            self.train_dataset,
+            shuffle=False,
+            pin_memory=False,
+            batch_size=config.batch_size,
+            num_workers=config.num_workers,
+        )
+
+        self.optimizer = model.configure_optimizers(config)
+        model.train()
+        self.losses = []
+        data_iter = iter(train_loader)
+        while True:
+
+            # fetch the next batch (x, y) and re-init iterator if needed
+            try:
+                x, y = next(data_iter)
+            except StopIteration:
+                break
+            # forward the model
+            logits, self.loss = model(x, y)
+            model.zero_grad(set_to_none=True)
+            self.loss.backward()
+            self.optimizer.step()
+            self.losses.append(self.loss.item())
+""",
+    "projects/adder/adder.py": """\
+import json
+import os
+import sys
+import types
+
+import torch
+from torch.utils.data import TensorDataset
+
+sys.path.insert(0, os.getcwd())
+from mingpt.model import GPT
+from mingpt.trainer import Trainer
+
+if __name__ == '__main__':
+    torch.manual_seed(3)
+    data = TensorDataset(torch.randint(0, 16, (24, 4)), torch.randint(0, 16, (24, 4)))
+    config = types.SimpleNamespace(learning_rate=1e-2, batch_size=4, num_workers=0)
+    trainer = Trainer(config, GPT(16), data)
+    trainer.run()
+    print(json.dumps([trainer.losses, trainer.optimizer.defaults["fused"]]))
+""",
+}
+
+
+def test_package_like_mingpt_is_patched_where_its_calls_are(
+    tried: Try, run_script: Callable[..., object]
+) -> None:
+    found = tried(MINGPT, {"fused_optimizer": True, "compile": True}, "projects/adder/adder.py")
+    assert found.diff() == golden("mingpt")
+    found.apply()
+    losses, fused = run_script(found.workdir, "projects/adder/adder.py")  # type: ignore[misc]
+    assert fused is True
+    assert losses == pytest.approx(found.printed[0], rel=1e-5)
+
+
+def loader_use(site: str, *, epochs: int = 1, trains: bool = True) -> LoaderUse:
+    values: dict[str, object] = dict.fromkeys(LoaderUse.__dataclass_fields__)
+    return LoaderUse(**(values | {"site": site, "trains": trains, "num_epochs": epochs}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_workers_are_written_where_the_loader_is_made(tried: Try, epochs: int) -> None:
+    found = tried(MINGPT, {"fused_optimizer": True}, "projects/adder/adder.py")
+    (entry,) = found.ledger.fixes
+    trials = found.directory / "trials"
+    for path in trials.rglob("fixes.jsonl"):
+        path.write_text(path.read_text().replace("fused_optimizer", "loader_workers"))
+    entry = replace(entry, name="loader_workers", value=2)
+    found.ledger = replace(found.ledger, fixes=(entry,), kept=("loader_workers",))
+    line = MINGPT["mingpt/trainer.py"].split("\n").index("        train_loader = DataLoader(") + 1
+    found.census = Census(
+        loaders=(
+            loader_use(f"mingpt/trainer.py:{line}", epochs=epochs),
+            loader_use("mingpt/model.py:3", trains=False),
+        )
+    )
+    changed = [line for line in found.diff().split("\n")[2:] if line[:1] in ("+", "-")]
+    assert changed == [
+        "-            num_workers=config.num_workers,",
+        "+            num_workers=2,",
+        *(["+            persistent_workers=True,"] if epochs > 1 else []),
+    ]
+
+
+TRAINER = """\
+import json
+import torch
+from library import Trainer
+
+torch.manual_seed(0)
+trainer = Trainer(torch.nn.Linear(4, 4))
+trainer.train()
+print(json.dumps(trainer.losses))
+"""
+LIBRARY = """\
+import torch
+
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        self.losses = []
+
+    def train(self):
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        for _ in range(3):
+            loss = self.model(torch.randn(2, 4)).square().mean()
+            loss.backward()
+            self.optimizer.step()
+            self.losses.append(loss.item())
+"""
+
+
+def test_what_a_library_calls_is_said_in_words(tried: Try, tmp_path: Path) -> None:
+    place = Path("venv/lib/site-packages/transformers")
+    files = {
+        "train.py": TRAINER.replace(
+            "from library",
+            "import sys; sys.path.insert(0, 'venv/lib/site-packages')\nfrom transformers.trainer",
+        ),
+        str(place / "__init__.py"): "",
+        str(place / "trainer.py"): LIBRARY,
+    }
+    found = tried(files, {"fused_optimizer": True, "precision": "bf16", "compile": True})
+    ledger = found.write()
+    assert not found.target.exists()
+    assert ledger.diff is None
+    assert [fix.patch for fix in ledger.fixes] == ["words"] * 3
+    fused, bf16, compiled = [fix.patch_text or "" for fix in ledger.fixes]
+    assert fused == (
+        'at train.py:8: the Trainer does it: add `optim="adamw_torch_fused"` to its TrainingArguments. '
+        "Not edited: the call is made inside a library (transformers.trainer.train)."
+    )
+    assert "`bf16=True`" in bf16
+    assert "torch.compile(model)" in compiled  # a Linear of torch's own
+
+
+UNSAFE = """\
+import json
+import torch
+extra = dict(weight_decay=0.0)
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.AdamW(model.parameters(), **extra)
+
+def step(model, x):
+    return model(x).square().mean()
+
+losses = []
+for _ in range(3):
+    loss = step(model, torch.randn(2, 4))
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+print(json.dumps(losses))
+"""
+
+
+def test_unsafe_one_is_words_and_the_others_are_edited(
+    tried: Try, run_script: Callable[..., object]
+) -> None:
+    found = tried({"train.py": UNSAFE}, {"fused_optimizer": True, "precision": "bf16"})
+    ledger = found.write()
+    assert [fix.patch for fix in ledger.fixes] == ["words", "edited"]
+    assert ledger.fixes[0].patch_text == (
+        "at train.py:6: add `fused=True`. Not edited: `**extra` may hold `fused` already."
+    )
+    assert ledger == read_json(found.directory / LEDGER_FILE, Ledger)
+    assert ledger.diff == str(found.target)
+    found.apply()
+    assert "return in_bf16(model, x).square().mean()" in (found.workdir / "train.py").read_text()
+    assert run_script(found.workdir, "train.py") == pytest.approx(found.printed, rel=1e-5)
+
+
+def test_source_that_changed_since_is_left_alone(tried: Try) -> None:
+    found = tried({"train.py": UNSAFE}, {"precision": "bf16"})
+    (found.workdir / "train.py").write_text("# new\n" + UNSAFE)
+    (fix,) = found.write().fixes
+    assert fix.patch == "words"
+    assert "the file has changed since it was run" in (fix.patch_text or "")
+    assert not found.target.exists()
+
+
+def test_source_that_may_not_be_written_is_left_alone(
+    tried: Try, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = tried({"train.py": UNSAFE}, {"precision": "bf16"})
+    monkeypatch.setattr(
+        "os.access", lambda path, mode: False
+    )  # root may write whatever its mode says
+    (fix,) = found.write().fixes
+    assert fix.patch == "words"
+    assert "may not be written" in (fix.patch_text or "")
+
+
+def test_nothing_kept_writes_nothing(tried: Try) -> None:
+    found = tried({"train.py": UNSAFE}, {"precision": "bf16"})
+    found.ledger = replace(
+        found.ledger, kept=(), fixes=(replace(found.ledger.fixes[0], status="rejected"),)
+    )
+    ledger = found.write()
+    assert not found.target.exists()
+    assert [fix.patch for fix in ledger.fixes] == [None]
+
+
+def test_file_that_holds_something_else_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    with pytest.raises(UsageError, match="something else than a diff"):
+        refuse_target(tmp_path / "train.py")
+    with pytest.raises(UsageError, match="directory"):
+        refuse_target(tmp_path)
+    with pytest.raises(UsageError, match="no such directory"):
+        refuse_target(tmp_path / "nowhere" / "fixes.diff")
+    (tmp_path / "fixes.diff").write_text(golden("nanogpt"))
+    refuse_target(tmp_path / "fixes.diff")
+    refuse_target(tmp_path / "new.diff")

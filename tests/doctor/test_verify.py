@@ -9,6 +9,7 @@ import json
 import random
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,6 +44,7 @@ class Machine:
         """Of a set of fixes in the session of that name, a ratio."""
         self.other_losses: frozenset[str] = frozenset()
         self.wrong_from = 0
+        self.slow_after, self.slow_start_s = 10**6, 0.0
         self.baseline_fails_in = ""
         self.now = 0.0
         self.random = random.Random(1)
@@ -68,6 +70,8 @@ class Machine:
         seconds = STEP_S / self.gain(fixes, name) * self.random.gauss(1.0, 0.002)
         wrong = 1.5 if fixes & self.other_losses else 1.0
         measured = process(seconds, plan, arm.name, wrong, self.wrong_from)
+        if len(self.places) > self.slow_after:
+            measured = replace(measured, process_s=(measured.process_s or 0.0) + self.slow_start_s)
         self.now += measured.process_s or 0.0
         self.finished[place] = measured
         return measured
@@ -252,6 +256,20 @@ def test_small_budget_screens_and_says_what_was_dropped(trying: Trying) -> None:
         assert verdict is not None
         assert verdict.num_pairs == 2
     assert machine.now <= 24 * pair_s
+
+
+def test_budget_ends_a_comparison_whose_processes_became_slow(trying: Trying) -> None:
+    names = ["a", "b"]
+    machine = Machine(product(a=1.1, b=1.1))
+    pair_s = 2 * (START_S + 60 * STEP_S)
+    machine.slow_after, machine.slow_start_s = 16, 3 * pair_s
+    ledger = trying(machine, names, budget_s=35 * pair_s)
+    entry = by_name(ledger)["b"]
+    assert entry.status == "not_tried"
+    assert entry.why.startswith("the budget was spent")
+    assert (
+        machine.now < 35 * pair_s + 8 * machine.slow_start_s
+    )  # what was promised to a confirms it
 
 
 def test_small_budget_takes_fewer_steps_before_it_is_refused(trying: Trying) -> None:

@@ -6,6 +6,7 @@ from hotloop.core.judgement import Parity, Verdict
 from hotloop.core.ledger import Status, TriedFix
 from hotloop.doctor.applied import why_not_applied
 from hotloop.doctor.fixes import Fix
+from hotloop.doctor.trial_costs import LOOKS
 from hotloop.doctor.workbench import TRIALS
 from hotloop.judge.compare import MIN_MARGIN
 from hotloop.judge.parity import judge_parity
@@ -36,6 +37,8 @@ def judged(result: SessionResult, fix: Fix) -> tuple[Status, str]:
     not_applied = why_not_applied(fix, runs, [candidate for _, candidate in result.pairs])
     if not_applied is not None:
         return "not_applied", not_applied
+    if verdict.num_pairs < LOOKS[0] and verdict.outcome != "incomparable":
+        return "not_tried", f"the budget was spent: {showed(verdict)}"
     if fix.technique.what_if:
         return "what_if", "shows what it costs; it is not a fix"
     if verdict.outcome != "improved":
@@ -85,5 +88,8 @@ def tried_fix(fix: Fix, status: Status, why: str, *, verdict: Verdict | None = N
 
 def showed(verdict: Verdict) -> str:
     """Of a few pairs, with their interval."""
-    shown = f"{verdict.num_pairs} pairs showed {verdict.ratio:.2f}x"
+    pairs = "1 pair" if verdict.num_pairs == 1 else f"{verdict.num_pairs} pairs"
+    shown = f"{pairs} showed {verdict.ratio:.2f}x"
+    if verdict.ratio_low is None or verdict.ratio_high is None:
+        return shown
     return f"{shown} ({verdict.ratio_low:.2f}x to {verdict.ratio_high:.2f}x)"

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from zlib import crc32
 
@@ -170,6 +170,15 @@ class Workbench:
             pairs = max(later - look for look, later in pairwise(looks))
             return self.fits(pairs, slower_start_s=slower_start_s, reserved=reserved, plan=shown)
 
+        # They are about the command as it is; other arms have the noise of their own runs.
+        noise = self.noise() if baseline.name == AS_IT_IS else ()
+        begun, made = self.spent_s, count(1)
+
+        def stop_now() -> bool:
+            """When pairs take so much longer than expected that the confirmation would not fit."""
+            pair_s = max(self.costs.pair_s(shown), (self.spent_s - begun) / next(made))
+            return reserved and self.left_s < FINAL_LOOKS[0] * pair_s
+
         result = compare_arms(
             baseline,
             candidate,
@@ -177,11 +186,11 @@ class Workbench:
             plan=plan,
             parity_class=parity_class,
             parity=parity,
-            # They are about the command as it is; other arms have the noise of their own runs.
-            aa_given=self.noise() if baseline.name == AS_IT_IS else (),
+            aa_given=noise,
             pairs_now=pairs_now,
             cache=self.directory / TRIALS / "cache",
             has_time=has_time,
+            stop_now=stop_now,
             progress=self.progress,
         )
         if baseline.name == AS_IT_IS:  # what it takes now, beside whatever else the machine does

@@ -62,6 +62,7 @@ def compare_arms(
     pairs_now: int | None = None,
     cache: Path | None = None,
     has_time: Callable[[], bool] = lambda: True,
+    stop_now: Callable[[], bool] = lambda: False,
     progress: Progress = silent,
 ) -> SessionResult:
     """Measure and judge. Calling it again with the same arms and plan reuses what was finished.
@@ -69,6 +70,7 @@ def compare_arms(
     parity: known from runs of its own; `None` judges the losses of these pairs. aa_given: pairs of the
     baseline with itself, measured before. pairs_now: stop after so many, to go on or not in another
     call. has_time: asked after a planned look that decided nothing; `False` ends it there.
+    stop_now: asked after every pair, and must not depend on what they showed; `True` ends it there.
     cache: of compiled code; `None` gives the session one of its own.
     Raises `UsageError` (arms or plan that cannot be run, a directory of another session),
     `CommandFailed` (an arm failed; what was finished is kept), `Interrupted` after Ctrl-C, when every
@@ -83,7 +85,7 @@ def compare_arms(
     with alone_in(directory):
         _store_plan(directory, baseline, candidate, plan, listings)
         session = _Session(directory, plan, listings, progress, cache or directory / "cache")
-        session.pairs_now, session.has_time = pairs_now, has_time
+        session.pairs_now, session.has_time, session.stop_now = pairs_now, has_time, stop_now
 
         def judge(pairs: Sequence[Pair], aa_pairs: Sequence[Pair]) -> Verdict:
             return compare(
@@ -117,6 +119,7 @@ class _Session:
         self.cache = cache
         self.pairs_now: int | None = None
         self.has_time: Callable[[], bool] = lambda: True
+        self.stop_now: Callable[[], bool] = lambda: False
         self.directory = directory
         self.plan = plan
         self.listings = listings
@@ -136,7 +139,7 @@ class _Session:
             pairs.append(
                 self._pair("pair", number, self.looks[-1], baseline, candidate, swapped=swapped)
             )
-            if number == self.pairs_now:
+            if number == self.pairs_now or self.stop_now():
                 verdict = judge(pairs, aa_pairs)
                 break
             if number not in self.looks:

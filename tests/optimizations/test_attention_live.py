@@ -53,12 +53,12 @@ def test_stored_config_that_says_eager_gets_sdpa_and_learns_the_same(run_foreign
     [
         (
             'model = AutoModelForCausalLM.from_config(LlamaConfig(**small), attn_implementation="eager")',
-            "asks for eager attention at script.py:11",
+            "asks for eager attention at script.py:12",
         ),
         (
             'model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained("stored", '
             'attn_implementation="eager"))',
-            "asks for eager attention at script.py:11",
+            "asks for eager attention at script.py:12",
         ),
         (
             "model = AutoModelForCausalLM.from_config(LlamaConfig(**small))",

@@ -49,7 +49,7 @@ def _watch(kind: Any, library: str, asked: list[str]) -> None:
             )
         own.fset(self, value)
 
-    def reads(cls: Any, config_dict: Any, **kwargs: Any) -> Any:
+    def reads(cls: Any, /, config_dict: Any, **kwargs: Any) -> Any:
         nonlocal stored
         is_stored = kwargs.get("attn_implementation") is None
         stored += is_stored

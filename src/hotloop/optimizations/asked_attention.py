@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ def watch_configs(report: Report) -> list[str]:
 
     def imported(module: ModuleType) -> None:
         kind: Any = next(getattr(module, name) for name in _CLASSES if hasattr(module, name))
-        _watch(kind, str(Path(module.__file__ or "").parent), asked)
+        _watch(kind, str(Path(module.__file__ or "").parents[1]), asked)
 
     after_import(
         {"transformers.configuration_utils": imported},
@@ -33,6 +34,7 @@ def watch_configs(report: Report) -> list[str]:
 
 
 def _watch(kind: Any, library: str, asked: list[str]) -> None:
+    """library: the directory of installed packages; the place is in none of them, nor in Python's own."""
     from hotloop.optimizations.callers import caller, place
 
     own = vars(kind)[_NAME]
@@ -42,10 +44,12 @@ def _watch(kind: Any, library: str, asked: list[str]) -> None:
     def asks(self: Any, value: Any) -> None:
         names = value.values() if isinstance(value, dict) else (value,)
         if "eager" in names and not stored:
-            asked.append(place(caller(passing=(library,))))
+            asked.append(
+                place(caller(passing=(library, str(Path(os.__file__).parent), "<string>")))
+            )
         own.fset(self, value)
 
-    def reads(cls: Any, config_dict: Any, **kwargs: Any) -> Any:
+    def reads(cls: Any, /, config_dict: Any, **kwargs: Any) -> Any:
         nonlocal stored
         is_stored = kwargs.get("attn_implementation") is None
         stored += is_stored
@@ -55,4 +59,5 @@ def _watch(kind: Any, library: str, asked: list[str]) -> None:
             stored -= is_stored
 
     setattr(kind, _NAME, property(own.fget, asks))
-    kind.from_dict = classmethod(functools.update_wrapper(reads, from_dict))
+    functools.update_wrapper(reads, from_dict)
+    kind.from_dict = classmethod(reads)

@@ -25,6 +25,9 @@ def around_training_calls(around: Around, *, evaluating: bool = False) -> None:
         nonlocal inside
         if inside or not (evaluating or torch.is_grad_enabled()) or not _learns(module):
             return original(module, *args, **kwargs)
+        if torch._C._current_graph_task_id() != -1:
+            # A checkpointed block is computed again inside the pass backward: part of its model's call.
+            return original(module, *args, **kwargs)
         inside = True
         try:
             return around(lambda *a, **k: original(module, *a, **k), module, args, kwargs)

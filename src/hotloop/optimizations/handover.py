@@ -6,13 +6,6 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import (
-    BatchSampler,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
 from torch.utils.data import _utils as torch_loading
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
@@ -26,7 +19,7 @@ from hotloop.optimizations.samples import (
     tensors_of,
     why_not_sent,
 )
-from hotloop.optimizations.worker_pool import PREFETCH, Indices, Pool
+from hotloop.optimizations.worker_pool import PREFETCH, Indices, Pool, may_draw_later
 from hotloop.probe.random_state import random_state, restore_state, same_state
 
 if TYPE_CHECKING:
@@ -34,11 +27,6 @@ if TYPE_CHECKING:
 
 LOOKS = (2, 3)
 """Watched batches: at least, and at most until the dataset has to have stopped changing itself."""
-KNOWN_SAMPLERS = (
-    *(BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler),
-    *(list, tuple, range),
-)
-"""They draw all their random numbers when an epoch begins."""
 
 
 class HandingOver(_SingleProcessDataLoaderIter):
@@ -136,7 +124,11 @@ class Handover:
         """At the beginning of an epoch, as a loader that has workers does."""
         if self._pool is not None and self._begin_epoch(iterator):
             return
-        iterator.left_over.append(iterator._next_index())
+        if not iterator.left_over:
+            try:
+                iterator.left_over.append(iterator._next_index())
+            except StopIteration:  # an epoch of nothing
+                pass
 
     def _refuse(self, why: str) -> None:
         self._off = True
@@ -150,21 +142,26 @@ class Handover:
         if threading.current_thread() is not threading.main_thread():
             self._refuse("a thread of the script's own iterates the loader")
             return iterator.make_here()
-        before = random_state()
+        try:
+            before = random_state()
+        except Exception as error:  # noqa: BLE001 - a generator put in place of the usual one
+            self._refuse(f"random numbers cannot be watched: {_in_short(error)}")
+            return iterator.make_here()
         begins = iterator.num_indices == 0
         index = iterator._next_index()
         if not begins and not same_state(before, random_state()):
             self._refuse("its sampler draws random numbers as it goes")
         before, files = random_state(), open_files()
         batch = iterator._dataset_fetcher.fetch(index)
-        drew = not same_state(before, random_state())
-        if not self._off:
-            if drew:
-                self._refuse("its dataset or collate function draws random numbers")
-            elif kept := left_open(files, open_files()):
-                self._refuse(f"making a batch uses {kept}, which workers would share")
-            else:
+        if not same_state(before, random_state()):
+            self._refuse("its dataset or collate function draws random numbers")
+        elif kept := left_open(files, open_files()):
+            self._refuse(f"making a batch uses {kept}, which workers would share")
+        elif not self._off:
+            try:
                 self._look(iterator, index, batch)
+            except Exception as error:  # noqa: BLE001 - looking must not stop the script
+                self._refuse(f"its batches cannot be looked at: {_in_short(error)}")
         if iterator._pin_memory:
             pin: Any = torch_loading.pin_memory.pin_memory
             batch = pin(batch, iterator._pin_memory_device)
@@ -275,7 +272,7 @@ class Handover:
         self._indices.begin(
             iterator._sampler_iter,
             left=iterator.num_left(),
-            watched=_is_watched(iterator._index_sampler),
+            watched=may_draw_later(iterator._index_sampler),
             first=first,
         )
         if self._pool is not None:
@@ -284,13 +281,6 @@ class Handover:
 
 def _state_of(iterator: HandingOver) -> str:
     return fingerprint(iterator._dataset, iterator._collate_fn)
-
-
-def _is_watched(sampler: Any) -> bool:
-    """Whether it may draw random numbers as it goes."""
-    while type(sampler) is BatchSampler:
-        sampler = sampler.sampler
-    return type(sampler) not in KNOWN_SAMPLERS or getattr(sampler, "generator", None) is not None
 
 
 def _in_short(error: Exception) -> str:

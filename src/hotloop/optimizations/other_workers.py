@@ -195,7 +195,12 @@ class Replaced:
             return
         handover = Handover(self._num_workers, self.updates, self._report, self._worker_init_fn)
         successor = iterator.successor(handover)
-        if handover.start_after(successor, index, batch):
+        try:
+            started = handover.start_after(successor, index, batch)
+        except Exception as error:  # noqa: BLE001 - the script's own workers go on
+            self._report.refused(f"{type(error).__name__}: {error}")
+            started = False
+        if started:
             self.handover = handover
         else:
             self._off = True

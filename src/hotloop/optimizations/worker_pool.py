@@ -10,6 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from hotloop.optimizations.samples import why_not_sent
@@ -17,6 +24,12 @@ from hotloop.probe.random_state import random_state, same_state
 
 PREFETCH = 2
 """Batches under way per worker: torch's own default."""
+
+KNOWN_SAMPLERS = (
+    *(BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler),
+    *(list, tuple, range),
+)
+"""They draw all their random numbers when an epoch begins."""
 
 
 class Indices:
@@ -138,3 +151,10 @@ class Pool(_MultiProcessingDataLoaderIter):
     def close(self) -> None:
         """End the workers."""
         self._shutdown_workers()
+
+
+def may_draw_later(sampler: Any) -> bool:
+    """Whether it may draw random numbers as it goes."""
+    while type(sampler) is BatchSampler:
+        sampler = sampler.sampler
+    return type(sampler) not in KNOWN_SAMPLERS or getattr(sampler, "generator", None) is not None

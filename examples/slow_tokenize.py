@@ -92,6 +92,8 @@ class LanguageModel(nn.Module):
             for _ in range(layers)
         )
         self.norm = nn.LayerNorm(width)
+        nn.init.normal_(self.tokens.weight, std=0.02)
+        nn.init.normal_(self.positions.weight, std=0.02)
         mask = nn.Transformer.generate_square_subsequent_mask(CONTEXT)
         self.register_buffer("mask", mask, persistent=False)
 

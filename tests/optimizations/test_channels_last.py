@@ -30,7 +30,7 @@ def last():
             for each in model.modules() if isinstance(each, nn.Conv2d)]
 
 model = Net()
-optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-3, fused=True)
 SETUP
 x, y = torch.randn(4, 3, 12, 12), torch.randn(4, 4)
 losses = []

@@ -48,7 +48,7 @@ def test_every_tenth_line_of_each_place_is_written_and_the_losses_stay(run_forei
     assert starting(ran.output, "setup") == [0, 1, 2, 3, 4]
     assert starting(ran.output, "printed") == starting(ran.output, "logged") == [0, 10, 20]
     assert ran.printed == plain.printed
-    assert ran.applied == ["print at script.py:19", "logging at script.py:20"]
+    assert ran.applied == ["print at script.py:19", "logging at script.py:19"]
 
 
 def test_what_goes_into_a_file_of_the_script_is_all_written(run_foreign: Any) -> None:
@@ -71,8 +71,8 @@ def test_progress_bar_draws_less_and_counts_all(run_foreign: Any) -> None:
     ran = run_foreign(text, {"fewer_logs": 10})
     assert ran.printed == plain.printed
     assert plain.printed[-1] == 21
-    assert plain.errors.count("\r") > 40
-    assert ran.errors.count("\r") < 10
+    assert plain.errors.count("it/s") > 40
+    assert ran.errors.count("it/s") < 10
     assert "tqdm.refresh at script.py:19" in ran.applied
 
 

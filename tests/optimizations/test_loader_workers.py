@@ -248,6 +248,34 @@ def test_what_would_change_is_refused_in_words(
         assert fixed["elsewhere"] == 0
 
 
+@pytest.mark.parametrize("number", [0, 3])
+@pytest.mark.parametrize("more", ["", ", persistent_workers=True"])
+def test_workers_of_the_script_are_replaced(tmp_path: Path, number: int, more: str) -> None:
+    loader = f"loader = DataLoader(Points(), batch_size=2, shuffle=True, num_workers=2{more})"
+    plain, _ = run(tmp_path, {}, loader=loader)
+    fixed, told = run(tmp_path, {"loader_workers": number}, loader=loader)
+    who = "3 workers make" if number else "the process that trains makes"
+    assert told == [(True, f"{who} the batches of Points")]
+    assert same_training(plain, fixed)
+    assert plain["here"] == 0
+    assert (fixed["here"] > 2 * 24) == (number == 0)
+    assert fixed["processes"] == 2 + number
+
+
+def test_workers_that_draw_random_numbers_are_left_alone(tmp_path: Path) -> None:
+    extra = (
+        "class Augmented(Points):\n"
+        "    def __getitem__(self, i):\n"
+        "        item = super().__getitem__(i)\n"
+        "        return {**item, 'x': item['x'] + torch.randn(6)}"
+    )
+    loader = "loader = DataLoader(Augmented(), 2, shuffle=True, num_workers=2)"
+    plain, _ = run(tmp_path, {}, extra=extra, loader=loader)
+    fixed, told = run(tmp_path, {"loader_workers": 3}, extra=extra, loader=loader)
+    assert told == [(False, "its workers draw random numbers")]
+    assert same_training(plain, fixed)
+
+
 def test_stream_of_samples_is_left_alone(tmp_path: Path) -> None:
     extra = (
         "class Stream(IterableDataset):\n"
@@ -352,11 +380,12 @@ def census(loader: LoaderUse, **changes: Any) -> Census:
 @pytest.mark.parametrize(
     ("seen", "values"),
     [
-        (census(use()), (6,)),  # it waits: 230 ms beside 50 ms, and one more
+        (census(use()), (8,)),  # it waits: no fewer than that, which cost little
+        (census(use(fetch_s=0.5, wait_s=0.5), profiled_step_s=0.55), (11,)),
         (census(use(), profiled_step_s=None), (8,)),
         (census(use(fetch_cpu_fraction=0.97)), (2,)),  # it computes: at most the CPUs
         (census(use(fetch_cpu_fraction=0.97, wait_s=0.02, fetch_s=0.02)), (1,)),
-        (census(use(fetch_cpu_fraction=0.4), cpus=8.0), (6,)),
+        (census(use(fetch_cpu_fraction=0.4)), (5,)),  # and at most what the CPUs can feed
         (census(use(iterable=True)), ()),
         (census(use(draws_random=True)), ()),
         (census(use(trains=False)), ()),

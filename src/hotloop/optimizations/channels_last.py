@@ -6,6 +6,7 @@ around. What the model gives is turned back: the script's own lines see what the
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -88,8 +89,10 @@ class _Kept:
 def _live(value: Any, report: Report) -> None:
     """At the first call of what the script trains, before its first update."""
     from hotloop.optimizations.by_step import at_step_start
+    from hotloop.optimizations.compiler_use import compiler_is_used, watch_compiler
     from hotloop.optimizations.outermost import around_training_calls
 
+    watch_compiler()
     seen: set[int] = set()
     converted: dict[int, list[torch.Tensor]] = {}
 
@@ -103,7 +106,7 @@ def _live(value: Any, report: Report) -> None:
         if why is not None:
             report.refused(why)
             return call(*args, **kwargs)
-        made, why = _tried(call, module, args, kwargs)
+        made, why = _tried(call, module, args, kwargs, looks=not compiler_is_used())
         if why is not None:
             report.refused(why)
             return made
@@ -119,15 +122,18 @@ def _live(value: Any, report: Report) -> None:
     at_step_start(stepping, report)
 
 
-def _tried(call: Any, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, str | None]:
+def _tried(
+    call: Any, module: nn.Module, args: Any, kwargs: Any, *, looks: bool
+) -> tuple[Any, str | None]:
     """The first call, and why it had to be made as ever: a model that asks for the order in memory
-    (`x.view(n, -1)`) says so here."""
+    (`x.view(n, -1)`) says so here. looks: for random numbers, which what is compiled draws its own way.
+    """
     name = type(module).__name__
     kept = _Kept(module)
     convert(module, torch.channels_last)
-    draws = _Draws()
+    draws = _Draws()  # type: ignore[no-untyped-call]
     try:
-        with draws:
+        with draws if looks else nullcontext():
             made = call(*args, **kwargs)
         if not draws.over_images:
             return made, None
@@ -139,7 +145,7 @@ def _tried(call: Any, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, s
     return call(*args, **kwargs), why
 
 
-class _Draws(TorchDispatchMode):
+class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Looks for dropout over images: it draws in the order of memory, and so would drop other elements."""
 
     over_images = ""

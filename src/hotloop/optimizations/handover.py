@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.utils.data import (
     BatchSampler,
-    DataLoader,
     RandomSampler,
     SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
 from torch.utils.data import _utils as torch_loading
-from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from hotloop.optimizations.dataset_state import fingerprint
 from hotloop.optimizations.fork_hazards import left_open, open_files, why_no_room
@@ -30,8 +27,7 @@ from hotloop.optimizations.samples import (
     why_not_sent,
 )
 from hotloop.optimizations.worker_pool import PREFETCH, Indices, Pool
-from hotloop.probe import entry
-from hotloop.probe.random_state import random_state, same_state
+from hotloop.probe.random_state import random_state, restore_state, same_state
 
 if TYPE_CHECKING:
     from hotloop.optimizations.live import Report
@@ -43,34 +39,6 @@ KNOWN_SAMPLERS = (
     *(list, tuple, range),
 )
 """They draw all their random numbers when an epoch begins."""
-
-
-def hand_over(num_workers: int, report: Report) -> None:
-    """Have loaders that train make their batches in workers, from the first update on."""
-    updates = [0]
-    handovers: weakref.WeakKeyDictionary[Any, Handover] = weakref.WeakKeyDictionary()
-
-    def updated(optimizer: Any) -> None:
-        updates[0] += 1
-
-    def iterate(original: Any, loader: Any) -> Any:
-        iterator = original(loader)
-        if type(iterator) is not _SingleProcessDataLoaderIter or not torch.is_grad_enabled():
-            return iterator
-        if iterator._dataset_kind != _DatasetKind.Map:
-            name = type(iterator._dataset).__name__
-            report.refused(f"{name} is an IterableDataset: each worker would give all of it")
-        elif num_workers:
-            handover = handovers.get(loader)
-            if handover is None:
-                handover = handovers[loader] = Handover(num_workers, updates, report)
-            handing: Any = iterator
-            handing.__class__ = HandingOver
-            handing.begin(handover, updates[0])
-        return iterator
-
-    entry.after_step(updated)
-    entry.around_call(DataLoader, "__iter__", iterate)
 
 
 class HandingOver(_SingleProcessDataLoaderIter):
@@ -109,8 +77,11 @@ class HandingOver(_SingleProcessDataLoaderIter):
 class Handover:
     """Of one loader, over its epochs."""
 
-    def __init__(self, num_workers: int, updates: list[int], report: Report) -> None:
+    def __init__(
+        self, num_workers: int, updates: list[int], report: Report, worker_init_fn: Any = None
+    ) -> None:
         self._num_workers = num_workers
+        self._worker_init_fn = worker_init_fn
         self._updates = updates
         self._report = report
         self._off = False
@@ -126,7 +97,7 @@ class Handover:
         """From a worker where they make this epoch's batches, else made here."""
         if iterator.by_workers:
             return self._from_workers(iterator)
-        if self._off or iterator.left_over:
+        if self._off or iterator.left_over or not self._num_workers:
             return iterator.make_here()
         if self._pool is not None:
             if iterator.num_indices == 0 and self._begin_epoch(iterator):
@@ -135,6 +106,37 @@ class Handover:
         if self._may_start(iterator) and self._start(iterator):
             return self._from_workers(iterator)
         return iterator.make_here() if self._off else self._make_watched(iterator)
+
+    @property
+    def is_off(self) -> bool:
+        """Something stood in the way."""
+        return self._off
+
+    def start_after(self, iterator: HandingOver, index: Any, batch: Any) -> bool:
+        """Take over from workers of the script's, that made `batch`; without workers, make the rest here."""
+        if self._num_workers:
+            self._known = (index, encoded(batch))
+            self._looks.append(_state_of(iterator))
+            return self._start(iterator)
+        before, files = random_state(), open_files()
+        made = iterator._dataset_fetcher.fetch(index)
+        if not same_state(before, random_state()):
+            restore_state(before)
+            self._refuse("its dataset or collate function draws random numbers in this process")
+        elif kept := left_open(files, open_files()):
+            self._refuse(f"making a batch uses {kept}, which its workers share")
+        elif not same(made, batch):
+            self._refuse("this process makes another batch than a worker does")
+        else:
+            name = type(iterator._dataset).__name__
+            self._report.applied(f"the process that trains makes the batches of {name}")
+        return not self._off
+
+    def begin_now(self, iterator: HandingOver) -> None:
+        """At the beginning of an epoch, as a loader that has workers does."""
+        if self._pool is not None and self._begin_epoch(iterator):
+            return
+        iterator.left_over.append(iterator._next_index())
 
     def _refuse(self, why: str) -> None:
         self._off = True
@@ -197,7 +199,7 @@ class Handover:
             return False
         try:
             self._give_indices(iterator, first=index)
-            self._pool = Pool(iterator, self._indices, self._num_workers)
+            self._pool = self._forked(iterator)
             iterator.by_workers = True
             made = self._pool.take()
         except Exception as error:  # noqa: BLE001 - whatever a worker, or forking one, may raise
@@ -224,7 +226,7 @@ class Handover:
         try:
             if state != self._pool_state:  # theirs is what it was when they were forked
                 pool.close()
-                self._pool = Pool(iterator, self._indices, self._num_workers)
+                self._pool = self._forked(iterator)
                 self._pool_state = state
             else:
                 pool.begin(iterator)
@@ -263,6 +265,10 @@ class Handover:
         if self._pool is not None:
             self._pool.close()
             self._pool = None
+
+    def _forked(self, iterator: HandingOver) -> Pool:
+        init = self._worker_init_fn
+        return Pool(iterator, self._indices, self._num_workers, worker_init_fn=init)
 
     def _give_indices(self, iterator: HandingOver, first: Any = None) -> None:
         self._indices = Indices()

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from hotloop.optimizations.live import Report
 
 CHECKS = 4
-"""Items that are made again and compared, per epoch and process; the first of a run right away."""
+"""Items that are made again and compared: the first of a run right away, and at most as many of each later
+epoch in each process."""
+ITEMS_PER_CHECK = 64
 
 
 def keep_items(limit_bytes: int, report: Report) -> None:
@@ -161,7 +163,8 @@ class KeptItems:
     def _checked(self, index: int, content: bytes, make: Any) -> Any:
         value = decoded(content)
         if self._epoch != self._store.epoch:
-            self._epoch, self._checks = self._store.epoch, CHECKS
+            self._epoch = self._store.epoch
+            self._checks = max(1, min(CHECKS, self._store.num_items // ITEMS_PER_CHECK))
         if self._checks:
             self._checks -= 1
             again = make()

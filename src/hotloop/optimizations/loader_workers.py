@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 BLOCKED = 0.5
 """CPU seconds per second of fetching at or below which it mostly waits, as HL106 says."""
 MOST_BLOCKED = 32
-UNKNOWN_BLOCKED = 8
-"""Workers for a dataset that waits, where the rest of the step is not known."""
+ENOUGH_BLOCKED = 8
+"""Workers for a dataset that waits: at least as many, since they cost little, and a step that other programs
+disturbed looks longer than it is."""
 
 
 def _values_for(census: Census) -> tuple[Any, ...]:
     """As many as make batches at the pace of the rest of the step: `n = fetch / rest`.
 
     Where making one takes CPU time, at most the CPUs of this rank. Where it waits, one more than that for
-    the batches that take longer, and they may wait beside each other on one CPU.
+    the batches that take longer, and no fewer than eight: they wait beside each other on one CPU.
     """
     loader = slowest_loader(census)
     if loader is None or loader.iterable or loader.draws_random or not loader.fetch_s:
@@ -45,7 +46,7 @@ def _values_for(census: Census) -> tuple[Any, ...]:
     fraction = loader.fetch_cpu_fraction
     if fraction is not None and fraction <= BLOCKED:
         most = min(max(int(cpus / max(fraction, 1e-3)), 2), MOST_BLOCKED)
-        number = min(wanted + 1 if wanted is not None else UNKNOWN_BLOCKED, most)
+        number = min(max((wanted or 0) + 1, ENOUGH_BLOCKED), most)
     else:
         number = min(wanted if wanted is not None else cpus, cpus)
     if number == loader.num_workers:  # so many are there, and they end with each epoch
@@ -78,9 +79,9 @@ def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | N
 
 def _live(value: Any, report: Report) -> None:
     """`value` workers for each map-style loader that trains, made by fork; 0 takes the script's own away."""
-    from hotloop.optimizations.handover import hand_over
+    from hotloop.optimizations.taking_over import take_over
 
-    hand_over(int(value), report)
+    take_over(int(value), report)
 
 
 def _observed(census: Census, value: Any) -> bool | None:
@@ -108,7 +109,7 @@ LOADER_WORKERS = Optimization(
     values_for=_values_for,
     why_not=_why_not,
     observed=_observed,
-    answers=("HL101", "HL102", "HL103", "HL104", "HL106", "HL108", "HL110"),
+    answers=("HL101", "HL102", "HL103", "HL104", "HL106", "HL108", "HL110", "HL201"),
     source_form="DataLoader(dataset, ..., num_workers=4, persistent_workers=True)",
     source_edit=_source_edit,
     live_form=_live,

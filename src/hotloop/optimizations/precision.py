@@ -78,8 +78,10 @@ def _live(value: Any, report: Report) -> None:
     if value != "bf16":
         report.refused(f"{value} needs a gradient scaler in the script")
         return
+    from hotloop.optimizations.compiler_use import compiler_is_used, watch_compiler
     from hotloop.optimizations.outermost import around_training_calls, device_type_of
 
+    watch_compiler()
     multiplies: dict[int, bool] = {}
     """By model, whether a product in bf16 was part of its first call."""
     told: set[Any] = set()
@@ -92,6 +94,10 @@ def _live(value: Any, report: Report) -> None:
             return call(*args, **kwargs)
         with autocast(device_type, "bf16"):
             if id(module) in multiplies:
+                made = call(*args, **kwargs)
+            elif compiler_is_used():
+                multiplies[id(module)] = True
+                name += ", compiled: its products were not looked at"
                 made = call(*args, **kwargs)
             else:
                 made, multiplies[id(module)] = _watched(call, args, kwargs)

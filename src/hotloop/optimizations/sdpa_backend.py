@@ -26,8 +26,10 @@ def _live(value: Any, report: Report) -> None:
     import torch
     from torch.nn.attention import SDPBackend
 
+    from hotloop.optimizations.compiler_use import compiler_is_used, watch_compiler
     from hotloop.optimizations.outermost import around_training_calls, device_type_of
 
+    watch_compiler()
     first = SDPBackend.__members__.get(f"{str(value).upper()}_ATTENTION")
     if first is None:
         report.refused(f"this torch has no kernel `{value}`")
@@ -42,6 +44,9 @@ def _live(value: Any, report: Report) -> None:
         proven.add(id(module))
         if device_type_of(module) != "cuda":
             report.refused(f"{type(module).__name__}: on a CPU torch has one fused kernel")
+            return call(*args, **kwargs)
+        if compiler_is_used():
+            report.refused(f"{type(module).__name__} is compiled: what it takes could not be seen")
             return call(*args, **kwargs)
         if torch._C._get_sdp_priority_order() not in (before, order):
             report.refused("the script chose an order of its own")

@@ -45,37 +45,49 @@ def _observed(census: Census, value: Any) -> bool | None:
 
 
 def _live(value: Any, report: Report) -> None:
-    """From the end of the first step on: in the process that trains, not in those that load."""
+    """When the first optimizer is made: in the process that trains, not in those that load, and before
+    anything is compiled, since another number of threads would have it compiled again."""
     import torch
 
     from hotloop.optimizations.by_step import at_step_end, device_type_of
     from hotloop.optimizations.callers import TORCH, caller, place
     from hotloop.probe.entry import around_call
 
-    chosen: list[str] = []
+    before = torch.get_num_threads()
+    set_num_threads = torch.set_num_threads
+    done = False
 
-    def around(original: Any, *args: Any, **kwargs: Any) -> None:
+    def chose(original: Any, *args: Any, **kwargs: Any) -> None:
+        nonlocal done
         frame = caller()
         if frame is not None and not frame.f_code.co_filename.startswith(TORCH):
-            chosen.append(f"the script calls torch.set_num_threads at {place(frame)}")
-            report.refused(chosen[-1])
+            done = True
+            report.refused(f"the script calls torch.set_num_threads at {place(frame)}")
         original(*args, **kwargs)
 
-    def step_ended(number: int, optimizer: torch.optim.Optimizer) -> None:
-        if number != 1:
+    def made(original: Any, *args: Any, **kwargs: Any) -> None:
+        nonlocal done
+        original(*args, **kwargs)
+        if done:
             return
-        why = _chosen_in_code() if not chosen else chosen[0]
-        if device_type_of(optimizer) != "cpu":
-            why = "the model does not run on the CPU"
-        if why is not None:
+        done = True
+        why = _chosen_in_code()
+        if why is None:
+            set_num_threads(int(value))
+        else:
             report.refused(why)
-            return
-        before = torch.get_num_threads()
-        set_num_threads(int(value))
-        report.applied(f"threads: {torch.get_num_threads()} instead of {before}")
 
-    set_num_threads = torch.set_num_threads
-    around_call(torch, "set_num_threads", around)
+    def step_ended(number: int, optimizer: torch.optim.Optimizer) -> None:
+        if number != 1 or torch.get_num_threads() != int(value) or before == int(value):
+            return
+        if device_type_of(optimizer) == "cpu":
+            report.applied(f"threads: {value} instead of {before}")
+        else:
+            set_num_threads(before)
+            report.refused("the model does not run on the CPU")
+
+    around_call(torch, "set_num_threads", chose)
+    around_call(torch.optim.Optimizer, "__init__", made)
     at_step_end(step_ended, report)
 
 

@@ -43,6 +43,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "num_workers": loader.num_workers,
             "batch_bytes": loader.batch_bytes,
         },
+        optimization="loader_workers",
         advice="Give the loader num_workers=1 or more, so that a thread pins beside the training, or "
         "set pin_memory=False.",
     )

@@ -57,5 +57,6 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "num_bytes": sum(copy.num_bytes or 0 for copy in copies),
             "pageable": "True",
         },
+        optimization="pinned_copies",
         advice="Set pin_memory=True in the DataLoader and copy with .to(device, non_blocking=True).",
     )

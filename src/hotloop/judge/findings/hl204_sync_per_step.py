@@ -11,7 +11,8 @@ Gain at most. `1 / (1 - idle_fraction)`: the device never idles. Which part of t
 these waits only a trial shows, and where the step waits for data as well the bound is loose.
 
 Remedy. Keep the value on the device (`total += loss.detach()`) and read it every hundred steps
-(`log_interval`). To test it: comment the calls out for a few hundred steps.
+(`log_interval`). To test it: comment the calls out for a few hundred steps;
+`deferred_reads` does that for a moment and is never kept.
 
 What can go wrong. Code that decides on the value (early stopping, skipping bad batches) decides later.
 """

@@ -42,5 +42,6 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         gain_at_most=gain_without(LAYOUT_GAIN * share),
         site=seen.site(is_convolution),
         evidence={"convolution_fraction": share, "channels_last": "False"},
+        optimization="channels_last",
         advice="Try model.to(memory_format=torch.channels_last), and the images likewise.",
     )

@@ -46,5 +46,6 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "input_shapes": shapes,
             "cudnn_benchmark": "False",
         },
+        optimization="cudnn_benchmark",
         advice="Set torch.backends.cudnn.benchmark = True before the first step.",
     )

@@ -61,7 +61,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         },
         optimization="attention",
         advice="Use torch.nn.functional.scaled_dot_product_attention, or attn_implementation='sdpa' "
-        "for a Hugging Face model.",
+        "for a Hugging Face model; nn.MultiheadAttention does with need_weights=False.",
     )
 
 

@@ -8,7 +8,8 @@ in which it idled); reported from 0.01. `calls_per_step`; `what`: the costliest.
 Gain at most. `1 / (1 - logging_fraction)`: no logging. Every `k`-th step only: `1 - 1/k` of that.
 
 Remedy. `log_interval`: write every ten or hundred steps; histograms and images rarer still; collect
-values on the device and read them together. To test it: the same steps without.
+values on the device and read them together. To test it: the same steps without;
+`fewer_logs` does that for a moment and is never kept.
 
 What can go wrong. Curves have fewer points.
 """

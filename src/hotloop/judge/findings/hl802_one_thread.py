@@ -51,6 +51,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "cpus": cpus,
             "parallel_fraction": share,
         },
+        optimization="threads",
         advice=f"Set OMP_NUM_THREADS={cpus} in the environment; where it is set, look in the script "
         "for torch.set_num_threads(1), which outranks it.",
     )

@@ -44,5 +44,6 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         gain_at_most=gain_without(share),
         gain_is_loose=True,
         evidence={"num_threads": threads, "cpus": cpus, "computing_fraction": share},
+        optimization="threads",
         advice=f"Set OMP_NUM_THREADS={max(int(cpus), 1)} in the environment.",
     )

@@ -32,6 +32,7 @@ from hotloop.probe.attach.untraced import keep_probe_untraced
 from hotloop.probe.attach.watch import Watch
 from hotloop.probe.attach.window import Window
 from hotloop.probe.attach.writer import Writer
+from hotloop.probe.background import pause_before_forks
 from hotloop.probe.foreign_process import end_process, refuse_untested_torch
 
 DIRECTORY_VARIABLE = "HOTLOOP_DOCTOR"
@@ -68,8 +69,9 @@ def install(directory: Path, *, stop_after: int | None = None) -> Watch:
     watch.after_boundary = _after_boundary(parts, writer, stop_after)
     _hook(parts, evaluating)
     keep_probe_untraced()
+    pause_before_forks(lambda: (parts.sampler.background, writer.background))
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=lambda: _forked(watch, writer))
+        os.register_at_fork(after_in_child=lambda: _forked(parts, writer))
     atexit.register(watch.guarded, writer.finish)
     return watch
 
@@ -126,6 +128,7 @@ def _after_boundary(parts: Parts, writer: Writer, stop_after: int | None) -> Cal
             watch.tried(window.after_boundary)
         if not watch.begun:
             _begin(parts, writer)
+        watch.resume()
         if watch.counting and not busy.began:  # from here on it is one that trains
             busy.look()
             watch.tried(parts.device.first_counted)
@@ -150,11 +153,24 @@ def _begin(parts: Parts, writer: Writer) -> None:
     parts.sampler.start()
     writer.start()
 
+    def resume() -> None:
+        parts.sampler.background.resume()
+        writer.background.resume()
 
-def _forked(watch: Watch, writer: Writer) -> None:
+    watch.resume = resume
+
+
+def _forked(parts: Parts, writer: Writer) -> None:
+    watch = parts.watch
+    watch.resume = _no_threads
     if watch.claimed:
+        parts.sampler.background.forked()
         writer.forked()
     watch.forked()
+
+
+def _no_threads() -> None:
+    """In a child of fork there are none to go on."""
 
 
 def _looks_at_batches(watch: Watch, padding: Padding) -> Callable[[Any, LoaderSeen], None]:

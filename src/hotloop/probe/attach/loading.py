@@ -146,6 +146,7 @@ class Loading:
         watch = self._watch
         if not watch.here():
             return original(iterator)
+        watch.resume()  # its workers may just have been forked
         seen = self._iterators.get(iterator)
         evaluates = not torch.is_grad_enabled() or (seen is not None and seen.evaluates)
         before, self._current = self._current, seen

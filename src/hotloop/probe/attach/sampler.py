@@ -7,14 +7,13 @@ own cost is measured by the thread's CPU clock: while it runs, the script's Pyth
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter
-from threading import Thread
 from types import CodeType
 
 from hotloop.core.census import LineUse
 from hotloop.probe.attach.sites import line_of, module_of
 from hotloop.probe.attach.watch import Watch
+from hotloop.probe.background import Background
 
 EVERY_S = 0.04
 SHOWN = 60
@@ -32,20 +31,21 @@ class Sampler:
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self._stopped = False
-        self._thread: Thread | None = None
+        self.background = Background("hotloop-sampler", self._turn, first_s=EVERY_S)
         self._pending: dict[int, Counter[Key]] = {}
         self._whole: Counter[Key] = Counter()
         self._total = 0
-        self.cpu_s = 0.0
         self.num = 0
 
+    @property
+    def cpu_s(self) -> float:
+        return self.background.cpu_s
+
     def start(self) -> None:
-        self._thread = Thread(target=self._run, name="hotloop-sampler", daemon=True)
-        self._thread.start()
+        self.background.start()
 
     def stop(self) -> None:
-        self._stopped = True
+        self.background.stop()
 
     def close_step(self, step: int, *, counted: bool) -> None:
         """From the writer's thread, for each closed step: keep its samples, or drop them."""
@@ -88,15 +88,16 @@ class Sampler:
             for (phase, site, function, inside), number in merged.most_common(SHOWN)
         )
 
-    def _run(self) -> None:
+    def _turn(self) -> float | None:
+        if not self._watch.active:
+            return None
         try:
-            while self._watch.active and not self._stopped:
-                time.sleep(EVERY_S)  # not an event's wait: that costs ten times as much
-                self._sample()
-                self.cpu_s = time.thread_time()
-                self.num += 1
+            self._sample()
         except Exception as error:  # noqa: BLE001 - never a traceback on the script's stderr
             self._watch.note_now(f"the sampler failed: {type(error).__name__}: {error}")
+            return None
+        self.num += 1
+        return EVERY_S
 
     def _sample(self) -> None:
         watch = self._watch

@@ -67,6 +67,8 @@ class Watch:
         """The user's functions that saved something."""
         self.at_boundary: Callable[[], None] = _nothing
         """Called at the end of each step, before it is closed."""
+        self.resume: Callable[[], None] = _nothing
+        """Has the threads go on that ended for a fork; called where one may have been made."""
         self.after_boundary: Callable[[], None] = _nothing
         self.device: DeviceClock | None = None
         """Set once training is seen to happen on one that has a clock of its own."""

@@ -12,13 +12,14 @@ import os
 import platform
 import time
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Lock
 
 import torch
 
 from hotloop.probe.attach.closed import ClosedStep
 from hotloop.probe.attach.fetching import fetch_file, read_fetches
 from hotloop.probe.attach.summary import Parts, census_of
+from hotloop.probe.background import Background
 
 FIRST_AFTER_S = 0.1
 STEPS_EVERY_S = 1.0
@@ -32,29 +33,33 @@ class Writer:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._watch = parts.watch
-        self._stop = Event()
         self._lock = Lock()
-        self._thread: Thread | None = None
+        self.background = Background("hotloop-writer", self._turn)
+        self._started = self._begun = False
+        self._wait_s = FIRST_AFTER_S  # a script may end within a second, and not by itself
         self._fetched_to = 0
         self._census_at = self._looked_at = 0.0
         self._census_every_s = 4 * FIRST_AFTER_S
         self._done = False
-        self.cpu_s = 0.0
+
+    @property
+    def cpu_s(self) -> float:
+        return self.background.cpu_s
 
     def start(self) -> None:
         """Once this process is the one of its rank."""
-        self._thread = Thread(target=self._run, name="hotloop-writer", daemon=True)
-        self._thread.start()
+        self._started = True
+        self.background.start()
 
     def finish(self, *, stopped: bool = False) -> None:
         """Write what is left; does nothing in a process that made no step, or the second time."""
         watch = self._watch
         if not self._done and not watch.claimed and watch.active:
             self._write_idle()
-        if self._done or not watch.claimed or self._thread is None:
+        if self._done or not watch.claimed or not self._started:
             return
         self._done = True
-        self._stop.set()
+        self.background.stop()
         watch.tried(self._parts.window.abandon)
         self._parts.sampler.stop()
         watch.tried(lambda: watch.release(all_of_them=True))
@@ -69,20 +74,24 @@ class Writer:
         """In a child: the parent's files are its own, and a lock may be held by nobody."""
         self._done = True
         self._lock = Lock()
+        self.background.forked()
 
-    def _run(self) -> None:
+    def _turn(self) -> float | None:
+        """The first time only that there is something to come."""
         try:
             with self._lock:
-                self._write_clock(finished=False)
-            wait_s = FIRST_AFTER_S  # a script may end within a second, and not by itself
-            while not self._stop.wait(wait_s) and self._watch.active:
-                wait_s = min(2 * wait_s, STEPS_EVERY_S)
-                with self._lock:
-                    if not self._done:
-                        self._tick()
-                self.cpu_s = time.thread_time()
+                if self._done or not self._watch.active:
+                    return None
+                if not self._begun:
+                    self._begun = True
+                    self._write_clock(finished=False)
+                    return self._wait_s
+                self._tick()
         except Exception as error:  # noqa: BLE001 - never a traceback on the script's stderr
             self._watch.note_now(f"the writer failed: {type(error).__name__}: {error}")
+            return None
+        self._wait_s = min(2 * self._wait_s, STEPS_EVERY_S)
+        return self._wait_s
 
     def _tick(self) -> None:
         if self._append() and time.monotonic() - self._census_at > self._census_every_s:

@@ -1,0 +1,146 @@
+"""Batches in pinned memory, and copies of them to the GPU that the host does not wait for.
+
+Reviewed against torch's source; not yet run on a GPU. Only from the host to the device: the other way
+around, a value would be read before it has arrived.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hotloop.optimizations.optimization import Optimization
+
+if TYPE_CHECKING:
+    from hotloop.core.census import Census
+    from hotloop.hardware.machine import Machine
+    from hotloop.optimizations.live import Report
+
+WATCHED = 4
+"""Copies that the host still waits for, to see whether the script writes into what it copied."""
+REMEMBERED = 64
+
+
+def _values_for(census: Census) -> tuple[Any, ...]:
+    return (True,) if any(copy.pageable for copy in census.copies) else ()
+
+
+def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
+    if machine.device_type != "cuda":
+        return "it is about copies to a GPU; this run is on the CPU"
+    return None
+
+
+def _observed(census: Census, value: Any) -> bool | None:
+    if "copies" not in census.seen or not census.copies:
+        return None
+    return any(copy.pageable is False for copy in census.copies)
+
+
+def _live(value: Any, report: Report) -> None:
+    """Loaders that may train pin their batches; what lies in pinned memory is copied without waiting."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    from hotloop.probe import entry
+
+    copies = Copies(report)
+
+    def iterate(original: Any, loader: Any) -> Any:
+        # Asked only once CUDA is in use: the question itself would start it in some set-ups.
+        in_use: Any = torch.cuda.is_initialized
+        if torch.is_grad_enabled() and in_use() and not loader.pin_memory:
+            loader.pin_memory = True
+            report.applied(f"batches of {type(loader.dataset).__name__} are pinned")
+        return original(loader)
+
+    def copy(original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if goes_to_cuda(args, kwargs) and tensor.is_pinned() and copies.may_run_on(tensor):
+            kwargs = {**kwargs, "non_blocking": True}
+        return original(tensor, *args, **kwargs)
+
+    def copy_to_cuda(original: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(args) < 2 and tensor.is_pinned() and copies.may_run_on(tensor):
+            kwargs = {**kwargs, "non_blocking": True}
+        return original(tensor, *args, **kwargs)
+
+    entry.around_call(DataLoader, "__iter__", iterate)
+    entry.around_method(torch.Tensor, "to", copy, applies=_is_on_host)
+    entry.around_method(torch.Tensor, "cuda", copy_to_cuda, applies=_is_on_host)
+
+
+class Copies:
+    """Turns waiting off, unless the script writes into memory that it has copied from."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._num = 0
+        self._off = False
+        self._copied: deque[tuple[Any, int]] = deque(maxlen=REMEMBERED)
+
+    def may_run_on(self, tensor: Any) -> bool:
+        """Whether the host need not wait for the copy of this one, which is about to be made."""
+        if self._off:
+            return False
+        for earlier, version in self._copied:
+            found = earlier()
+            if found is not None and found._version != version:
+                self._off = True
+                self._report.refused("the script writes into a batch that it has copied")
+                return False
+        while self._copied and self._copied[0][0]() is None:
+            self._copied.popleft()
+        self._copied.append((weakref.ref(tensor), tensor._version))
+        self._num += 1
+        if self._num <= WATCHED:
+            return False
+        self._report.applied("copies to the GPU are not waited for")
+        return True
+
+
+def _is_on_host(tensor: Any) -> bool:
+    return bool(tensor.device.type == "cpu")
+
+
+def goes_to_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether these arguments of `Tensor.to` copy to a GPU and leave dtype and waiting open.
+
+    Another dtype is made on the host first, in memory that is not pinned. A library that passes on its own
+    `non_blocking=False` has not chosen it.
+    """
+    import torch
+
+    if len(args) > 1 or kwargs.get("dtype") is not None or kwargs.get("non_blocking"):
+        return False
+    target = args[0] if args else kwargs.get("device")
+    if isinstance(target, torch.Tensor):
+        return False  # its dtype as well
+    if isinstance(target, torch.device):
+        return target.type == "cuda"
+    if isinstance(target, bool):
+        return False
+    return isinstance(target, int) or (isinstance(target, str) and target.startswith("cuda"))
+
+
+PINNED_COPIES = Optimization(
+    name="pinned_copies",
+    summary="Batches in pinned memory, copied to the GPU while the host goes on.",
+    parity_class="bitwise",
+    settings=(True,),
+    values_for=_values_for,
+    why_not=_why_not,
+    observed=_observed,
+    answers=("HL202",),
+    source_form=(
+        "DataLoader(dataset, ..., num_workers=1, pin_memory=True)\n"
+        "batch = batch.to(device, non_blocking=True)"
+    ),
+    live_form=_live,
+    risks=(
+        "A pinned buffer that is filled again while its copy is under way changes the data. Without "
+        "workers the process that trains pins by itself, which can take longer than it saves. Pinned memory "
+        "is taken from the machine's."
+    ),
+)

@@ -425,7 +425,6 @@ def test_a_script_without_torch_is_told_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--", "python", "train.py"], "trying fixes is not in this version yet"),
         (["--no-try"], "no command was given"),
         (["--no-try", "--", "train.py"], "is a script, not a program"),
         (["--no-try", "--", "no-such-program"], "cannot run `no-such-program`"),

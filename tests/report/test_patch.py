@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hotloop.core.ledger import Ledger, TriedFix
+from hotloop.report.ledger import ledger_section
 from hotloop.report.patch import render_patch
 
 EDITED = TriedFix(
@@ -29,6 +30,7 @@ def test_patch_names_what_it_edits_and_says_the_rest() -> None:
 
 
 def test_without_an_edit_there_is_no_patch() -> None:
+    assert "Not edited: Y.</pre>" in ledger_section(ledger(WORDS))
     assert render_patch(ledger(WORDS)) == (
         "No patch was written: none of what was kept is safe to edit. By hand:\n"
         "  compile: at train.py:9: write X. Not edited: Y."

@@ -29,7 +29,6 @@ from hotloop.doctor.continuing import unfinished_run
 from hotloop.doctor.directory import make_run_directory
 from hotloop.doctor.fixes import fixes_for, machine_of
 from hotloop.doctor.live import Live
-from hotloop.doctor.patch.write import write_patch
 from hotloop.doctor.verify import verify
 from hotloop.hardware.environment import read_machine
 from hotloop.hardware.telemetry import telemetry
@@ -150,6 +149,8 @@ def try_fixes(
 
 def patch_of(examined: Examined, ledger: Ledger, *, target: Path) -> Ledger:
     """Write what was kept to `target` as a diff, and return the ledger with what became of each."""
+    from hotloop.doctor.patch.write import write_patch  # loads libcst, which nothing else needs
+
     measurement = load_measurement(examined.directory / MEASUREMENT_FILE)
     return write_patch(
         ledger,

@@ -8,6 +8,7 @@ from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.report import numbers
 from hotloop.report.comparison import ratio_chart
+from hotloop.report.patch import render_patch
 from hotloop.report.tables import table
 
 
@@ -85,6 +86,8 @@ def ledger_section(ledger: Ledger | None) -> str:
     parts.append(table(head, rows))
     if ledger.fixes:
         parts.append(f"<p>{escape(_how(ledger))}</p>")
+    if any(fix.patch for fix in ledger.fixes):
+        parts.append(f"<pre>{escape(render_patch(ledger))}</pre>")
     return "".join(parts)
 
 

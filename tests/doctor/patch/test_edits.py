@@ -258,6 +258,7 @@ MODEL_CALLS = [
         for epoch in range(3):
             for x in loader:
                 model.seen = loss(model(x))
+                optimizer.step()
         """,
         "model",
         "model.compile()\n# the loop\nfor epoch",
@@ -269,6 +270,7 @@ MODEL_CALLS = [
                 while True:
                     self.steps += 1
                     self.loss = self.model(x)
+                    self.optimizer.step()
         """,
         "self.model",
         "    def run(self):\n        self.model.compile()\n        while True:",
@@ -278,7 +280,7 @@ MODEL_CALLS = [
         for fold in range(3):
             model = Net()
             if fold:
-                for x in loader: model(x)
+                for x in loader: model(x); optimizer.step()
         """,
         "model",
         "    if fold:\n        model.compile()\n        for x in loader: model(x)",
@@ -298,13 +300,14 @@ def test_line_stands_before_the_outermost_loop_that_keeps_its_model(
 @pytest.mark.parametrize(
     "text",
     [
-        "for model in models:\n    model(x)\n",
-        "def step(model):\n    model(x)\n",
+        "for model in models:\n    model(x)\n    o.step()\n",
+        "def step(model):\n    model(x)\n    o.step()\n",
+        "def step(model):\n    for x in microbatches:\n        model(x)\n    o.step()\n",
         "[model(x) for x in xs]\n",
-        "while True:\n    losses = map(lambda x: model(x), xs)\n",
-        "while True:\n    if a:\n        self.model = DDP(self.model)\n    self.model(x)\n",
-        "while True:\n    for self in selves:\n        self.model(x)\n",
-        "while True:\n    models[0](x)\n",
+        "while True:\n    losses = map(lambda x: model(x), xs)\n    o.step()\n",
+        "while True:\n    if a:\n        self.model = DDP(self.model)\n    self.model(x)\n    o.step()\n",
+        "while True:\n    for self in selves:\n        self.model(x)\n    o.step()\n",
+        "while True:\n    models[0](x)\n    o.step()\n",
     ],
 )
 def test_model_that_changes_or_is_not_called_in_a_loop_is_left_to_words(
@@ -410,7 +413,7 @@ def test_switches_of_a_script_that_has_no_plain_torch_or_sets_them_are_left_to_w
 
 
 def test_several_edits_of_one_file_go_together(tmp_path: Path) -> None:
-    text = "import torch\nmodel = make()\no = torch.optim.SGD(ps)\nfor x in xs:\n    model(x)\n"
+    text = "import torch\nmodel = make()\no = torch.optim.SGD(ps)\nfor x in xs:\n    model(x)\n    o.step()\n"
     source, frame = opened(tmp_path, text, "model(")
     call = source.call_at(frame)
     wanted = form("precision", "bf16", device_type="cpu", made="tensor")
@@ -432,7 +435,7 @@ def test_several_edits_of_one_file_go_together(tmp_path: Path) -> None:
     )
     assert new.endswith(
         "model = make()\no = torch.optim.SGD(ps, fused=True)\nmodel.compile()\n"
-        "for x in xs:\n    in_bf16(model, x)\n"
+        "for x in xs:\n    in_bf16(model, x)\n    o.step()\n"
     )
 
 

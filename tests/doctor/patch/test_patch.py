@@ -354,6 +354,8 @@ def test_file_that_holds_something_else_is_not_overwritten(tmp_path: Path) -> No
         refuse_target(tmp_path)
     with pytest.raises(UsageError, match="no such directory"):
         refuse_target(tmp_path / "nowhere" / "fixes.diff")
+    with pytest.raises(UsageError, match="this is none"):
+        refuse_target(Path("/dev/null"))
     (tmp_path / "fixes.diff").write_text(golden("nanogpt"))
     refuse_target(tmp_path / "fixes.diff")
     refuse_target(tmp_path / "new.diff")

@@ -11,11 +11,14 @@ from hotloop.doctor.patch.imports import inserted_before
 from hotloop.doctor.patch.source import Source, Unsafe
 from hotloop.optimizations.source_edit import BeforeLoop
 
-_FUNCTIONS = (cst.FunctionDef, cst.Lambda, cst.ClassDef, cst.GeneratorExp, cst.ListComp)
+_FUNCTIONS = (cst.FunctionDef, cst.Lambda, cst.ClassDef, cst.BaseComp)
 
 
 def before_loop_edit(source: Source, call: cst.Call, wanted: BeforeLoop) -> Insertion:
-    """Before the outermost loop around the call in which its model stays the same. Raises `Unsafe`."""
+    """Before the outermost loop around the call in which its model stays the same. Raises `Unsafe`.
+
+    Only before a loop that also steps: one inside of a step would have the line run in every step.
+    """
     source.refuse_builtin(call)
     names = _names(call.func)
     model = names[-1]
@@ -29,6 +32,8 @@ def before_loop_edit(source: Source, call: cst.Call, wanted: BeforeLoop) -> Inse
             loop = node
     if loop is None:
         raise Unsafe(f"`{model}` is not called in a loop there in which it stays the same")
+    if not _steps(loop):
+        raise Unsafe("the loop there is not the one that steps the optimizer")
     return inserted_before(
         source, source.statement_of(loop), wanted.line.format(model=model) + "\n"
     )
@@ -46,8 +51,21 @@ def _names(callee: cst.BaseExpression) -> list[str]:
 
 def _binds(loop: cst.For | cst.While, names: list[str]) -> bool:
     """Whether anything inside gives one of these names another value; nested functions too."""
-    tree = ast.parse(cst.Module([loop.with_changes(leading_lines=[])]).code)
-    return any(name in names for node in ast.walk(tree) for name in _bound_by(node))
+    return any(name in names for node in ast.walk(_tree(loop)) for name in _bound_by(node))
+
+
+def _steps(loop: cst.For | cst.While) -> bool:
+    """Whether a method `step` is called inside."""
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "step"
+        for node in ast.walk(_tree(loop))
+    )
+
+
+def _tree(loop: cst.For | cst.While) -> ast.Module:
+    return ast.parse(cst.Module([loop.with_changes(leading_lines=[])]).code)
 
 
 def _bound_by(node: ast.AST) -> list[str]:

@@ -38,6 +38,8 @@ def refuse_target(path: Path) -> None:
     """Raises `UsageError` for a file that a diff cannot or should not be written to."""
     if path.is_dir():
         raise UsageError("a diff cannot be written to a directory", where=str(path))
+    if path.exists() and not path.is_file():
+        raise UsageError("a diff is written to a file, and this is none", where=str(path))
     if not path.parent.is_dir():
         raise UsageError(
             "no such directory",
@@ -45,8 +47,11 @@ def refuse_target(path: Path) -> None:
             do="make it, or choose another file for --diff",
         )
     if path.exists():
-        with path.open("rb") as file:
-            begins = file.read(5)
+        try:
+            with path.open("rb") as file:
+                begins = file.read(5)
+        except OSError as error:
+            raise UsageError(f"cannot read: {error.strerror}", where=str(path)) from error
         if begins and not begins.startswith(_PATCH_BEGINS):
             raise UsageError(
                 "this file holds something else than a diff",
@@ -60,8 +65,8 @@ def write_patch(
 ) -> Ledger:
     """Write the diff of all kept fixes to `target`, and what became of each into the ledger.
 
-    run, census: of the diagnosed run. directory: the doctor's, whose `ledger.json` is written again. Nothing of the user's is changed; where
-    no kept fix can be edited, `target` is not written either.
+    run, census: of the diagnosed run. directory: the doctor's, whose `ledger.json` is written again. Nothing
+    of the user's is changed; where no kept fix can be edited, `target` is not written either.
     """
     files = _Files(Path(run.workdir), run.started_at)
     fixes = []

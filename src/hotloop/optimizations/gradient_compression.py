@@ -8,8 +8,10 @@ of the whole step already.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -22,6 +24,19 @@ if TYPE_CHECKING:
     from hotloop.hardware.machine import Machine
 
 DTYPES = {"none": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_callbacks: WeakSet[Any] = WeakSet()
+"""Those that a thread of the process group still holds."""
+
+
+def wait_for_callbacks(timeout_s: float = 2.0) -> None:
+    """Wait until no thread of the process group holds a function of ours.
+
+    It lets go of one after the training has gone on, and needs Python's lock for it: where Python has
+    ended by then, the whole process is aborted (seen on loaded machines).
+    """
+    deadline = time.monotonic() + timeout_s
+    while len(_callbacks) and time.monotonic() < deadline:
+        time.sleep(0.001)
 
 
 def sum_over_ranks(
@@ -38,6 +53,7 @@ def sum_over_ranks(
         # In place, so that no third copy of the bucket is ever held.
         return total if sent is gradients else gradients.copy_(total)
 
+    _callbacks.add(arrived)
     summed: torch.futures.Future[Tensor] = future.then(arrived)
     return summed, sent.dtype
 

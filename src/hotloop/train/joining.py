@@ -25,6 +25,7 @@ from torch import distributed as dist
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import EnvironmentFailed, ExitCode, HotloopError
 from hotloop.core.ranks import ALONE, Ranks
+from hotloop.optimizations.gradient_compression import wait_for_callbacks
 from hotloop.train.group import CannotConnect, Group, Several
 
 if TYPE_CHECKING:
@@ -202,6 +203,8 @@ def joined(ranks: Ranks) -> Iterator[Meeting]:
         if ended is error:
             raise
         raise ended from error
+    finally:
+        wait_for_callbacks()
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -64,7 +64,9 @@ def test_patch_of_a_doctor_is_its_next_baseline(tmp_path: Path) -> None:
     workdir.mkdir()
     (workdir / "train.py").write_text(MANY_WEIGHTS)
     found, census, done = doctor(
-        workdir, "first", "--only", "fused_optimizer", "--diff", "fixes.diff"
+        workdir,
+        "first",
+        *("--only", "fused_optimizer", "--budget", "4m", "--diff", "fixes.diff"),
     )
     assert found["ledger"]["kept"] == ["fused_optimizer"], done.stderr
     (fix,) = found["ledger"]["fixes"]

@@ -197,6 +197,10 @@ def _refuse(
     given += ["--in-place"] if in_place else []
     if no_try and given:
         raise UsageError(f"{given[0]} has no effect with --no-try", do="leave one of them out")
+    if only:
+        from hotloop.doctor.fixes import refuse_unknown
+
+        refuse_unknown(only)
     if json_file == "-":
         raise UsageError(
             "`--json -` would mix with what the command itself prints",

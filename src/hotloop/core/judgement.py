@@ -31,6 +31,8 @@ ParityName = Literal["same", "within_noise", "different", "not_checked"]
 TargetStatus = Literal["pass", "fail", "not_applicable"]
 TargetUnit = Literal["fraction", "s", "ratio", "tokens/s", "samples/s", "relative_difference"]
 WorthAnswer = Literal["worth trying", "leave it running", "nothing to gain here", "not known"]
+Window = Literal["steady", "all"]
+"""Of the counted steps: the typical one (their median), or all of them together, slow ones included."""
 Outcome = Literal["improved", "regressed", "unchanged", "inconclusive", "incomparable"]
 
 
@@ -71,7 +73,7 @@ class Verdict:
 
     outcome: Outcome
     ratio: float | None
-    """Steady state: median seconds per unit of work after the warm-up, mean over pairs."""
+    """Median seconds per unit of work after the warm-up, mean over pairs; or what `over` says."""
     ratio_low: float | None
     ratio_high: float | None
     confidence: float | None
@@ -94,6 +96,8 @@ class Verdict:
     unit: str = "token"
     """What one unit of work is."""
     reasons: tuple[str, ...] = ()
+    over: Window = "steady"
+    """The steps that decided."""
     schema: str = VERDICT_SCHEMA
 
 

@@ -42,18 +42,8 @@ def fixes_for(
     *,
     only: Sequence[str] = (),
 ) -> tuple[Fix, ...]:
-    """Those that a finding names, the largest first; with `only`, exactly these.
-
-    Raises `UsageError` for a name that is no technique, or one without a live form.
-    """
-    for name in only:
-        if name not in CATALOGUE:
-            raise UsageError(f"no technique `{name}`", do=f"choose among {', '.join(live_names())}")
-        if CATALOGUE[name].live_form is None:
-            raise UsageError(
-                f"`{name}` cannot be tried on a running script: {CATALOGUE[name].no_live_form}",
-                do=f"choose among {', '.join(live_names())}",
-            )
+    """Those that a finding names, the largest first; with `only`, exactly these. Raises as `refuse_unknown`."""
+    refuse_unknown(only)
     found = []
     for name in live_names():
         technique = CATALOGUE[name]
@@ -64,10 +54,9 @@ def fixes_for(
         ]
         if name not in only and (only or not asking):
             continue
-        values = technique.settings
-        if technique.values_for is not None and census is not None:
-            values = technique.values_for(census)
-        value = next((v for v in values if _can_be(technique, v, machine)), None)
+        value = next(
+            (v for v in _values(technique, census) if _can_be(technique, v, machine)), None
+        )
         if value is None:
             continue
         warmup_for = technique.warmup_for
@@ -82,6 +71,31 @@ def fixes_for(
             )
         )
     return tuple(sorted(found, key=lambda fix: -(fix.gain_at_most or 1.0)))
+
+
+def refuse_unknown(names: Sequence[str]) -> None:
+    """Raises `UsageError` for a name that is no technique, or one without a live form."""
+    for name in names:
+        if name not in CATALOGUE:
+            raise UsageError(f"no technique `{name}`", do=f"choose among {', '.join(live_names())}")
+        if CATALOGUE[name].live_form is None:
+            raise UsageError(
+                f"`{name}` cannot be tried on a running script: {CATALOGUE[name].no_live_form}",
+                do=f"choose among {', '.join(live_names())}",
+            )
+
+
+def why_left_out(name: str, machine: Machine, census: Census | None) -> str:
+    """Why `fixes_for` had no value of a technique that was asked for by its name."""
+    technique = CATALOGUE[name]
+    whys = [technique.why_not(machine, v, {}) for v in _values(technique, census)]
+    return next(filter(None, whys), "nothing was seen in this run that it could help")
+
+
+def _values(technique: Optimization, census: Census | None) -> tuple[Any, ...]:
+    if technique.values_for is not None and census is not None:
+        return technique.values_for(census)
+    return technique.settings
 
 
 def expected(technique: Optimization, value: Any, asking: Sequence[Finding]) -> Interval | None:

@@ -27,7 +27,7 @@ from hotloop.doctor.command import (
 )
 from hotloop.doctor.continuing import unfinished_run
 from hotloop.doctor.directory import make_run_directory
-from hotloop.doctor.fixes import fixes_for, machine_of
+from hotloop.doctor.fixes import fixes_for, machine_of, why_left_out
 from hotloop.doctor.live import Live
 from hotloop.doctor.verify import verify
 from hotloop.hardware.environment import read_machine
@@ -124,7 +124,11 @@ def try_fixes(
     Raises what `fixes_for` and `verify` raise, `Interrupted` with the way to continue among it.
     """
     measurement = load_measurement(examined.directory / MEASUREMENT_FILE)
-    fixes = fixes_for(examined.diagnosis, machine_of(measurement), measurement.census, only=only)
+    machine, census = machine_of(measurement), measurement.census
+    fixes = fixes_for(examined.diagnosis, machine, census, only=only)
+    for name in dict.fromkeys(only):
+        if not any(fix.name == name for fix in fixes):
+            warn(f"{name} is not tried: {why_left_out(name, machine, census)}")
     try:
         return verify(
             examined.run.command,

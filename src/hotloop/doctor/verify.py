@@ -56,9 +56,13 @@ def verify(
     and the rest goes on. Raises `UsageError` for a run too short, a budget too small or a command that
     writes outside its directory, and `CommandFailed` where the command as it is fails.
     """
+    if not fixes:  # nothing answers what was found: however short the run, that is an answer
+        ledger = Ledger(tuple(command), (), (), None, 0, 0, 0.0, budget_s)
+        write_json(directory / LEDGER_FILE, ledger)
+        return ledger
     plan, costs = plan_for(measurement, steps=steps)
     losses = loss_steps(measurement)
-    if fixes and budget_s is not None:
+    if budget_s is not None:
         plan, losses = fitted(plan, costs, losses, budget_s)
     bench = Workbench(
         Arm(AS_IT_IS, tuple(command), "step_clock", workdir=workdir),
@@ -73,7 +77,7 @@ def verify(
     )
     directory.mkdir(parents=True, exist_ok=True)
     with alone_in(directory):
-        ledger = _Trying(bench).all(fixes) if fixes else _ledger(bench)
+        ledger = _Trying(bench).all(fixes)
         write_json(directory / LEDGER_FILE, ledger)
     return ledger
 

@@ -186,6 +186,7 @@ class Workbench:
             plan=plan,
             parity_class=parity_class,
             parity=parity,
+            over="all" if any(fix.technique.over == "all" for fix in fixes) else "steady",
             aa_given=noise,
             pairs_now=pairs_now,
             cache=self.directory / TRIALS / "cache",

@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from hotloop.core.judgement import Interval, Outcome, Parity, ParityClass, Verdict
+from hotloop.core.judgement import Interval, Outcome, Parity, ParityClass, Verdict, Window
 from hotloop.core.measurement import COMPARABLE_KEYS, Measurement
 from hotloop.judge.estimate import (
     NO_SCATTER,
@@ -51,13 +51,16 @@ def compare(
     baseline_aa: Sequence[Pair] = (),
     looks: Sequence[int] = LOOKS,
     alpha: Sequence[float] | None = None,
+    over: Window = "steady",
 ) -> Verdict:
     """Judge `(baseline, candidate)` pairs in the order in which they were measured.
 
     `baseline_aa` are pairs of the baseline with itself. `alpha` is the two-sided error of each look;
     by default 5 % in proportion to the pairs, 0.01, 0.015 and 0.025 for looks at 4, 6 and 10.
-    `parity` is given where losses were compared in runs of their own. Raises `ValueError` for looks that make no sense, for more pairs than the last look and for pairs
-    of mixed arms, and `UsageError` for times that are not positive numbers.
+    `parity` is given where losses were compared in runs of their own. `over` "all" decides by the total
+    time of the counted steps: for a change whose gain is in rare, slow ones. It has to be chosen before
+    anything was measured. Raises `ValueError` for looks that make no sense, for more pairs than the last
+    look and for pairs of mixed arms, and `UsageError` for times that are not positive numbers.
     """
     levels = checked_levels(looks, alpha)
     baseline_arm, candidate_arm = _arms(pairs)
@@ -84,19 +87,22 @@ def compare(
 
     count = len(pairs)
     level = level_at(count, looks, levels)
-    steady = [math.log(b.steady_s / c.steady_s) for b, c in times]
-    interval = log_interval(steady, level)
-    aa_logs, aa_notes = _aa_log_ratios(baseline_aa, pairs, times)
+    ratios = [math.log(_judged(b, over) / _judged(c, over)) for b, c in times]
+    interval = log_interval(ratios, level)
+    aa_logs, aa_notes = _aa_log_ratios(baseline_aa, pairs, times, over)
     floor = noise_floor(aa_logs, count)
     margin = max(MIN_MARGIN, floor or 0.0)
     all_in = log_interval([math.log(b.all_in_s / c.all_in_s) for b, c in times], level)
 
-    doubts = _doubts(pairs, times, steady, looks)
+    doubts = _doubts(pairs, times, ratios, looks)
     outcome = "inconclusive" if doubts else outcome_of(interval, margin)
     reasons = [*doubts, *aa_notes, *_thread_note(pairs)]
     if not doubts:
         reasons.insert(0, _decision(outcome, margin, floor))
-        reasons += _all_in_note(outcome, outcome_of(all_in, margin))
+        if over == "steady":
+            reasons += _all_in_note(outcome, outcome_of(all_in, margin))
+        else:
+            reasons.append("All steps together decide: what it changes shows in slow ones.")
     if floor is None:
         reasons.append("The noise floor is not known: no two runs of the baseline were measured.")
     if count not in looks and count > looks[0]:
@@ -124,11 +130,12 @@ def compare(
         minimum_detectable_effect=minimum_detectable_effect(
             interval.standard_error, count, level, margin
         ),
-        pair_ratios=tuple(as_ratio(value) for value in steady),
-        baseline_s_per_work=_geometric_mean([b.steady_s for b, _ in times]),
-        candidate_s_per_work=_geometric_mean([c.steady_s for _, c in times]),
+        pair_ratios=tuple(as_ratio(value) for value in ratios),
+        baseline_s_per_work=_geometric_mean([_judged(b, over) for b, _ in times]),
+        candidate_s_per_work=_geometric_mean([_judged(c, over) for _, c in times]),
         unit=units[0],
         reasons=tuple(reasons),
+        over=over,
     )
 
 
@@ -179,6 +186,10 @@ def _failures(pairs: Sequence[Pair]) -> tuple[str, ...]:
     return tuple(sentences)
 
 
+def _judged(times: RunTimes, over: Window) -> float:
+    return times.all_in_s if over == "all" else times.steady_s
+
+
 def _times(run: Measurement) -> RunTimes:
     times = run_times(run)
     assert times is not None  # `_failures` has checked
@@ -189,9 +200,10 @@ def _aa_log_ratios(
     baseline_aa: Sequence[Pair],
     pairs: Sequence[Pair],
     times: Sequence[tuple[RunTimes, RunTimes]],
+    over: Window,
 ) -> tuple[list[float], list[str]]:
     """Log ratios of the baseline against itself, and what was left out of them."""
-    logs = [math.log(a.steady_s / b.steady_s) for (a, _), (b, _) in pairwise(times)]
+    logs = [math.log(_judged(a, over) / _judged(b, over)) for (a, _), (b, _) in pairwise(times)]
     notes = []
     for number, (first, second) in enumerate(baseline_aa, 1):
         a, b = run_times(first), run_times(second)
@@ -199,7 +211,7 @@ def _aa_log_ratios(
         if foreign or a is None or b is None or {a.unit, b.unit} != {times[0][0].unit}:
             notes.append(f"A/A pair {number} says nothing about this comparison: another setting.")
             continue
-        logs.append(math.log(a.steady_s / b.steady_s))
+        logs.append(math.log(_judged(a, over) / _judged(b, over)))
     return logs, notes
 
 

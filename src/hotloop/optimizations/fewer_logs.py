@@ -127,6 +127,7 @@ FEWER_LOGS = Optimization(
     answers=("HL703",),
     source_form="if step % 100 == 0:\n    print(...)",
     live_form=_live,
+    over="all",
     what_if=True,
     risks="Lines are lost; what goes into them is computed all the same.",
 )

@@ -15,7 +15,7 @@ import gc
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hotloop.optimizations.optimization import Optimization
+from hotloop.optimizations.optimization import Optimization, leaving
 
 if TYPE_CHECKING:
     import torch
@@ -136,6 +136,8 @@ GC_SCHEDULE = Optimization(
         "gc.collect()"
     ),
     live_form=_live,
+    expect=leaving("collection_fraction", 0.05, 0.6),
+    over="all",
     risks=(
         "Circles of objects that hold tensors are freed later. What was alive after the first steps "
         "and becomes such a circle is freed only where memory has grown by a quarter."

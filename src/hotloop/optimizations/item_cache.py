@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from hotloop.optimizations.loader_workers import slowest_loader
-from hotloop.optimizations.optimization import Optimization
+from hotloop.optimizations.optimization import Optimization, leaving
 
 if TYPE_CHECKING:
     from hotloop.core.census import Census
@@ -63,6 +63,8 @@ ITEM_CACHE = Optimization(
         "    return copy.deepcopy(self.kept[index])"
     ),
     live_form=_live,
+    expect=leaving("data_wait_fraction", 0.02, 0.2),
+    over="all",
     risks=(
         "It takes the memory of all items, and with `self.kept` as above in each worker anew. Random "
         "augmentation done before it is frozen. It brings nothing in the first epoch. An item that is made "

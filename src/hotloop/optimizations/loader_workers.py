@@ -77,6 +77,24 @@ def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | N
     return None if sys.platform == "linux" else "workers are forked, which is safe on Linux alone"
 
 
+def _expect(evidence: Mapping[str, Any], value: Any) -> tuple[float, float] | None:
+    """Of a loader without workers (DS-Analyzer, VLDB 2021): `max(rest, fetch / n)` of a step, where fetching
+    computes no less than `1 / n`, since model and workers then share so many CPUs. Up to a third more is usual:
+    batches have to be sent."""
+    share = evidence.get("data_wait_fraction")
+    if (
+        not isinstance(share, float)
+        or not 0 < share < 1
+        or evidence.get("num_workers")
+        or not value
+    ):
+        return None
+    left = max(1 - share, share / value)
+    if (evidence.get("fetch_cpu_fraction") or 1.0) > BLOCKED:
+        left = max(left, 1 / value)
+    return 1 / min(left * 4 / 3, 1.0), 1 / left
+
+
 def _live(value: Any, report: Report) -> None:
     """`value` workers for each map-style loader that trains, made by fork; 0 takes the script's own away."""
     from hotloop.optimizations.taking_over import take_over
@@ -113,6 +131,8 @@ LOADER_WORKERS = Optimization(
     source_form="DataLoader(dataset, ..., num_workers=4, persistent_workers=True)",
     source_edit=_source_edit,
     live_form=_live,
+    expect=_expect,
+    over="all",
     conflicts=(),
     risks=(
         "Each worker holds the dataset. Datasets, collate functions and samplers that draw random numbers "

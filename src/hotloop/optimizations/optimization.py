@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hotloop.core.census import Census
-    from hotloop.core.judgement import ParityClass
+    from hotloop.core.judgement import ParityClass, Window
     from hotloop.hardware.machine import Machine
     from hotloop.optimizations.source_edit import SourceEdit
 
@@ -86,6 +86,8 @@ class Optimization:
     it: what the scorecard compares with what was verified. `None` where the evidence does not tell."""
     warmup_for: Callable[[Census], int] | None = None
     """Steps of a run before its effect can show, such as those of an epoch; `None`: it shows at once."""
+    over: Window = "steady"
+    """The steps that its gain shows in: typical ones, or rare slow ones and with them all together."""
     what_if: bool = False
     """Its live form shows what something costs, and must not be kept: it leaves out what the user asked for."""
     conflicts: tuple[str, ...] = ()

@@ -26,7 +26,10 @@ def render_verdict(
     digits = numbers.ratio_digits(verdict.ratio_low, verdict.ratio_high)
     if verdict.ratio is not None:
         rows.append(
-            ("steady state", with_interval(verdict.ratio, verdict.ratio_low, verdict.ratio_high))
+            (
+                "steady state" if verdict.over == "steady" else "over all steps",
+                with_interval(verdict.ratio, verdict.ratio_low, verdict.ratio_high),
+            )
         )
     if (whole := verdict.all_in) is not None:
         rows.append(("all steps", with_interval(whole.ratio, whole.ratio_low, whole.ratio_high)))

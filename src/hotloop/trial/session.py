@@ -22,7 +22,7 @@ from typing import IO
 from hotloop import __version__
 from hotloop.core.errors import Interrupted, UsageError
 from hotloop.core.files import storage_error, write_json
-from hotloop.core.judgement import Parity, ParityClass, Verdict
+from hotloop.core.judgement import Parity, ParityClass, Verdict, Window
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.progress import Progress, silent
 from hotloop.judge.compare import compare
@@ -59,6 +59,7 @@ def compare_arms(
     parity_class: ParityClass,
     parity: Parity | None = None,
     aa_given: Sequence[Pair] = (),
+    over: Window = "steady",
     pairs_now: int | None = None,
     cache: Path | None = None,
     has_time: Callable[[], bool] = lambda: True,
@@ -67,7 +68,7 @@ def compare_arms(
 ) -> SessionResult:
     """Measure and judge. Calling it again with the same arms and plan reuses what was finished.
 
-    parity: known from runs of its own; `None` judges the losses of these pairs. aa_given: pairs of the
+    over: which of the counted steps decide. parity: known from runs of its own; `None` judges the losses of these pairs. aa_given: pairs of the
     baseline with itself, measured before. pairs_now: stop after so many, to go on or not in another
     call. has_time: asked after a planned look that decided nothing; `False` ends it there.
     stop_now: asked after every pair, and must not depend on what they showed; `True` ends it there.
@@ -94,6 +95,7 @@ def compare_arms(
                 parity_class=parity_class,
                 parity=parity,
                 looks=session.looks,
+                over=over,
             )
 
         try:

@@ -1,0 +1,45 @@
+"""What techniques say to expect, from the evidence of the findings that ask for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from hotloop.optimizations.catalogue import CATALOGUE
+from hotloop.optimizations.optimization import leaving
+
+
+def test_amdahl() -> None:
+    expect = leaving("share", 0.0, 0.5)
+    assert expect({"share": 0.5}, True) == pytest.approx((1 / 0.75, 2.0))
+    assert expect({"share": None}, True) is None
+    assert expect({}, True) is None
+    assert expect({"share": 1.0}, True) is None
+
+
+def test_workers_hide_what_waits_and_share_the_cpus_with_what_computes() -> None:
+    expect = CATALOGUE["loader_workers"].expect
+    assert expect is not None
+    waits = {"data_wait_fraction": 0.8, "num_workers": 0, "fetch_cpu_fraction": 0.01}
+    assert expect(waits, 8) == pytest.approx((3.75, 5.0))
+    assert expect(waits, 2) == pytest.approx((1.875, 2.5))
+    computes = {"data_wait_fraction": 0.8, "num_workers": 0, "fetch_cpu_fraction": 0.99}
+    assert expect(computes, 2) == pytest.approx((1.5, 2.0))
+    assert expect({**computes, "num_workers": 2}, 4) is None
+    assert expect(computes, 0) is None
+
+
+@pytest.mark.parametrize("name", [name for name, each in CATALOGUE.items() if each.expect])
+def test_an_expectation_is_a_gain_within_what_the_finding_allows(name: str) -> None:
+    technique = CATALOGUE[name]
+    assert technique.expect is not None
+    evidence = {
+        key: 0.4
+        for key in (
+            *("optimizer_fraction", "product_fraction", "elementwise_fraction"),
+            *("collection_fraction", "data_wait_fraction"),
+        )
+    }
+    found = technique.expect({**evidence, "fetch_cpu_fraction": 0.9}, 2)
+    assert found is not None
+    low, high = found
+    assert 1 < low < high <= 1 / (1 - 0.4) + 1e-9

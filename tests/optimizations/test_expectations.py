@@ -32,7 +32,13 @@ def test_workers_hide_what_waits_and_share_the_cpus_with_what_computes() -> None
 def test_an_expectation_is_a_gain_within_what_the_finding_allows(name: str) -> None:
     technique = CATALOGUE[name]
     assert technique.expect is not None
-    evidence = dict.fromkeys((*("optimizer_fraction", "product_fraction", "elementwise_fraction"), *("collection_fraction", "data_wait_fraction")), 0.4)
+    evidence = dict.fromkeys(
+        (
+            *("optimizer_fraction", "product_fraction", "elementwise_fraction"),
+            *("collection_fraction", "data_wait_fraction"),
+        ),
+        0.4,
+    )
     found = technique.expect({**evidence, "fetch_cpu_fraction": 0.9}, 2)
     assert found is not None
     low, high = found

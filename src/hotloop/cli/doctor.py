@@ -130,7 +130,7 @@ def doctor(
     write_html(examined.directory / "report.html", page_of(found))
     ledger = None
     if not no_try and examined.run.ended in ("by_itself", "enough_steps"):
-        from hotloop.doctor.program import try_fixes
+        from hotloop.doctor.trying import try_fixes
         from hotloop.report.ledger import render_ledger
 
         with title_progress() as progress:
@@ -182,7 +182,7 @@ def _refuse_diff(diff: str, no_try: bool) -> None:
 
 
 def _write_patch(examined: Examined, ledger: Ledger, target: Path) -> Ledger:
-    from hotloop.doctor.program import patch_of
+    from hotloop.doctor.trying import patch_of
     from hotloop.report.patch import render_patch
 
     ledger = patch_of(examined, ledger, target=target)

@@ -1,0 +1,69 @@
+"""The treatment: fixes tried on a command that was examined, and what is kept written as a patch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hotloop.core.errors import Interrupted
+from hotloop.core.ledger import Ledger
+from hotloop.core.progress import Progress, silent
+from hotloop.doctor.fixes import fixes_for, machine_of, why_left_out
+from hotloop.doctor.program import Examined, shown
+from hotloop.doctor.verify import verify
+from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement
+
+
+def try_fixes(
+    examined: Examined,
+    *,
+    budget_s: float | None = None,
+    only: Sequence[str] = (),
+    in_place: bool = False,
+    progress: Progress = silent,
+    warn: Callable[[str], None] = lambda text: None,
+) -> Ledger:
+    """Try what answers the findings of a run that has ended well, and store the ledger beside it.
+
+    Raises what `fixes_for` and `verify` raise, `Interrupted` with the way to continue among it.
+    """
+    measurement = load_measurement(examined.directory / MEASUREMENT_FILE)
+    machine, census = machine_of(measurement), measurement.census
+    fixes = fixes_for(examined.diagnosis, machine, census, only=only)
+    for name in dict.fromkeys(only):
+        if not any(fix.name == name for fix in fixes):
+            warn(f"{name} is not tried: {why_left_out(name, machine, census)}")
+    try:
+        return verify(
+            examined.run.command,
+            fixes,
+            measurement,
+            directory=examined.directory,
+            workdir=Path(examined.run.workdir),
+            budget_s=budget_s,
+            steps=examined.run.steps,
+            in_place=in_place,
+            progress=progress,
+            warn=warn,
+        )
+    except (Interrupted, KeyboardInterrupt):
+        place = shown(examined.directory)
+        raise Interrupted(
+            "interrupted while fixes were tried; every process has ended",
+            where=str(place),
+            do=f"the same command with `--out {place}` continues: finished trials are kept",
+        ) from None
+
+
+def patch_of(examined: Examined, ledger: Ledger, *, target: Path) -> Ledger:
+    """Write what was kept to `target` as a diff, and return the ledger with what became of each."""
+    from hotloop.doctor.patch.write import write_patch  # loads libcst, which nothing else needs
+
+    measurement = load_measurement(examined.directory / MEASUREMENT_FILE)
+    return write_patch(
+        ledger,
+        run=examined.run,
+        census=measurement.census,
+        directory=examined.directory,
+        target=target,
+    )

@@ -53,10 +53,11 @@ class Fixed:
 def fix(script: Script, checkouts: Path, text: str, runs: Path, budget: str) -> Fixed:
     name = re.sub(r"\W+", "-", script.name)
     ledger, said = doctor(script, checkouts, text, runs / name, ["--budget", budget])
-    kept = [] if ledger is None else [f["name"] for f in ledger["fixes"] if f["status"] == "kept"]
+    kept = [] if ledger is None else [f for f in ledger["fixes"] if f["status"] == "kept"]
     again = None
     if kept:
-        only = [part for each in kept for part in ("--only", each)]
+        said = [f"{each['name']}={json.dumps(each['value'])}".replace('"', "") for each in kept]
+        only = [part for each in said for part in ("--only", each)]
         again, said = doctor(script, checkouts, text, runs / f"{name}-again", only)
     return Fixed(script, commit_of(checkouts / script.checkout), ledger, again, said)
 

@@ -41,7 +41,12 @@ class _Seconds(click.ParamType[float]):
     metavar="TIME",
     help="For trying fixes, e.g. 10m [default: as long as it takes].",
 )
-@click.option("--only", multiple=True, metavar="NAME", help="Try this fix; may be given again.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Try this fix, asked for by a finding or not; may be given again.",
+)
 @click.option(
     "--in-place",
     is_flag=True,
@@ -198,9 +203,9 @@ def _refuse(
     if no_try and given:
         raise UsageError(f"{given[0]} has no effect with --no-try", do="leave one of them out")
     if only:
-        from hotloop.doctor.fixes import refuse_unknown
+        from hotloop.doctor.fixes import asked_for
 
-        refuse_unknown(only)
+        asked_for(only)
     if json_file == "-":
         raise UsageError(
             "`--json -` would mix with what the command itself prints",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from hotloop.core.census import Census
@@ -40,10 +43,9 @@ def fixes_for(
     machine: Machine,
     census: Census | None = None,
     *,
-    only: Sequence[str] = (),
+    only: Mapping[str, tuple[Any, ...]] = MappingProxyType({}),
 ) -> tuple[Fix, ...]:
-    """Those that a finding names, the largest first; with `only`, exactly these. Raises as `refuse_unknown`."""
-    refuse_unknown(only)
+    """Those that a finding names, the largest first; with `only` (see `asked_for`), exactly these."""
     found = []
     for name in live_names():
         technique = CATALOGUE[name]
@@ -55,7 +57,12 @@ def fixes_for(
         if name not in only and (only or not asking):
             continue
         value = next(
-            (v for v in _values(technique, census) if _can_be(technique, v, machine)), None
+            (
+                v
+                for v in only.get(name) or _values(technique, census)
+                if _can_be(technique, v, machine)
+            ),
+            None,
         )
         if value is None:
             continue
@@ -73,22 +80,48 @@ def fixes_for(
     return tuple(sorted(found, key=lambda fix: -(fix.gain_at_most or 1.0)))
 
 
-def refuse_unknown(names: Sequence[str]) -> None:
-    """Raises `UsageError` for a name that is no technique, or one without a live form."""
-    for name in names:
+def asked_for(only: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """`NAME` or `NAME=VALUE` of each: name -> the value, none where the run is to tell.
+
+    Raises `UsageError` for a name that is no technique, one without a live form, or a value it cannot have.
+    """
+    found: dict[str, tuple[Any, ...]] = {}
+    for text in only:
+        name, _, said = text.partition("=")
         if name not in CATALOGUE:
             raise UsageError(f"no technique `{name}`", do=f"choose among {', '.join(live_names())}")
-        if CATALOGUE[name].live_form is None:
+        technique = CATALOGUE[name]
+        if technique.live_form is None:
             raise UsageError(
-                f"`{name}` cannot be tried on a running script: {CATALOGUE[name].no_live_form}",
+                f"`{name}` cannot be tried on a running script: {technique.no_live_form}",
                 do=f"choose among {', '.join(live_names())}",
             )
+        found[name] = (_value(technique, said),) if said else ()
+    return found
 
 
-def why_left_out(name: str, machine: Machine, census: Census | None) -> str:
-    """Why `fixes_for` had no value of a technique that was asked for by its name."""
+def _value(technique: Optimization, said: str) -> Any:
+    value = next((each for each in technique.settings if _shown(each) == said), None)
+    if value is None and technique.values_for is not None and re.fullmatch("[0-9]{1,6}", said):
+        value = int(said)  # what fits depends on the run
+    if value is None:
+        raise UsageError(
+            f"`{technique.name}` cannot be `{said}`",
+            do=f"choose among {', '.join(map(_shown, technique.settings))}",
+        )
+    return value
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value).strip('"')
+
+
+def why_left_out(
+    name: str, values: tuple[Any, ...], machine: Machine, census: Census | None
+) -> str:
+    """Why `fixes_for` had no value of a technique that was asked for."""
     technique = CATALOGUE[name]
-    whys = [technique.why_not(machine, v, {}) for v in _values(technique, census)]
+    whys = [technique.why_not(machine, v, {}) for v in values or _values(technique, census)]
     return next(filter(None, whys), "nothing was seen in this run that it could help")
 
 

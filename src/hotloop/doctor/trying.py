@@ -8,7 +8,7 @@ from pathlib import Path
 from hotloop.core.errors import Interrupted
 from hotloop.core.ledger import Ledger
 from hotloop.core.progress import Progress, silent
-from hotloop.doctor.fixes import fixes_for, machine_of, why_left_out
+from hotloop.doctor.fixes import asked_for, fixes_for, machine_of, why_left_out
 from hotloop.doctor.program import Examined, shown
 from hotloop.doctor.verify import verify
 from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement
@@ -25,14 +25,15 @@ def try_fixes(
 ) -> Ledger:
     """Try what answers the findings of a run that has ended well, and store the ledger beside it.
 
-    Raises what `fixes_for` and `verify` raise, `Interrupted` with the way to continue among it.
+    Raises what `asked_for` and `verify` raise, `Interrupted` with the way to continue among it.
     """
     measurement = load_measurement(examined.directory / MEASUREMENT_FILE)
     machine, census = machine_of(measurement), measurement.census
-    fixes = fixes_for(examined.diagnosis, machine, census, only=only)
-    for name in dict.fromkeys(only):
+    asked = asked_for(only)
+    fixes = fixes_for(examined.diagnosis, machine, census, only=asked)
+    for name, values in asked.items():
         if not any(fix.name == name for fix in fixes):
-            warn(f"{name} is not tried: {why_left_out(name, machine, census)}")
+            warn(f"{name} is not tried: {why_left_out(name, values, machine, census)}")
     try:
         return verify(
             examined.run.command,

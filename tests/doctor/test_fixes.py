@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+
+from hotloop.core.census import Census
+from hotloop.core.errors import UsageError
+from hotloop.core.judgement import Diagnosis, Finding, Interval, Steps
+from hotloop.doctor.fixes import asked_for, fixes_for, why_left_out
+from hotloop.hardware.machine import Machine
+
+CPU = Machine("cpu", ("bfloat16", "float32"), None, 2)
+FOUND = Diagnosis(
+    bound="optimizer",
+    steps=Steps(40, 3, 0.01),
+    breakdown={},
+    findings=(
+        Finding(
+            "HL401", "", 1.1, evidence={"optimizer_fraction": 0.1}, optimization="fused_optimizer"
+        ),
+        Finding("HL301", "", 1.5, evidence={"product_fraction": 0.3}, optimization="precision"),
+        Finding("HL801", "", 2.0),
+    ),
+)
+
+
+def test_findings_choose_and_the_largest_comes_first() -> None:
+    fixes = fixes_for(FOUND, CPU, Census())
+    assert [(fix.name, fix.value, fix.answers) for fix in fixes] == [
+        ("precision", "bf16", ("HL301",)),
+        ("fused_optimizer", True, ("HL401",)),
+    ]
+    expected = fixes[1].predicted
+    assert isinstance(expected, Interval)
+    assert 1 < expected.ratio_low < expected.ratio < expected.ratio_high < 1.1 + 0.02
+
+
+def test_what_is_asked_for_is_tried_and_nothing_else() -> None:
+    fixes = fixes_for(FOUND, CPU, Census(), only=asked_for(["compile"]))
+    assert [(fix.name, fix.answers, fix.predicted) for fix in fixes] == [("compile", (), None)]
+    assert asked_for(["loader_workers=0", "fused_optimizer=true", "precision=tf32", "compile"]) == {
+        "loader_workers": (0,),
+        "fused_optimizer": (True,),
+        "precision": ("tf32",),
+        "compile": (),
+    }
+
+
+def test_a_value_that_this_machine_cannot_have_is_left_out_with_the_reason() -> None:
+    only = asked_for(["precision=tf32"])
+    assert fixes_for(FOUND, CPU, Census(), only=only) == ()
+    assert "tf32" in why_left_out("precision", only["precision"], CPU, Census())
+    assert fixes_for(FOUND, CPU, Census(), only=asked_for(["loader_workers"])) == ()
+    assert why_left_out("loader_workers", (), CPU, Census()) == (
+        "nothing was seen in this run that it could help"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("fused", "no technique `fused`"),
+        ("clipping", "cannot be tried on a running script"),
+        ("precision=fp64", "`precision` cannot be `fp64`"),
+        ("loader_workers=-1", "`loader_workers` cannot be `-1`"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused(text: str, what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        asked_for([text])

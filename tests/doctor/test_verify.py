@@ -46,6 +46,8 @@ class Machine:
         self.wrong_from = 0
         self.slow_after, self.slow_start_s = 10**6, 0.0
         self.baseline_fails_in = ""
+        self.not_applied_in: dict[str, str] = {}
+        """Session -> the fix that says nothing there."""
         self.now = 0.0
         self.random = random.Random(1)
         self.places: list[str] = []
@@ -64,7 +66,8 @@ class Machine:
             raise CommandFailed(f"pair 1: `{arm.name}` ended with exit code 1", returncode=1)
         if fixes:
             (place / "run").mkdir(parents=True)
-            lines = [{"fix": fix, "applied": True, "what": "it"} for fix in fixes]
+            silent = self.not_applied_in.get(name) if place.name.startswith("pair-") else None
+            lines = [{"fix": fix, "applied": True, "what": "it"} for fix in fixes - {silent}]
             text = "".join(json.dumps(line) + "\n" for line in lines)
             (place / "run" / "fixes.jsonl").write_text(text)
         seconds = STEP_S / self.gain(fixes, name) * self.random.gauss(1.0, 0.002)
@@ -209,6 +212,29 @@ def test_gain_that_fresh_pairs_do_not_show_is_not_claimed(trying: Trying) -> Non
     assert ledger.kept == ()
     assert entry.status == "rejected"
     assert entry.why == "faster, and learns the same, but fresh pairs do not confirm it: no gain"
+
+
+def test_stack_in_which_one_was_not_applied_when_it_was_timed_is_not_kept(trying: Trying) -> None:
+    machine = Machine(product(a=1.5, b=1.2))
+    machine.not_applied_in = {"together": "b"}
+    ledger = trying(machine, ["a", "b"])
+    assert ledger.kept == ()
+    assert "together b was not applied: it never said" in by_name(ledger)["a"].why
+
+
+def test_fix_that_was_not_applied_on_top_of_another_is_left_out(trying: Trying) -> None:
+    machine = Machine(product(a=1.5, b=1.2))
+    machine.not_applied_in = {"with-a-b": "b"}
+    ledger = trying(machine, ["a", "b"])
+    assert ledger.kept == ("a",)
+    assert "on top of a b was not applied" in by_name(ledger)["b"].why
+
+
+def test_many_fixes_with_long_names_have_places_of_their_own(trying: Trying) -> None:
+    names = [f"a_technique_with_a_long_name_{number}" for number in range(5)]
+    machine = Machine(product(**dict.fromkeys(names, 1.2)))
+    ledger = trying(machine, names)
+    assert sorted(ledger.kept) == names
 
 
 def test_fast_fix_that_learns_something_else_is_not_timed(trying: Trying) -> None:

@@ -263,6 +263,27 @@ def test_aa_pairs_from_another_machine_are_left_out_of_the_floor_and_named() -> 
     assert "A/A pair 1 says nothing" in said(verdict)
 
 
+def test_aa_pairs_that_count_other_steps_are_left_out_of_the_floor_and_named() -> None:
+    shorter = (run("plain", 0.1, steps=20), run("plain", 0.2, steps=20))
+    some = pairs(1.3, 6)
+    verdict = judge(some, baseline_aa=[shorter])
+    assert verdict.noise_floor == judge(some).noise_floor
+    assert "A/A pair 1 counts other steps" in said(verdict)
+
+
+@pytest.mark.parametrize(("over", "outcome"), [("steady", "unchanged"), ("all", "improved")])
+def test_gains_in_rare_steps_are_seen_by_all_steps_together(over: str, outcome: str) -> None:
+    some = []
+    for baseline, candidate in pairs(1.0, 6):
+        records = list(baseline.records)
+        records[-1] = replace(records[-1], wall_s=2.0)
+        some.append((replace(baseline, records=tuple(records)), candidate))
+    verdict = judge(some, over=over)
+    assert (verdict.outcome, verdict.over) == (outcome, over)
+    if over == "all":
+        assert verdict.ratio == verdict.all_in.ratio == pytest.approx((29 * 0.1 + 2) / 3, rel=0.01)
+
+
 def test_the_noise_floor_is_the_rms_of_aa_log_ratios_over_root_pairs() -> None:
     some = pairs(1.3, 4)
     medians = [b.records[5].wall_s for b, _ in some]

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from hotloop.core.errors import CommandFailed, UsageError
+from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Parity, ParityClass
 from hotloop.core.measurement import Measurement
 from hotloop.doctor.applied import why_not_applied
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_costs import LOSS_RUNS
 from hotloop.doctor.workbench import Workbench
+from hotloop.doctor.writes import WritesOutside, outside_path, refused_outside
 from hotloop.judge.parity import judge_parity
 from hotloop.judge.repeatable import why_not_repeatable
 from hotloop.optimizations.catalogue import parity_of_live
-from hotloop.probe.outside import OUTSIDE_FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +27,6 @@ class Learned:
     """Why one of them was not seen to take effect."""
     slower_start_s: float = 0.0
     """Seconds that the process took longer than one as it is: compiling, starting workers."""
-
-
-class WritesOutside(Exception):
-    """It tried to write where other trials, or the user, would see it."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
 
 
 class Learning:
@@ -64,10 +54,10 @@ class Learning:
         try:
             measurement, place = bench.losses_of(arm, steps)
         except CommandFailed:
-            if (path := _outside(bench.losses_place(arm, steps))) is not None:
+            if (path := outside_path(bench.losses_place(arm, steps))) is not None:
                 raise WritesOutside(path) from None
             raise
-        if (path := _outside(place)) is not None:
+        if (path := outside_path(place)) is not None:
             raise WritesOutside(path)
         for fix in fixes:
             why = why_not_applied(fix, [place / "run"], [measurement])
@@ -97,8 +87,10 @@ class Learning:
         try:
             measurement, place = bench.losses_of(bench.baseline, steps, number)
         except CommandFailed as error:
-            if (path := _outside(bench.losses_place(bench.baseline, steps, number))) is not None:
-                raise _refused(path) from None
+            if (
+                path := outside_path(bench.losses_place(bench.baseline, steps, number))
+            ) is not None:
+                raise refused_outside(path) from None
             raise CommandFailed(
                 f"the command has run, but does not run in a trial: {error.what}",
                 where=error.where,
@@ -106,8 +98,8 @@ class Learning:
                 f"that directory, try --in-place. {error.do or ''}".rstrip(),
                 returncode=error.returncode,
             ) from error
-        if (path := _outside(place)) is not None:
-            raise _refused(path)
+        if (path := outside_path(place)) is not None:
+            raise refused_outside(path)
         return measurement
 
 
@@ -126,24 +118,3 @@ def _long_enough(parity: Parity, shows_after: int) -> Parity:
 
 def _seconds(measurement: Measurement) -> float:
     return measurement.process_s or 0.0
-
-
-def _refused(path: str) -> UsageError:
-    return UsageError(
-        "the command writes outside its working directory, where every trial would write again",
-        where=path,
-        do="give it a path inside that directory, or allow it with --in-place; nothing was written there",
-    )
-
-
-def _outside(place: Path) -> str | None:
-    """The first path outside that a run in `place` wanted to write."""
-    path = place / "run" / OUTSIDE_FILE
-    if not path.exists():
-        return None
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            return str(json.loads(line)["path"])
-        except (ValueError, KeyError):  # a process that was killed while it wrote
-            continue
-    return None

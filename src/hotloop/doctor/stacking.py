@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import TriedFix
-from hotloop.doctor.deciding import not_faster
+from hotloop.doctor.applied import why_not_applied
+from hotloop.doctor.deciding import longer, not_faster
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.learning import Learning, WritesOutside
+from hotloop.doctor.learning import Learned, Learning
 from hotloop.doctor.trial_costs import FINAL_LOOKS, LOOKS
 from hotloop.doctor.workbench import Workbench
+from hotloop.doctor.writes import WritesOutside
 from hotloop.optimizations.catalogue import parity_of_live
+from hotloop.trial.session import SessionResult
 
 Tried = dict[str, TriedFix]
+LONGEST_NAME = 64
 
 
 def stack(
@@ -96,6 +101,9 @@ def _added(
     except (CommandFailed, WritesOutside) as error:
         return rejected(f"together with {onto} it failed: {_first_line(error)}")
     verdict = result.verdict
+    flaw = _flaw(result, (*stacked, fix), arm_name, learned)
+    if flaw is not None:
+        return rejected(f"on top of {onto} {flaw}", verdict)
     if verdict.outcome != "improved":
         return rejected(f"not on top of {onto}: {not_faster(verdict)}", verdict)
     why = f"{entry.why}; faster on top of {onto} too"
@@ -132,11 +140,27 @@ def _confirmed(
     except (CommandFailed, WritesOutside) as error:
         return None, f"the confirming runs failed: {_first_line(error)}"
     verdict = result.verdict
+    flaw = _flaw(result, stacked, "together", learned)
+    if flaw is not None:
+        return verdict, f"together {flaw}"
     if verdict.outcome != "improved":
         return verdict, f"fresh pairs do not confirm it: {not_faster(verdict)}"
     if verdict.parity.result not in ("same", "within_noise"):
         return verdict, f"together they do not learn the same: {verdict.parity.reason}"
     return verdict, None
+
+
+def _flaw(
+    result: SessionResult, fixes: Sequence[Fix], arm_name: str, learned: Learned
+) -> str | None:
+    """What speaks against a stack in its timed runs: one that was not applied, losses that part later."""
+    runs = sorted(result.directory.glob(f"pair-*-{arm_name}/run"))
+    for fix in fixes:
+        why = why_not_applied(fix, runs, [candidate for _, candidate in result.pairs])
+        if why is not None:
+            return f"{fix.name} was not applied: {why}"
+    parity = longer(learned.parity, result)
+    return f"it learns something else: {parity.reason}" if parity.result == "different" else None
 
 
 def _first_line(error: Exception) -> str:
@@ -145,4 +169,8 @@ def _first_line(error: Exception) -> str:
 
 def _short(name: str) -> str:
     """Fit for an arm and a directory."""
-    return name.replace("+", "-")[:64]
+    name = name.replace("+", "-")
+    if len(name) <= LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: LONGEST_NAME - 9]}-{digest}"

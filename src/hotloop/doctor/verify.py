@@ -26,10 +26,11 @@ from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
 from hotloop.doctor.deciding import judged, longer, showed, tried_fix, useless
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.learning import Learned, Learning, WritesOutside
+from hotloop.doctor.learning import Learned, Learning
 from hotloop.doctor.stacking import stack
 from hotloop.doctor.trial_costs import LOOKS, LOSS_RUNS, fitted, loss_steps, plan_for
 from hotloop.doctor.workbench import AS_IT_IS, TRIALS, Workbench, is_about_baseline
+from hotloop.doctor.writes import WritesOutside
 from hotloop.optimizations.catalogue import parity_of_live
 from hotloop.trial.arm import Arm
 from hotloop.trial.session import SessionResult, alone_in
@@ -65,7 +66,7 @@ def verify(
     if budget_s is not None:
         plan, losses = fitted(plan, costs, losses, budget_s)
     bench = Workbench(
-        Arm(AS_IT_IS, tuple(command), "step_clock", workdir=workdir),
+        Arm(AS_IT_IS, tuple(command), "step_clock", workdir=workdir, fenced=True),
         replace(plan, in_place=in_place),
         costs,
         directory,
@@ -127,10 +128,7 @@ class _Trying:
             return tried_fix(fix, "not_tried", "the budget was spent")
         try:
             learned = self.learning.of(fix.name, [fix])
-        except WritesOutside as error:
-            why = f"it writes outside the working directory: {error.path}"
-            return tried_fix(fix, "failed", why)
-        except CommandFailed as error:
+        except (CommandFailed, WritesOutside) as error:
             return _failed(bench, fix, error)
         if learned.not_applied is not None:
             return tried_fix(fix, "not_applied", learned.parity.reason)
@@ -153,7 +151,7 @@ class _Trying:
                 continue
             try:
                 result = self._compared(fix, learned[fix.name], SCREENING_PAIRS)
-            except CommandFailed as error:
+            except (CommandFailed, WritesOutside) as error:
                 tried[fix.name] = _failed(bench, fix, error)
                 continue
             seen[fix.name] = result.verdict
@@ -178,7 +176,7 @@ class _Trying:
             return tried_fix(fix, "not_tried", "the budget was spent before it was timed")
         try:
             result = self._compared(fix, learned)
-        except CommandFailed as error:
+        except (CommandFailed, WritesOutside) as error:
             return _failed(self.bench, fix, error)
         parity = longer(learned.parity, result)
         result = replace(result, verdict=replace(result.verdict, parity=parity))
@@ -200,8 +198,11 @@ class _Trying:
         )
 
 
-def _failed(bench: Workbench, fix: Fix, error: CommandFailed) -> TriedFix:
+def _failed(bench: Workbench, fix: Fix, error: CommandFailed | WritesOutside) -> TriedFix:
     """Isolated: the rest goes on."""
+    if isinstance(error, WritesOutside):
+        why = f"it writes outside the working directory: {error.path}"
+        return tried_fix(fix, "failed", why)
     if is_about_baseline(error):
         why = f"not known: the command as it is failed beside it: {error.what}"
     else:

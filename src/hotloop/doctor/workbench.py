@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 from zlib import crc32
@@ -17,6 +18,7 @@ from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.progress import Progress, silent
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_costs import AA_RUNS, AFTER_EPOCH, FINAL_LOOKS, LEAST_STEPS, Costs
+from hotloop.doctor.writes import refuse_writes
 from hotloop.trial.arm import Arm
 from hotloop.trial.isolation import Listing, list_workdir
 from hotloop.trial.plan import TrialPlan
@@ -152,7 +154,7 @@ class Workbench:
         slower_start_s: float = 0.0,
         reserved: bool = True,
     ) -> SessionResult:
-        """Interleaved pairs of `candidate` with `baseline`; raises what `compare_arms` raises.
+        """Interleaved pairs of `candidate` with `baseline`; raises what `compare_arms` raises, and `refuse_writes`.
 
         fixes: those of the candidate, which `plan_for` has a plan for.
         """
@@ -179,10 +181,12 @@ class Workbench:
             pair_s = max(self.costs.pair_s(shown), (self.spent_s - begun) / next(made))
             return reserved and self.left_s < FINAL_LOOKS[0] * pair_s
 
-        result = compare_arms(
+        directory = self.place_of(place)
+        compared = partial(
+            compare_arms,
             baseline,
             candidate,
-            directory=self.place_of(place),
+            directory=directory,
             plan=plan,
             parity_class=parity_class,
             parity=parity,
@@ -192,8 +196,15 @@ class Workbench:
             cache=self.directory / TRIALS / "cache",
             has_time=has_time,
             stop_now=stop_now,
+            workdir=self.listing,
             progress=self.progress,
         )
+        try:
+            result = compared()
+        except CommandFailed:
+            refuse_writes(directory, baseline.name)  # then that is why it failed
+            raise
+        refuse_writes(directory, baseline.name)
         if baseline.name == AS_IT_IS:  # what it takes now, beside whatever else the machine does
             self.costs = self.costs.corrected(result.pairs[-1][0])
         return result

@@ -208,6 +208,10 @@ def _aa_log_ratios(
     for number, (first, second) in enumerate(baseline_aa, 1):
         a, b = run_times(first), run_times(second)
         foreign = environment_clashes([pairs[0][0], first, second])
+        plans = {(m.plan.warmup_steps, m.plan.steps) for m in (pairs[0][0], first, second)}
+        if len(plans) > 1:
+            notes.append(f"A/A pair {number} counts other steps, so it says nothing here.")
+            continue
         if foreign or a is None or b is None or {a.unit, b.unit} != {times[0][0].unit}:
             notes.append(f"A/A pair {number} says nothing about this comparison: another setting.")
             continue

@@ -41,8 +41,9 @@ class Arm:
     """Techniques that are put into the running process, by name, with their values; needs a
     `step_clock`."""
     comparable: bool = False
-    """Seeded, and fenced in where it runs in a copy: for its losses, not for its speed. Needs a
-    `step_clock`."""
+    """Seeded: for its losses, not for its speed. Needs a `step_clock`."""
+    fenced: bool = False
+    """Kept from writing outside of the copy that it runs in; nothing where it runs in place."""
     inputs: tuple[Path, ...] = ()
     """Files that the command reads and that decide what it does: other contents make another arm."""
 
@@ -72,6 +73,7 @@ class Arm:
             "samples_per_step": self.samples_per_step,
             **({"fixes": dict(sorted(self.fixes.items()))} if self.fixes else {}),
             **({"comparable": True} if self.comparable else {}),
+            **({"fenced": True} if self.fenced else {}),
             "inputs": {str(path): _digest(path) for path in self.inputs},
         }
 

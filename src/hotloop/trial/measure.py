@@ -84,9 +84,11 @@ def measure(
     with temporary_directory(directory) as temporary:
         env = _variables(arm, plan, directory, temporary, cache, seed)
         if arm.comparable:
-            env = _comparable(
-                env, directory, None if _is_users(work, directory) else temporary, cache
-            )
+            seeded = {"PYTHONHASHSEED": str(seeding.SEED), **env}
+            env = {**seeded, seeding.VARIABLE: str(run)}
+        if arm.fenced and not _is_users(work, directory):
+            within = (run, directory, temporary, cache.resolve())
+            env[outside.VARIABLE] = os.pathsep.join(map(str, within))
         finished = run_process(
             command,
             workdir=work,
@@ -140,17 +142,6 @@ def _variables(
         env["PYTHONPATH"] = os.pathsep.join(
             [*own, *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])]
         )
-    return env
-
-
-def _comparable(
-    env: dict[str, str], directory: Path, temporary: Path | None, cache: Path
-) -> dict[str, str]:
-    """Seeded; and fenced in, unless it is meant to run in the user's own directory (`temporary` None)."""
-    env = {"PYTHONHASHSEED": str(seeding.SEED), **env, seeding.VARIABLE: str(directory / "run")}
-    if temporary is not None:
-        within = (directory / "run", directory, temporary, cache.resolve())
-        env[outside.VARIABLE] = os.pathsep.join(map(str, within))
     return env
 
 

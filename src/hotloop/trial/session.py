@@ -62,6 +62,7 @@ def compare_arms(
     over: Window = "steady",
     pairs_now: int | None = None,
     cache: Path | None = None,
+    workdir: Listing | None = None,
     has_time: Callable[[], bool] = lambda: True,
     stop_now: Callable[[], bool] = lambda: False,
     progress: Progress = silent,
@@ -72,13 +73,16 @@ def compare_arms(
     baseline with itself, measured before. pairs_now: stop after so many, to go on or not in another
     call. has_time: asked after a planned look that decided nothing; `False` ends it there.
     stop_now: asked after every pair, and must not depend on what they showed; `True` ends it there.
-    cache: of compiled code; `None` gives the session one of its own.
+    cache: of compiled code; `None` gives the session one of its own. workdir: as it was listed before,
+    for all sessions of one program; `None` lists it now.
     Raises `UsageError` (arms or plan that cannot be run, a directory of another session),
     `CommandFailed` (an arm failed; what was finished is kept), `Interrupted` after Ctrl-C, when every
     process has ended, and `EnvironmentFailed` when the disk refuses.
     """
     _refuse_bad_arms(baseline, candidate, plan)
-    listings = {arm.name: _listing(arm, plan, directory) for arm in (baseline, candidate)}
+    listings = {
+        arm.name: workdir or _listing(arm, plan, directory) for arm in (baseline, candidate)
+    }
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -89,8 +89,16 @@ def compare_arms(
         raise storage_error(error, directory, "make the directory") from error
     with alone_in(directory):
         _store_plan(directory, baseline, candidate, plan, listings)
-        session = _Session(directory, plan, listings, progress, cache or directory / "cache")
-        session.pairs_now, session.has_time, session.stop_now = pairs_now, has_time, stop_now
+        session = _Session(
+            directory,
+            plan,
+            listings,
+            progress,
+            cache or directory / "cache",
+            pairs_now=pairs_now,
+            has_time=has_time,
+            stop_now=stop_now,
+        )
 
         def judge(pairs: Sequence[Pair], aa_pairs: Sequence[Pair]) -> Verdict:
             return compare(
@@ -121,11 +129,15 @@ class _Session:
         listings: dict[str, Listing | None],
         progress: Progress,
         cache: Path,
+        *,
+        pairs_now: int | None,
+        has_time: Callable[[], bool],
+        stop_now: Callable[[], bool],
     ) -> None:
         self.cache = cache
-        self.pairs_now: int | None = None
-        self.has_time: Callable[[], bool] = lambda: True
-        self.stop_now: Callable[[], bool] = lambda: False
+        self.pairs_now = pairs_now
+        self.has_time = has_time
+        self.stop_now = stop_now
         self.directory = directory
         self.plan = plan
         self.listings = listings

@@ -274,7 +274,7 @@ def test_aa_pairs_that_count_other_steps_are_left_out_of_the_floor_and_named() -
 @pytest.mark.parametrize(("over", "outcome"), [("steady", "unchanged"), ("all", "improved")])
 def test_gains_in_rare_steps_are_seen_by_all_steps_together(over: str, outcome: str) -> None:
     some = []
-    for baseline, candidate in pairs(1.0, 6):
+    for baseline, candidate in pairs(1.0, 6, scatter=0.1):
         records = list(baseline.records)
         records[-1] = replace(records[-1], wall_s=2.0)
         some.append((replace(baseline, records=tuple(records)), candidate))

@@ -135,6 +135,7 @@ def test_fix_that_writes_outside_is_kept_from_it(rejected: dict[str, TriedFix]) 
     assert entry.why.endswith("precious.txt")
 
 
+@pytest.mark.slow
 def test_fix_that_hangs_is_ended(
     planted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

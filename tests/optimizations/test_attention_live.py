@@ -11,6 +11,8 @@ from hotloop.optimizations.attention import ATTENTION
 
 pytest.importorskip("transformers")
 
+pytestmark = pytest.mark.slow
+
 TRAIN = """
 import json, torch, transformers
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig

@@ -9,6 +9,8 @@ import pytest
 from hotloop.core.census import Census
 from hotloop.optimizations.channels_last import CHANNELS_LAST
 
+pytestmark = pytest.mark.slow
+
 TRAIN = """
 import json, torch
 from torch import nn

@@ -10,6 +10,8 @@ from hotloop.optimizations.checkpointing import CHECKPOINTING
 
 pytest.importorskip("transformers")
 
+pytestmark = pytest.mark.slow
+
 TRAIN = """
 import json, torch, transformers
 from transformers import GPT2Config, GPT2LMHeadModel

@@ -254,6 +254,7 @@ class Trainer:
 """
 
 
+@pytest.mark.slow
 def test_what_a_library_calls_is_said_in_words(tried: Try, tmp_path: Path) -> None:
     place = Path("venv/lib/site-packages/transformers")
     files = {

@@ -24,6 +24,7 @@ from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
 from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
+from hotloop.doctor.continuing import refuse_other_options
 from hotloop.doctor.deciding import judged, longer, showed, tried_fix, useless
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learned, Learning, WritesOutside
@@ -77,6 +78,7 @@ def verify(
     )
     directory.mkdir(parents=True, exist_ok=True)
     with alone_in(directory):
+        refuse_other_options(directory, bench.plan, budget_s=budget_s, fixes=fixes)
         ledger = _Trying(bench).all(fixes)
         write_json(directory / LEDGER_FILE, ledger)
     return ledger

@@ -455,3 +455,37 @@ def test_bad_input_is_one_clear_error_and_nothing_is_run(
     assert err.startswith("error: ")
     assert says in err
     assert not list(tmp_path.iterdir())
+
+
+def test_what_was_found_is_in_the_json_though_trying_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(RECORDS)
+    asked = ["doctor", "--out", "run", "--json", "found.json", "--only", "fused_optimizer"]
+    command = ["--", sys.executable, "train.py"]
+    assert run([*asked, "--budget", "1s", *command]) == 2
+    assert "too small to try one fix" in capsys.readouterr().err
+    found = json.loads(Path("found.json").read_text())
+    assert found["bound"] == "input"
+    assert found["ledger"] is None
+    # With what it lacked it goes on from there; outside of the doctor this command fails.
+    Path("found.json").unlink()
+    assert run([*asked, "--budget", "1h", *command]) == 5
+    said = capsys.readouterr().err
+    assert "continuing in run" in said
+    assert "does not run in a trial" in said
+    assert json.loads(Path("found.json").read_text()) == found
+
+
+def test_a_pipe_takes_the_json_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(RECORDS)
+    theirs, ours = os.pipe()
+    options = ["--json", f"/dev/fd/{ours}", "--budget", "1s", "--only", "fused_optimizer"]
+    assert run(["doctor", *options, "--", sys.executable, "train.py"]) == 2
+    os.close(ours)
+    with os.fdopen(theirs) as file:
+        assert json.loads(file.read())["bound"] == "input"

@@ -69,3 +69,41 @@ def test_a_damaged_ledger_is_named(
     err = capsys.readouterr().err
     assert "ledger.json" in err
     assert "Traceback" not in err
+
+
+def test_a_ledger_that_is_named_twice_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store(tmp_path / "runs" / "doctor-one", 1.08)
+    (tmp_path / "linked").symlink_to("runs")
+    places = ["runs", "./runs", "runs/doctor-one", "linked", str(tmp_path / "runs")]
+    assert run(["doctor", "--scorecard", *places]) == 0
+    said = capsys.readouterr().out
+    assert "of 1 kept fixes" in said
+    assert "1 trials in 1 runs" in said
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--no-try"],
+        ["--budget", "5m"],
+        ["--only", "compile"],
+        ["--in-place"],
+        ["--out", "there"],
+        ["--steps", "20"],
+        ["--diff", "fixes.diff"],
+        ["--level", "1.05"],
+    ],
+)
+def test_options_of_a_run_are_refused_beside_it(
+    option: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store(tmp_path / "runs" / "doctor-one", 1.08)
+    assert run(["doctor", "--scorecard", *option]) == 2
+    assert f"{option[0]} has no effect with --scorecard" in capsys.readouterr().err

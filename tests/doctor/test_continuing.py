@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,10 @@ import pytest
 from hotloop.core.command_run import CommandRun
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_json
-from hotloop.doctor.continuing import unfinished_run
+from hotloop.doctor.continuing import refuse_other_options, unfinished_run
+from hotloop.doctor.fixes import Fix
+from hotloop.optimizations.catalogue import CATALOGUE
+from hotloop.trial.plan import TrialPlan
 
 SCRIPT = """
 import torch
@@ -83,6 +87,37 @@ def run(directory: Path, **changes: object) -> Path:
     stored = CommandRun(("python", "a.py"), str(Path.cwd()), 0.0, _version(), ended="by_itself")
     write_json(directory / "doctor.json", {**_plain(stored), **changes})
     return directory
+
+
+def test_run_that_was_refused_before_its_first_trial_is_continued(tmp_path: Path) -> None:
+    directory = run(tmp_path / "refused")
+    (directory / "trials").rmdir()
+    assert unfinished_run(directory, ("python", "a.py"), steps=None) is None
+    (directory / "measurement.json").write_text("{}")
+    assert unfinished_run(directory, ("python", "a.py"), steps=None) is not None
+
+
+def test_value_that_does_not_go_with_what_was_begun_is_named(tmp_path: Path) -> None:
+    fix = Fix(CATALOGUE["threads"], 4, (), None)
+    plan = TrialPlan(3, 20, 60.0)
+    place = tmp_path / "trials" / "threads"
+    place.mkdir(parents=True)
+    refuse_other_options(tmp_path, plan, budget_s=None, fixes=[fix])
+    (place / "plan.json").write_text(json.dumps({"candidate": {"fixes": {"threads": 2}}}))
+    with pytest.raises(UsageError, match="another --only: `threads` was begun with 2, not 4"):
+        refuse_other_options(tmp_path, plan, budget_s=None, fixes=[fix])
+    refuse_other_options(tmp_path, plan, budget_s=None, fixes=[replace(fix, value=2)])
+
+
+def test_options_may_differ_until_a_comparison_was_begun(tmp_path: Path) -> None:
+    plan = TrialPlan(3, 20, 60.0)
+    refuse_other_options(tmp_path, plan, budget_s=None, fixes=())
+    other = replace(plan, in_place=True)
+    refuse_other_options(tmp_path, other, budget_s=None, fixes=())
+    (tmp_path / "trials" / "threads").mkdir()
+    (tmp_path / "trials" / "threads" / "plan.json").write_text("{}")
+    with pytest.raises(UsageError, match="another --in-place: its trials were begun with it"):
+        refuse_other_options(tmp_path, plan, budget_s=None, fixes=())
 
 
 def _version() -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from hotloop.core.census import Census
-from hotloop.core.errors import CommandFailed
+from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.judgement import ParityClass
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.measurement import Environment, Measurement, Plan
@@ -111,7 +111,7 @@ def trying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trying:
         monkeypatch.setattr(workbench, "trial", machine)
         monkeypatch.setattr(workbench, "time", SimpleNamespace(monotonic=machine.monotonic))
         work = tmp_path / "work"
-        work.mkdir()
+        work.mkdir(exist_ok=True)
         fixes = []
         for name in names:
             technique = Optimization(
@@ -318,3 +318,81 @@ def test_budget_is_kept_and_what_it_left_out_is_said(trying: Trying, pairs: int)
     left_out = [fix for fix in ledger.fixes if fix.status == "not_tried"]
     assert left_out or pairs > 40
     assert all("the budget was spent" in fix.why for fix in left_out)
+
+
+def counted(machine: Machine, session: str) -> set[tuple[int, int]]:
+    """(warm-up, counted steps) of the processes that were timed in a session."""
+    return {
+        (run.plan.warmup_steps, run.plan.steps)
+        for place, run in machine.finished.items()
+        if place.parent.name == session and place.name.startswith("pair-")
+    }
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_steps_of_a_late_fix_and_of_what_holds_one_are_their_own(
+    trying: Trying, confirmed: bool
+) -> None:
+    def gain(fixes: frozenset[str], session: str) -> float:
+        if session == "together" and not confirmed:
+            return 1.0
+        return product(a=1.2, b=1.5, c=1.0)(fixes, session)
+
+    machine = Machine(gain)
+    ledger = trying(machine, ["a", "b", "c"], late={"a": 30})
+    entries = by_name(ledger)
+    assert ledger.kept == (("b", "a") if confirmed else ())
+    assert (ledger.warmup_steps, ledger.steps) == (5, 55)
+    for name in "abc":
+        entry = entries[name]
+        assert {(entry.warmup_steps, entry.steps)} == counted(machine, name)
+    assert (entries["a"].warmup_steps, entries["a"].steps) == (30, 30)
+    assert {(ledger.together_warmup_steps, ledger.together_steps)} == counted(machine, "together")
+
+
+def test_late_fix_that_adds_nothing_is_not_part_of_what_is_confirmed(trying: Trying) -> None:
+    def gain(fixes: frozenset[str], session: str) -> float:
+        return 1.5 if "b" in fixes else 1.2 if "a" in fixes else 1.0
+
+    machine = Machine(gain)
+    ledger = trying(machine, ["a", "b"], late={"a": 30})
+    assert ledger.kept == ("b",)
+    assert {(ledger.together_warmup_steps, ledger.together_steps)} == counted(machine, "together")
+    assert ledger.together_steps == 55
+
+
+def test_fix_that_was_not_timed_has_no_steps(trying: Trying) -> None:
+    machine = Machine(product(a=3.0))
+    machine.other_losses = frozenset({"a"})
+    ledger = trying(machine, ["a"])
+    (entry,) = ledger.fixes
+    assert (entry.warmup_steps, entry.steps) == (None, None)
+    assert (ledger.together_warmup_steps, ledger.together_steps) == (None, None)
+
+
+def test_ledger_says_whether_trials_of_an_earlier_call_were_used(
+    trying: Trying, tmp_path: Path
+) -> None:
+    assert not trying(Machine(product(a=1.0)), ["a"]).continued
+    place = tmp_path / "run" / "trials" / "as-it-is" / "noise-of-an-earlier-call"
+    place.mkdir(parents=True)
+    (place / "measurement.json").write_text("{}")
+    assert trying(Machine(product(b=1.0)), ["b"]).continued
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"budget_s": 110.0}, "another --budget: its trials were begun without --budget"),
+        ({"in_place": True}, "another --in-place: its trials were begun without it"),
+    ],
+)
+def test_option_that_does_not_go_with_what_was_begun_is_named(
+    trying: Trying, other: dict[str, Any], said: str
+) -> None:
+    machine = Machine(product(a=1.5))
+    trying(machine, ["a"])
+    with pytest.raises(UsageError, match=said) as refused:
+        trying(machine, ["a"], **other)
+    assert "remove" not in str(refused.value)
+    trying(machine, ["a"], budget_s=100_000.0)  # the same trials are made of it

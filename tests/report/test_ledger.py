@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from hotloop.core.judgement import Interval, Parity, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.report.html import Page, render_html
@@ -44,3 +48,40 @@ def test_page_shows_it_and_escapes_what_scripts_said() -> None:
     assert "nothing &lt;here&gt; to apply it to" in section
     assert "<svg" in section
     assert ledger_section(None) == ""
+
+
+LATE = replace(KEPT, name="item_cache", warmup_steps=210, steps=40)
+SOON = replace(KEPT, warmup_steps=3, steps=20)
+
+
+@pytest.mark.parametrize(
+    ("tried", "said"),
+    [
+        (ledger(SOON), "each over 20 steps after 3 of warm-up, in interleaved pairs"),
+        (ledger(LATE), "each over 40 steps after 210 of warm-up, in interleaved pairs"),
+        (
+            replace(
+                ledger(SOON, LATE, kept=("fused_optimizer", "item_cache")),
+                together_warmup_steps=210,
+                together_steps=40,
+            ),
+            "fused_optimizer over 20 steps after 3 of warm-up, "
+            "item_cache and all together over 40 steps after 210 of warm-up, in interleaved pairs",
+        ),
+        (ledger(MISSED), "none was timed; 75 s in all"),
+    ],
+)
+def test_steps_are_those_of_each_fix(tried: Ledger, said: str) -> None:
+    assert said in render_ledger(tried)
+    assert said in ledger_section(tried)
+
+
+def test_time_of_a_continued_run_is_not_said_to_be_all() -> None:
+    said = render_ledger(replace(ledger(SOON), continued=True))
+    assert "75 s in the last call, which went on from an earlier one" in said
+    assert "in all" not in said
+
+
+def test_what_was_asked_for_and_cannot_be_tried_is_not_blamed_on_the_findings() -> None:
+    said = render_ledger(replace(ledger(), asked=("compile", "threads")))
+    assert said == "Nothing that was asked for could be tried here: compile, threads."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import HotloopError, UsageError
 
 if TYPE_CHECKING:
     from hotloop.cli.run_directory import Found
@@ -55,7 +55,7 @@ class _Seconds(click.ParamType[float]):
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Run directory, new or empty, or one whose trying of fixes was interrupted: it continues "
+    help="Run directory, new or empty, or one whose fixes were not tried to the end: it continues "
     "[default: a new runs/doctor-NAME].",
 )
 @click.option(
@@ -106,6 +106,12 @@ def doctor(
     if scorecard:
         from hotloop.cli.scorecard import show_scorecard
 
+        _refuse_beside_scorecard(
+            {
+                **{"--no-try": no_try, "--budget": budget, "--only": only, "--in-place": in_place},
+                **{"--out": out, "--steps": steps, "--diff": diff, "--level": level},
+            }
+        )
         show_scorecard(command, json_file)
         return
     _refuse(no_try, budget, only, in_place, json_file)
@@ -133,31 +139,50 @@ def doctor(
     if examined.refused is not None:
         raise examined.refused
     write_html(examined.directory / "report.html", page_of(found))
-    ledger = None
     if not no_try and examined.run.ended in ("by_itself", "enough_steps"):
-        from hotloop.doctor.trying import try_fixes
-        from hotloop.report.ledger import render_ledger
-
-        with title_progress() as progress:
-            ledger = try_fixes(
-                examined,
-                budget_s=budget,
-                only=only,
-                in_place=in_place,
-                progress=progress,
-                warn=_say,
-            )
-        click.echo(f"\n{render_ledger(ledger)}", err=True)
-        if diff is not None:
-            ledger = _write_patch(examined, ledger, Path(diff))
-        found = replace(found, ledger=ledger)
+        # It takes long, and may be refused or killed: what is known by now is in the file before it.
+        if json_file is not None and _can_be_replaced(Path(json_file)):
+            write_object(object_of(examined, found), json_file)
+        try:
+            ledger = _tried(examined, budget, only, in_place)
+            found = replace(found, ledger=ledger)
+            if diff is not None:
+                found = replace(found, ledger=_write_patch(examined, ledger, Path(diff)))
+        except HotloopError:
+            if json_file is not None:
+                write_object(object_of(examined, found), json_file)
+            raise
         write_html(examined.directory / "report.html", page_of(found))
     if json_file is not None:
-        write_object(object_of(examined, found, ledger), json_file)
+        write_object(object_of(examined, found), json_file)
     raise click.exceptions.Exit(exit_code(examined, level=level))
 
 
-def object_of(examined: Examined, found: Found, ledger: Ledger | None = None) -> dict[str, Any]:
+def _tried(
+    examined: Examined,
+    budget: float | None,
+    only: tuple[str, ...],
+    in_place: bool,
+) -> Ledger:
+    """What came of trying fixes, said on the terminal."""
+    from hotloop.cli.terminal_title import title_progress
+    from hotloop.doctor.trying import try_fixes
+    from hotloop.report.ledger import render_ledger
+
+    with title_progress() as progress:
+        ledger = try_fixes(
+            examined,
+            budget_s=budget,
+            only=only,
+            in_place=in_place,
+            progress=progress,
+            warn=_say,
+        )
+    click.echo(f"\n{render_ledger(ledger)}", err=True)
+    return ledger
+
+
+def object_of(examined: Examined, found: Found) -> dict[str, Any]:
     """The diagnosis as it is stored, with the command, how it ended and what was tried beside it."""
     from hotloop.cli.report import answer_of
     from hotloop.core.files import to_plain
@@ -169,8 +194,19 @@ def object_of(examined: Examined, found: Found, ledger: Ledger | None = None) ->
         "doctor": to_plain(examined.run),
         "ranks": None if found.ranks is None else to_plain(found.ranks),
         "notes": list(found.notes),
-        "ledger": None if ledger is None else to_plain(ledger),
+        "ledger": None if found.ledger is None else to_plain(found.ledger),
     }
+
+
+def _can_be_replaced(file: Path) -> bool:
+    """Not a pipe or a device: those take one object, once."""
+    return file.is_file() or not file.exists()
+
+
+def _refuse_beside_scorecard(options: dict[str, Any]) -> None:
+    given = [name for name, value in options.items() if value not in (None, False, ())]
+    if given:
+        raise UsageError(f"{given[0]} has no effect with --scorecard", do="leave one of them out")
 
 
 def _refuse_diff(diff: str, no_try: bool) -> None:

@@ -18,7 +18,7 @@ def show_scorecard(places: Sequence[str], json_file: str | None) -> None:
     from hotloop.judge.scorecard import scorecard
     from hotloop.report.scorecard import render_scorecard
 
-    found: dict[Path, Ledger] = {}
+    found: dict[Path, tuple[str, Ledger]] = {}
     for place in map(Path, places or ("runs",)):
         if not place.is_dir():
             raise UsageError(
@@ -27,14 +27,15 @@ def show_scorecard(places: Sequence[str], json_file: str | None) -> None:
                 do="name run directories of `hotloop doctor`, or a directory that holds some",
             )
         for path in sorted(place.rglob(LEDGER_FILE)):
-            found[path] = read_json(path, Ledger)
+            if path.resolve() not in found:  # places may overlap
+                found[path.resolve()] = str(path.parent), read_json(path, Ledger)
     if not found:
         raise UsageError(
             "no fixes were tried there",
             where=", ".join(places or ("runs",)),
             do="run `hotloop doctor -- COMMAND` first",
         )
-    card = scorecard([(str(path.parent), ledger) for path, ledger in found.items()])
+    card = scorecard(list(found.values()))
     if json_file is not None:
         write_object(to_plain(card), json_file)
     if json_file != "-":

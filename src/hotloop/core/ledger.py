@@ -39,6 +39,10 @@ class TriedFix:
     """The last lines of a trial that failed."""
     directory: str | None = None
     """Its trials, within the run directory."""
+    warmup_steps: int | None = None
+    """Of each timed process; a fix that shows late has more than others. `None`: it was not timed."""
+    steps: int | None = None
+    """Counted steps of each timed process. `None`: it was not timed."""
     patch: Literal["edited", "words"] | None = None
     """Of a kept one, once a patch was asked for: part of the diff, or only said in words."""
     patch_text: str | None = None
@@ -56,11 +60,22 @@ class Ledger:
     together: Verdict | None
     """Of fresh pairs: the one number to believe."""
     warmup_steps: int
+    """Of a process with fixes that show at once; each fix has its own."""
     steps: int
+    """Counted steps of such a process."""
     wall_s: float
+    """Of the call that wrote this."""
     budget_s: float | None
+    """Of the same call."""
     not_comparable: str | None = None
     """Why losses of two runs cannot be compared; `None`: they can, or no fix was tried."""
+    together_warmup_steps: int | None = None
+    together_steps: int | None = None
+    """Of each process of `together`."""
+    continued: bool = False
+    """Trials of an earlier call were used, whose time is not part of `wall_s`."""
+    asked: tuple[str, ...] = ()
+    """Techniques that were asked for by name; empty: findings chose."""
     diff: str | None = None
     """The file that the patch was written to."""
     schema: str = LEDGER_SCHEMA

@@ -1,27 +1,37 @@
-"""A doctor's run that was ended while it tried fixes, and goes on where it was."""
+"""A doctor's run that was ended before or while it tried fixes, and goes on where it was."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hotloop import __version__
 from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun
 from hotloop.core.errors import UsageError
-from hotloop.core.files import read_json
+from hotloop.core.files import read_json, write_json
 from hotloop.core.ledger import LEDGER_FILE
+from hotloop.doctor.fixes import Fix
 from hotloop.doctor.workbench import TRIALS
+from hotloop.trial.measure import MEASUREMENT_FILE
+from hotloop.trial.plan import TrialPlan
+
+OPTIONS_FILE = "options.json"
+"""In `trials/`: what decides how they are made, and what it came from."""
 
 
 def unfinished_run(
     directory: Path, command: Sequence[str], *, steps: int | None
 ) -> CommandRun | None:
-    """The run whose fixes `directory` was trying; `None` where there is none.
+    """The run in `directory` whose fixes were not tried to the end; `None` where there is none.
 
     Raises `UsageError` where it is another command's, or was made otherwise.
     """
     path = directory / COMMAND_RUN_FILE
-    if not path.exists() or not (directory / TRIALS).is_dir() or (directory / LEDGER_FILE).exists():
+    # Written last of an examination: trying may have been refused before its first trial.
+    examined = (directory / TRIALS).is_dir() or (directory / MEASUREMENT_FILE).exists()
+    if not path.exists() or not examined or (directory / LEDGER_FILE).exists():
         return None
     run = read_json(path, CommandRun)
     if run.ended not in ("by_itself", "enough_steps"):
@@ -40,3 +50,57 @@ def unfinished_run(
             do="repeat that command as it was to continue it, or name another directory with --out",
         )
     return run
+
+
+def refuse_other_options(
+    directory: Path, plan: TrialPlan, *, budget_s: float | None, fixes: Sequence[Fix]
+) -> None:
+    """Raises `UsageError` where comparisons were begun in `directory` under options that do not go with these.
+
+    Else these are stored, for the next call. Trials of other steps or values are no pairs of one comparison.
+    """
+    path = directory / TRIALS / OPTIONS_FILE
+    begun = any((directory / TRIALS).glob("*/plan.json"))
+    stored = _mapping(path) if begun else {}
+    if stored.get("in_place", plan.in_place) != plan.in_place:
+        first = "with" if stored["in_place"] else "without"
+        raise _other("--in-place", f"its trials were begun {first} it", directory)
+    if (steps := stored.get("steps", plan.steps)) != plan.steps:  # only a budget makes them others
+        first, now = _budget(stored.get("budget_s")), _budget(budget_s)
+        why = (
+            f"its trials were begun {first}, to count {steps} steps; {now} they count {plan.steps}"
+        )
+        raise _other("--budget", why, directory)
+    for fix in fixes:
+        value = _begun_with(directory / TRIALS / fix.name / "plan.json", fix)
+        if value != fix.value:
+            why = f"`{fix.name}` was begun with {json.dumps(value)}, not {json.dumps(fix.value)}"
+            raise _other("--only", why, directory)
+    if not stored:
+        write_json(path, {"in_place": plan.in_place, "steps": plan.steps, "budget_s": budget_s})
+
+
+def _begun_with(plan_file: Path, fix: Fix) -> Any:
+    candidate = _mapping(plan_file).get("candidate")
+    values = candidate.get("fixes") if isinstance(candidate, dict) else None
+    return values.get(fix.name, fix.value) if isinstance(values, dict) else fix.value
+
+
+def _other(option: str, why: str, directory: Path) -> UsageError:
+    return UsageError(
+        f"this directory cannot be continued with another {option}: {why}",
+        where=str(directory),
+        do=f"repeat the command with {option} as it was, or name another directory with --out",
+    )
+
+
+def _budget(seconds: float | None) -> str:
+    return "without --budget" if seconds is None else f"with --budget {seconds:g}s"
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # not there, or damaged: what reads it for itself says so
+        return {}
+    return value if isinstance(value, dict) else {}

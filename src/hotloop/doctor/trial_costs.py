@@ -12,7 +12,7 @@ from hotloop.trial.plan import TrialPlan
 
 COUNTED_S = 6.0
 """Seconds of counted steps in one process, about."""
-STEPS = (20, 300)
+STEPS = (20, 1000)
 LEAST_STEPS = STEPS[0] // 2
 LOOKS = (4, 6)
 """For one fix; what is kept is measured again."""
@@ -68,9 +68,17 @@ def plan_for(measurement: Measurement, *, steps: int | None) -> tuple[TrialPlan,
     wanted = steps or min(max(int(COUNTED_S / max(median, 1e-6)), STEPS[0]), STEPS[1])
     counted = min(wanted, total - warmup)
     if counted < LEAST_STEPS or total < MIN_STEPS:
+        least = max(MIN_STEPS, warmup + LEAST_STEPS)
+        if steps is not None and sum("profiled" not in each.tags for each in records) >= steps:
+            raise UsageError(
+                f"--steps {steps} ended it after {total} steps: too few to compare one way of running "
+                f"it with another (at least {least})",
+                do=f"give at least --steps {max(steps + least - total, LEAST_STEPS)}, or ask for the "
+                "diagnosis alone with --no-try",
+            )
         raise UsageError(
             f"it makes {total} steps: too few to compare one way of running it with another "
-            f"(at least {max(MIN_STEPS, warmup + LEAST_STEPS)})",
+            f"(at least {least})",
             do="let it train for longer, or ask for the diagnosis alone with --no-try",
         )
     start = measurement.census.start_s if measurement.census is not None else None
@@ -92,7 +100,8 @@ def fitted(plan: TrialPlan, costs: Costs, losses: int, budget_s: float) -> tuple
     if least > budget_s:
         raise UsageError(
             f"a budget of {budget_s:.0f} s is too small to try one fix and to confirm it",
-            do=f"give at least --budget {math.ceil(least)}s, or --no-try",
+            do=f"give at least --budget {math.ceil(least)}s, with --out and the directory of this run to go "
+            "on from there, or --no-try",
         )
     return plan, losses
 

@@ -44,6 +44,7 @@ def try_fixes(
             budget_s=budget_s,
             steps=examined.run.steps,
             in_place=in_place,
+            asked=tuple(asked),
             progress=progress,
             warn=warn,
         )

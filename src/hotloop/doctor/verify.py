@@ -24,15 +24,17 @@ from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
 from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
+from hotloop.doctor.continuing import refuse_other_options
 from hotloop.doctor.deciding import judged, longer, showed, tried_fix, useless
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learned, Learning
-from hotloop.doctor.stacking import stack
+from hotloop.doctor.stacking import in_order, stack
 from hotloop.doctor.trial_costs import LOOKS, LOSS_RUNS, fitted, loss_steps, plan_for
 from hotloop.doctor.workbench import AS_IT_IS, TRIALS, Workbench, is_about_baseline
 from hotloop.doctor.writes import WritesOutside
 from hotloop.optimizations.catalogue import parity_of_live
 from hotloop.trial.arm import Arm
+from hotloop.trial.measure import MEASUREMENT_FILE
 from hotloop.trial.session import SessionResult, alone_in
 
 SCREENING_PAIRS = 2
@@ -48,17 +50,18 @@ def verify(
     budget_s: float | None = None,
     steps: int | None = None,
     in_place: bool = False,
+    asked: Sequence[str] = (),
     progress: Progress = silent,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Ledger:
     """Try each fix, then together those that helped. Called again, finished trials are not repeated.
 
-    directory: the doctor's, where `trials/` and `ledger.json` go. A fix whose trial fails is reported,
-    and the rest goes on. Raises `UsageError` for a run too short, a budget too small or a command that
+    directory: the doctor's, where `trials/` and `ledger.json` go. asked: names that were asked for.
+    A fix whose trial fails is reported, and the rest goes on. Raises `UsageError` for a run too short, a budget too small or a command that
     writes outside its directory, and `CommandFailed` where the command as it is fails.
     """
     if not fixes:  # nothing answers what was found: however short the run, that is an answer
-        ledger = Ledger(tuple(command), (), (), None, 0, 0, 0.0, budget_s)
+        ledger = Ledger(tuple(command), (), (), None, 0, 0, 0.0, budget_s, asked=tuple(asked))
         write_json(directory / LEDGER_FILE, ledger)
         return ledger
     plan, costs = plan_for(measurement, steps=steps)
@@ -78,7 +81,10 @@ def verify(
     )
     directory.mkdir(parents=True, exist_ok=True)
     with alone_in(directory):
+        refuse_other_options(directory, bench.plan, budget_s=budget_s, fixes=fixes)
+        continued = any((directory / TRIALS).glob(f"*/*/{MEASUREMENT_FILE}"))
         ledger = _Trying(bench).all(fixes)
+        ledger = replace(ledger, continued=continued, asked=tuple(asked))
         write_json(directory / LEDGER_FILE, ledger)
     return ledger
 
@@ -106,13 +112,23 @@ class _Trying:
             tried[fix.name] = self._timed(fix, learned[fix.name])
         kept = [fix for fix in fixes if tried[fix.name].status == "kept"]
         names, together = stack(self.bench, self.learning, kept, tried)
+        confirming = None if together is None else self.bench.plan_for(_stacked(kept, tried))
         return _ledger(
             self.bench,
-            [tried[fix.name] for fix in fixes],
+            [self._with_steps(fix, tried[fix.name]) for fix in fixes],
             kept=names,
             together=together,
+            together_warmup_steps=confirming and confirming.warmup_steps,
+            together_steps=confirming and confirming.steps,
             not_comparable=self.learning.not_comparable,
         )
+
+    def _with_steps(self, fix: Fix, entry: TriedFix) -> TriedFix:
+        """Those of its own pairs, where it was timed."""
+        plan = self.bench.plan_for([fix])
+        if entry.verdict is None or plan is None:
+            return entry
+        return replace(entry, warmup_steps=plan.warmup_steps, steps=plan.steps)
 
     def _learns(self, fix: Fix) -> Learned | TriedFix:
         """What its losses say, or why it need not be timed."""
@@ -196,6 +212,14 @@ class _Trying:
             pairs_now=pairs_now,
             slower_start_s=learned.slower_start_s,
         )
+
+
+def _stacked(kept: Sequence[Fix], tried: dict[str, TriedFix]) -> list[Fix]:
+    """Those that fresh pairs were made of, confirmed or not: the best, and each that was faster on top."""
+    first, *others = in_order(kept, tried)
+    added = {fix.name: tried[fix.name].added for fix in others}
+    on_top = [fix for fix in others if (it := added[fix.name]) and it.outcome == "improved"]
+    return [first, *on_top]
 
 
 def _failed(bench: Workbench, fix: Fix, error: CommandFailed | WritesOutside) -> TriedFix:

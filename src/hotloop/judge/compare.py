@@ -7,8 +7,8 @@
     margin       max(1 %, noise floor)
 
 `improved`: the whole interval lies above `1 + margin`; `regressed`: below its inverse; `unchanged`:
-wholly between, where the margin is at most 3 %; else `inconclusive`. Environments that differ in a key that matters are
-`incomparable`. No pair is ever left out. Speed and parity are separate answers.
+wholly between, where the margin is at most 3 %; else `inconclusive`. Environments that differ in a
+key that matters are `incomparable`. No pair is ever left out. Speed and parity are separate answers.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def compare(
 ) -> Verdict:
     """Judge `(baseline, candidate)` pairs in the order in which they were measured.
 
-    `baseline_aa` are pairs of the baseline with itself. `alpha` is the two-sided error of each look;
-    by default 5 % in proportion to the pairs, 0.01, 0.015 and 0.025 for looks at 4, 6 and 10.
-    `parity` is given where losses were compared in runs of their own. `over` "all" decides by the total
-    time of the counted steps: for a change whose gain is in rare, slow ones. It has to be chosen before
-    anything was measured. Raises `ValueError` for looks that make no sense, for more pairs than the last
-    look and for pairs of mixed arms, and `UsageError` for times that are not positive numbers.
+    parity: given where losses were compared in runs of their own. baseline_aa: pairs of the baseline
+    with itself. alpha: the two-sided error of each look; by default 5 % in proportion to the pairs,
+    0.01, 0.015 and 0.025 for looks at 4, 6 and 10. over: "all" decides by the total time of the
+    counted steps, for a change whose gain is in rare, slow ones; chosen before anything was measured.
+    Raises `ValueError` for looks that make no sense, for more pairs than the last look and for pairs
+    of mixed arms, and `UsageError` for times that are not positive numbers.
     """
     levels = checked_levels(looks, alpha)
     baseline_arm, candidate_arm = _arms(pairs)

@@ -11,8 +11,9 @@ from hotloop.optimizations.catalogue import CONFIGURED
 def resolve(settings: Settings, machine: Machine) -> tuple[Settings, tuple[str, ...]]:
     """Settings without `auto`, and a note for everything that was asked for and cannot be had.
 
-    In the catalogue's order, so that a technique sees what those before it became. Compile falls back to eager with a note, since the result is the same; any other value the machine
-    cannot use raises `UsageError`, except an emulated dtype, which works and is only slow: a note.
+    In the catalogue's order, so that a technique sees what those before it became. Compile falls back
+    to eager with a note, since the result is the same; any other value the machine cannot use raises
+    `UsageError`, except an emulated dtype, which works and is only slow: a note.
     """
     notes: list[str] = []
     for name, optimization in CONFIGURED.items():

@@ -14,6 +14,8 @@ from hotloop.report.tables import table
 
 def ledger_answer(ledger: Ledger) -> str:
     """The sentence a reader came for."""
+    if not ledger.fixes and ledger.asked:
+        return f"Nothing that was asked for could be tried here: {', '.join(ledger.asked)}."
     if not ledger.fixes:
         return "No fix that can be tried on a running script answers what was found."
     if not ledger.kept:
@@ -92,7 +94,41 @@ def ledger_section(ledger: Ledger | None) -> str:
 
 
 def _how(ledger: Ledger) -> str:
-    return (
-        f"each over {ledger.steps} steps after {ledger.warmup_steps} of warm-up, in interleaved "
-        f"pairs of fresh processes; {numbers.seconds(ledger.wall_s)} in all"
-    )
+    took = f"{numbers.seconds(ledger.wall_s)} in all"
+    if ledger.continued:
+        took = (
+            f"{numbers.seconds(ledger.wall_s)} in the last call, which went on from an earlier one"
+        )
+    over = _over(ledger)
+    if not over:
+        return f"none was timed; {took}"
+    (steps, first), *others = over.items()
+    parts = [
+        f"each over {_after(*steps)}" if not others else f"{_all(first)} over {_after(*steps)}"
+    ]
+    parts += [f"{_all(names)} over {_after(*steps)}" for steps, names in others]
+    return f"{', '.join(parts)}, in interleaved pairs of fresh processes; {took}"
+
+
+def _over(ledger: Ledger) -> dict[tuple[int, int], list[str]]:
+    """What was timed, by counted steps and warm-up of its processes."""
+    over: dict[tuple[int, int], list[str]] = {}
+    for fix in ledger.fixes:
+        if fix.verdict is not None:
+            steps = fix.steps or ledger.steps, fix.warmup_steps or ledger.warmup_steps
+            over.setdefault(steps, []).append(fix.name)
+    if ledger.together is not None:
+        steps = (
+            ledger.together_steps or ledger.steps,
+            ledger.together_warmup_steps or ledger.warmup_steps,
+        )
+        over.setdefault(steps, []).append("all together")
+    return over
+
+
+def _after(steps: int, warmup_steps: int) -> str:
+    return f"{steps} steps after {warmup_steps} of warm-up"
+
+
+def _all(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

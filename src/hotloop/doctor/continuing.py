@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotloop import __version__
 from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun
 from hotloop.core.errors import UsageError
 from hotloop.core.files import read_json, write_json
 from hotloop.core.ledger import LEDGER_FILE
-from hotloop.doctor.fixes import Fix
-from hotloop.doctor.workbench import TRIALS
+from hotloop.doctor.directory import TRIALS
 from hotloop.trial.measure import MEASUREMENT_FILE
 from hotloop.trial.plan import TrialPlan
+
+if TYPE_CHECKING:
+    from hotloop.doctor.fixes import Fix
 
 OPTIONS_FILE = "options.json"
 """In `trials/`: what decides how they are made, and what it came from."""

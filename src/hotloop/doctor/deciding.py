@@ -5,9 +5,9 @@ from __future__ import annotations
 from hotloop.core.judgement import Parity, Verdict
 from hotloop.core.ledger import Status, TriedFix
 from hotloop.doctor.applied import why_not_applied
+from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_costs import LOOKS
-from hotloop.doctor.workbench import TRIALS
 from hotloop.judge.compare import MIN_MARGIN
 from hotloop.judge.parity import judge_parity
 from hotloop.trial.session import SessionResult

@@ -10,6 +10,9 @@ from hotloop.core.files import storage_error
 
 MAX_NUMBER = 10_000
 
+TRIALS = "trials"
+"""Below a run directory: where fixes are tried."""
+
 
 def make_run_directory(wanted: Path | None, name: str) -> Path:
     """A new directory: the one asked for, or `runs/doctor-NAME`, numbered where that exists.

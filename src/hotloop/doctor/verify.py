@@ -26,11 +26,12 @@ from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
 from hotloop.doctor.continuing import refuse_other_options
 from hotloop.doctor.deciding import judged, longer, showed, tried_fix, useless
+from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learned, Learning
 from hotloop.doctor.stacking import in_order, stack
 from hotloop.doctor.trial_costs import LOOKS, LOSS_RUNS, fitted, loss_steps, plan_for
-from hotloop.doctor.workbench import AS_IT_IS, TRIALS, Workbench, is_about_baseline
+from hotloop.doctor.workbench import AS_IT_IS, Workbench, is_about_baseline
 from hotloop.doctor.writes import WritesOutside
 from hotloop.optimizations.catalogue import parity_of_live
 from hotloop.trial.arm import Arm

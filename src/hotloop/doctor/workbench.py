@@ -16,6 +16,7 @@ from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Parity, ParityClass
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.progress import Progress, silent
+from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_costs import AA_RUNS, AFTER_EPOCH, FINAL_LOOKS, LEAST_STEPS, Costs
 from hotloop.doctor.writes import refuse_writes
@@ -26,7 +27,6 @@ from hotloop.trial.session import Pair, SessionResult, compare_arms
 from hotloop.trial.single import is_finished, trial
 
 AS_IT_IS = "as-it-is"
-TRIALS = "trials"
 
 
 @dataclass

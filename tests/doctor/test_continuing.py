@@ -38,7 +38,7 @@ print("ended by itself")
 def doctor(workdir: Path) -> subprocess.Popen[str]:
     command = [
         *(sys.executable, "-m", "hotloop", "doctor", "--out", "run", "--only", "fused_optimizer"),
-        *("--", sys.executable, "train.py"),
+        *("--json", "found.json", "--", sys.executable, "train.py"),
     ]
     return subprocess.Popen(
         command, cwd=workdir, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -72,13 +72,18 @@ def test_interrupted_trying_says_how_to_continue_and_keeps_what_was_finished(
     assert first.returncode == 75, said
     assert "ended by itself" in printed
     assert "the same command with `--out run` continues" in said
+    assert json.loads((tmp_path / "found.json").read_text())["ledger"] is None
     before = finished(tmp_path)
-    printed, said = ended_after(2, doctor(tmp_path), tmp_path, signal.SIGKILL)
+    printed, said = ended_after(8, doctor(tmp_path), tmp_path, signal.SIGKILL)
     assert "continuing in run" in said
     assert "ended by itself" not in printed  # the command itself is not run again
     after = finished(tmp_path)
     assert len(after) > len(before)
     assert {place: after[place] for place in before} == before
+    # Between comparisons too: the file that was written is one of the working directory's.
+    _, said = ended_after(len(after) + 1, doctor(tmp_path), tmp_path, signal.SIGKILL)
+    assert "another comparison" not in said
+    assert len(finished(tmp_path)) > len(after)
 
 
 def run(directory: Path, **changes: object) -> Path:

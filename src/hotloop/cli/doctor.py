@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hotloop.core.errors import HotloopError, UsageError
+from hotloop.core.errors import HotloopError, Interrupted, UsageError
 
 if TYPE_CHECKING:
     from hotloop.cli.run_directory import Found
@@ -141,16 +142,20 @@ def doctor(
     write_html(examined.directory / "report.html", page_of(found))
     if not no_try and examined.run.ended in ("by_itself", "enough_steps"):
         # It takes long, and may be refused or killed: what is known by now is in the file before it.
-        if json_file is not None and _can_be_replaced(Path(json_file)):
+        # Not where it goes on: the file may lie among those that trials are copies of.
+        is_stored = begun is None and json_file is not None and _can_be_replaced(Path(json_file))
+        if json_file is not None and is_stored:
             write_object(object_of(examined, found), json_file)
         try:
             ledger = _tried(examined, budget, only, in_place)
             found = replace(found, ledger=ledger)
             if diff is not None:
                 found = replace(found, ledger=_write_patch(examined, ledger, Path(diff)))
+        except Interrupted:
+            raise
         except HotloopError:
-            if json_file is not None:
-                write_object(object_of(examined, found), json_file)
+            if json_file is not None and (found.ledger is not None or not is_stored):
+                _store(object_of(examined, found), json_file)
             raise
         write_html(examined.directory / "report.html", page_of(found))
     if json_file is not None:
@@ -201,6 +206,18 @@ def object_of(examined: Examined, found: Found) -> dict[str, Any]:
 def _can_be_replaced(file: Path) -> bool:
     """Not a pipe or a device: those take one object, once."""
     return file.is_file() or not file.exists()
+
+
+def _store(value: dict[str, Any], file: str) -> None:
+    """What says this already stays untouched: trials that go on need the files as they were."""
+    from hotloop.cli.output import write_object
+
+    try:
+        if Path(file).is_file() and json.loads(Path(file).read_text(encoding="utf-8")) == value:
+            return
+    except (OSError, ValueError):  # something else, to be replaced
+        pass
+    write_object(value, file)
 
 
 def _refuse_beside_scorecard(options: dict[str, Any]) -> None:

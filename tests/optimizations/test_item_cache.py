@@ -178,6 +178,52 @@ def test_items_that_differ_are_made_as_ever(tmp_path: Path, extra: str, why: str
         assert (fixed["losses"], fixed["state"]) == (plain["losses"], plain["state"])
 
 
+TURNING = (
+    "class Turning(torch.utils.data.Sampler):\n"
+    "    def __len__(self): return 12\n"
+    "    def __iter__(self): return iter([(i + epoch) % 12 for i in range(12)])\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("extra", "why"),
+    [
+        (  # the item that is checked in the second epoch is the same, the one in the third is not
+            "class Other(Points):\n"
+            "    def __getitem__(self, i):\n"
+            "        return {**super().__getitem__(i), 'x': self.x[i] + (epoch if i > 1 else 0)}",
+            "not the same in another epoch",
+        ),
+        (
+            "class Other(Points):\n"
+            "    def __getitem__(self, i):\n"
+            "        if epoch == 2 and i == 2: torch.rand(1)\n"
+            "        return super().__getitem__(i)",
+            "draws random numbers",
+        ),
+        (
+            "class Other(Points): pass\n"
+            "class Changing(DataLoader):\n"
+            "    def __iter__(self):\n"
+            "        for number, batch in enumerate(super().__iter__()):\n"
+            "            yield batch\n"
+            "            if number == 1 and epoch: self.dataset.x = self.dataset.x + 1\n"
+            "DataLoader = Changing",
+            "was changed within an epoch",
+        ),
+    ],
+)
+def test_item_that_was_given_and_not_made_again_may_have_been_wrong(
+    tmp_path: Path, extra: str, why: str
+) -> None:
+    loader = "loader = DataLoader(Other(), batch_size=3, sampler=Turning())"
+    _, told = run(tmp_path, {"item_cache": 64}, extra=TURNING + extra, loader=loader)
+    assert told[0] == (True, "items of Other come from memory")
+    lines = map(json.loads, (tmp_path / APPLIED_FILE).read_text().splitlines())
+    (wrong,) = {line["what"] for line in lines if line.get("wrong")}
+    assert why in wrong
+
+
 def test_dataset_that_the_script_changes_is_made_anew(tmp_path: Path) -> None:
     before = "loader.dataset.x = loader.dataset.x + epoch"
     plain, _ = run(tmp_path, {}, before_epoch=before)

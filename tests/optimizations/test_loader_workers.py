@@ -298,6 +298,130 @@ def test_dataset_that_the_script_changes_between_epochs_is_forked_anew(tmp_path:
     assert fixed["processes"] == 6
 
 
+DRAWS_LATE = (
+    "class Late(Points):\n"
+    "    def __getitem__(self, i):\n"
+    "        item = super().__getitem__(i)\n"
+    "        return {**item, 'x': item['x'] + torch.randn(6)} if i > 19 else item"
+)
+
+
+@pytest.mark.parametrize(
+    ("extra", "loader", "after_step", "why"),
+    [
+        (
+            "",
+            "loader = DataLoader(Points(), batch_size=3, shuffle=True)",
+            "if len(losses) == 5: loader.dataset.x = loader.dataset.x + 1",
+            "the script changed its dataset",
+        ),
+        (  # broken off, and changed again before the next epoch
+            "",
+            "loader = DataLoader(Points(), batch_size=3, shuffle=True)",
+            "if len(losses) % 6 == 5: loader.dataset.x = loader.dataset.x + 1\n"
+            "        if len(losses) % 6 == 0: break",
+            "the script changed its dataset",
+        ),
+        (
+            "class Drawing(Sampler):\n"
+            "    def __len__(self): return 24\n"
+            "    def __iter__(self):\n"
+            "        for i in range(24): yield i if i < 15 else int(torch.randint(24, ()))",
+            "loader = DataLoader(Points(), 3, sampler=Drawing())",
+            "pass",
+            "its sampler drew random numbers",
+        ),
+        (DRAWS_LATE, "loader = DataLoader(Late(), 3)", "pass", "drew random numbers in a worker"),
+        (
+            DRAWS_LATE,
+            "loader = DataLoader(Late(), 3, num_workers=1)",
+            "pass",
+            "drew random numbers in a worker",
+        ),
+    ],
+)
+def test_what_shows_after_workers_took_over_is_wrong(
+    tmp_path: Path, extra: str, loader: str, after_step: str, why: str
+) -> None:
+    _, told = run(
+        tmp_path, {"loader_workers": 2}, extra=extra, loader=loader, after_step=after_step
+    )
+    assert told[0][0], told
+    wrong = wrong_in(tmp_path)
+    assert wrong
+    assert all(why in each for each in wrong)
+
+
+@pytest.mark.parametrize(
+    ("extra", "after_step", "why"),
+    [
+        (DRAWS_LATE, "pass", "draws random numbers"),
+        ("Late = Points", "if len(losses) == 9: loader.dataset.x += 1", "changed its dataset"),
+    ],
+)
+def test_what_shows_after_the_scripts_workers_ended_is_wrong(
+    tmp_path: Path, extra: str, after_step: str, why: str
+) -> None:
+    loader = "loader = DataLoader(Late(), 2, num_workers=2)"
+    _, told = run(
+        tmp_path, {"loader_workers": 0}, extra=extra, loader=loader, after_step=after_step
+    )
+    assert told[0] == (True, f"the process that trains makes the batches of {name_of(extra)}")
+    (wrong,) = wrong_in(tmp_path)
+    assert why in wrong
+
+
+def name_of(extra: str) -> str:
+    return "Points" if extra == "Late = Points" else "Late"
+
+
+def wrong_in(tmp_path: Path) -> set[str]:
+    lines = map(json.loads, (tmp_path / APPLIED_FILE).read_text().splitlines())
+    return {line["what"] for line in lines if line.get("wrong")}
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        "loader = DataLoader(Points(), batch_size=3, shuffle=True)",
+        "loader = DataLoader(Points(), batch_size=3, shuffle=True, num_workers=1)",
+        "loader = DataLoader(Points(), batch_size=3, shuffle=True, num_workers=1,\n"
+        "    persistent_workers=True)",
+    ],
+)
+def test_change_after_the_last_batch_is_between_epochs(tmp_path: Path, loader: str) -> None:
+    after = "if len(losses) % 8 == 0: loader.dataset.x = loader.dataset.x + 1"
+    plain, _ = run(tmp_path, {}, loader=loader, after_step=after)
+    fixed, told = run(tmp_path, {"loader_workers": 2}, loader=loader, after_step=after)
+    assert told == [(True, "2 workers make the batches of Points")]
+    assert same_training(plain, fixed)
+
+
+def test_sampler_that_draws_as_an_epoch_begins_is_right(tmp_path: Path) -> None:
+    extra = (
+        "class Drawing(Sampler):\n"
+        "    def __len__(self): return 24\n"
+        "    def __iter__(self): yield from torch.randperm(24).tolist()"
+    )
+    loader = "loader = DataLoader(Points(), 3, sampler=Drawing())"
+    plain, _ = run(tmp_path, {}, extra=extra, loader=loader)
+    fixed, told = run(tmp_path, {"loader_workers": 2}, extra=extra, loader=loader)
+    assert told == [(True, "2 workers make the batches of Points")]
+    assert same_training(plain, fixed)
+
+
+def test_change_in_a_run_that_ends_within_the_epoch_is_seen(tmp_path: Path) -> None:
+    after = (
+        "if len(losses) == 5: loader.dataset.x = loader.dataset.x + 1\n"
+        "        if len(losses) == 6:\n"
+        "            from hotloop.probe.foreign_process import end_process\n"
+        "            print('{}'); end_process()"
+    )
+    run(tmp_path, {"loader_workers": 2}, after_step=after)
+    (wrong,) = wrong_in(tmp_path)
+    assert "changed its dataset" in wrong
+
+
 def test_loader_that_never_trains_stays_as_it_is(tmp_path: Path) -> None:
     loader = (
         "loader = DataLoader(Points(), batch_size=3, shuffle=True)\n"

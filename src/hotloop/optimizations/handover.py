@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import _utils as torch_loading
-from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
-from hotloop.optimizations.dataset_state import fingerprint
 from hotloop.optimizations.fork_hazards import left_open, open_files, why_no_room
+from hotloop.optimizations.handing_over import HandingOver
 from hotloop.optimizations.samples import (
     decoded,
     encoded,
@@ -19,6 +17,7 @@ from hotloop.optimizations.samples import (
     tensors_of,
     why_not_sent,
 )
+from hotloop.optimizations.unchanged import Unchanged
 from hotloop.optimizations.worker_pool import PREFETCH, Indices, Pool, may_draw_later
 from hotloop.probe.random_state import random_state, restore_state, same_state
 
@@ -29,57 +28,35 @@ LOOKS = (2, 3)
 """Watched batches: at least, and at most until the dataset has to have stopped changing itself."""
 
 
-class HandingOver(_SingleProcessDataLoaderIter):
-    """The script's own iterator, that may take a batch from workers."""
-
-    def begin(self, handover: Handover, updates: int) -> None:
-        """updates: of optimizers, so far."""
-        self._handover = handover
-        self.updates_before = updates
-        self.by_workers = False
-        self.left_over: deque[Any] = deque()
-        """Indices that workers were given, and did not make."""
-        self.num_indices = 0
-
-    def _next_index(self) -> Any:
-        if self.left_over:
-            return self.left_over.popleft()
-        self.num_indices += 1
-        return super()._next_index()  # type: ignore[no-untyped-call]
-
-    def _next_data(self) -> Any:
-        return self._handover.next_batch(self)
-
-    def make_here(self) -> Any:
-        """As ever."""
-        return super()._next_data()  # type: ignore[no-untyped-call]
-
-    def num_left(self) -> int | None:
-        """Indices that the sampler has not given out yet, where it knows."""
-        try:
-            return max(len(self._index_sampler) - self.num_indices, 0)
-        except (TypeError, NotImplementedError):
-            return None
-
-
 class Handover:
     """Of one loader, over its epochs."""
 
     def __init__(
-        self, num_workers: int, updates: list[int], report: Report, worker_init_fn: Any = None
+        self,
+        num_workers: int,
+        updates: list[int],
+        report: Report,
+        *,
+        script_workers: int = 0,
+        persistent: bool = False,
+        worker_init_fn: Any = None,
     ) -> None:
+        """script_workers, persistent, worker_init_fn: as the loader has them."""
         self._num_workers = num_workers
         self._worker_init_fn = worker_init_fn
         self._updates = updates
         self._report = report
         self._off = False
+        self._script_workers = script_workers
+        self._persistent = persistent
         self._looks: list[str] = []
         """What the dataset was after each watched batch."""
         self._known: tuple[Any, bytes] | None = None
         """The last watched batch, with its index."""
         self._indices = Indices()
         self._pool: Pool | None = None
-        self._pool_state = ""
+        self._copied = ""
+        """What the dataset was when it was last copied: into our workers, or into the script's."""
 
     def next_batch(self, iterator: HandingOver) -> Any:
         """From a worker where they make this epoch's batches, else made here."""
@@ -96,6 +73,11 @@ class Handover:
         return iterator.make_here() if self._off else self._make_watched(iterator)
 
     @property
+    def replaces_workers(self) -> bool:
+        """The script has workers: its own process draws no numbers, and changes no dataset of theirs."""
+        return self._script_workers > 0
+
+    @property
     def is_off(self) -> bool:
         """Something stood in the way."""
         return self._off
@@ -104,7 +86,7 @@ class Handover:
         """Take over from workers of the script's, that made `batch`; without workers, make the rest here."""
         if self._num_workers:
             self._known = (index, encoded(batch))
-            self._looks.append(_state_of(iterator))
+            self._looks.append(iterator.state)
             return self._start(iterator)
         before, files = random_state(), open_files()
         made = iterator._dataset_fetcher.fetch(index)
@@ -118,12 +100,18 @@ class Handover:
         else:
             name = type(iterator._dataset).__name__
             self._report.applied(f"the process that trains makes the batches of {name}")
+            self._copied = iterator.state
+            self._watch(iterator)
         return not self._off
 
     def begin_now(self, iterator: HandingOver) -> None:
         """At the beginning of an epoch, as a loader that has workers does."""
         if self._pool is not None and self._begin_epoch(iterator):
             return
+        if not self._num_workers:
+            if not self._persistent:
+                self._copied = iterator.state
+            self._watch(iterator)
         if not iterator.left_over:
             try:
                 iterator.left_over.append(iterator._next_index())
@@ -174,7 +162,7 @@ class Handover:
         if why is not None:
             self._refuse(f"its batches cannot come from workers: {why}")
             return
-        self._looks.append(_state_of(iterator))
+        self._looks.append(iterator.state)
         self._known = (index, encoded(batch))
         if len(self._looks) == LOOKS[1] and self._looks[-1] != self._looks[-2]:
             self._refuse("its dataset changes itself with each batch")
@@ -190,8 +178,8 @@ class Handover:
         """Fork the workers, and see that one of them makes the same batch as this process did."""
         assert self._known is not None
         index, content = self._known
-        self._pool_state = _state_of(iterator)
-        if self._pool_state != self._looks[-1]:
+        self._copied = iterator.state
+        if self._copied != self._looks[-1]:
             self._refuse("the script changes its dataset while it trains")
             return False
         try:
@@ -209,7 +197,11 @@ class Handover:
             return False
         self._known = None
         dataset = type(iterator._dataset).__name__
-        self._report.applied(f"{self._num_workers} workers make the batches of {dataset}")
+        self._report.applied(
+            f"{self._num_workers} workers make the batches of {dataset}",
+            script_workers=self._script_workers,
+        )
+        self._watch(iterator)
         return True
 
     def _begin_epoch(self, iterator: HandingOver) -> bool:
@@ -218,19 +210,20 @@ class Handover:
         other = pool.user()
         if other is not None and other.by_workers:
             return False  # two at once over one loader: the first has the workers
-        state = _state_of(iterator)
+        state = iterator.state
         self._give_indices(iterator)
         try:
-            if state != self._pool_state:  # theirs is what it was when they were forked
+            if state != self._copied and not self._persistent:  # theirs is what it was then
                 pool.close()
                 self._pool = self._forked(iterator)
-                self._pool_state = state
+                self._copied = state
             else:
                 pool.begin(iterator)
         except Exception as error:  # noqa: BLE001
             self._give_up(iterator, f"a worker fails: {_in_short(error)}")
             return False
         iterator.by_workers = True
+        self._watch(iterator)
         return True
 
     def _from_workers(self, iterator: HandingOver) -> Any:
@@ -243,16 +236,39 @@ class Handover:
             if self._indices.failure is not None:
                 failure, self._indices.failure = self._indices.failure, None
                 raise failure from None
-            if _state_of(iterator) != self._pool_state:
-                self._give_up(iterator, "the script changes its dataset while it trains")
+            self._look_at_sampler()
+            iterator.end()
             return iterator.make_here()
         except Exception as error:  # noqa: BLE001 - made here it shows whether the script's code fails
             self._give_up(iterator, f"a worker fails: {_in_short(error)}")
             return iterator.make_here()
+        self._look_at_sampler()
+        if self._indices.all_given:
+            iterator.end()
+        return batch
+
+    def _look_at_sampler(self) -> None:
         if self._indices.drew:
             self._indices.drew = False
-            self._report.refused("its sampler drew random numbers as it went")
-        return batch
+            self._wrong("its sampler drew random numbers before it would have")
+
+    def _watch(self, iterator: HandingOver) -> None:
+        """What stands in for the dataset is right while the script does not change it."""
+        if not (self._num_workers and self.replaces_workers):  # those have copies just as ours do
+            changed = "the script changed its dataset while batches of it were made"
+            parts = iterator.parts
+            iterator.unchanged = Unchanged(
+                iterator, parts, self._copied, lambda: self._wrong(changed)
+            )
+
+    def drew_here(self) -> None:
+        """In the process that trains, where workers of the script's would have."""
+        self._wrong("its sampler, dataset or collate function draws random numbers")
+
+    def _wrong(self, why: str) -> None:
+        """Found too late: the rest is as ever all the same."""
+        self._off = True
+        self._report.wrong(why)
 
     def _give_up(self, iterator: HandingOver, why: str) -> None:
         """The rest is made here, what workers were given first."""
@@ -274,13 +290,10 @@ class Handover:
             left=iterator.num_left(),
             watched=may_draw_later(iterator._index_sampler),
             first=first,
+            begins=iterator.num_indices == 0,
         )
         if self._pool is not None:
             self._pool.use(self._indices)
-
-
-def _state_of(iterator: HandingOver) -> str:
-    return fingerprint(iterator._dataset, iterator._collate_fn)
 
 
 def _in_short(error: Exception) -> str:

@@ -27,6 +27,7 @@ class ItemStore:
         self.limit_bytes = limit_bytes
         self.num_items = num_items
         self._table = mmap.mmap(-1, _HEAD.size + max(num_items, 1) * _ENTRY.size)
+        self._given = mmap.mmap(-1, 2)
         self._data = mmap.mmap(-1, max(limit_bytes, mmap.PAGESIZE))
         self._lock = multiprocessing.get_context("fork").Lock()
 
@@ -66,7 +67,22 @@ class ItemStore:
     def used_bytes(self) -> int:
         return self._head()[0]
 
+    def mark_given(self) -> None:
+        """An item was given out, for which another may have been made."""
+        self._given[:] = b"\1\1"
+
+    @property
+    def given(self) -> bool:
+        """By any process."""
+        return self._given[0] != 0
+
+    @property
+    def given_in_epoch(self) -> bool:
+        """The same, in this epoch."""
+        return self._given[1] != 0
+
     def begin_epoch(self) -> None:
+        self._given[1] = 0
         used, epoch, closed = self._head()
         _HEAD.pack_into(self._table, 0, used, epoch + 1, closed)
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import fetch as torch_fetch
-from torch.utils.data.dataloader import _DatasetKind
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
 from hotloop.optimizations.dataset_state import fingerprint
 from hotloop.optimizations.item_store import ItemStore, memory_for_items
 from hotloop.optimizations.samples import decoded, encoded, same
+from hotloop.optimizations.unchanged import Unchanged
 from hotloop.probe import entry
 from hotloop.probe.random_state import random_state, same_state
 
@@ -29,12 +30,30 @@ def keep_items(limit_bytes: int, report: Report) -> None:
     kept: dict[int, KeptItems] = {}
 
     def iterate(original: Any, loader: Any) -> Any:
+        items = None
         if torch.is_grad_enabled() and loader._dataset_kind == _DatasetKind.Map:
             try:
-                _of(loader, kept, limit_bytes, report).begin_epoch()
+                items = _of(loader, kept, limit_bytes, report)
+                items.begin_epoch()
             except Exception as error:  # noqa: BLE001 - the script must go on whatever happens here
                 report.refused(f"{type(error).__name__}: {error}")
-        return original(loader)
+        iterator = original(loader)
+        if items is not None and not loader.num_workers:  # else they have copies of what it was
+            iterator._kept_items = items.watch(iterator)
+        return iterator
+
+    def advance(original: Any, iterator: Any) -> Any:
+        watch = getattr(iterator, "_kept_items", None)
+        if watch is None:
+            return original(iterator)
+        try:
+            batch = original(iterator)
+        except StopIteration:
+            watch.look()
+            raise
+        if _is_last(iterator):
+            watch.look()
+        return batch
 
     def make(original: Any, fetcher: Any, *args: Any, **kwargs: Any) -> None:
         original(fetcher, *args, **kwargs)
@@ -44,6 +63,7 @@ def keep_items(limit_bytes: int, report: Report) -> None:
             fetcher.dataset = (_FromManyAtOnce if many else _FromKept)(items)
 
     entry.around_call(DataLoader, "__iter__", iterate)
+    entry.around_call(_BaseDataLoaderIter, "__next__", advance)
     entry.around_call(torch_fetch._BaseDatasetFetcher, "__init__", make)
 
 
@@ -54,6 +74,14 @@ def _of(loader: Any, kept: dict[int, KeptItems], limit_bytes: int, report: Repor
         store = ItemStore(len(dataset), memory_for_items(limit_bytes))
         items = kept[id(dataset)] = KeptItems(dataset, store, report)
     return items
+
+
+def _is_last(iterator: Any) -> bool:
+    """Whether its loader gives no more batches, as far as it knows how many it has."""
+    try:
+        return bool(iterator._num_yielded >= len(iterator._index_sampler))
+    except (TypeError, NotImplementedError):
+        return False
 
 
 class _FromKept:
@@ -101,6 +129,16 @@ class KeptItems:
                 self._end(f"{self._name} is changed from epoch to epoch")
         self._state = state
 
+    def watch(self, iterator: Any) -> Unchanged | None:
+        """Over an epoch in which items come from this very process's dataset."""
+        if self._state is None or self._store.closed:
+            return None
+        return Unchanged(iterator, (self.dataset,), self._state, self._changed)
+
+    def _changed(self) -> None:
+        if self._store.given_in_epoch:
+            self._end(f"{self._name} was changed within an epoch", too_late=True)
+
     def item(self, index: Any) -> Any:
         """As `dataset[index]` would give it."""
         if self._store.closed or not self._has_place(index):
@@ -142,7 +180,7 @@ class KeptItems:
             return list(make())
         values = list(make())
         if not same_state(before, random_state()):
-            self._end(f"{self._name} draws random numbers for its items")
+            self._end(f"{self._name} draws random numbers for its items", too_late=True)
             return values
         try:
             contents = [encoded(value) for value in values]
@@ -153,7 +191,8 @@ class KeptItems:
             again = list(make())
             copies = [decoded(content) for content in contents]
             if len(values) != len(indices) or not (same(values, again) and same(values, copies)):
-                self._end(f"items of {self._name} are not the same when they are made again")
+                why = f"items of {self._name} are not the same when they are made again"
+                self._end(why, too_late=True)
                 return values
             if self._state is None:
                 self._state = fingerprint(self.dataset)  # after what it does once, such as opening
@@ -171,13 +210,26 @@ class KeptItems:
             self._checks = max(1, min(CHECKS, self._store.num_items // ITEMS_PER_CHECK))
         if self._checks:
             self._checks -= 1
+            before = random_state()
             again = make()
             if not same(value, again):
-                self._end(f"items of {self._name} are not the same in another epoch")
+                why = f"items of {self._name} are not the same in another epoch"
+                self._end(why, too_late=True)
                 return again
+            if not same_state(before, random_state()):
+                self._end(f"{self._name} draws random numbers for its items", too_late=True)
+                return again
+        else:
+            self._store.mark_given()
+            if self._store.closed:  # meanwhile, by another process that may not have seen the mark
+                return make()
         self._report.applied(f"items of {self._name} come from memory")
         return value
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, *, too_late: bool = False) -> None:
+        """too_late: where an item was given out that had not been made again."""
         self._store.close()
-        self._report.refused(why)
+        if too_late and self._store.given:
+            self._report.wrong(why)
+        else:
+            self._report.refused(why)

@@ -2,7 +2,8 @@
 
 Runs inside the foreign interpreter: standard library and torch alone. Each technique writes a line to
 `fixes.jsonl` whenever it takes effect, or when it cannot and why, and at which place of the user's own
-code that was: the patch is made of it. What a process never wrote was not applied there.
+code that was: the patch is made of it. What a process never wrote was not applied there. A technique that
+finds out too late that it could not says so as well: then it is rejected, whatever else it said.
 """
 
 from __future__ import annotations
@@ -39,19 +40,26 @@ class Report:
         self._say(True, where, facts)
 
     def refused(self, why: str) -> None:
-        """It could not; the script goes on as it is."""
+        """It could not; the script goes on as it is, and was given nothing else than ever."""
         self._say(False, why, {})
+
+    def wrong(self, why: str) -> None:
+        """The script may have been given something else already: one such line ends the technique."""
+        self._say(False, why, {}, wrong=True)
 
     def called_from(self) -> Any:
         """What tells one caller of the live form from another; cheap enough for every step."""
         return self._frames.called_from() if self._frames is not None else None
 
-    def _say(self, applied: bool, what: str, facts: dict[str, Any]) -> None:
-        key = (applied, what, self.called_from(), json.dumps(facts, sort_keys=True))
+    def _say(self, applied: bool, what: str, facts: dict[str, Any], *, wrong: bool = False) -> None:
+        key = (applied, wrong, what, self.called_from(), json.dumps(facts, sort_keys=True))
         if key in self._said:
             return
         self._said.add(key)
-        line = {"fix": self._name, "applied": applied, "what": what, "process": os.getpid()}
+        line: dict[str, Any] = {"fix": self._name, "applied": applied, "what": what}
+        if wrong:
+            line["wrong"] = True
+        line["process"] = os.getpid()
         if facts:
             line["facts"] = facts
         if self._frames is not None:

@@ -28,6 +28,14 @@ ENOUGH_BLOCKED = 8
 disturbed looks longer than it is."""
 
 
+PERSISTENT_BY_HAND = (
+    "`persistent_workers=True` may be added by hand where the script changes nothing of the dataset or the collate "
+    "function between epochs (`dataset.set_epoch(e)`, say); shuffling and dropout then draw other numbers "
+    "from the second epoch on, as with another seed"
+)
+"""torch draws one number whenever it starts workers, and starts these once; what they hold stays what it was."""
+
+
 def _values_for(census: Census) -> tuple[Any, ...]:
     """As many as make batches at the pace of the rest of the step: `n = fetch / rest`.
 
@@ -107,13 +115,21 @@ def _observed(census: Census, value: Any) -> bool | None:
 
 
 def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
-    """Workers that stay for all epochs, as those of the live form do."""
-    values = {"num_workers": str(int(value))}
+    """So many workers, which start anew with each epoch: those of the live form stay where nobody changes the
+    dataset, and `persistent_workers=True` would have them stay in any case."""
+    if value and facts.get("script_workers") == value:
+        return (
+            "it has so many workers already, which start anew with each epoch, and those that were measured stay; "
+            + PERSISTENT_BY_HAND
+        )
     where_given = {}
-    if value:
-        values["persistent_workers"] = "True"
-    else:  # torch refuses these without workers
-        where_given = {"persistent_workers": "False", "prefetch_factor": "None"}
+    if not value:  # torch refuses these without workers
+        where_given = {
+            "persistent_workers": "False",
+            "prefetch_factor": "None",
+            "multiprocessing_context": "None",
+        }
+    values = {"num_workers": str(int(value))}
     return Keywords(
         "torch.utils.data", ("DataLoader",), values, where_given=where_given, at="loader"
     )
@@ -128,7 +144,7 @@ LOADER_WORKERS = Optimization(
     why_not=_why_not,
     observed=_observed,
     answers=("HL101", "HL102", "HL103", "HL104", "HL106", "HL108", "HL110", "HL201"),
-    source_form="DataLoader(dataset, ..., num_workers=4, persistent_workers=True)",
+    source_form="DataLoader(dataset, ..., num_workers=4)",
     source_edit=_source_edit,
     live_form=_live,
     expect=_expect,
@@ -139,6 +155,7 @@ LOADER_WORKERS = Optimization(
         "from the main process give other batches with workers; so do those that the script changes while "
         "it trains. Files and connections that are open when a worker is forked are shared with it. Fetching "
         "many batches at once loads the disk or server behind them. `persistent_workers=True` written by hand "
-        "draws one random number less per epoch, so the order changes from the second epoch on."
+        "gives workers that never see what the script changes between epochs, and draws one random number less "
+        "per epoch, so the order changes from the second epoch on."
     ),
 )

@@ -19,7 +19,10 @@ from torch.utils.data.dataloader import (
     _MultiProcessingDataLoaderIter,
 )
 
-from hotloop.optimizations.handover import HandingOver, Handover
+from hotloop.optimizations.dataset_state import fingerprint
+from hotloop.optimizations.handing_over import HandingOver
+from hotloop.optimizations.handover import Handover
+from hotloop.optimizations.worker_pool import Sendable
 from hotloop.probe import entry
 from hotloop.probe.random_state import random_state, same_state
 
@@ -27,13 +30,14 @@ if TYPE_CHECKING:
     from hotloop.optimizations.live import Report
 
 LOOKS = 8
-"""First batches of a worker that are watched."""
+"""First batches of a worker of the script's that are watched; of ours, each is."""
 
 
 class Drawing:
-    """Whether any worker drew a random number; forked ones share the answer."""
+    """Whether any worker drew a random number; forked ones share the answer. In ours, it is too late then."""
 
-    def __init__(self) -> None:
+    def __init__(self, report: Report) -> None:
+        self._report = report
         self._flag = mmap.mmap(-1, 1)
         entry.around_call(torch_fetch._MapDatasetFetcher, "fetch", self._fetch)
 
@@ -42,14 +46,22 @@ class Drawing:
         return self._flag[0] != 0
 
     def _fetch(self, original: Any, fetcher: Any, index: Any) -> Any:
+        if get_worker_info() is None:
+            return original(fetcher, index)
+        ours = isinstance(fetcher.collate_fn, Sendable)
         looked = getattr(fetcher, "_looked", 0)
-        if looked >= LOOKS or get_worker_info() is None:
+        if looked >= LOOKS and not ours:
             return original(fetcher, index)
         fetcher._looked = looked + 1
         before = random_state()
         batch = original(fetcher, index)
         if not same_state(before, random_state()):
-            self._flag[0] = 1
+            if ours:
+                self._report.wrong(
+                    "its dataset or collate function drew random numbers in a worker"
+                )
+            else:
+                self._flag[0] = 1
         return batch
 
 
@@ -147,8 +159,11 @@ class Replaced:
         self._num_workers = num_workers
         self._drawing = drawing
         self._report = report
+        self._script_workers = loader.num_workers
         self._persistent = loader.persistent_workers
         self._worker_init_fn = loader.worker_init_fn
+        self._copied: str | None = None
+        """What the dataset was when the script's workers got their copies."""
         self._off = False
         self.handover: Handover | None = None
         """Since they were replaced."""
@@ -156,6 +171,11 @@ class Replaced:
     def iterate(self, original: Any, loader: Any) -> Any:
         """What `iter(loader)` gives."""
         if self.handover is None or self.handover.is_off:
+            ended = getattr(loader, "_iterator", None)  # where workers persist
+            if isinstance(ended, Ending) and ended.next_one is not None:
+                loader._iterator = None
+            if self._copied is None or not self._persistent:
+                self._copied = fingerprint(loader.dataset, loader.collate_fn)
             iterator = original(loader)
             fresh = isinstance(iterator, _MultiProcessingDataLoaderIter)
             if fresh and not self._off and self.handover is None:
@@ -193,7 +213,18 @@ class Replaced:
             self._off = True
             self._report.refused("its workers draw random numbers")
             return
-        handover = Handover(self._num_workers, self.updates, self._report, self._worker_init_fn)
+        if fingerprint(iterator._dataset, iterator._collate_fn) != self._copied:
+            self._off = True
+            self._report.refused("the script changes its dataset while it trains")
+            return
+        handover = Handover(
+            self._num_workers,
+            self.updates,
+            self._report,
+            script_workers=self._script_workers,
+            persistent=self._persistent,
+            worker_init_fn=self._worker_init_fn,
+        )
         successor = iterator.successor(handover)
         try:
             started = handover.start_after(successor, index, batch)

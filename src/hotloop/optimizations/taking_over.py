@@ -9,7 +9,8 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
 
-from hotloop.optimizations.handover import HandingOver, Handover
+from hotloop.optimizations.handing_over import HandingOver
+from hotloop.optimizations.handover import Handover
 from hotloop.optimizations.other_workers import Drawing, Replaced, why_not_replaced
 from hotloop.probe import entry
 
@@ -28,7 +29,7 @@ class _TakingOver:
     def __init__(self, num_workers: int, report: Report) -> None:
         self._num_workers = num_workers
         self._report = report
-        self._drawing = Drawing()
+        self._drawing = Drawing(report)
         self._updates = [0]
         self._handovers: weakref.WeakKeyDictionary[Any, Handover] = weakref.WeakKeyDictionary()
         self._replaced: weakref.WeakKeyDictionary[Any, Replaced] = weakref.WeakKeyDictionary()

@@ -46,13 +46,27 @@ class Indices:
         self._rest: Iterator[Any] = iter(())
         self._left: int | None = 0
         self._watched = False
+        self._begins = False
 
     def begin(
-        self, rest: Iterator[Any], *, left: int | None, watched: bool, first: Any = None
+        self,
+        rest: Iterator[Any],
+        *,
+        left: int | None,
+        watched: bool,
+        first: Any = None,
+        begins: bool = False,
     ) -> None:
-        """first: goes before the rest. left: how many the rest has, where that is known."""
+        """first: goes before the rest. left: how many the rest has, where that is known. begins: with an
+        epoch, whose first index is asked for when it would have been."""
         self.under_way.clear()
+        self._begins = begins
         self._first, self._rest, self._left, self._watched = first, rest, left, watched
+
+    @property
+    def all_given(self) -> bool:
+        """Each has been made and taken; `False` where that is not known yet."""
+        return self._left == 0 and self._first is None and not self.under_way
 
     def __iter__(self) -> Indices:
         return self
@@ -70,20 +84,21 @@ class Indices:
         return index
 
     def _from_sampler(self) -> Any:
-        before = random_state() if self._watched else None
+        before = random_state() if self._watched and not self._begins else None
+        self._begins = False
         try:
-            index = next(self._rest)
+            return next(self._rest)
         except StopIteration:
             raise
         except Exception as error:
             self.failure = error
             raise StopIteration from error
-        if before is not None:
-            self.drew = self.drew or not same_state(before, random_state())
-        return index
+        finally:
+            if before is not None:
+                self.drew = self.drew or not same_state(before, random_state())
 
 
-class _Sendable:
+class Sendable:
     """The collate function, in a worker: what could not be sent is an error there, and no silence here."""
 
     def __init__(self, collate: Callable[[Any], Any]) -> None:
@@ -123,7 +138,7 @@ class Pool(_MultiProcessingDataLoaderIter):
             pin_memory=iterator._pin_memory,
             pin_memory_device="",
             timeout=0,
-            collate_fn=_Sendable(iterator._collate_fn),
+            collate_fn=Sendable(iterator._collate_fn),
             generator=torch.Generator().manual_seed(int(iterator._base_seed)),
             worker_init_fn=worker_init_fn,
             multiprocessing_context=multiprocessing.get_context("fork"),

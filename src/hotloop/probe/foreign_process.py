@@ -88,8 +88,21 @@ def compiler_counts() -> tuple[bool | None, int | None, int | None]:
         return None, None, None
 
 
+_before_end: list[Callable[[], None]] = []
+
+
+def before_end(action: Callable[[], None]) -> None:
+    """Do it before `end_process` ends this process. What it raises is passed over."""
+    _before_end.append(action)
+
+
 def end_process() -> None:
     """End now, without the script's own ending: no saving, no uploading, no exit handlers."""
+    for action in _before_end:
+        try:
+            action()
+        except Exception:  # noqa: BLE001 - the run is over, and was measured
+            pass
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

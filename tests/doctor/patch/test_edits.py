@@ -28,9 +28,7 @@ from hotloop.optimizations.source_edit import (
 )
 
 FUSED = Keywords("torch.optim", ("Adam", "AdamW", "SGD", "Adagrad"), {"fused": "True"})
-WORKERS = Keywords(
-    "torch.utils.data", ("DataLoader",), {"num_workers": "2", "persistent_workers": "True"}
-)
+WORKERS = Keywords("torch.utils.data", ("DataLoader",), {"num_workers": "2"})
 
 
 def form(name: str, value: object, **facts: object) -> SourceEdit:
@@ -186,10 +184,10 @@ def test_name_that_is_bound_otherwise_is_not_torchs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "becomes"),
     [
-        ("DataLoader(d)", "DataLoader(d, num_workers=2, persistent_workers=True)"),
+        ("DataLoader(d)", "DataLoader(d, num_workers=2)"),
         (
             "DataLoader(d, num_workers=config.workers, shuffle=True)",
-            "DataLoader(d, num_workers=2, shuffle=True, persistent_workers=True)",
+            "DataLoader(d, num_workers=2, shuffle=True)",
         ),
         (
             "DataLoader(d, 4, persistent_workers=False, **({}))",
@@ -197,7 +195,7 @@ def test_name_that_is_bound_otherwise_is_not_torchs(tmp_path: Path) -> None:
         ),
         (
             "DataLoader(d, num_workers=0, persistent_workers=False, **more)",
-            "DataLoader(d, num_workers=2, persistent_workers=True, **more)",
+            "DataLoader(d, num_workers=2, persistent_workers=False, **more)",
         ),
         ("DataLoader(d, 4, True, None, None, 1)", None),
     ],
@@ -217,16 +215,29 @@ def test_workers_are_set_in_the_loaders_call(
 
 def test_what_torch_refuses_without_workers_is_taken_back(tmp_path: Path) -> None:
     text = (
-        "from torch.utils.data import DataLoader\nDataLoader(d, num_workers=4, prefetch_factor=8)\n"
+        "from torch.utils.data import DataLoader\n"
+        "DataLoader([1], num_workers=4, persistent_workers=True, prefetch_factor=8, "
+        "multiprocessing_context='spawn')\n"
     )
-    none = Keywords(
-        "torch.utils.data",
-        ("DataLoader",),
-        {"num_workers": "0"},
-        where_given={"persistent_workers": "False", "prefetch_factor": "None"},
-    )
+    none = form("loader_workers", 0)
+    assert isinstance(none, Keywords)
     new = with_keywords(tmp_path, text, "DataLoader", none)
-    assert new.decode().endswith("DataLoader(d, num_workers=0, prefetch_factor=None)\n")
+    exec(compile(new, "train.py", "exec"), {})  # torch takes it
+    assert new.decode().endswith(
+        "DataLoader([1], num_workers=0, persistent_workers=False, prefetch_factor=None, "
+        "multiprocessing_context=None)\n"
+    )
+
+
+def test_workers_are_never_told_to_persist(tmp_path: Path) -> None:
+    wanted = form("loader_workers", 4, script_workers=2)
+    assert isinstance(wanted, Keywords)
+    assert "persistent_workers" not in {**wanted.values, **wanted.where_given}
+    form_of_loader = CATALOGUE["loader_workers"].source_edit
+    assert form_of_loader is not None
+    words = form_of_loader(4, {"script_workers": 4})  # nothing else would be left to write
+    assert isinstance(words, str)
+    assert "so many workers already" in words
 
 
 def test_loader_is_found_by_its_line(tmp_path: Path) -> None:
@@ -239,7 +250,7 @@ def test_loader_is_found_by_its_line(tmp_path: Path) -> None:
     source, frame = opened(tmp_path, text, "wrap")
     call = loader_call(source, frame, WORKERS)
     new = edited(source, [keywords_edit(source, call, WORKERS)])
-    assert b"batch_size=2, num_workers=2, persistent_workers=True), data." in new
+    assert b"batch_size=2, num_workers=2), data." in new
     with pytest.raises(Unsafe, match="several"):
         loader_call(source, Frame("train.py", 4, "?", None, frame.sha256, True), WORKERS)
 

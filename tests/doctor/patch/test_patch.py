@@ -222,8 +222,97 @@ def test_workers_are_written_where_the_loader_is_made(tried: Try, epochs: int) -
     assert changed == [
         "-            num_workers=config.num_workers,",
         "+            num_workers=2,",
-        *(["+            persistent_workers=True,"] if epochs > 1 else []),
     ]
+    (fix,) = found.write().fixes
+    said = fix.patch_text or ""
+    assert said.startswith(f"mingpt/trainer.py:{line}")
+    assert ("its workers start anew with each epoch" in said) == (epochs > 1)
+    assert ("`persistent_workers=True` may be added by hand where" in said) == (epochs > 1)
+
+
+MAKES_LOADERS = """\
+import json
+import torch
+from torch.utils.data import DataLoader
+
+torch.manual_seed(0)
+
+def make_loader(n, shuffle):
+    return DataLoader(torch.utils.data.TensorDataset(torch.randn(n, 4)), 2, shuffle=shuffle)
+
+train, check = make_loader(24, True), make_loader(6, False)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+losses = []
+for epoch in range(2):
+    for (x,) in train:
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+print(json.dumps(losses))
+"""
+
+
+@pytest.mark.parametrize("validates", [False, True])
+def test_function_that_makes_every_loader_is_words(tried: Try, validates: bool) -> None:
+    found = tried({"train.py": MAKES_LOADERS}, {"loader_workers": 2})
+    loaders = [loader_use("train.py:8", epochs=2)]
+    if validates:
+        loaders.append(loader_use("train.py:8", trains=False))
+    found.census = Census(loaders=tuple(loaders))
+    (fix,) = found.write().fixes
+    assert fix.patch == ("words" if validates else "edited")
+    assert found.target.exists() != validates
+    if validates:
+        assert "at train.py:8 loaders are made that do not train, too" in (fix.patch_text or "")
+
+
+CHANGES_ITS_DATASET = """\
+import json
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+torch.manual_seed(0)
+
+class Points(Dataset):
+    def __init__(self):
+        self.x, self.epoch = torch.randn(24, 4), 0
+    def __len__(self):
+        return 24
+    def __getitem__(self, i):
+        return self.x[i] + self.epoch
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+loader = DataLoader(Points(), 3, shuffle=True)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+losses = []
+for epoch in range(3):
+    loader.dataset.set_epoch(epoch)
+    for x in loader:
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+print(json.dumps(losses))
+"""
+
+
+def test_dataset_that_the_script_changes_learns_the_same_after_the_patch(
+    tried: Try, run_script: Callable[..., object]
+) -> None:
+    found = tried({"train.py": CHANGES_ITS_DATASET}, {"loader_workers": 2})
+    plain = run_script(found.workdir, "train.py")
+    assert plain == found.printed
+    found.census = Census(loaders=(loader_use("train.py:17", epochs=3),))
+    found.diff()
+    found.apply()
+    assert "num_workers=2" in (found.workdir / "train.py").read_text()
+    assert run_script(found.workdir, "train.py") == plain
 
 
 TRAINER = """\

@@ -26,6 +26,12 @@ def loader_frame(census: Census | None, workdir: Path, started_at: float) -> tup
             if sites
             else "no loader that trains was seen in the first run"
         )
+    if any(
+        each.site == sites[0] and not each.trains for each in (census.loaders if census else ())
+    ):
+        raise Unsafe(
+            f"at {sites[0]} loaders are made that do not train, too: they would change as well"
+        )
     file, _, line = sites[0].rpartition(":")
     if not line.isdigit():
         raise Unsafe("where the loader is made was not seen")

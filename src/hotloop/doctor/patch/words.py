@@ -8,7 +8,7 @@ from hotloop.doctor.patch.taken import Taken
 from hotloop.optimizations.optimization import Optimization
 from hotloop.optimizations.source_edit import AroundCall, BeforeLoop, Keywords, SetUp, SourceEdit
 
-_LOADER = {"num_workers", "persistent_workers", "prefetch_factor", "pin_memory"}
+_LOADER = {"num_workers", "prefetch_factor", "pin_memory"}
 """Keywords of a DataLoader that `TrainingArguments` has as `dataloader_...`."""
 
 

@@ -23,13 +23,13 @@ from hotloop.doctor.patch.source import Source, Unsafe
 from hotloop.doctor.patch.taken import Frame, Taken, taken_in
 from hotloop.doctor.patch.words import words_for
 from hotloop.optimizations.catalogue import CATALOGUE
+from hotloop.optimizations.loader_workers import PERSISTENT_BY_HAND
 from hotloop.optimizations.source_edit import AroundCall, BeforeLoop, Keywords, SetUp, SourceEdit
+
+ANEW = f"its workers start anew with each epoch, and those that were measured stay; {PERSISTENT_BY_HAND}"
 
 MOST_PLACES = 4
 """Places that one fix may need; a diff of more is no longer read by anybody."""
-
-PERSISTENT = "other random numbers are drawn from the second epoch on (shuffling, dropout), as with another seed"
-"""torch draws one whenever it starts workers, and starts these once."""
 
 _PATCH_BEGINS = (b"--- ", b"diff ")
 
@@ -164,13 +164,12 @@ def _edits(
 
 def _at_loader(wanted: Keywords, files: _Files, census: Census | None) -> tuple[Source, Edit]:
     frame, several_epochs = loader_frame(census, files.workdir, files.started_at)
-    if not several_epochs:  # there is no second epoch that they would have to persist for
-        values = {k: v for k, v in wanted.values.items() if k != "persistent_workers"}
-        wanted = replace(wanted, values=values)
     source = files.of(frame)
-    edit = keywords_edit(source, loader_call(source, frame, wanted), wanted)
-    if "persistent_workers" in wanted.values:
-        edit = replace(edit, note=PERSISTENT)
+    call = loader_call(source, frame, wanted)
+    edit = keywords_edit(source, call, wanted)
+    given = {each.keyword.value for each in call.args if each.keyword is not None}
+    if several_epochs and wanted.values["num_workers"] != "0" and "persistent_workers" not in given:
+        edit = replace(edit, note=ANEW)
     return source, edit
 
 

@@ -87,9 +87,7 @@ def tried_fix(fix: Fix, status: Status, why: str, *, verdict: Verdict | None = N
 
 
 def showed(verdict: Verdict) -> str:
-    """Of a few pairs, with their interval."""
+    """Of too few pairs for an interval that says anything: what each of them was."""
     pairs = "1 pair" if verdict.num_pairs == 1 else f"{verdict.num_pairs} pairs"
-    shown = f"{pairs} showed {verdict.ratio:.2f}x"
-    if verdict.ratio_low is None or verdict.ratio_high is None:
-        return shown
-    return f"{shown} ({verdict.ratio_low:.2f}x to {verdict.ratio_high:.2f}x)"
+    ratios = " and ".join(f"{ratio:.2f}x" for ratio in verdict.pair_ratios)
+    return f"{pairs} showed {ratios or 'nothing'}"

@@ -41,7 +41,9 @@ def render_ledger(ledger: Ledger) -> str:
 
 
 def _line(fix: TriedFix, width: int) -> str:
-    ratio = _ratio(fix.verdict) if fix.verdict is not None else ""
+    # What is not tried further says itself what its few pairs were.
+    measured = fix.verdict if fix.status != "not_tried" else None
+    ratio = _ratio(measured) if measured is not None else ""
     said = ", ".join(part for part in (fix.why, ratio, expected(fix)) if part)
     return f"  {fix.status.replace('_', ' '):<11} {fix.name:<{width}}  {said}"
 

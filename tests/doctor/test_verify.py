@@ -44,6 +44,7 @@ class Machine:
         """Of a set of fixes in the session of that name, a ratio."""
         self.other_losses: frozenset[str] = frozenset()
         self.wrong_from = 0
+        self.gives_wrong: Callable[[str, str], bool] = lambda fix, place: False
         self.slow_after, self.slow_start_s = 10**6, 0.0
         self.baseline_fails_in = ""
         self.not_applied_in: dict[str, str] = {}
@@ -67,7 +68,13 @@ class Machine:
         if fixes:
             (place / "run").mkdir(parents=True)
             silent = self.not_applied_in.get(name) if place.name.startswith("pair-") else None
-            lines = [{"fix": fix, "applied": True, "what": "it"} for fix in fixes - {silent}]
+            lines: list[dict[str, Any]] = [
+                {"fix": fix, "applied": True, "what": "it"} for fix in fixes - {silent}
+            ]
+            for fix in fixes:
+                if self.gives_wrong(fix, f"{name}/{place.name}"):
+                    said = {"fix": fix, "applied": False, "what": "stale items", "wrong": True}
+                    lines.append(said)
             text = "".join(json.dumps(line) + "\n" for line in lines)
             (place / "run" / "fixes.jsonl").write_text(text)
         seconds = STEP_S / self.gain(fixes, name) * self.random.gauss(1.0, 0.002)
@@ -244,6 +251,30 @@ def test_fast_fix_that_learns_something_else_is_not_timed(trying: Trying) -> Non
     assert entry.status == "rejected"
     assert entry.why.startswith("it learns something else")
     assert not any("/pair-" in place for place in machine.places)
+
+
+@pytest.mark.parametrize("where", ["losses", "pair-03"])
+def test_fix_that_found_out_too_late_is_rejected_however_equal_its_losses(
+    trying: Trying, where: str
+) -> None:
+    machine = Machine(product(a=2.0, b=1.5))
+    machine.gives_wrong = lambda fix, place: fix == "a" and where in place
+    ledger = trying(machine, ["a", "b"])
+    entry = by_name(ledger)["a"]
+    assert (entry.status, entry.why) == (
+        "rejected",
+        "it gave the script something else: stale items",
+    )
+    assert ledger.kept == ("b",)
+
+
+def test_screening_pair_in_which_it_gave_something_else_rejects_it(trying: Trying) -> None:
+    machine = Machine(product(a=1.0, b=1.4, c=1.0, d=1.0))
+    machine.gives_wrong = lambda fix, place: fix == "a" and "pair-01" in place
+    pair_s = 2 * (START_S + 60 * STEP_S)
+    entry = by_name(trying(machine, ["a", "b", "c", "d"], budget_s=24 * pair_s))["a"]
+    assert entry.status == "rejected"
+    assert entry.why == "it gave the script something else: stale items"
 
 
 def test_losses_are_compared_where_a_late_fix_has_begun(trying: Trying) -> None:

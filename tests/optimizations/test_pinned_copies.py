@@ -48,6 +48,9 @@ class Told:
     def refused(self, why: str) -> None:
         self.lines.append((False, why))
 
+    def wrong(self, why: str) -> None:
+        self.lines.append((False, f"wrong: {why}"))
+
 
 def test_host_waits_until_it_is_known_that_nobody_writes_there() -> None:
     told = Told()
@@ -64,6 +67,17 @@ def test_script_that_writes_into_what_it_copied_is_waited_for() -> None:
         assert not copies.may_run_on(batch)
         batch += 1
     assert told.lines == [(False, "the script writes into a batch that it has copied")]
+
+
+def test_script_that_writes_later_into_what_was_not_waited_for_was_given_something_else() -> None:
+    told = Told()
+    copies = Copies(told)  # type: ignore[arg-type]
+    batches = [torch.zeros(2) for _ in range(WATCHED + 1)]
+    for batch in batches:
+        copies.may_run_on(batch)
+    batches[-1] += 1
+    assert not copies.may_run_on(batches[0])
+    assert told.lines[-1] == (False, "wrong: the script writes into a batch that it has copied")
 
 
 def test_it_is_for_pageable_copies_to_a_gpu() -> None:

@@ -1,4 +1,4 @@
-"""Whether a technique took effect in the processes that it was put into."""
+"""Whether a technique took effect in the processes that it was put into, and did nothing else there."""
 
 from __future__ import annotations
 
@@ -30,6 +30,16 @@ def why_not_applied(
             said = next((str(line["what"]) for found in lines for line in found), "nothing")
             return f"its effect was not seen in the census (it said: {said})"
     return None
+
+
+def why_wrong(fix: Fix, runs: Sequence[Path]) -> str | None:
+    """What it gave the script, or may have given, that is not what the script gives itself; `None`: nothing.
+
+    runs: as above. Such a line counts whatever the others say.
+    """
+    lines = [line for run in runs for line in _lines(run / APPLIED_FILE, fix.name)]
+    said = dict.fromkeys(str(line["what"]) for line in lines if line.get("wrong"))
+    return f"it gave the script something else: {'; '.join(said)}" if said else None
 
 
 def _lines(path: Path, name: str) -> list[dict[str, Any]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hotloop.core.judgement import Parity, Verdict
 from hotloop.core.ledger import Status, TriedFix
-from hotloop.doctor.applied import why_not_applied
+from hotloop.doctor.applied import why_not_applied, why_wrong
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_costs import LOOKS
@@ -33,7 +35,10 @@ def longer(parity: Parity, result: SessionResult) -> Parity:
 def judged(result: SessionResult, fix: Fix) -> tuple[Status, str]:
     """What becomes of a fix after its pairs."""
     verdict = result.verdict
-    runs = sorted(result.directory.glob(f"pair-*-{fix.name}/run"))
+    runs = runs_of(result, fix)
+    wrong = why_wrong(fix, runs)
+    if wrong is not None:
+        return "rejected", wrong
     not_applied = why_not_applied(fix, runs, [candidate for _, candidate in result.pairs])
     if not_applied is not None:
         return "not_applied", not_applied
@@ -50,6 +55,11 @@ def judged(result: SessionResult, fix: Fix) -> tuple[Status, str]:
             verdict.parity.reason or "its losses were not seen"
         )
     return "kept", "faster, and learns the same"
+
+
+def runs_of(result: SessionResult, fix: Fix) -> list[Path]:
+    """The directories that the processes with it wrote into."""
+    return sorted(result.directory.glob(f"pair-*-{fix.name}/run"))
 
 
 def not_faster(verdict: Verdict) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Parity, ParityClass
 from hotloop.core.measurement import Measurement
-from hotloop.doctor.applied import why_not_applied
+from hotloop.doctor.applied import why_not_applied, why_wrong
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_costs import LOSS_RUNS
 from hotloop.doctor.workbench import Workbench
@@ -25,6 +25,8 @@ class Learned:
     parity: Parity
     not_applied: str | None = None
     """Why one of them was not seen to take effect."""
+    wrong: str | None = None
+    """What one of them gave the script that it does not give itself; `parity` is `different` then."""
     slower_start_s: float = 0.0
     """Seconds that the process took longer than one as it is: compiling, starting workers."""
 
@@ -59,11 +61,17 @@ class Learning:
             raise
         if (path := outside_path(place)) is not None:
             raise WritesOutside(path)
+        parity_class = parity_of_live([fix.name for fix in fixes])
+        for fix in fixes:
+            wrong = why_wrong(fix, [place / "run"])
+            if wrong is not None:
+                wrong = wrong if len(fixes) == 1 else f"{fix.name}: {wrong}"
+                return Learned(Parity("different", parity_class, reason=wrong), wrong=wrong)
         for fix in fixes:
             why = why_not_applied(fix, [place / "run"], [measurement])
             if why is not None:
                 return Learned(Parity("not_checked", None, reason=why), f"{fix.name}: {why}")
-        parity = self._judged(baseline, measurement, parity_of_live([fix.name for fix in fixes]))
+        parity = self._judged(baseline, measurement, parity_class)
         return Learned(
             _long_enough(parity, max(fix.warmup_steps for fix in fixes)),
             slower_start_s=max(_seconds(measurement) - _seconds(baseline[-1]), 0.0),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import TriedFix
-from hotloop.doctor.applied import why_not_applied
+from hotloop.doctor.applied import why_not_applied, why_wrong
 from hotloop.doctor.deciding import longer, not_faster
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learned, Learning
@@ -156,6 +156,9 @@ def _flaw(
     """What speaks against a stack in its timed runs: one that was not applied, losses that part later."""
     runs = sorted(result.directory.glob(f"pair-*-{arm_name}/run"))
     for fix in fixes:
+        wrong = why_wrong(fix, runs)
+        if wrong is not None:
+            return f"{fix.name}: {wrong}"
         why = why_not_applied(fix, runs, [candidate for _, candidate in result.pairs])
         if why is not None:
             return f"{fix.name} was not applied: {why}"

@@ -24,8 +24,9 @@ from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
 from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
+from hotloop.doctor.applied import why_wrong
 from hotloop.doctor.continuing import refuse_other_options
-from hotloop.doctor.deciding import judged, longer, showed, tried_fix, useless
+from hotloop.doctor.deciding import judged, longer, runs_of, showed, tried_fix, useless
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learned, Learning
@@ -147,6 +148,9 @@ class _Trying:
             learned = self.learning.of(fix.name, [fix])
         except (CommandFailed, WritesOutside) as error:
             return _failed(bench, fix, error)
+        if learned.wrong is not None:
+            entry = tried_fix(fix, "rejected", learned.wrong)
+            return replace(entry, directory=f"{TRIALS}/{fix.name}")
         if learned.not_applied is not None:
             return tried_fix(fix, "not_applied", learned.parity.reason)
         if learned.parity.result == "different" and not fix.technique.what_if:
@@ -170,6 +174,10 @@ class _Trying:
                 result = self._compared(fix, learned[fix.name], SCREENING_PAIRS)
             except (CommandFailed, WritesOutside) as error:
                 tried[fix.name] = _failed(bench, fix, error)
+                continue
+            wrong = why_wrong(fix, runs_of(result, fix))
+            if wrong is not None:
+                tried[fix.name] = tried_fix(fix, "rejected", wrong, verdict=result.verdict)
                 continue
             seen[fix.name] = result.verdict
         promising = [fix for fix in fixes if fix.name in seen and not useless(seen[fix.name])]

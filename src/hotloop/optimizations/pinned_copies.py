@@ -78,23 +78,29 @@ class Copies:
         self._report = report
         self._num = 0
         self._off = False
-        self._copied: deque[tuple[Any, int]] = deque(maxlen=REMEMBERED)
+        self._copied: deque[tuple[Any, int, bool]] = deque(maxlen=REMEMBERED)
+        """What was copied, its version then, and whether the copy was waited for."""
 
     def may_run_on(self, tensor: Any) -> bool:
         """Whether the host need not wait for the copy of this one, which is about to be made."""
         if self._off:
             return False
-        for earlier, version in self._copied:
-            found = earlier()
-            if found is not None and found._version != version:
-                self._off = True
-                self._report.refused("the script writes into a batch that it has copied")
-                return False
+        written = [
+            waited
+            for earlier, version, waited in self._copied
+            if (found := earlier()) is not None and found._version != version
+        ]
+        if written:
+            self._off = True
+            say = self._report.refused if all(written) else self._report.wrong
+            say("the script writes into a batch that it has copied")
+            return False
         while self._copied and self._copied[0][0]() is None:
             self._copied.popleft()
-        self._copied.append((weakref.ref(tensor), tensor._version))
         self._num += 1
-        if self._num <= WATCHED:
+        waited = self._num <= WATCHED
+        self._copied.append((weakref.ref(tensor), tensor._version, waited))
+        if waited:
             return False
         self._report.applied("copies to the GPU are not waited for")
         return True

@@ -346,7 +346,7 @@ def test_what_shows_after_workers_took_over_is_wrong(
     _, told = run(
         tmp_path, {"loader_workers": 2}, extra=extra, loader=loader, after_step=after_step
     )
-    assert told[0][0], told
+    assert any(applied for applied, _ in told)  # a worker may say its line first
     wrong = wrong_in(tmp_path)
     assert wrong
     assert all(why in each for each in wrong)

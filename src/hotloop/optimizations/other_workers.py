@@ -53,9 +53,10 @@ class Drawing:
         if looked >= LOOKS and not ours:
             return original(fetcher, index)
         fetcher._looked = looked + 1
-        before = random_state()
+        before = getattr(fetcher, "_random", None) or random_state()
         batch = original(fetcher, index)
-        if not same_state(before, random_state()):
+        fetcher._random = after = random_state()  # what is next begins with it: one look a batch
+        if not same_state(before, after):
             if ours:
                 self._report.wrong(
                     "its dataset or collate function drew random numbers in a worker"

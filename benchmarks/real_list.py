@@ -135,6 +135,16 @@ TINY_GPT2 = (
     "--per_device_train_batch_size=4",
 )  # fmt: skip
 
+
+def lesson(folder: str, file: str, updates: int, *needs: str) -> Script:
+    """One of graykode/nlp-tutorial: a network on a handful of sentences."""
+    return Script(
+        f"nlp-tutorial {file}", "nlp-tutorial", "graykode/nlp-tutorial", folder, (f"{file}.py",),
+        "plain loop, Adam, tiny steps", seeded=False, needs=needs, iterations=updates,
+        env={"MPLBACKEND": "Agg"},
+    )  # fmt: skip
+
+
 SCRIPTS = (
     Script("minGPT adder", "minGPT", "karpathy/minGPT", "projects/adder",
            ("adder.py", "--trainer.max_iters=300"), "own Trainer class, AdamW, DataLoader", path=".", iterations=300),
@@ -199,6 +209,15 @@ SCRIPTS = (
     Script("nlp-tutorial Transformer", "nlp-tutorial", "graykode/nlp-tutorial", "5-1.Transformer",
            ("Transformer.py",), "plain loop, one batch", seeded=False, needs=("matplotlib",),
            env={"MPLBACKEND": "Agg"}, iterations=20),
+    lesson("1-1.NNLM", "NNLM", 5000),
+    lesson("1-2.Word2Vec", "Word2Vec-Skipgram(Softmax)", 5000, "matplotlib"),
+    lesson("3-1.TextRNN", "TextRNN", 5000),
+    lesson("3-2.TextLSTM", "TextLSTM", 1000),
+    lesson("3-3.Bi-LSTM", "Bi-LSTM", 10000),
+    lesson("4-1.Seq2Seq", "Seq2Seq", 5000),
+    lesson("4-2.Seq2Seq(Attention)", "Seq2Seq(Attention)", 2000, "matplotlib"),
+    lesson("4-3.Bi-LSTM(Attention)", "Bi-LSTM(Attention)", 5000, "matplotlib"),
+    lesson("5-2.BERT", "BERT", 100),
     Script("Lightning bug_report", "pytorch-lightning", "Lightning-AI/pytorch-lightning",
            "examples/pytorch/bug_report", ("bug_report_model.py",), "Lightning Trainer, one step",
            seeded=False, needs=("lightning",), iterations=1),

@@ -15,7 +15,7 @@ FOUND = Diagnosis(
     breakdown={},
     findings=(
         Finding(
-            "HL401", "", 1.1, evidence={"optimizer_fraction": 0.1}, optimization="fused_optimizer"
+            "HL401", "", 1.1, evidence={"optimizer_fraction": 0.09}, optimization="fused_optimizer"
         ),
         Finding("HL301", "", 1.5, evidence={"product_fraction": 0.3}, optimization="precision"),
         Finding("HL801", "", 2.0),

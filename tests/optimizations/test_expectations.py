@@ -28,6 +28,22 @@ def test_workers_hide_what_waits_and_share_the_cpus_with_what_computes() -> None
     assert expect(computes, 0) is None
 
 
+def test_casts_of_short_products_cost_more_than_they_save() -> None:
+    expect = CATALOGUE["precision"].expect
+    assert expect is not None
+    long = expect({"product_fraction": 0.6, "product_s": 1e-3}, "bf16")
+    assert long == pytest.approx(
+        (1 / (1 - 0.6 * (1 - 1 / 1.8 - 0.04)), 1 / (1 - 0.6 * (1 - 1 / 3.5 - 0.01)))
+    )
+    short = expect({"product_fraction": 0.6, "product_s": 3e-5}, "bf16")
+    assert short is not None
+    assert short[0] < 1 < short[1]
+    others = expect({"product_fraction": 0.6, "product_s": 1e-3, "others_fraction": 0.2}, "bf16")
+    assert others is not None
+    assert others[0] == long[0]
+    assert others[1] > long[1]
+
+
 @pytest.mark.parametrize("name", [name for name, each in CATALOGUE.items() if each.expect])
 def test_an_expectation_is_a_gain_within_what_the_finding_allows(name: str) -> None:
     technique = CATALOGUE[name]
@@ -38,7 +54,7 @@ def test_an_expectation_is_a_gain_within_what_the_finding_allows(name: str) -> N
             *("collection_fraction", "data_wait_fraction"),
         ),
         0.4,
-    )
+    ) | {"product_s": 1e-3}
     found = technique.expect({**evidence, "fetch_cpu_fraction": 0.9}, 2)
     assert found is not None
     low, high = found

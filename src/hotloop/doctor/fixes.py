@@ -18,6 +18,9 @@ from hotloop.hardware.machine import Machine
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import Optimization
 
+MEASURING = 1.01
+"""What a prediction leaves to the measuring: two runs of one script differ by about that on a quiet machine."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fix:
@@ -132,14 +135,14 @@ def _values(technique: Optimization, census: Census | None) -> tuple[Any, ...]:
 
 
 def expected(technique: Optimization, value: Any, asking: Sequence[Finding]) -> Interval | None:
-    """What the technique says to expect, by the finding of which it expects most."""
+    """What the technique says to expect, by the finding of which it expects most, as it will be measured."""
     if technique.expect is None:
         return None
     ranges = [technique.expect(each.evidence, value) for each in asking]
     low, high = max(filter(None, ranges), default=(None, None))
     if low is None or high is None:
         return None
-    return Interval(math.sqrt(low * high), low, high)
+    return Interval(math.sqrt(low * high), low / MEASURING, high * MEASURING)
 
 
 def live_names() -> list[str]:

@@ -4,14 +4,18 @@ What it means. Every matrix product was computed in float32, and this device mul
 float16 faster (tensor cores, AMX, AVX512-BF16), often several times.
 
 Evidence. `matmul_dtypes`: the types seen, only float32. `fast_dtypes`: what the device does faster,
-from `hardware`. `product_fraction`: share of a step in float32 products and convolutions, seen by
-torch's profiler; reported from 0.2. Where that was not looked at: `forward_backward_fraction`, the
+from `hardware`. `product_fraction`: share of a step in float32 products, convolutions and fused
+attention, seen by torch's profiler; reported from 0.2. `product_s`: how long one of them takes on average.
+`others_fraction`: share of a step in other float32 operations of forward and backward that are long
+enough for memory to set their pace. Where that was not looked at: `forward_backward_fraction`, the
 share of wall time in the two phases that multiply. Site: the line most seen in forward while it called
 a linear or convolution layer.
 
-Gain at most. `1 / (1 - product_fraction)`: products that take no time. bfloat16 is usually 2 to 4
-times as fast, tf32 1.5 to 3. Without a look at the operations `1 / (1 - forward_backward_fraction)`,
-which is loose: it takes forward and backward as nothing but products.
+Gain at most. `1 / (1 - product_fraction - others_fraction / 2)`: products that take no time, and other
+operations that move half the bytes, since what follows a product in bfloat16 is in bfloat16 too. A
+product in bfloat16 is usually 2 to 4 times as fast, in tf32 1.5 to 3. Without a look at the operations
+`1 / (1 - forward_backward_fraction)`, which is loose: it takes forward and backward as nothing but
+products.
 
 Remedy. `precision`: autocast to bfloat16; the weights, gradients and optimizer state stay float32.
 On NVIDIA GPUs from Ampere on `torch.set_float32_matmul_precision("high")` alone gives tf32.
@@ -23,15 +27,18 @@ gradient scaler. Small products gain nothing, and casts cost time: a small model
 
 from __future__ import annotations
 
+from hotloop.core.census import OperatorUse
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
 from hotloop.judge.exposure import gain_without, is_foreign
 from hotloop.judge.model_lines import products_line
-from hotloop.judge.operations import FLOAT32, is_product, operations
+from hotloop.judge.operations import FLOAT32, Operations, is_product, is_updating, operations
 from hotloop.judge.thresholds import PRODUCTS
 
 CODE = "HL301"
 TITLE = "Matrix products run in float32"
+LONG_S = 3e-5
+"""Shorter operations are paced by what launches them, not by memory."""
 SHORT_TYPES = ("bfloat16", "float16", "tf32")
 
 
@@ -44,9 +51,17 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         return None
     seen = operations(measurement)
     site = None
+    others = 0.0
+    more: dict[str, float | None] = {}
     if seen is not None:
         name = "product_fraction"
-        share = seen.share(lambda use: is_product(use) and (use.dtype or "float32") in FLOAT32)
+        share = seen.share(_is_float32_product)
+        num = seen.num(_is_float32_product)
+        others = seen.share(lambda use: _follows(use, seen))
+        more = {
+            "product_s": share * seen.step_s / num if num else None,
+            "others_fraction": others,
+        }
         site = seen.site(is_product) or products_line(census)
     elif is_foreign(census):
         return None  # how much of the step are products? not_examined says that this is not known
@@ -58,16 +73,37 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
     return Finding(
         code=CODE,
         title=TITLE,
-        gain_at_most=gain_without(share),
+        gain_at_most=gain_without(min(share + others / 2, 1.0)),
         gain_is_loose=seen is None,
         site=site,
         evidence={
             "matmul_dtypes": "float32",
             "fast_dtypes": ", ".join(faster),
             name: share,
+            **more,
         },
         optimization="precision",
         advice=_advice(faster[0]),
+    )
+
+
+def _is_float32_product(use: OperatorUse) -> bool:
+    return _multiplies(use) and (use.dtype or "float32") in FLOAT32
+
+
+def _multiplies(use: OperatorUse) -> bool:
+    return is_product(use) or "_scaled_dot_product_" in use.name
+
+
+def _follows(use: OperatorUse, seen: Operations) -> bool:
+    """Whether it would be in the shorter type as well, and long enough to gain by that."""
+    return (
+        seen.is_operation(use)
+        and not _multiplies(use)
+        and not is_updating(use)
+        and (use.dtype or "float32") in FLOAT32
+        and use.num > 0
+        and seen.seconds(use) / use.num > LONG_S
     )
 
 

@@ -186,6 +186,50 @@ def test_gains_that_add_up_are_kept_together_on_fresh_pairs(trying: Trying) -> N
     assert len(as_it_is) == 4
 
 
+def scattered(seed: int, **gains: float) -> Callable[[frozenset[str], str], float]:
+    """Without `b` processes differ by 4 %: the alone session of any other fix decides nothing."""
+    quiet, noise = product(**gains), random.Random(seed)
+
+    def gain(fixes: frozenset[str], session: str) -> float:
+        return quiet(fixes, session) * (1.0 if "b" in fixes else noise.gauss(1.0, 0.04))
+
+    return gain
+
+
+def test_what_the_noise_hid_alone_is_kept_where_it_is_faster_on_top_of_the_rest(
+    trying: Trying,
+) -> None:
+    ledger = trying(Machine(scattered(0, a=1.07, b=1.6)), ["a", "b"])
+    entry = by_name(ledger)["a"]
+    assert entry.verdict is not None
+    assert entry.verdict.outcome == "inconclusive"
+    assert entry.added is not None
+    assert entry.added.outcome == "improved"
+    assert entry.added.ratio == pytest.approx(1.07, abs=0.01)
+    assert ledger.kept == ("b", "a")
+    assert entry.status == "kept"
+    assert "alone, but faster on top of b, and learns the same" in entry.why
+
+
+def test_what_only_the_noise_made_faster_is_rejected_on_top_of_the_rest(trying: Trying) -> None:
+    ledger = trying(Machine(scattered(3, a=1.0, b=1.6)), ["a", "b"])
+    entry = by_name(ledger)["a"]
+    assert entry.verdict is not None
+    assert entry.verdict.outcome == "inconclusive"
+    assert (entry.verdict.ratio or 0.0) > 1.01
+    assert entry.status == "rejected"
+    assert entry.why.startswith("inconclusive")
+    assert entry.why.endswith("alone; not on top of b: no gain")
+    assert ledger.kept == ("b",)
+
+
+def test_what_the_noise_hid_is_not_tried_again_where_nothing_is_kept(trying: Trying) -> None:
+    machine = Machine(scattered(0, a=1.07))
+    ledger = trying(machine, ["a"])
+    assert by_name(ledger)["a"].status == "rejected"
+    assert not any(place.startswith("with-") for place in machine.places)
+
+
 def test_fix_that_brings_nothing_on_top_of_a_better_one_is_left_out(trying: Trying) -> None:
     def gain(fixes: frozenset[str], session: str) -> float:
         return 1.5 if "a" in fixes else 1.3 if "b" in fixes else 1.0
@@ -223,10 +267,22 @@ def test_gain_that_fresh_pairs_do_not_show_is_not_claimed(trying: Trying) -> Non
 
 def test_stack_in_which_one_was_not_applied_when_it_was_timed_is_not_kept(trying: Trying) -> None:
     machine = Machine(product(a=1.5, b=1.2))
-    machine.not_applied_in = {"together": "b"}
+    machine.not_applied_in = {"together-a-b": "b"}
     ledger = trying(machine, ["a", "b"])
     assert ledger.kept == ()
     assert "together b was not applied: it never said" in by_name(ledger)["a"].why
+
+
+def test_a_call_that_goes_on_may_keep_more_than_the_one_before(trying: Trying) -> None:
+    machine = Machine(product(a=1.5, b=1.2))
+    budget_s = 16 * 2 * (START_S + 60 * STEP_S)
+    first = trying(machine, ["a", "b"], budget_s=budget_s)
+    assert first.kept == ("a",)
+    for _ in range(3):
+        last = trying(machine, ["a", "b"], budget_s=budget_s)
+    assert last.kept == ("a", "b")
+    assert last.together is not None
+    assert last.together.ratio == pytest.approx(1.8, rel=0.02)
 
 
 def test_fix_that_was_not_applied_on_top_of_another_is_left_out(trying: Trying) -> None:
@@ -365,7 +421,7 @@ def test_steps_of_a_late_fix_and_of_what_holds_one_are_their_own(
     trying: Trying, confirmed: bool
 ) -> None:
     def gain(fixes: frozenset[str], session: str) -> float:
-        if session == "together" and not confirmed:
+        if session.startswith("together-") and not confirmed:
             return 1.0
         return product(a=1.2, b=1.5, c=1.0)(fixes, session)
 
@@ -378,7 +434,9 @@ def test_steps_of_a_late_fix_and_of_what_holds_one_are_their_own(
         entry = entries[name]
         assert {(entry.warmup_steps, entry.steps)} == counted(machine, name)
     assert (entries["a"].warmup_steps, entries["a"].steps) == (30, 30)
-    assert {(ledger.together_warmup_steps, ledger.together_steps)} == counted(machine, "together")
+    assert {(ledger.together_warmup_steps, ledger.together_steps)} == counted(
+        machine, "together-b-a"
+    )
 
 
 def test_late_fix_that_adds_nothing_is_not_part_of_what_is_confirmed(trying: Trying) -> None:
@@ -388,7 +446,7 @@ def test_late_fix_that_adds_nothing_is_not_part_of_what_is_confirmed(trying: Try
     machine = Machine(gain)
     ledger = trying(machine, ["a", "b"], late={"a": 30})
     assert ledger.kept == ("b",)
-    assert {(ledger.together_warmup_steps, ledger.together_steps)} == counted(machine, "together")
+    assert {(ledger.together_warmup_steps, ledger.together_steps)} == counted(machine, "together-b")
     assert ledger.together_steps == 55
 
 

@@ -33,7 +33,7 @@ def test_casts_of_short_products_cost_more_than_they_save() -> None:
     assert expect is not None
     long = expect({"product_fraction": 0.6, "product_s": 1e-3}, "bf16")
     assert long == pytest.approx(
-        (1 / (1 - 0.6 * (1 - 1 / 1.8 - 0.04)), 1 / (1 - 0.6 * (1 - 1 / 3.5 - 0.01)))
+        (1 / (1 - 0.6 * (1 - 1 / 1.8 - 0.04)), 1 / (1 - 0.6 * (1 - 1 / 4 - 0.01)))
     )
     short = expect({"product_fraction": 0.6, "product_s": 3e-5}, "bf16")
     assert short is not None
@@ -51,7 +51,7 @@ def test_an_expectation_is_a_gain_within_what_the_finding_allows(name: str) -> N
     evidence = dict.fromkeys(
         (
             *("optimizer_fraction", "product_fraction", "elementwise_fraction"),
-            *("collection_fraction", "data_wait_fraction"),
+            *("collection_fraction", "data_wait_fraction", "late_fraction"),
         ),
         0.4,
     ) | {"product_s": 1e-3}

@@ -34,7 +34,8 @@ class TriedFix:
     verdict: Verdict | None = None
     """It alone against the command as it is. Chosen by it, so `together` counts, not this."""
     added: Verdict | None = None
-    """It on top of the better ones, against those without it; `None` for the best, or where not tried."""
+    """It on top of the better ones, against those without it; `None` for the best, or where not tried. A kept
+    one whose `verdict` is inconclusive was decided by this."""
     details: str = ""
     """The last lines of a trial that failed."""
     directory: str | None = None

@@ -57,6 +57,19 @@ def judged(result: SessionResult, fix: Fix) -> tuple[Status, str]:
     return "kept", "faster, and learns the same"
 
 
+def may_yet(entry: TriedFix) -> bool:
+    """It looked faster, and its pairs differed too much to tell."""
+    verdict = entry.verdict
+    return (
+        entry.status == "rejected"
+        and verdict is not None
+        and verdict.outcome == "inconclusive"
+        and verdict.parity.result in ("same", "within_noise")
+        and (verdict.ratio or 0.0) >= 1 + MIN_MARGIN
+        and not useless(verdict)
+    )
+
+
 def runs_of(result: SessionResult, fix: Fix) -> list[Path]:
     """The directories that the processes with it wrote into."""
     return sorted(result.directory.glob(f"pair-*-{fix.name}/run"))

@@ -48,7 +48,7 @@ def fixes_for(
     *,
     only: Mapping[str, tuple[Any, ...]] = MappingProxyType({}),
 ) -> tuple[Fix, ...]:
-    """Those that a finding names, the largest first; with `only` (see `asked_for`), exactly these."""
+    """Those that a finding names, the most promising first; with `only` (see `asked_for`), exactly these."""
     found = []
     for name in live_names():
         technique = CATALOGUE[name]
@@ -80,7 +80,12 @@ def fixes_for(
                 warmup_for(census) if warmup_for is not None and census is not None else 0,
             )
         )
-    return tuple(sorted(found, key=lambda fix: -(fix.gain_at_most or 1.0)))
+    return tuple(sorted(found, key=lambda fix: -_promise(fix)))
+
+
+def _promise(fix: Fix) -> float:
+    """A ratio: where nothing tells how much of the finding's gain it brings, half of it on a log scale."""
+    return fix.predicted.ratio if fix.predicted is not None else math.sqrt(fix.gain_at_most or 1.0)
 
 
 def asked_for(only: Sequence[str]) -> dict[str, tuple[Any, ...]]:

@@ -24,14 +24,19 @@ LONGEST_NAME = 64
 
 
 def stack(
-    bench: Workbench, learning: Learning, kept: Sequence[Fix], tried: Tried
+    bench: Workbench,
+    learning: Learning,
+    kept: Sequence[Fix],
+    tried: Tried,
+    undecided: Sequence[Fix] = (),
 ) -> tuple[tuple[str, ...], Verdict | None]:
     """The fixes that stay, and what they bring together on fresh pairs.
 
-    Entries of `tried` whose fix does not stay are replaced, with the reason.
+    undecided: looked faster alone, within the noise. On top of what is kept they get another chance: what made
+    the pairs differ may be gone. Entries of `tried` whose fix does not stay are replaced, with the reason.
     """
     stacked: list[Fix] = []
-    for fix in in_order(kept, tried):
+    for fix in order_of(kept, undecided, tried):
         if not stacked:
             stacked.append(fix)
             continue
@@ -50,7 +55,12 @@ def stack(
     return (), together
 
 
-def in_order(kept: Sequence[Fix], tried: Tried) -> list[Fix]:
+def order_of(kept: Sequence[Fix], undecided: Sequence[Fix], tried: Tried) -> list[Fix]:
+    """In which they are put together: nothing where nothing is kept."""
+    return [*_in_order(kept, tried), *_in_order(undecided, tried)] if kept else []
+
+
+def _in_order(kept: Sequence[Fix], tried: Tried) -> list[Fix]:
     """The fastest first; what rounds products comes last, so that the others are held to the narrow band."""
 
     def key(fix: Fix) -> tuple[bool, float]:
@@ -67,8 +77,10 @@ def _added(
     """Whether it is faster with it than without, both on top of what is kept already."""
     onto = " and ".join(each.name for each in stacked)
 
+    alone = "faster alone" if entry.status == "kept" else f"{entry.why} alone"
+
     def rejected(why: str, verdict: Verdict | None = None) -> tuple[TriedFix, bool]:
-        why = f"faster alone, but {why}"
+        why = f"{alone}, but {why}" if entry.status == "kept" else f"{alone}; {why}"
         return replace(entry, status="rejected", why=why, added=verdict), False
 
     clash = conflict(stacked, fix)
@@ -77,8 +89,7 @@ def _added(
     if not bench.fits(LOOKS[0], losses=1):
         return rejected(f"the budget did not allow to try it on top of {onto}")
     names = [each.name for each in (*stacked, fix)]
-    place = "with-" + "+".join(names)
-    arm_name = _short(f"with-{fix.name}")
+    arm_name = _short("with-" + "+".join(names))
     try:
         learned = learning.of(arm_name, (*stacked, fix))
         if learned.not_applied is not None:
@@ -93,7 +104,7 @@ def _added(
             bench.with_fixes("without", stacked),
             bench.with_fixes(arm_name, (*stacked, fix)),
             fixes=(*stacked, fix),
-            place=_short(place),
+            place=arm_name,
             looks=LOOKS,
             parity_class=parity_of_live(names),
             parity=learned.parity,
@@ -106,8 +117,12 @@ def _added(
         return rejected(f"on top of {onto} {flaw}", verdict)
     if verdict.outcome != "improved":
         return rejected(f"not on top of {onto}: {not_faster(verdict)}", verdict)
-    why = f"{entry.why}; faster on top of {onto} too"
-    return replace(entry, why=why, added=verdict), True
+    why = (
+        f"{entry.why}; faster on top of {onto} too"
+        if entry.status == "kept"
+        else f"{alone}, but faster on top of {onto}, and learns the same"
+    )
+    return replace(entry, status="kept", why=why, added=verdict), True
 
 
 def conflict(stacked: Sequence[Fix], fix: Fix) -> str | None:
@@ -123,15 +138,17 @@ def _confirmed(
 ) -> tuple[Verdict | None, str | None]:
     """All of them against the command as it is on pairs that chose nothing; why not, where they fail."""
     names = [fix.name for fix in stacked]
+    # A call that continues may have kept others than the call before it.
+    arm_name = _short("together-" + "+".join(names))
     try:
-        learned = learning.of("together", stacked)
+        learned = learning.of(arm_name, stacked)
         if learned.not_applied is not None:
             return None, f"together not applied: {learned.not_applied}"
         result = bench.compare(
             bench.baseline,
-            bench.with_fixes("together", stacked),
+            bench.with_fixes(arm_name, stacked),
             fixes=stacked,
-            place="together",
+            place=arm_name,
             looks=FINAL_LOOKS,
             parity_class=parity_of_live(names),
             parity=learned.parity,
@@ -140,7 +157,7 @@ def _confirmed(
     except (CommandFailed, WritesOutside) as error:
         return None, f"the confirming runs failed: {_first_line(error)}"
     verdict = result.verdict
-    flaw = _flaw(result, stacked, "together", learned)
+    flaw = _flaw(result, stacked, arm_name, learned)
     if flaw is not None:
         return verdict, f"together {flaw}"
     if verdict.outcome != "improved":

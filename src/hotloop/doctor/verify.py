@@ -5,7 +5,8 @@ losses    two runs as it is and one with each fix, all drawing the same random n
 noise     the command with itself, once for all
 screening two pairs of each, only where the budget cannot pay for all
 pairs     each fix against the command as it is, interleaved, judged at planned looks
-together  the best first, each next one kept only if it is faster on top of those before it
+together  the best first, each next one kept only if it is faster on top of those before it; then those
+          that looked faster alone within the noise
 fresh     what is left against the command as it is, measured anew: the one number to believe
 ```
 """
@@ -26,11 +27,11 @@ from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
 from hotloop.doctor.applied import why_wrong
 from hotloop.doctor.continuing import refuse_other_options
-from hotloop.doctor.deciding import judged, longer, runs_of, showed, tried_fix, useless
+from hotloop.doctor.deciding import judged, longer, may_yet, runs_of, showed, tried_fix, useless
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learned, Learning
-from hotloop.doctor.stacking import in_order, stack
+from hotloop.doctor.stacking import order_of, stack
 from hotloop.doctor.trial_costs import LOOKS, LOSS_RUNS, fitted, loss_steps, plan_for
 from hotloop.doctor.workbench import AS_IT_IS, Workbench, is_about_baseline
 from hotloop.doctor.writes import WritesOutside
@@ -113,8 +114,10 @@ class _Trying:
         for fix in self._screened(left, learned, tried):
             tried[fix.name] = self._timed(fix, learned[fix.name])
         kept = [fix for fix in fixes if tried[fix.name].status == "kept"]
-        names, together = stack(self.bench, self.learning, kept, tried)
-        confirming = None if together is None else self.bench.plan_for(_stacked(kept, tried))
+        undecided = [fix for fix in fixes if may_yet(tried[fix.name])]
+        order = order_of(kept, undecided, tried)
+        names, together = stack(self.bench, self.learning, kept, tried, undecided)
+        confirming = None if together is None else self.bench.plan_for(_stacked(order, tried))
         return _ledger(
             self.bench,
             [self._with_steps(fix, tried[fix.name]) for fix in fixes],
@@ -223,9 +226,9 @@ class _Trying:
         )
 
 
-def _stacked(kept: Sequence[Fix], tried: dict[str, TriedFix]) -> list[Fix]:
+def _stacked(order: Sequence[Fix], tried: dict[str, TriedFix]) -> list[Fix]:
     """Those that fresh pairs were made of, confirmed or not: the best, and each that was faster on top."""
-    first, *others = in_order(kept, tried)
+    first, *others = order
     added = {fix.name: tried[fix.name].added for fix in others}
     on_top = [fix for fix in others if (it := added[fix.name]) and it.outcome == "improved"]
     return [first, *on_top]

@@ -24,6 +24,7 @@ from hotloop.optimizations.loader_workers import LOADER_WORKERS
 from hotloop.optimizations.optimization import Optimization
 from hotloop.optimizations.pinned_copies import PINNED_COPIES
 from hotloop.optimizations.precision import PRECISION
+from hotloop.optimizations.prefetch import PREFETCH
 from hotloop.optimizations.sdpa_backend import SDPA_BACKEND
 from hotloop.optimizations.threads import THREADS
 
@@ -34,7 +35,7 @@ CATALOGUE: dict[str, Optimization] = {
         GRADIENT_COMPRESSION,
         *(GC_SCHEDULE, THREADS, CHANNELS_LAST, CUDNN_BENCHMARK, SDPA_BACKEND),
         *(FEWER_LOGS, DEFERRED_READS, CHECKPOINTING),
-        *(LOADER_WORKERS, ITEM_CACHE, PINNED_COPIES),
+        *(LOADER_WORKERS, PREFETCH, ITEM_CACHE, PINNED_COPIES),
     )
 }
 """In the order in which `auto` is resolved: a later one may look at an earlier one's value."""

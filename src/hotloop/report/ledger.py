@@ -44,8 +44,13 @@ def _line(fix: TriedFix, width: int) -> str:
     # What is not tried further says itself what its few pairs were.
     measured = fix.verdict if fix.status != "not_tried" else None
     ratio = _ratio(measured) if measured is not None else ""
-    said = ", ".join(part for part in (fix.why, ratio, expected(fix)) if part)
+    said = ", ".join(part for part in (fix.why, ratio, on_top(fix), expected(fix)) if part)
     return f"  {fix.status.replace('_', ' '):<11} {fix.name:<{width}}  {said}"
+
+
+def on_top(fix: TriedFix) -> str:
+    """What it brought to those that were kept before it."""
+    return "" if fix.added is None else f"on top {_ratio(fix.added)}"
 
 
 def expected(fix: TriedFix) -> str:
@@ -80,13 +85,14 @@ def ledger_section(ledger: Ledger | None) -> str:
             fix.status.replace("_", " "),
             f"`{fix.name}` {'' if fix.value is True else fix.value}".strip(),
             "" if fix.verdict is None else _ratio(fix.verdict),
+            on_top(fix),
             expected(fix),
             fix.why,
             " ".join(fix.answers),
         )
         for fix in ledger.fixes
     ]
-    head = ("", "fix", "measured", "expected", "why", "answers")
+    head = ("", "fix", "measured", "on top", "expected", "why", "answers")
     parts.append(table(head, rows))
     if ledger.fixes:
         parts.append(f"<p>{escape(_how(ledger))}</p>")

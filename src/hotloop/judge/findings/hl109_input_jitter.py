@@ -45,6 +45,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "num_workers": loader.num_workers,
             "prefetch_factor": loader.prefetch_factor,
         },
+        optimization="prefetch",
         advice=f"Try prefetch_factor={max(4, 2 * (loader.prefetch_factor or 2))}; put samples of "
         "similar length into a batch.",
     )

@@ -1,0 +1,99 @@
+"""A longer queue of batches between a loader's workers and the training, so that it bridges a slow batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hotloop.optimizations.loader_workers import rest_of_step, slowest_loader
+from hotloop.optimizations.optimization import Optimization, leaving
+from hotloop.optimizations.source_edit import Keywords, SourceEdit
+
+if TYPE_CHECKING:
+    from hotloop.core.census import Census
+    from hotloop.optimizations.live import Report
+
+USUAL = 2
+"""Batches under way per worker: torch's own default."""
+MOST = 64
+
+
+def _values_for(census: Census) -> tuple[Any, ...]:
+    """So many that a slow batch is begun early enough: `n` workers lead by `n x factor` steps, and what was
+    waited for in spite of that has to be led by as well. At least twice as many as now, and 4."""
+    loader = slowest_loader(census)
+    if loader is None or loader.iterable or not loader.num_workers:
+        return ()
+    now = loader.prefetch_factor or USUAL
+    rest_s = rest_of_step(census, loader)
+    late = (loader.wait_p99_s or 0.0) / (loader.num_workers * rest_s) if rest_s else 0.0
+    return (min(max(4, 2 * now, now + math.ceil(late)), MOST),)
+
+
+def _live(value: Any, report: Report) -> None:
+    """Map-style loaders that may train and have workers get `value` batches per worker from their next epoch on."""
+    import torch
+    from torch.utils.data import DataLoader
+    from torch.utils.data.dataloader import _DatasetKind
+
+    from hotloop.probe import entry
+
+    def iterate(original: Any, loader: Any) -> Any:
+        if not torch.is_grad_enabled() or not loader.num_workers:
+            return original(loader)
+        name = type(loader.dataset).__name__
+        if loader._dataset_kind != _DatasetKind.Map:
+            report.refused(f"{name} is an IterableDataset: its batches may come in another order")
+        elif (sampler := _of_the_script(loader)) is not None:
+            report.refused(f"{sampler} may draw random numbers as it goes, which would be earlier")
+        elif (loader.prefetch_factor or USUAL) < value:
+            loader.prefetch_factor = value
+            report.applied(f"{value} batches of {name} per worker")
+        return original(loader)
+
+    entry.around_call(DataLoader, "__iter__", iterate)
+
+
+def _of_the_script(loader: Any) -> str | None:
+    """The name of a sampler that is none of torch's, whose numbers are drawn when an epoch begins."""
+    from torch.utils.data import BatchSampler, DistributedSampler
+
+    from hotloop.optimizations.worker_pool import KNOWN_SAMPLERS
+
+    sampler = loader._index_sampler
+    while type(sampler) is BatchSampler:
+        sampler = sampler.sampler
+    known = (*KNOWN_SAMPLERS, DistributedSampler)
+    return None if type(sampler) in known else type(sampler).__name__
+
+
+def _observed(census: Census, value: Any) -> bool | None:
+    factors = [each.prefetch_factor for each in census.loaders if each.trains and each.num_workers]
+    return any((factor or 0) >= value for factor in factors) if factors else None
+
+
+def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
+    values = {"prefetch_factor": str(int(value))}
+    return Keywords("torch.utils.data", ("DataLoader",), values, at="loader")
+
+
+PREFETCH = Optimization(
+    name="prefetch",
+    summary="More batches under way per loader worker, so that a slow one is begun earlier.",
+    parity_class="bitwise",
+    settings=(4, 8),
+    values_for=_values_for,
+    observed=_observed,
+    answers=("HL109",),
+    source_form="DataLoader(dataset, ..., num_workers=4, prefetch_factor=8)",
+    source_edit=_source_edit,
+    live_form=_live,
+    expect=leaving("late_fraction", 0.0, 0.7),
+    over="all",
+    conflicts=("loader_workers",),
+    risks=(
+        "The queue takes memory: workers x prefetch_factor x bytes of a batch. A sampler that draws random "
+        "numbers as it goes draws them earlier, between other numbers of the training."
+    ),
+)

@@ -45,9 +45,14 @@ class Fixed:
         fixes = self.ledger["fixes"] if self.ledger is not None else []
         return [fix for fix in fixes if fix["status"] == "kept"]
 
-    def confirmed(self, name: str) -> bool:
+    def second(self, name: str) -> dict[str, Any] | None:
+        """What the second run says of a fix."""
         fixes = self.again["fixes"] if self.again is not None else []
-        return any(fix["name"] == name and fix["status"] == "kept" for fix in fixes)
+        return next((fix for fix in fixes if fix["name"] == name), None)
+
+    def confirmed(self, name: str) -> bool:
+        second = self.second(name)
+        return second is not None and second["status"] == "kept"
 
 
 def fix(script: Script, checkouts: Path, text: str, runs: Path, budget: str) -> Fixed:
@@ -97,33 +102,34 @@ def doctor(
 
 def markdown(results: list[Fixed]) -> str:
     lines = [
-        "| script | tried | kept, verified, predicted | again | all of them | losses | not kept |",
-        "|---|---|---|---|---|---|---|",
+        "| script | kept: alone, predicted | again | together, fresh pairs | losses | not kept, and why |",
+        "|---|---|---|---|---|---|",
     ]
     for each in results:
         if each.ledger is None:
             lines.append(
-                f"| {each.script.name} ({each.script.repository}) | | {each.said} | | | | |"
+                f"| {each.script.name} ({each.script.repository}) | | | | | {one_line(each.said)} |"
             )
             continue
         fixes = each.ledger["fixes"]
         others = [
-            f"{fix['name']}: {fix['why']}{_ratio(fix['verdict'], ', ')}"
+            f"`{fix['name']}`: {fix['why']}{_ratio(fix['verdict'], ', ')}"
             for fix in fixes
             if fix["status"] != "kept"
         ]
         kept = [
-            f"{fix['name']}{_ratio(fix['verdict'], ' ')}{_predicted(fix['predicted'])}"
+            f"`{fix['name']}` {json.dumps(fix['value'])}{_measured(fix)}{_predicted(fix['predicted'])}"
             for fix in each.kept
         ]
         again = [
-            ("confirmed" if each.confirmed(fix["name"]) else "not confirmed") for fix in each.kept
+            f"{_measured(each.second(fix['name']))}, "
+            + ("confirmed" if each.confirmed(fix["name"]) else "**not confirmed**")
+            for fix in each.kept
         ]
         together = each.ledger["together"]
         parity = together["parity"] if together else None
         cells = [
             f"{each.script.name} ({each.script.repository})",
-            str(len(fixes)),
             "<br>".join(kept) or "none",
             "<br>".join(again),
             _ratio(together, ""),
@@ -134,12 +140,23 @@ def markdown(results: list[Fixed]) -> str:
     return "\n".join(lines)
 
 
+def one_line(text: str) -> str:
+    return " ".join(text.split()).replace("|", "/")
+
+
+def _measured(fix: dict[str, Any] | None) -> str:
+    if fix is None:
+        return "not tried"
+    on_top = _ratio(fix["added"], ", on top ")
+    return _ratio(fix["verdict"], " ") + on_top
+
+
 def _ratio(verdict: dict[str, Any] | None, before: str) -> str:
-    if verdict is None or verdict["ratio"] is None:
+    if verdict is None or verdict["ratio"] is None or verdict["num_pairs"] < 4:
         return ""
     low, high = verdict["ratio_low"], verdict["ratio_high"]
-    spread = "" if low is None else f" ({low:.3f} to {high:.3f})"
-    return f"{before}{verdict['ratio']:.3f}{spread}"
+    spread = "" if low is None else f" ({low:.2f} to {high:.2f})"
+    return f"{before}{verdict['ratio']:.2f}{spread}"
 
 
 def _predicted(interval: dict[str, Any] | None) -> str:

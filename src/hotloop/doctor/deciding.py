@@ -10,7 +10,7 @@ from hotloop.doctor.applied import why_not_applied, why_wrong
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_costs import LOOKS
-from hotloop.judge.compare import MIN_MARGIN
+from hotloop.judge.compare import MIN_MARGIN, looks_faster
 from hotloop.judge.parity import judge_parity
 from hotloop.trial.session import SessionResult
 
@@ -65,8 +65,7 @@ def may_yet(entry: TriedFix) -> bool:
         and verdict is not None
         and verdict.outcome == "inconclusive"
         and verdict.parity.result in ("same", "within_noise")
-        and (verdict.ratio or 0.0) >= 1 + MIN_MARGIN
-        and not useless(verdict)
+        and looks_faster(verdict)
     )
 
 

@@ -13,7 +13,7 @@ from hotloop.doctor.applied import why_not_applied, why_wrong
 from hotloop.doctor.deciding import longer, not_faster
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learned, Learning
-from hotloop.doctor.trial_costs import FINAL_LOOKS, LOOKS
+from hotloop.doctor.trial_costs import LOOKS
 from hotloop.doctor.workbench import Workbench
 from hotloop.doctor.writes import WritesOutside
 from hotloop.optimizations.catalogue import parity_of_live
@@ -105,7 +105,6 @@ def _added(
             bench.with_fixes(arm_name, (*stacked, fix)),
             fixes=(*stacked, fix),
             place=arm_name,
-            looks=LOOKS,
             parity_class=parity_of_live(names),
             parity=learned.parity,
         )
@@ -149,7 +148,6 @@ def _confirmed(
             bench.with_fixes(arm_name, stacked),
             fixes=stacked,
             place=arm_name,
-            looks=FINAL_LOOKS,
             parity_class=parity_of_live(names),
             parity=learned.parity,
             reserved=False,

@@ -14,9 +14,10 @@ COUNTED_S = 6.0
 """Seconds of counted steps in one process, about."""
 STEPS = (20, 1000)
 LEAST_STEPS = STEPS[0] // 2
-LOOKS = (4, 6)
-"""For one fix; what is kept is measured again."""
-FINAL_LOOKS = (4, 6, 10)
+LOOKS = (4, 6, 10)
+"""At which pairs are judged; between the last two only of a fix that looks faster."""
+USUAL_PAIRS = LOOKS[1]
+"""That a fix takes unless it is decided before."""
 LOSS_STEPS = 60
 """Steps whose losses are compared; more where an epoch ends a little later."""
 AFTER_EPOCH = 20
@@ -43,7 +44,7 @@ class Costs:
     def least_s(self, plan: TrialPlan, loss_steps: int) -> float:
         """To try one fix and to confirm it: losses, the noise, and two comparisons at their first look."""
         losses = (LOSS_RUNS + 1) * self.process_s(loss_steps)
-        pairs = AA_RUNS / 2 + LOOKS[0] + FINAL_LOOKS[0]
+        pairs = AA_RUNS / 2 + 2 * LOOKS[0]
         return losses + pairs * self.pair_s(plan)
 
     def corrected(self, measurement: Measurement) -> Costs:

@@ -32,7 +32,7 @@ from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learned, Learning
 from hotloop.doctor.stacking import order_of, stack
-from hotloop.doctor.trial_costs import LOOKS, LOSS_RUNS, fitted, loss_steps, plan_for
+from hotloop.doctor.trial_costs import LOOKS, LOSS_RUNS, USUAL_PAIRS, fitted, loss_steps, plan_for
 from hotloop.doctor.workbench import AS_IT_IS, Workbench, is_about_baseline
 from hotloop.doctor.writes import WritesOutside
 from hotloop.optimizations.catalogue import parity_of_live
@@ -166,7 +166,7 @@ class _Trying:
     ) -> list[Fix]:
         """Those to measure fully, the most promising first; with time enough, all of them as they are."""
         bench = self.bench
-        if len(fixes) < 2 or bench.fits(LOOKS[-1] * len(fixes)):
+        if len(fixes) < 2 or bench.fits(USUAL_PAIRS * len(fixes)):
             return list(fixes)
         seen: dict[str, Verdict] = {}
         for fix in fixes:
@@ -218,7 +218,6 @@ class _Trying:
             bench.with_fixes(fix.name, [fix]),
             fixes=[fix],
             place=fix.name,
-            looks=LOOKS,
             parity_class=parity_of_live([fix.name]),
             parity=learned.parity,
             pairs_now=pairs_now,

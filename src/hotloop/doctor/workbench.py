@@ -13,13 +13,21 @@ from pathlib import Path
 from zlib import crc32
 
 from hotloop.core.errors import CommandFailed
-from hotloop.core.judgement import Parity, ParityClass
+from hotloop.core.judgement import Parity, ParityClass, Verdict
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.progress import Progress, silent
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.trial_costs import AA_RUNS, AFTER_EPOCH, FINAL_LOOKS, LEAST_STEPS, Costs
+from hotloop.doctor.trial_costs import (
+    AA_RUNS,
+    AFTER_EPOCH,
+    LEAST_STEPS,
+    LOOKS,
+    USUAL_PAIRS,
+    Costs,
+)
 from hotloop.doctor.writes import refuse_writes
+from hotloop.judge.compare import looks_faster
 from hotloop.trial.arm import Arm
 from hotloop.trial.isolation import Listing, list_workdir
 from hotloop.trial.plan import TrialPlan
@@ -86,7 +94,7 @@ class Workbench:
 
         slower_start_s: of a process with the fix than of one without. plan: of its pairs, where it is another.
         """
-        confirmation = FINAL_LOOKS[0] if reserved else 0
+        confirmation = LOOKS[0] if reserved else 0
         noise = AA_RUNS // 2 if self._noise is None else 0
         pair_s = self.costs.pair_s(plan or self.plan)
         needed = (pairs + noise + confirmation) * (pair_s + slower_start_s)
@@ -147,7 +155,6 @@ class Workbench:
         *,
         fixes: Sequence[Fix],
         place: str,
-        looks: Sequence[int],
         parity_class: ParityClass,
         parity: Parity | None,
         pairs_now: int | None = None,
@@ -162,14 +169,16 @@ class Workbench:
         assert shown is not None
         plan = replace(
             shown,
-            looks=tuple(looks),
+            looks=LOOKS,
             # Another order for each comparison, the same one when it is continued.
             seed=crc32(place.encode()),
             timeout_s=self._timeout_of(shown),
         )
 
-        def has_time() -> bool:
-            pairs = max(later - look for look, later in pairwise(looks))
+        def goes_on(verdict: Verdict) -> bool:
+            if reserved and verdict.num_pairs >= USUAL_PAIRS and not looks_faster(verdict):
+                return False  # more pairs could only say how much slower
+            pairs = max(later - look for look, later in pairwise(LOOKS))
             return self.fits(pairs, slower_start_s=slower_start_s, reserved=reserved, plan=shown)
 
         # They are about the command as it is; other arms have the noise of their own runs.
@@ -179,7 +188,7 @@ class Workbench:
         def stop_now() -> bool:
             """When pairs take so much longer than expected that the confirmation would not fit."""
             pair_s = max(self.costs.pair_s(shown), (self.spent_s - begun) / next(made))
-            return reserved and self.left_s < FINAL_LOOKS[0] * pair_s
+            return reserved and self.left_s < LOOKS[0] * pair_s
 
         directory = self.place_of(place)
         compared = partial(
@@ -194,7 +203,7 @@ class Workbench:
             aa_given=noise,
             pairs_now=pairs_now,
             cache=self.directory / TRIALS / "cache",
-            has_time=has_time,
+            goes_on=goes_on,
             stop_now=stop_now,
             workdir=self.listing,
             progress=self.progress,

@@ -155,6 +155,11 @@ def outcome_of(interval: LogInterval, margin: float) -> Outcome:
     return "inconclusive"
 
 
+def looks_faster(verdict: Verdict) -> bool:
+    """Whether the middle of the interval is a gain that could be claimed, decided or not."""
+    return (verdict.ratio or 0.0) >= 1 + MIN_MARGIN
+
+
 def environment_clashes(measurements: Sequence[Measurement]) -> tuple[str, ...]:
     """One sentence for each key that matters in which the environments differ."""
     sentences = []

@@ -63,7 +63,7 @@ def compare_arms(
     pairs_now: int | None = None,
     cache: Path | None = None,
     workdir: Listing | None = None,
-    has_time: Callable[[], bool] = lambda: True,
+    goes_on: Callable[[Verdict], bool] = lambda verdict: True,
     stop_now: Callable[[], bool] = lambda: False,
     progress: Progress = silent,
 ) -> SessionResult:
@@ -71,7 +71,7 @@ def compare_arms(
 
     over: which of the counted steps decide. parity: known from runs of its own; `None` judges the losses of these pairs. aa_given: pairs of the
     baseline with itself, measured before. pairs_now: stop after so many, to go on or not in another
-    call. has_time: asked after a planned look that decided nothing; `False` ends it there.
+    call. goes_on: asked after a planned look that decided nothing; `False` ends it there.
     stop_now: asked after every pair, and must not depend on what they showed; `True` ends it there.
     cache: of compiled code; `None` gives the session one of its own. workdir: as it was listed before,
     for all sessions of one program; `None` lists it now.
@@ -96,7 +96,7 @@ def compare_arms(
             progress,
             cache or directory / "cache",
             pairs_now=pairs_now,
-            has_time=has_time,
+            goes_on=goes_on,
             stop_now=stop_now,
         )
 
@@ -131,12 +131,12 @@ class _Session:
         cache: Path,
         *,
         pairs_now: int | None,
-        has_time: Callable[[], bool],
+        goes_on: Callable[[Verdict], bool],
         stop_now: Callable[[], bool],
     ) -> None:
         self.cache = cache
         self.pairs_now = pairs_now
-        self.has_time = has_time
+        self.goes_on = goes_on
         self.stop_now = stop_now
         self.directory = directory
         self.plan = plan
@@ -163,7 +163,7 @@ class _Session:
             if number not in self.looks:
                 continue
             verdict = judge(pairs, aa_pairs)
-            if should_stop(verdict, number, self.looks) or not self.has_time():
+            if should_stop(verdict, number, self.looks) or not self.goes_on(verdict):
                 break
         write_json(self.directory / "verdict.json", verdict)
         self.progress("measured", self.num_done, self.num_done, verdict.outcome)

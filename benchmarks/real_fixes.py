@@ -118,11 +118,11 @@ def markdown(results: list[Fixed]) -> str:
             if fix["status"] != "kept"
         ]
         kept = [
-            f"`{fix['name']}` {json.dumps(fix['value'])}{_measured(fix)}{_predicted(fix['predicted'])}"
+            f"`{fix['name']}` {_value(fix)}{_measured(fix)}{_predicted(fix['predicted'])}"
             for fix in each.kept
         ]
         again = [
-            f"{_measured(each.second(fix['name']))}, "
+            f"{_measured(each.second(fix['name'])).strip()}, "
             + ("confirmed" if each.confirmed(fix["name"]) else "**not confirmed**")
             for fix in each.kept
         ]
@@ -142,6 +142,10 @@ def markdown(results: list[Fixed]) -> str:
 
 def one_line(text: str) -> str:
     return " ".join(text.split()).replace("|", "/")
+
+
+def _value(fix: dict[str, Any]) -> str:
+    return "" if fix["value"] is True else str(fix["value"])
 
 
 def _measured(fix: dict[str, Any] | None) -> str:

@@ -16,7 +16,7 @@ import pytest
 from hotloop.core.command_run import CommandRun
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_json
-from hotloop.doctor.continuing import refuse_other_options, unfinished_run
+from hotloop.doctor.continuing import begun_run, refuse_other_options
 from hotloop.doctor.fixes import Fix
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.plan import TrialPlan
@@ -97,9 +97,9 @@ def run(directory: Path, **changes: object) -> Path:
 def test_run_that_was_refused_before_its_first_trial_is_continued(tmp_path: Path) -> None:
     directory = run(tmp_path / "refused")
     (directory / "trials").rmdir()
-    assert unfinished_run(directory, ("python", "a.py"), steps=None) is None
+    assert begun_run(directory, ("python", "a.py"), steps=None) is None
     (directory / "measurement.json").write_text("{}")
-    assert unfinished_run(directory, ("python", "a.py"), steps=None) is not None
+    assert begun_run(directory, ("python", "a.py"), steps=None) is not None
 
 
 def test_value_that_does_not_go_with_what_was_begun_is_named(tmp_path: Path) -> None:
@@ -138,15 +138,15 @@ def _plain(stored: CommandRun) -> dict[str, object]:
     return plain
 
 
-def test_only_a_run_that_was_trying_fixes_is_continued(tmp_path: Path) -> None:
+def test_only_a_run_that_was_examined_is_continued(tmp_path: Path) -> None:
     command = ("python", "a.py")
-    assert unfinished_run(tmp_path, command, steps=None) is None
-    assert unfinished_run(run(tmp_path / "killed"), command, steps=None) is not None
+    assert begun_run(tmp_path, command, steps=None) is None
+    assert begun_run(run(tmp_path / "killed"), command, steps=None) is not None
     ended = run(tmp_path / "failed", ended="failed")
-    assert unfinished_run(ended, command, steps=None) is None
+    assert begun_run(ended, command, steps=None) is None
     done = run(tmp_path / "done")
     (done / "ledger.json").write_text("{}")
-    assert unfinished_run(done, command, steps=None) is None
+    assert begun_run(done, command, steps=None) is not None  # to write its patch, say
 
 
 @pytest.mark.parametrize(
@@ -161,4 +161,4 @@ def test_run_of_something_else_is_not_continued(
 ) -> None:
     directory = run(tmp_path / "killed")
     with pytest.raises(UsageError, match=what):
-        unfinished_run(directory, command, steps=steps)
+        begun_run(directory, command, steps=steps)

@@ -285,6 +285,17 @@ def test_a_call_that_goes_on_may_keep_more_than_the_one_before(trying: Trying) -
     assert last.together.ratio == pytest.approx(1.8, rel=0.02)
 
 
+def test_a_finished_run_is_told_again_and_no_fix_of_it_is_lost(trying: Trying) -> None:
+    machine = Machine(product(a=1.5, b=1.2))
+    first = trying(machine, ["a", "b"])
+    measured = len(machine.places)
+    again = trying(machine, ["a", "b"])
+    assert len(machine.places) == measured
+    assert (again.fixes, again.kept, again.together) == (first.fixes, first.kept, first.together)
+    with pytest.raises(UsageError, match="it holds what came of `b`"):
+        trying(machine, ["a"])
+
+
 def test_fix_that_was_not_applied_on_top_of_another_is_left_out(trying: Trying) -> None:
     machine = Machine(product(a=1.5, b=1.2))
     machine.not_applied_in = {"with-a-b": "b"}
@@ -466,6 +477,7 @@ def test_ledger_says_whether_trials_of_an_earlier_call_were_used(
     place = tmp_path / "run" / "trials" / "as-it-is" / "noise-of-an-earlier-call"
     place.mkdir(parents=True)
     (place / "measurement.json").write_text("{}")
+    (tmp_path / "run" / "ledger.json").unlink()  # ended before it was written
     assert trying(Machine(product(b=1.0)), ["b"]).continued
 
 

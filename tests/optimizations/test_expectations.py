@@ -44,6 +44,12 @@ def test_casts_of_short_products_cost_more_than_they_save() -> None:
     assert others[1] > long[1]
 
 
+def test_compiling_short_operations_may_cost_more_than_it_saves() -> None:
+    expect = CATALOGUE["compile"].expect
+    assert expect is not None
+    assert expect({"launch_fraction": 0.4}, True) == pytest.approx((1 / 1.2, 1 / 0.68))
+
+
 @pytest.mark.parametrize("name", [name for name, each in CATALOGUE.items() if each.expect])
 def test_an_expectation_is_a_gain_within_what_the_finding_allows(name: str) -> None:
     technique = CATALOGUE[name]

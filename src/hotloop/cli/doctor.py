@@ -135,6 +135,8 @@ def doctor(
                 command, out=out, steps=steps, progress=progress, say=_say, warn=_say
             )
     found = read_run(shown(examined.directory), known=examined.run)
+    if begun is not None:  # what came of its fixes is told at the end
+        found = replace(found, ledger=None)
     # First, whatever the disk says. On stderr: stdout is the command's own, and may be a file or a pipe.
     click.echo(f"\n{text_of(found)}", err=True)
     if examined.refused is not None:

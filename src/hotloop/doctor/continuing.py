@@ -1,4 +1,4 @@
-"""A doctor's run that was ended before or while it tried fixes, and goes on where it was."""
+"""A doctor's run that was ended before, while or after it tried fixes, and goes on where it was."""
 
 from __future__ import annotations
 
@@ -23,17 +23,15 @@ OPTIONS_FILE = "options.json"
 """In `trials/`: what decides how they are made, and what it came from."""
 
 
-def unfinished_run(
-    directory: Path, command: Sequence[str], *, steps: int | None
-) -> CommandRun | None:
-    """The run in `directory` whose fixes were not tried to the end; `None` where there is none.
+def begun_run(directory: Path, command: Sequence[str], *, steps: int | None) -> CommandRun | None:
+    """The run in `directory` that was examined to its end, its fixes tried or not; `None` where there is none.
 
     Raises `UsageError` where it is another command's, or was made otherwise.
     """
     path = directory / COMMAND_RUN_FILE
     # Written last of an examination: trying may have been refused before its first trial.
     examined = (directory / TRIALS).is_dir() or (directory / MEASUREMENT_FILE).exists()
-    if not path.exists() or not examined or (directory / LEDGER_FILE).exists():
+    if not path.exists() or not examined:
         return None
     run = read_json(path, CommandRun)
     if run.ended not in ("by_itself", "enough_steps"):
@@ -47,11 +45,20 @@ def unfinished_run(
     others = [what for what, (stored, given) in asked.items() if stored != given]
     if others:
         raise UsageError(
-            f"this directory holds an unfinished run of another {' and '.join(others)}",
+            f"this directory holds a run of another {' and '.join(others)}",
             where=str(directory),
             do="repeat that command as it was to continue it, or name another directory with --out",
         )
     return run
+
+
+def refuse_fewer_fixes(directory: Path, fixes: Sequence[Fix]) -> None:
+    """Raises `UsageError` where the ledger in `directory` tells of others, which a new one would lose."""
+    stored = _mapping(directory / LEDGER_FILE).get("fixes") or ()
+    lost = [each["name"] for each in stored if each["name"] not in {fix.name for fix in fixes}]
+    if lost:
+        why = f"it holds what came of {' and '.join(f'`{name}`' for name in lost)}"
+        raise _other("--only", why, directory)
 
 
 def refuse_other_options(

@@ -24,7 +24,7 @@ from hotloop.doctor.command import (
     refuse_unexaminable,
     script_name,
 )
-from hotloop.doctor.continuing import unfinished_run
+from hotloop.doctor.continuing import begun_run
 from hotloop.doctor.directory import make_run_directory
 from hotloop.doctor.live import Live
 from hotloop.hardware.environment import read_machine
@@ -95,11 +95,11 @@ def examine(
 
 
 def continued(out: Path | None, command: Sequence[str], *, steps: int | None) -> Examined | None:
-    """What an earlier call found that was ended while it tried fixes in `out`; `None`: nothing.
+    """What an earlier call found in `out`, whose fixes may have been tried or not; `None`: nothing.
 
     Raises `UsageError` where `out` holds such a run of something else, or a damaged one.
     """
-    run = None if out is None else unfinished_run(out, command, steps=steps)
+    run = None if out is None else begun_run(out, command, steps=steps)
     if out is None or run is None:
         return None
     measurement = load_measurement(out / MEASUREMENT_FILE)

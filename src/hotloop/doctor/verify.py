@@ -26,7 +26,7 @@ from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
 from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
 from hotloop.doctor.applied import why_wrong
-from hotloop.doctor.continuing import refuse_other_options
+from hotloop.doctor.continuing import refuse_fewer_fixes, refuse_other_options
 from hotloop.doctor.deciding import judged, longer, may_yet, runs_of, showed, tried_fix, useless
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
@@ -63,6 +63,7 @@ def verify(
     A fix whose trial fails is reported, and the rest goes on. Raises `UsageError` for a run too short, a budget too small or a command that
     writes outside its directory, and `CommandFailed` where the command as it is fails.
     """
+    refuse_fewer_fixes(directory, fixes)
     if not fixes:  # nothing answers what was found: however short the run, that is an answer
         ledger = Ledger(tuple(command), (), (), None, 0, 0, 0.0, budget_s, asked=tuple(asked))
         write_json(directory / LEDGER_FILE, ledger)

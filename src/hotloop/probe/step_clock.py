@@ -61,6 +61,7 @@ class StepClock:
         self._described: str | None = None
         self._dtypes: tuple[str, ...] = ()
         self._device = torch.device("cpu")
+        self._on_cuda = False
         self._started = time.perf_counter()
         self._marks: list[float | torch.cuda.Event] = []
         self._losses: list[list[float | torch.Tensor]] = []
@@ -82,12 +83,13 @@ class StepClock:
                 return
             self._optimizer = weakref.ref(optimizer)
             self._device = device_of(optimizer)
+            self._on_cuda = self._device.type == "cuda"
             # Now: it may be gone when the census is written.
             self._described, self._dtypes = (
                 describe_optimizer(optimizer),
                 parameter_dtypes(optimizer),
             )
-        self._marks.append(self._mark())
+        self._marks.append(self._mark() if self._on_cuda else time.perf_counter())
         self._losses.append(self._step_losses)
         self._step_losses = []
         if len(self._marks) == self._stop_after:
@@ -150,11 +152,11 @@ class StepClock:
         return True
 
     def _mark(self) -> float | torch.cuda.Event:
-        if self._device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
-            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            event.record(torch.cuda.current_stream(self._device))
-            return event
-        return time.perf_counter()
+        if torch.cuda.is_current_stream_capturing():
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
 
     def _records(self) -> list[StepRecord]:
         if self._device.type == "cuda":
@@ -205,11 +207,12 @@ class StepClock:
         )
 
     def _measured_cost(self, repeats: int = 200) -> float:
-        """Seconds that one mark or one kept loss takes, whichever takes longer; median of 5 blocks."""
+        """Seconds that a mark or a kept loss takes, in the mixture of this run; median of 5 blocks."""
+        num_losses = sum(map(len, self._losses)) / len(self._losses)
         probe = StepClock(self._directory, stop_after=None)
         holder = torch.optim.SGD([torch.zeros((), requires_grad=True)], lr=0.0)
         probe._optimizer = weakref.ref(holder)
-        probe._device = self._device
+        probe._device, probe._on_cuda = self._device, self._on_cuda
         loss = torch.zeros((), device=self._device)
         descriptor = WatchedMethod(_no_backward, _backward(probe))
         mark = step_hook(_after_step(probe))
@@ -221,7 +224,8 @@ class StepClock:
             marked = time.perf_counter()
             for _ in range(repeats):
                 descriptor.__get__(loss, torch.Tensor)()
-            costs.append(max(marked - start, time.perf_counter() - marked) / repeats)
+            mark_s, loss_s = (marked - start) / repeats, (time.perf_counter() - marked) / repeats
+            costs.append((mark_s + num_losses * loss_s) / (1 + num_losses))
         return sorted(costs)[len(costs) // 2]
 
     def _write(self, name: str, values: dict[str, object]) -> None:

@@ -315,6 +315,21 @@ def test_dataset_that_the_script_changes_learns_the_same_after_the_patch(
     assert run_script(found.workdir, "train.py") == plain
 
 
+def test_a_longer_queue_is_written_where_the_loader_is_made(
+    tried: Try, run_script: Callable[..., object]
+) -> None:
+    with_workers = CHANGES_ITS_DATASET.replace("shuffle=True", "shuffle=True, num_workers=1")
+    found = tried({"train.py": with_workers}, {"prefetch": 6})
+    found.census = Census(loaders=(loader_use("train.py:17", epochs=3),))
+    changed = [line for line in found.diff().split("\n")[2:] if line[:1] in ("+", "-")]
+    assert changed == [
+        "-loader = DataLoader(Points(), 3, shuffle=True, num_workers=1)",
+        "+loader = DataLoader(Points(), 3, shuffle=True, num_workers=1, prefetch_factor=6)",
+    ]
+    found.apply()
+    assert run_script(found.workdir, "train.py") == found.printed
+
+
 TRAINER = """\
 import json
 import torch

@@ -168,7 +168,11 @@ def _at_loader(wanted: Keywords, files: _Files, census: Census | None) -> tuple[
     call = loader_call(source, frame, wanted)
     edit = keywords_edit(source, call, wanted)
     given = {each.keyword.value for each in call.args if each.keyword is not None}
-    if several_epochs and wanted.values["num_workers"] != "0" and "persistent_workers" not in given:
+    if (
+        several_epochs
+        and wanted.values.get("num_workers", "0") != "0"
+        and "persistent_workers" not in given
+    ):
         edit = replace(edit, note=ANEW)
     return source, edit
 

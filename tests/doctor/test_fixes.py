@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hotloop.core.census import Census
 from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Diagnosis, Finding, Interval, Steps
-from hotloop.doctor.fixes import asked_for, fixes_for, why_left_out
+from hotloop.doctor.fixes import asked_for, fixes_for, left_out_of, why_left_out
 from hotloop.hardware.machine import Machine
 
 CPU = Machine("cpu", ("bfloat16", "float32"), None, 2)
@@ -51,7 +53,7 @@ def test_a_value_that_this_machine_cannot_have_is_left_out_with_the_reason() -> 
     assert "tf32" in why_left_out("precision", only["precision"], CPU, Census())
     assert fixes_for(FOUND, CPU, Census(), only=asked_for(["loader_workers"])) == ()
     assert why_left_out("loader_workers", (), CPU, Census()) == (
-        "nothing was seen in this run that it could help"
+        "it needs a dataset by index that draws no random numbers, and another number of workers than it has"
     )
 
 
@@ -67,3 +69,13 @@ def test_a_value_that_this_machine_cannot_have_is_left_out_with_the_reason() -> 
 def test_what_cannot_be_asked_for_is_refused(text: str, what: str) -> None:
     with pytest.raises(UsageError, match=what):
         asked_for([text])
+
+
+def test_a_remedy_that_a_finding_names_and_the_run_does_not_allow_is_said_with_the_reason() -> None:
+    waits = Finding("HL105", "", 1.8, optimization="item_cache")
+    diagnosis = replace(FOUND, findings=(*FOUND.findings, waits))
+    fixes = fixes_for(diagnosis, CPU, Census())
+    (left,) = left_out_of(diagnosis, fixes, CPU, Census())
+    assert (left.name, left.status, left.answers) == ("item_cache", "not_tried", ("HL105",))
+    assert left.why.startswith("it needs a dataset by index")
+    assert left.why.endswith("more than one epoch")

@@ -328,7 +328,7 @@ def test_it_is_tried_where_an_item_comes_twice() -> None:
     twice = use(per_epoch=40, num_epochs=2)
     assert ITEM_CACHE.values_for(Census(loaders=(twice,)))
     assert ITEM_CACHE.warmup_for(Census(loaders=(twice,), microbatches=4.0)) == 10
-    for other in ({"iterable": True}, {"draws_random": True}, {"in_memory": True}):
+    for other in ({"iterable": True}, {"draws_random": True}):
         assert (
             ITEM_CACHE.values_for(Census(loaders=(use(per_epoch=40, num_epochs=2, **other),))) == ()
         )

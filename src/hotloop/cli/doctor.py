@@ -70,7 +70,12 @@ class _Seconds(click.ParamType[float]):
     metavar="FILE",
     help="Write a patch with the fixes that were kept, for `git apply` or `patch -p1`, here.",
 )
-@click.option("--json", "json_file", metavar="FILE", help="Write the diagnosis here.")
+@click.option(
+    "--json",
+    "json_file",
+    metavar="FILE",
+    help="Write the diagnosis, and what came of the fixes, to this file.",
+)
 @click.option(
     "--level",
     type=click.FloatRange(min=1, min_open=True),
@@ -160,6 +165,8 @@ def doctor(
                 _store(object_of(examined, found), json_file)
             raise
         write_html(examined.directory / "report.html", page_of(found))
+    elif not no_try:
+        _say("no fix was tried: the command did not end by itself")
     if json_file is not None:
         write_object(object_of(examined, found), json_file)
     raise click.exceptions.Exit(exit_code(examined, level=level))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
+NO_OPTIMIZER = "no optimizer of torch steps: a step ends with each pass backward"
+"""One of a census's notes."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoaderUse:

@@ -55,7 +55,8 @@ def begun_run(directory: Path, command: Sequence[str], *, steps: int | None) -> 
 def refuse_fewer_fixes(directory: Path, fixes: Sequence[Fix]) -> None:
     """Raises `UsageError` where the ledger in `directory` tells of others, which a new one would lose."""
     stored = _mapping(directory / LEDGER_FILE).get("fixes") or ()
-    lost = [each["name"] for each in stored if each["name"] not in {fix.name for fix in fixes}]
+    told = [each["name"] for each in stored if each["status"] != "not_tried"]
+    lost = [name for name in told if name not in {fix.name for fix in fixes}]
     if lost:
         why = f"it holds what came of {' and '.join(f'`{name}`' for name in lost)}"
         raise _other("--only", why, directory)

@@ -13,6 +13,7 @@ from typing import Any
 from hotloop.core.census import Census
 from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Diagnosis, Finding, Interval
+from hotloop.core.ledger import TriedFix
 from hotloop.core.measurement import Measurement
 from hotloop.hardware.machine import Machine
 from hotloop.optimizations.catalogue import CATALOGUE
@@ -124,13 +125,40 @@ def _shown(value: Any) -> str:
     return json.dumps(value).strip('"')
 
 
+def left_out_of(
+    diagnosis: Diagnosis, fixes: Sequence[Fix], machine: Machine, census: Census | None
+) -> tuple[TriedFix, ...]:
+    """Remedies that findings name and that cannot be tried here, with the reason."""
+    live, tried = set(live_names()), {fix.name for fix in fixes}
+    named = dict.fromkeys(each.optimization for each in diagnosis.findings)
+    found = []
+    for name in named:
+        if name is None or name in tried or name not in live:
+            continue
+        asking = [each for each in diagnosis.findings if each.optimization == name]
+        found.append(
+            TriedFix(
+                name=name,
+                value=None,
+                status="not_tried",
+                why=why_left_out(name, (), machine, census),
+                answers=tuple(each.code for each in asking),
+                gain_at_most=max((each.gain_at_most for each in asking), default=None),
+            )
+        )
+    return tuple(found)
+
+
 def why_left_out(
     name: str, values: tuple[Any, ...], machine: Machine, census: Census | None
 ) -> str:
     """Why `fixes_for` had no value of a technique that was asked for."""
     technique = CATALOGUE[name]
     whys = [technique.why_not(machine, v, {}) for v in values or _values(technique, census)]
-    return next(filter(None, whys), "nothing was seen in this run that it could help")
+    needs = (
+        f"it needs {technique.needs}" if technique.needs else "nothing was seen that it could help"
+    )
+    return next(filter(None, whys), needs)
 
 
 def _values(technique: Optimization, census: Census | None) -> tuple[Any, ...]:

@@ -23,6 +23,8 @@ LOSS_STEPS = 60
 AFTER_EPOCH = 20
 PATIENCE_S, TIMES_EXPECTED = 60.0, 10
 """Every process may take so long, and so many times what is expected of it."""
+SLACK = 1.25
+"""Processes of trials take longer than was seen of the command, by about that."""
 LOSS_RUNS = 2
 """Of the command as it is."""
 AA_RUNS = 2
@@ -93,15 +95,16 @@ def fitted(plan: TrialPlan, costs: Costs, losses: int, budget_s: float) -> tuple
 
     Raises `UsageError` where that is not enough.
     """
-    while costs.least_s(plan, losses) > budget_s and plan.steps > STEPS[0]:
+    room_s = budget_s / SLACK
+    while costs.least_s(plan, losses) > room_s and plan.steps > STEPS[0]:
         plan = replace(plan, steps=max(plan.steps // 2, STEPS[0]))
-    while costs.least_s(plan, losses) > budget_s and losses > MIN_STEPS:
+    while costs.least_s(plan, losses) > room_s and losses > MIN_STEPS:
         losses = max(losses // 2, MIN_STEPS)
     least = costs.least_s(plan, losses)
-    if least > budget_s:
+    if least > room_s:
         raise UsageError(
             f"a budget of {budget_s:.0f} s is too small to try one fix and to confirm it",
-            do=f"give at least --budget {math.ceil(least)}s, with --out and the directory of this run to go "
+            do=f"give at least --budget {math.ceil(least * SLACK)}s, with --out and the directory of this run to go "
             "on from there, or --no-try",
         )
     return plan, losses

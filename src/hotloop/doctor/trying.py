@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hotloop.core.census import NO_OPTIMIZER
 from hotloop.core.errors import Interrupted
-from hotloop.core.ledger import Ledger
+from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.progress import Progress, silent
-from hotloop.doctor.fixes import asked_for, fixes_for, machine_of, why_left_out
+from hotloop.doctor.deciding import tried_fix
+from hotloop.doctor.fixes import asked_for, fixes_for, left_out_of, machine_of, why_left_out
 from hotloop.doctor.program import Examined, shown
 from hotloop.doctor.verify import verify
 from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement
@@ -31,8 +33,16 @@ def try_fixes(
     machine, census = machine_of(measurement), measurement.census
     asked = asked_for(only)
     fixes = fixes_for(examined.diagnosis, machine, census, only=asked)
+    left_out: tuple[TriedFix, ...] = (
+        () if asked else left_out_of(examined.diagnosis, fixes, machine, census)
+    )
+    if census is not None and NO_OPTIMIZER in census.notes:
+        why = "trials are timed from one update of a torch optimizer to the next, and none was seen"
+        left_out = (*(tried_fix(fix, "not_tried", why) for fix in fixes), *left_out)
+        fixes = ()
+    known = {*(fix.name for fix in fixes), *(entry.name for entry in left_out)}
     for name, values in asked.items():
-        if not any(fix.name == name for fix in fixes):
+        if name not in known:
             warn(f"{name} is not tried: {why_left_out(name, values, machine, census)}")
     try:
         return verify(
@@ -45,6 +55,7 @@ def try_fixes(
             steps=examined.run.steps,
             in_place=in_place,
             asked=tuple(asked),
+            left_out=left_out,
             progress=progress,
             warn=warn,
         )

@@ -54,18 +54,22 @@ def verify(
     steps: int | None = None,
     in_place: bool = False,
     asked: Sequence[str] = (),
+    left_out: Sequence[TriedFix] = (),
     progress: Progress = silent,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Ledger:
     """Try each fix, then together those that helped. Called again, finished trials are not repeated.
 
-    directory: the doctor's, where `trials/` and `ledger.json` go. asked: names that were asked for.
+    directory: the doctor's, where `trials/` and `ledger.json` go. asked: names that were asked for. left_out:
+    entries of the ledger for what answers a finding and is not tried.
     A fix whose trial fails is reported, and the rest goes on. Raises `UsageError` for a run too short, a budget too small or a command that
     writes outside its directory, and `CommandFailed` where the command as it is fails.
     """
     refuse_fewer_fixes(directory, fixes)
     if not fixes:  # nothing answers what was found: however short the run, that is an answer
-        ledger = Ledger(tuple(command), (), (), None, 0, 0, 0.0, budget_s, asked=tuple(asked))
+        ledger = Ledger(
+            tuple(command), tuple(left_out), (), None, 0, 0, 0.0, budget_s, asked=tuple(asked)
+        )
         write_json(directory / LEDGER_FILE, ledger)
         return ledger
     plan, costs = plan_for(measurement, steps=steps)
@@ -88,7 +92,12 @@ def verify(
         refuse_other_options(directory, bench.plan, budget_s=budget_s, fixes=fixes)
         continued = any((directory / TRIALS).glob(f"*/*/{MEASUREMENT_FILE}"))
         ledger = _Trying(bench).all(fixes)
-        ledger = replace(ledger, continued=continued, asked=tuple(asked))
+        ledger = replace(
+            ledger,
+            fixes=(*ledger.fixes, *left_out),
+            continued=continued,
+            asked=tuple(asked),
+        )
         write_json(directory / LEDGER_FILE, ledger)
     return ledger
 
@@ -147,7 +156,9 @@ class _Trying:
         longer_runs = bench.loss_steps_of([fix]) / bench.loss_steps
         losses = 1 if longer_runs == 1 else math.ceil((LOSS_RUNS + 1) * longer_runs)
         if not bench.fits(LOOKS[0], losses=losses, plan=plan):
-            return tried_fix(fix, "not_tried", "the budget was spent")
+            short_s = bench.needed_s(LOOKS[0], losses=losses, plan=plan) - bench.left_s
+            why = f"the budget was spent: to try it takes about {math.ceil(short_s)} s more"
+            return tried_fix(fix, "not_tried", why)
         try:
             learned = self.learning.of(fix.name, [fix])
         except (CommandFailed, WritesOutside) as error:

@@ -90,7 +90,22 @@ class Workbench:
         reserved: bool = True,
         plan: TrialPlan | None = None,
     ) -> bool:
-        """Whether so much may be begun, the confirmation on fresh pairs reserved.
+        """Whether so much may be begun, the confirmation on fresh pairs reserved; see `needed_s`."""
+        needed_s = self.needed_s(
+            pairs, losses=losses, slower_start_s=slower_start_s, reserved=reserved, plan=plan
+        )
+        return needed_s <= self.left_s
+
+    def needed_s(
+        self,
+        pairs: int,
+        *,
+        losses: int = 0,
+        slower_start_s: float = 0.0,
+        reserved: bool = True,
+        plan: TrialPlan | None = None,
+    ) -> float:
+        """Seconds that so many pairs and runs for losses take, and the confirmation where it is reserved.
 
         slower_start_s: of a process with the fix than of one without. plan: of its pairs, where it is another.
         """
@@ -98,7 +113,7 @@ class Workbench:
         noise = AA_RUNS // 2 if self._noise is None else 0
         pair_s = self.costs.pair_s(plan or self.plan)
         needed = (pairs + noise + confirmation) * (pair_s + slower_start_s)
-        return needed + losses * self.costs.process_s(self.loss_steps) <= self.left_s
+        return needed + losses * self.costs.process_s(self.loss_steps)
 
     def with_fixes(self, name: str, fixes: Sequence[Fix]) -> Arm:
         return replace(self.baseline, name=name, fixes={fix.name: fix.value for fix in fixes})

@@ -18,7 +18,7 @@ LIMITS_MB = (4096, 1024)
 def _values_for(census: Census) -> tuple[Any, ...]:
     """None where an item is not made twice: the run ends within its first epoch, as far as is known."""
     loader = slowest_loader(census)
-    if loader is None or loader.iterable or loader.draws_random or loader.in_memory:
+    if loader is None or loader.iterable or loader.draws_random:
         return ()
     if loader.per_epoch is None:
         return ()
@@ -53,6 +53,7 @@ ITEM_CACHE = Optimization(
     parity_class="bitwise",
     settings=LIMITS_MB,
     values_for=_values_for,
+    needs="a dataset by index that draws no random numbers, and more than one epoch",
     warmup_for=_steps_of_epoch,
     observed=_observed,
     answers=("HL102", "HL105", "HL106"),

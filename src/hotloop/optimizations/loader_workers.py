@@ -141,6 +141,7 @@ LOADER_WORKERS = Optimization(
     parity_class="bitwise",
     settings=(2, 4),
     values_for=_values_for,
+    needs="a dataset by index that draws no random numbers, and another number of workers than it has",
     why_not=_why_not,
     observed=_observed,
     answers=("HL101", "HL102", "HL103", "HL104", "HL106", "HL108", "HL110", "HL201"),

@@ -81,6 +81,8 @@ class Optimization:
     """Why there is no live form."""
     values_for: Callable[[Census], tuple[Any, ...]] | None = None
     """Values worth trying on a foreign script that was seen so, none where it cannot help; `None`: `settings`."""
+    needs: str = ""
+    """What a foreign script must have for `values_for` to know any, in words that follow "it needs"."""
     expect: Expect | None = None
     """The least and the most ratio to expect of a value, given the evidence of a finding that asks for
     it: what the scorecard compares with what was verified. `None` where the evidence does not tell."""

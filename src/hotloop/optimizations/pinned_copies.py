@@ -136,6 +136,7 @@ PINNED_COPIES = Optimization(
     parity_class="bitwise",
     settings=(True,),
     values_for=_values_for,
+    needs="copies to a GPU from memory that is not pinned",
     why_not=_why_not,
     observed=_observed,
     answers=("HL202",),

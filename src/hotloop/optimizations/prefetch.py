@@ -84,6 +84,7 @@ PREFETCH = Optimization(
     parity_class="bitwise",
     settings=(4, 8),
     values_for=_values_for,
+    needs="a dataset by index, and loader workers",
     observed=_observed,
     answers=("HL109",),
     source_form="DataLoader(dataset, ..., num_workers=4, prefetch_factor=8)",

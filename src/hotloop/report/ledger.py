@@ -18,6 +18,8 @@ def ledger_answer(ledger: Ledger) -> str:
         return f"Nothing that was asked for could be tried here: {', '.join(ledger.asked)}."
     if not ledger.fixes:
         return "No fix that can be tried on a running script answers what was found."
+    if all(fix.status == "not_tried" for fix in ledger.fixes):
+        return "No fix was tried."
     if not ledger.kept:
         return f"No fix was kept, of {_tried(len(ledger.fixes))}."
     names = " and ".join(ledger.kept)

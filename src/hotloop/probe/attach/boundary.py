@@ -17,6 +17,7 @@ from types import FrameType
 
 import torch
 
+from hotloop.core.census import NO_OPTIMIZER
 from hotloop.probe.attach.sites import Place, caller
 from hotloop.probe.attach.watch import Watch
 from hotloop.probe.foreign_process import describe_optimizer, device_of, parameter_dtypes
@@ -127,7 +128,7 @@ class Boundary:
             if self.optimizers_made and self._backwards < BACKWARDS_WITHOUT_UPDATE:
                 return
             self.rule = "backward"
-            watch.notes.append("no optimizer of torch steps: a step ends with each pass backward")
+            watch.notes.append(NO_OPTIMIZER)
         if went_forward or not self._has_modules or not watch.step:
             watch.end_step()
 

@@ -18,7 +18,8 @@ def words_for(
     """A sentence or two for a reader who edits by hand."""
     sites = list(dict.fromkeys(each.frames[0].site for each in taken if each.frames))
     at = f"at {' and '.join(sites[:3])}: " if sites else ""
-    return f"{at}{_what(technique, edit, taken)}. Not edited: {why}."
+    what = _what(technique, edit, taken)
+    return f"{at}{what}{'' if what.endswith(chr(10)) else '. '}Not edited: {why}."
 
 
 def _what(technique: Optimization, edit: SourceEdit | None, taken: Sequence[Taken]) -> str:

@@ -21,7 +21,7 @@ help:
 	@echo "make quickstart   train a small language model, plain and with hotloop's settings, and compare"
 	@echo "make test         run the tests"
 	@echo "make check        formatter, linter, types, import rule, public surface"
-	@echo "make proof        planted delays, patients, the trainer against the plain loop, how often the judge is wrong (25 minutes)"
+	@echo "make proof        planted delays, patients, the trainer against the plain loop, how often the judge is wrong, slow tests (35 minutes)"
 	@echo "make patients-record  measure the doctor's patients anew, for the tests that replay them (10 minutes)"
 	@echo "make surface      write the public surface to tests/golden/surface"
 	@echo "make format       format and sort imports"
@@ -60,6 +60,7 @@ proof: setup
 	$(BIN)/python benchmarks/judge_validation.py benchmarks/results/judge_validation.md
 	$(BIN)/python benchmarks/off_against_plain.py
 	$(BIN)/python tests/patients/live.py
+	$(BIN)/python -m pytest -n 2 -m "slow and not gpu"
 
 patients-record: setup
 	$(BIN)/python tests/patients/record.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from pathlib import Path
 
 import hypothesis
@@ -15,6 +16,21 @@ hypothesis.settings.load_profile("hotloop")
 
 # Before torch is loaded anywhere: two test workers with two threads each would fight for two cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Cases beyond `at_once` are slow ones."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        marker = item.get_closest_marker("at_once")
+        if marker is None:
+            continue
+        function = item.nodeid.partition("[")[0]
+        seen[function] += 1
+        if seen[function] > marker.args[0]:
+            item.add_marker(pytest.mark.slow)
+
 
 WORDS = [
     "the",

@@ -49,6 +49,7 @@ OTHERS = {
 ONE_GRAPH = 'model = torch.compile(model, backend="aot_eager", fullgraph=True)'
 
 
+@pytest.mark.at_once(1)
 @pytest.mark.parametrize(
     ("fixes", "applied"),
     [

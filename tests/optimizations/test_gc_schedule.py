@@ -84,6 +84,7 @@ grown = []
     assert printed["seen"][-1] is True
 
 
+@pytest.mark.at_once(1)
 @pytest.mark.parametrize(
     ("setup", "why"),
     [

@@ -98,6 +98,7 @@ class Many(Points):
 """
 
 
+@pytest.mark.at_once(1)
 @pytest.mark.parametrize(
     ("extra", "loader", "made"),
     [
@@ -142,6 +143,7 @@ def test_kept_items_and_workers_go_together(tmp_path: Path) -> None:
     assert fixed["made"] < plain["made"]
 
 
+@pytest.mark.at_once(2)
 @pytest.mark.parametrize(
     ("extra", "why"),
     [
@@ -185,6 +187,7 @@ TURNING = (
 )
 
 
+@pytest.mark.at_once(1)
 @pytest.mark.parametrize(
     ("extra", "why"),
     [

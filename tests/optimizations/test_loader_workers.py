@@ -99,6 +99,7 @@ def same_training(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return all(one[key] == other[key] for key in ("losses", "digest", "state"))
 
 
+@pytest.mark.at_once(2)
 @pytest.mark.parametrize(
     ("loader", "here"),
     [
@@ -143,6 +144,7 @@ def test_epochs_that_are_broken_off_keep_their_order(tmp_path: Path) -> None:
     assert same_training(plain, fixed)
 
 
+@pytest.mark.at_once(4)
 @pytest.mark.parametrize(
     ("extra", "loader", "why"),
     [
@@ -248,6 +250,7 @@ def test_what_would_change_is_refused_in_words(
         assert fixed["elsewhere"] == 0
 
 
+@pytest.mark.at_once(2)
 @pytest.mark.parametrize("number", [0, 3])
 @pytest.mark.parametrize("more", ["", ", persistent_workers=True"])
 def test_workers_of_the_script_are_replaced(tmp_path: Path, number: int, more: str) -> None:
@@ -306,6 +309,7 @@ DRAWS_LATE = (
 )
 
 
+@pytest.mark.at_once(2)
 @pytest.mark.parametrize(
     ("extra", "loader", "after_step", "why"),
     [
@@ -380,6 +384,7 @@ def wrong_in(tmp_path: Path) -> set[str]:
     return {line["what"] for line in lines if line.get("wrong")}
 
 
+@pytest.mark.at_once(1)
 @pytest.mark.parametrize(
     "loader",
     [
@@ -436,6 +441,7 @@ def test_loader_that_never_trains_stays_as_it_is(tmp_path: Path) -> None:
     assert fixed["here"] == 3 * 24 + 6
 
 
+@pytest.mark.at_once(1)
 @pytest.mark.parametrize("how", ["raise ValueError('only here')", "os._exit(3)"])
 def test_worker_that_fails_costs_no_batch(tmp_path: Path, how: str) -> None:
     extra = (

@@ -101,6 +101,7 @@ def test_without_a_compiler_it_trains_eager_and_says_so(tiny_config: Path, tmp_p
     assert any("train.compile is off" in note for note in census["notes"])
 
 
+@pytest.mark.at_once(1)
 @pytest.mark.parametrize(
     "settings",
     [

@@ -94,6 +94,7 @@ print(json.dumps(losses))
 '''
 
 
+@pytest.mark.at_once(1)
 @pytest.mark.parametrize(
     "program", [("git", "apply"), ("patch", "-p1", "--fuzz=0")], ids=["git", "patch"]
 )
@@ -186,6 +187,7 @@ if __name__ == '__main__':
 }
 
 
+@pytest.mark.slow
 def test_package_like_mingpt_is_patched_where_its_calls_are(
     tried: Try, run_script: Callable[..., object]
 ) -> None:

@@ -27,6 +27,7 @@ if __name__ == "__main__": main()
 """
 
 
+@pytest.mark.at_once(2)
 @pytest.mark.parametrize(("workers", "context"), [(0, None), (2, "fork"), (2, "spawn")])
 def test_loader_is_described_and_its_batches_are_timed(run, workers: int, context: str) -> None:  # type: ignore[no-untyped-def]
     source = SCRIPT.replace("{workers}", str(workers)).replace("{context!r}", repr(context))

@@ -18,11 +18,12 @@ import pytest
 
 from hotloop.core.census import Census
 from hotloop.core.errors import CommandFailed, UsageError
-from hotloop.core.judgement import ParityClass
+from hotloop.core.judgement import Interval, ParityClass
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord
 from hotloop.doctor import workbench
+from hotloop.doctor.deciding import may_yet
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.verify import verify
 from hotloop.optimizations.catalogue import CATALOGUE
@@ -497,3 +498,24 @@ def test_option_that_does_not_go_with_what_was_begun_is_named(
         trying(machine, ["a"], **other)
     assert "remove" not in str(refused.value)
     trying(machine, ["a"], budget_s=100_000.0)  # the same trials are made of it
+
+
+@pytest.mark.parametrize(
+    ("ratio", "high", "effect", "again"),
+    [
+        (0.98, 1.15, 0.16, True),  # the expected 7 to 12 % could not have shown
+        (0.98, 1.15, 0.08, False),  # they would have
+        (0.90, 1.00, 0.16, False),  # no gain is possible any more
+        (1.05, 1.15, 0.08, True),
+    ],
+)
+def test_what_could_not_have_shown_is_tried_again(
+    trying: Trying, ratio: float, high: float, effect: float, again: bool
+) -> None:
+    (entry,) = trying(Machine(product(a=1.0)), ["a"]).fixes
+    assert entry.verdict is not None
+    verdict = replace(
+        entry.verdict, outcome="inconclusive", ratio=ratio, ratio_high=high, minimum_detectable_effect=effect
+    )  # fmt: skip
+    entry = replace(entry, verdict=verdict, predicted=Interval(1.09, 1.07, 1.12))
+    assert may_yet(entry) == again

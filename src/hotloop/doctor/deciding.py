@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hotloop.core.judgement import Parity, Verdict
+from hotloop.core.judgement import Interval, Parity, Verdict
 from hotloop.core.ledger import Status, TriedFix
 from hotloop.doctor.applied import why_not_applied, why_wrong
 from hotloop.doctor.directory import TRIALS
@@ -58,14 +58,25 @@ def judged(result: SessionResult, fix: Fix) -> tuple[Status, str]:
 
 
 def may_yet(entry: TriedFix) -> bool:
-    """It looked faster, and its pairs differed too much to tell."""
-    verdict = entry.verdict
+    """Its pairs differed too much to tell: it looked faster, or what was expected of it could not have shown."""
+    verdict, expected = entry.verdict, entry.predicted
     return (
         entry.status == "rejected"
         and verdict is not None
         and verdict.outcome == "inconclusive"
         and verdict.parity.result in ("same", "within_noise")
-        and looks_faster(verdict)
+        and (looks_faster(verdict) or (expected is not None and _hidden(verdict, expected)))
+    )
+
+
+def _hidden(verdict: Verdict, expected: Interval) -> bool:
+    """Not even the most that was expected would have been detected, and a gain is still possible."""
+    effect, high = verdict.minimum_detectable_effect, verdict.ratio_high
+    return (
+        effect is not None
+        and effect > expected.ratio_high - 1 > MIN_MARGIN
+        and high is not None
+        and high > 1 + MIN_MARGIN
     )
 
 

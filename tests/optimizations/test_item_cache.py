@@ -143,7 +143,7 @@ def test_kept_items_and_workers_go_together(tmp_path: Path) -> None:
     assert fixed["made"] < plain["made"]
 
 
-@pytest.mark.at_once(2)
+@pytest.mark.at_once(1)
 @pytest.mark.parametrize(
     ("extra", "why"),
     [

@@ -144,7 +144,7 @@ def test_epochs_that_are_broken_off_keep_their_order(tmp_path: Path) -> None:
     assert same_training(plain, fixed)
 
 
-@pytest.mark.at_once(4)
+@pytest.mark.at_once(2)
 @pytest.mark.parametrize(
     ("extra", "loader", "why"),
     [

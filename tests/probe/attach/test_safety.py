@@ -53,7 +53,7 @@ def own(err: str, work: str) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.at_once(12)
+@pytest.mark.at_once(6)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_script_does_what_it_does_without_the_probe(run, name: str) -> None:  # type: ignore[no-untyped-def]
     source, code = SCRIPTS[name]

@@ -28,6 +28,7 @@ from hotloop.doctor.fixes import Fix
 from hotloop.doctor.verify import verify
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import Optimization
+from hotloop.optimizations.switching import Switching
 from hotloop.trial import session
 from hotloop.trial.arm import Arm
 
@@ -50,6 +51,12 @@ class Machine:
         self.baseline_fails_in = ""
         self.not_applied_in: dict[str, str] = {}
         """Session -> the fix that says nothing there."""
+        self.scatter = 0.002
+        self.switchable: frozenset[str] = frozenset()
+        """Fixes that say they can go on and off within a process, and do."""
+        self.stuck_in = ""
+        """The session in which they do not, though they said it."""
+        self.threads: tuple[str, ...] = ()
         self.now = 0.0
         self.random = random.Random(1)
         self.places: list[str] = []
@@ -78,14 +85,36 @@ class Machine:
                     lines.append(said)
             text = "".join(json.dumps(line) + "\n" for line in lines)
             (place / "run" / "fixes.jsonl").write_text(text)
-        seconds = STEP_S / self.gain(fixes, name) * self.random.gauss(1.0, 0.002)
+            turned = [] if name == self.stuck_in else sorted(arm.switched)
+            self._say_turns(place / "run" / "turns.json", fixes, turned)
+        luck = self.random.gauss(1.0, self.scatter)
+        seconds = STEP_S / self.gain(fixes, name) * luck
         wrong = 1.5 if fixes & self.other_losses else 1.0
         measured = process(seconds, plan, arm.name, wrong, self.wrong_from)
+        if arm.switched and name != self.stuck_in:
+            off = STEP_S / self.gain(fixes - set(arm.switched), name) * luck
+            measured = self._switched(measured, rest["switching"], off)
         if len(self.places) > self.slow_after:
             measured = replace(measured, process_s=(measured.process_s or 0.0) + self.slow_start_s)
         self.now += measured.process_s or 0.0
         self.finished[place] = measured
         return measured
+
+    def _say_turns(self, file: Path, fixes: frozenset[str], turned: list[str]) -> None:
+        can = sorted(fixes & self.switchable)
+        said = {"can": can, "turned": turned, "children": 0, "threads": self.threads}
+        file.write_text(json.dumps(said))
+
+    def _switched(self, measured: Measurement, switching: Switching, off_s: float) -> Measurement:
+        """With other times where it is off; steps of one process differ by 1 %."""
+        records = [
+            replace(each, wall_s=each.wall_s if switching.is_on(each.step) else off_s)
+            for each in measured.records
+        ]
+        noisy = [
+            replace(each, wall_s=each.wall_s * self.random.gauss(1.0, 0.01)) for each in records
+        ]
+        return replace(measured, records=tuple(noisy))
 
 
 def process(
@@ -100,7 +129,7 @@ def process(
         )
         for step in range(plan.warmup_steps + plan.steps)
     )
-    census = Census(device="cpu", num_threads=1, start_s=START_S)
+    census = Census(device="cpu", num_threads=1, start_s=START_S, seen=("loaders",))
     total = START_S + seconds * len(records)
     return Measurement(arm, ("python",), plan, ENVIRONMENT, records, census=census, process_s=total)
 
@@ -113,7 +142,7 @@ def trying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trying:
     def run(
         machine: Machine, names: Sequence[str], classes: dict[str, ParityClass] | None = None,
         conflicts: dict[str, tuple[str, ...]] | None = None, late: dict[str, int] | None = None,
-        seen_steps: int = 60, **options: Any,
+        seen_steps: int = 60, directory: str = "run", **options: Any,
     ) -> Ledger:  # fmt: skip
         monkeypatch.setattr(session, "trial", machine)
         monkeypatch.setattr(workbench, "trial", machine)
@@ -138,7 +167,7 @@ def trying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trying:
             [sys.executable, "-c", ""],
             fixes,
             process(STEP_S, Plan(5, seen_steps - 5, 60.0), "script"),
-            directory=tmp_path / "run",
+            directory=tmp_path / directory,
             workdir=work,
             **options,
         )
@@ -229,6 +258,88 @@ def test_what_the_noise_hid_is_not_tried_again_where_nothing_is_kept(trying: Try
     ledger = trying(machine, ["a"])
     assert by_name(ledger)["a"].status == "rejected"
     assert not any(place.startswith("with-") for place in machine.places)
+
+
+def switchable(seed: int, **gains: float) -> Machine:
+    """Processes differ by 8 %, and what `a` does can be turned on and off within each."""
+    machine = Machine(product(**gains))
+    machine.scatter, machine.switchable = 0.08, frozenset({"a"})
+    machine.random = random.Random(seed)
+    return machine
+
+
+STEPS_TO_SWITCH = 200
+
+
+def test_small_gain_is_seen_within_processes_that_differ_by_more(trying: Trying) -> None:
+    machine = switchable(1, a=1.06)
+    ledger = trying(machine, ["a"], seen_steps=STEPS_TO_SWITCH)
+    (entry,) = ledger.fixes
+    assert (entry.status, ledger.kept) == ("kept", ("a",))
+    for verdict in (entry.verdict, ledger.together):
+        assert verdict is not None
+        assert (verdict.outcome, verdict.switched) == ("improved", True)
+        assert verdict.ratio == pytest.approx(1.06, abs=0.01)
+        assert verdict.parity.result == "same"
+    assert entry.steps == ledger.together_steps == 120
+    # Each pair is one process, and nothing tells what others differ by.
+    alone = [place for place in machine.places if place.startswith("a/pair-")]
+    assert entry.verdict is not None
+    assert len(alone) == entry.verdict.num_pairs
+    assert not any(place.startswith("as-it-is/noise") for place in machine.places)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_gain_is_none_within_processes_too(trying: Trying, seed: int) -> None:
+    ledger = trying(switchable(seed, a=1.0), ["a"], seen_steps=STEPS_TO_SWITCH)
+    (entry,) = ledger.fixes
+    assert entry.verdict is not None
+    assert entry.verdict.switched
+    assert (entry.status, entry.why) == ("rejected", "no gain")
+
+
+def test_it_goes_on_and_off_on_top_of_what_stays_on(trying: Trying) -> None:
+    ledger = trying(switchable(1, a=1.06, b=2.0), ["a", "b"], seen_steps=STEPS_TO_SWITCH)
+    entries = by_name(ledger)
+    assert ledger.kept == ("b", "a")
+    added, together = entries["a"].added, ledger.together
+    assert added is not None
+    assert added.switched
+    assert added.ratio == pytest.approx(1.06, abs=0.01)
+    # What cannot be turned is compared in pairs of processes, alone and in the stack.
+    assert entries["b"].verdict is not None
+    assert together is not None
+    assert not entries["b"].verdict.switched
+    assert not together.switched
+
+
+def test_what_did_not_go_off_is_not_called_applied(trying: Trying) -> None:
+    machine = switchable(1, a=1.06)
+    machine.stuck_in = "a"
+    (entry,) = trying(machine, ["a"], seen_steps=STEPS_TO_SWITCH).fixes
+    assert (entry.status, entry.why) == (
+        "not_applied", "it was to go on and off within the process, and did not",
+    )  # fmt: skip
+
+
+def test_stack_that_did_not_go_off_is_not_confirmed(trying: Trying) -> None:
+    machine = switchable(1, a=1.06)
+    machine.stuck_in = "together-a"
+    ledger = trying(machine, ["a"], seen_steps=STEPS_TO_SWITCH)
+    assert (ledger.kept, ledger.fixes[0].status) == ((), "rejected")
+    assert "together a was not applied: it was to go on and off" in ledger.fixes[0].why
+
+
+def test_pairs_are_made_where_something_may_make_batches_ahead_or_steps_are_few(
+    trying: Trying,
+) -> None:
+    for steps, threads in ((STEPS_TO_SWITCH, ("prefetcher",)), (60, ())):
+        machine = switchable(1, a=1.5)
+        machine.threads = threads
+        (entry,) = trying(machine, ["a"], seen_steps=steps, directory=f"run-{steps}").fixes
+        assert entry.verdict is not None
+        assert not entry.verdict.switched
+        assert (entry.verdict.ratio or 0.0) > 1.3
 
 
 def test_fix_that_brings_nothing_on_top_of_a_better_one_is_left_out(trying: Trying) -> None:

@@ -321,6 +321,41 @@ def test_swapping_the_arms_inverts_the_verdict() -> None:
     assert there.ratio_low * back.ratio_high == pytest.approx(1)
 
 
+def within(ratio: float) -> list[tuple[Measurement, Measurement]]:
+    """Halves of six processes: each process has a speed of its own, 10 % from the next one's."""
+    speeds = [0.1, 0.12, 0.09, 0.11, 0.095, 0.105]
+    scatter = [1.0, 1.002, 0.999, 1.001, 0.998, 1.003]
+    return [
+        (run("plain", s), run("fast", s / ratio * wobble)) for s, wobble in zip(speeds, scatter)
+    ]
+
+
+def test_halves_of_a_process_have_in_common_what_processes_differ_by() -> None:
+    quiet = [(run("plain", 0.1), run("plain", 0.1001)) for _ in range(6)]
+    judged = [
+        judge(within(1.04), baseline_aa=quiet, switched=switched, looks=(4, 6))
+        for switched in (True, False)
+    ]
+    assert [verdict.outcome for verdict in judged] == ["improved", "inconclusive"]
+    assert judged[0].switched
+    assert judged[0].noise_floor == pytest.approx(0.001 / math.sqrt(6), rel=0.01)
+    assert "turned on and off" in said(judged[0])
+    assert judge(within(1.0), baseline_aa=quiet, switched=True).outcome == "unchanged"
+
+
+def test_what_the_halves_without_it_differ_by_is_the_noise() -> None:
+    noisy = [(run("plain", 0.1), run("plain", 0.1 * (1.3 if n % 2 else 0.75))) for n in range(6)]
+    verdict = judge(within(1.06), baseline_aa=noisy, switched=True, looks=(4, 6))
+    assert verdict.noise_floor > 0.06
+    assert verdict.outcome == "inconclusive"
+
+
+def test_halves_of_a_process_say_nothing_of_what_it_learns() -> None:
+    verdict = judge(within(1.06), switched=True, looks=(4, 6))
+    assert verdict.parity.result == "not_checked"
+    assert "one process" in verdict.parity.reason
+
+
 def test_the_golden_verdict_is_unchanged() -> None:
     # No switch rewrites the file: a changed verdict is read by a person, who copies it from the failure.
     plain = to_plain(judge(pairs(1.1, 6), baseline_aa=[(run("plain", 0.1), run("plain", 0.101))]))

@@ -56,7 +56,7 @@ class _Seconds(click.ParamType[float]):
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Run directory, new or empty, or one whose fixes were not tried to the end: it continues "
+    help="Run directory, new or empty, or that of the same command before: it goes on there "
     "[default: a new runs/doctor-NAME].",
 )
 @click.option(
@@ -126,19 +126,13 @@ def doctor(
     from hotloop.cli.output import write_object
     from hotloop.cli.report import page_of, text_of
     from hotloop.cli.run_directory import read_run
-    from hotloop.cli.terminal_title import title_progress
-    from hotloop.doctor.program import continued, examine, exit_code, shown
+    from hotloop.doctor.program import continued, exit_code, shown
     from hotloop.report.html import write_html
 
     begun = None if no_try else continued(out, command, steps=steps)
     if begun is not None:
         _say(f"continuing in {shown(begun.directory)}: the command has run, fixes are tried on")
-        examined = begun
-    else:
-        with title_progress() as progress:
-            examined = examine(
-                command, out=out, steps=steps, progress=progress, say=_say, warn=_say
-            )
+    examined = begun if begun is not None else _examined(command, out, steps)
     found = read_run(shown(examined.directory), known=examined.run)
     if begun is not None:  # what came of its fixes is told at the end
         found = replace(found, ledger=None)
@@ -153,23 +147,33 @@ def doctor(
         is_stored = begun is None and json_file is not None and _can_be_replaced(Path(json_file))
         if json_file is not None and is_stored:
             write_object(object_of(examined, found), json_file)
+        ledger = None
         try:
             ledger = _tried(examined, budget, only, in_place)
-            found = replace(found, ledger=ledger)
             if diff is not None:
-                found = replace(found, ledger=_write_patch(examined, ledger, Path(diff)))
+                ledger = _write_patch(examined, ledger, Path(diff))
         except Interrupted:
             raise
         except HotloopError:
-            if json_file is not None and (found.ledger is not None or not is_stored):
-                _store(object_of(examined, found), json_file)
+            if json_file is not None and (ledger is not None or not is_stored):
+                _store(object_of(examined, replace(found, ledger=ledger)), json_file)
             raise
+        found = replace(found, ledger=ledger)
         write_html(examined.directory / "report.html", page_of(found))
     elif not no_try:
         _say("no fix was tried: the command did not end by itself")
     if json_file is not None:
         write_object(object_of(examined, found), json_file)
     raise click.exceptions.Exit(exit_code(examined, level=level))
+
+
+def _examined(command: tuple[str, ...], out: Path | None, steps: int | None) -> Examined:
+    """The command, run to its end."""
+    from hotloop.cli.terminal_title import title_progress
+    from hotloop.doctor.program import examine
+
+    with title_progress() as progress:
+        return examine(command, out=out, steps=steps, progress=progress, say=_say, warn=_say)
 
 
 def _tried(

@@ -98,6 +98,8 @@ class Verdict:
     reasons: tuple[str, ...] = ()
     over: Window = "steady"
     """The steps that decided."""
+    switched: bool = False
+    """Each pair is one process, in which the candidate's change went on and off."""
     schema: str = VERDICT_SCHEMA
 
 

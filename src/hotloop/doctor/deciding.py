@@ -9,6 +9,7 @@ from hotloop.core.ledger import Status, TriedFix
 from hotloop.doctor.applied import why_not_applied, why_wrong
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
+from hotloop.doctor.switched import why_not_switched
 from hotloop.doctor.trial_costs import LOOKS
 from hotloop.judge.compare import MIN_MARGIN, looks_faster
 from hotloop.judge.parity import judge_parity
@@ -40,6 +41,8 @@ def judged(result: SessionResult, fix: Fix) -> tuple[Status, str]:
     if wrong is not None:
         return "rejected", wrong
     not_applied = why_not_applied(fix, runs, [candidate for _, candidate in result.pairs])
+    if not_applied is None and fix.name in result.switched:
+        not_applied = why_not_switched(fix.name, runs)
     if not_applied is not None:
         return "not_applied", not_applied
     if verdict.num_pairs < LOOKS[0] and verdict.outcome != "incomparable":

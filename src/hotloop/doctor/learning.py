@@ -10,6 +10,7 @@ from hotloop.core.judgement import Parity, ParityClass
 from hotloop.core.measurement import Measurement
 from hotloop.doctor.applied import why_not_applied, why_wrong
 from hotloop.doctor.fixes import Fix
+from hotloop.doctor.switched import can_be_switched
 from hotloop.doctor.trial_costs import LOSS_RUNS
 from hotloop.doctor.workbench import Workbench
 from hotloop.doctor.writes import WritesOutside, outside_path, refused_outside
@@ -27,6 +28,8 @@ class Learned:
     """Why one of them was not seen to take effect."""
     wrong: str | None = None
     """What one of them gave the script that it does not give itself; `parity` is `different` then."""
+    switchable: frozenset[str] = frozenset()
+    """Those that can go on and off within a process, where that says what they bring."""
     slower_start_s: float = 0.0
     """Seconds that the process took longer than one as it is: compiling, starting workers."""
 
@@ -74,6 +77,7 @@ class Learning:
         parity = self._judged(baseline, measurement, parity_class)
         return Learned(
             _long_enough(parity, max(fix.warmup_steps for fix in fixes)),
+            switchable=can_be_switched(place / "run", bench.most_children),
             slower_start_s=max(_seconds(measurement) - _seconds(baseline[-1]), 0.0),
         )
 

@@ -13,6 +13,7 @@ from hotloop.doctor.applied import why_not_applied, why_wrong
 from hotloop.doctor.deciding import longer, not_faster
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learned, Learning
+from hotloop.doctor.switched import why_not_switched
 from hotloop.doctor.trial_costs import LOOKS
 from hotloop.doctor.workbench import Workbench
 from hotloop.doctor.writes import WritesOutside
@@ -32,8 +33,8 @@ def stack(
 ) -> tuple[tuple[str, ...], Verdict | None]:
     """The fixes that stay, and what they bring together on fresh pairs.
 
-    undecided: looked faster alone, within the noise. On top of what is kept they get another chance: what made
-    the pairs differ may be gone. Entries of `tried` whose fix does not stay are replaced, with the reason.
+    undecided: alone the noise hid what they do (`deciding.may_yet`). On top of what is kept they get another
+    chance: what made the pairs differ may be gone. Entries of `tried` whose fix does not stay are replaced, with the reason.
     """
     stacked: list[Fix] = []
     for fix in order_of(kept, undecided, tried):
@@ -86,7 +87,7 @@ def _added(
     clash = conflict(stacked, fix)
     if clash is not None:
         return rejected(f"it cannot be together with {clash}")
-    if not bench.fits(LOOKS[0], losses=1):
+    if bench.short_s(LOOKS[0], losses=1):
         return rejected(f"the budget did not allow to try it on top of {onto}")
     names = [each.name for each in (*stacked, fix)]
     arm_name = _short("with-" + "+".join(names))
@@ -107,6 +108,7 @@ def _added(
             place=arm_name,
             parity_class=parity_of_live(names),
             parity=learned.parity,
+            switched=learned.switchable & {fix.name},
         )
     except (CommandFailed, WritesOutside) as error:
         return rejected(f"together with {onto} it failed: {_first_line(error)}")
@@ -151,6 +153,8 @@ def _confirmed(
             parity_class=parity_of_live(names),
             parity=learned.parity,
             reserved=False,
+            # What cannot be turned would be on in both halves.
+            switched=names if learned.switchable.issuperset(names) else (),
         )
     except (CommandFailed, WritesOutside) as error:
         return None, f"the confirming runs failed: {_first_line(error)}"
@@ -175,6 +179,8 @@ def _flaw(
         if wrong is not None:
             return f"{fix.name}: {wrong}"
         why = why_not_applied(fix, runs, [candidate for _, candidate in result.pairs])
+        if why is None and fix.name in result.switched:
+            why = why_not_switched(fix.name, runs)
         if why is not None:
             return f"{fix.name} was not applied: {why}"
     parity = longer(learned.parity, result)

@@ -4,9 +4,10 @@
 losses    two runs as it is and one with each fix, all drawing the same random numbers
 noise     the command with itself, once for all
 screening two pairs of each, only where the budget cannot pay for all
-pairs     each fix against the command as it is, interleaved, judged at planned looks
+pairs     each fix against the command as it is, interleaved, judged at planned looks; within each process
+          where it can go on and off there
 together  the best first, each next one kept only if it is faster on top of those before it; then those
-          that looked faster alone within the noise
+          that alone looked faster within the noise, or could not have shown what is expected of them
 fresh     what is left against the command as it is, measured anew: the one number to believe
 ```
 """
@@ -32,12 +33,14 @@ from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learned, Learning
 from hotloop.doctor.stacking import order_of, stack
+from hotloop.doctor.switched import most_children
 from hotloop.doctor.trial_costs import LOOKS, LOSS_RUNS, USUAL_PAIRS, fitted, loss_steps, plan_for
 from hotloop.doctor.workbench import AS_IT_IS, Workbench, is_about_baseline
 from hotloop.doctor.writes import WritesOutside
 from hotloop.optimizations.catalogue import parity_of_live
 from hotloop.trial.arm import Arm
 from hotloop.trial.measure import MEASUREMENT_FILE
+from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import SessionResult, alone_in
 
 SCREENING_PAIRS = 2
@@ -62,8 +65,9 @@ def verify(
 
     directory: the doctor's, where `trials/` and `ledger.json` go. asked: names that were asked for. left_out:
     entries of the ledger for what answers a finding and is not tried.
-    A fix whose trial fails is reported, and the rest goes on. Raises `UsageError` for a run too short, a budget too small or a command that
-    writes outside its directory, and `CommandFailed` where the command as it is fails.
+    A fix whose trial fails is reported, and the rest goes on. Raises `UsageError` for a run too short, a
+    budget too small or a command that writes outside its directory, and `CommandFailed` where the command
+    as it is fails.
     """
     refuse_fewer_fixes(directory, fixes)
     if not fixes:  # nothing answers what was found: however short the run, that is an answer
@@ -83,6 +87,7 @@ def verify(
         directory,
         losses,
         len(measurement.records),
+        most_children=most_children(measurement),
         budget_s=budget_s,
         progress=progress,
         warn=warn,
@@ -127,7 +132,8 @@ class _Trying:
         undecided = [fix for fix in fixes if may_yet(tried[fix.name])]
         order = order_of(kept, undecided, tried)
         names, together = stack(self.bench, self.learning, kept, tried, undecided)
-        confirming = None if together is None else self.bench.plan_for(_stacked(order, tried))
+        stacked = _stacked(order, tried) if together is not None else []
+        confirming = together and _plan_of(self.bench, together, stacked)
         return _ledger(
             self.bench,
             [self._with_steps(fix, tried[fix.name]) for fix in fixes],
@@ -140,8 +146,7 @@ class _Trying:
 
     def _with_steps(self, fix: Fix, entry: TriedFix) -> TriedFix:
         """Those of its own pairs, where it was timed."""
-        plan = self.bench.plan_for([fix])
-        if entry.verdict is None or plan is None:
+        if entry.verdict is None or (plan := _plan_of(self.bench, entry.verdict, [fix])) is None:
             return entry
         return replace(entry, warmup_steps=plan.warmup_steps, steps=plan.steps)
 
@@ -155,8 +160,7 @@ class _Trying:
         # One that shows late needs longer runs as it is, too.
         longer_runs = bench.loss_steps_of([fix]) / bench.loss_steps
         losses = 1 if longer_runs == 1 else math.ceil((LOSS_RUNS + 1) * longer_runs)
-        if not bench.fits(LOOKS[0], losses=losses, plan=plan):
-            short_s = bench.needed_s(LOOKS[0], losses=losses, plan=plan) - bench.left_s
+        if short_s := bench.short_s(LOOKS[0], losses=losses, plan=plan):
             why = f"the budget was spent: to try it takes about {math.ceil(short_s)} s more"
             return tried_fix(fix, "not_tried", why)
         try:
@@ -178,11 +182,11 @@ class _Trying:
     ) -> list[Fix]:
         """Those to measure fully, the most promising first; with time enough, all of them as they are."""
         bench = self.bench
-        if len(fixes) < 2 or bench.fits(USUAL_PAIRS * len(fixes)):
+        if len(fixes) < 2 or not bench.short_s(USUAL_PAIRS * len(fixes)):
             return list(fixes)
         seen: dict[str, Verdict] = {}
         for fix in fixes:
-            if not bench.fits(SCREENING_PAIRS + (LOOKS[0] - SCREENING_PAIRS)):
+            if bench.short_s(LOOKS[0]):
                 tried[fix.name] = tried_fix(fix, "not_tried", "the budget was spent")
                 continue
             try:
@@ -204,7 +208,7 @@ class _Trying:
         going: list[Fix] = []
         for fix in promising:
             # What comes before it in the list is paid for first.
-            if going and not bench.fits((LOOKS[0] - SCREENING_PAIRS) * (len(going) + 1)):
+            if going and bench.short_s((LOOKS[0] - SCREENING_PAIRS) * (len(going) + 1)):
                 why = f"not tried further, the budget was spent: {showed(seen[fix.name])}"
                 tried[fix.name] = tried_fix(fix, "not_tried", why, verdict=seen[fix.name])
             else:
@@ -212,7 +216,7 @@ class _Trying:
         return going
 
     def _timed(self, fix: Fix, learned: Learned) -> TriedFix:
-        if not self.bench.fits(LOOKS[0] - SCREENING_PAIRS, slower_start_s=learned.slower_start_s):
+        if self.bench.short_s(LOOKS[0] - SCREENING_PAIRS, slower_start_s=learned.slower_start_s):
             return tried_fix(fix, "not_tried", "the budget was spent before it was timed")
         try:
             result = self._compared(fix, learned)
@@ -233,8 +237,14 @@ class _Trying:
             parity_class=parity_of_live([fix.name]),
             parity=learned.parity,
             pairs_now=pairs_now,
+            switched=learned.switchable & {fix.name},
             slower_start_s=learned.slower_start_s,
         )
+
+
+def _plan_of(bench: Workbench, verdict: Verdict, fixes: Sequence[Fix]) -> TrialPlan | None:
+    """What its processes counted."""
+    return bench.switched_plan(fixes) if verdict.switched else bench.plan_for(fixes)
 
 
 def _stacked(order: Sequence[Fix], tried: dict[str, TriedFix]) -> list[Fix]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, pairwise
@@ -29,6 +29,7 @@ from hotloop.doctor.trial_costs import (
 from hotloop.doctor.writes import refuse_writes
 from hotloop.judge.compare import looks_faster
 from hotloop.trial.arm import Arm
+from hotloop.trial.halves import block_steps_for, counted_in_blocks
 from hotloop.trial.isolation import Listing, list_workdir
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import Pair, SessionResult, compare_arms
@@ -49,6 +50,8 @@ class Workbench:
     loss_steps: int
     num_steps: int
     """Of the command, as far as it was seen to make any."""
+    most_children: int | None = None
+    """Processes that make its batches; `None` where a step may use up what was made during others."""
     budget_s: float | None = None
     progress: Progress = silent
     warn: Callable[[str], None] = lambda text: None
@@ -81,22 +84,21 @@ class Workbench:
         more = self.costs.process_s(longer.num_steps) / self.costs.process_s(self.plan.num_steps)
         return replace(longer, timeout_s=self.plan.timeout_s * max(more, 1.0))
 
-    def fits(
-        self,
-        pairs: int,
-        *,
-        losses: int = 0,
-        slower_start_s: float = 0.0,
-        reserved: bool = True,
-        plan: TrialPlan | None = None,
-    ) -> bool:
-        """Whether so much may be begun, the confirmation on fresh pairs reserved; see `needed_s`."""
-        needed_s = self.needed_s(
-            pairs, losses=losses, slower_start_s=slower_start_s, reserved=reserved, plan=plan
-        )
-        return needed_s <= self.left_s
+    def switched_plan(self, fixes: Sequence[Fix]) -> TrialPlan | None:
+        """For processes in which fixes go on and off, as many steps of each as `plan_for` counts, or fewer.
 
-    def needed_s(
+        `None` where they are too few for blocks, or not all steps tell.
+        """
+        plan = self.plan_for(fixes)
+        if plan is None or any(fix.warmup_steps or fix.technique.over != "steady" for fix in fixes):
+            return None
+        steps = min(2 * plan.steps, self.num_steps - plan.warmup_steps)
+        block_steps = block_steps_for(steps)
+        if block_steps is None:
+            return None
+        return replace(plan, steps=counted_in_blocks(steps, block_steps), block_steps=block_steps)
+
+    def short_s(
         self,
         pairs: int,
         *,
@@ -105,15 +107,17 @@ class Workbench:
         reserved: bool = True,
         plan: TrialPlan | None = None,
     ) -> float:
-        """Seconds that so many pairs and runs for losses take, and the confirmation where it is reserved.
+        """Seconds that are missing for so many pairs and runs for losses; 0 where they may be begun.
 
+        reserved: the confirmation on fresh pairs has to fit after them.
         slower_start_s: of a process with the fix than of one without. plan: of its pairs, where it is another.
         """
         confirmation = LOOKS[0] if reserved else 0
         noise = AA_RUNS // 2 if self._noise is None else 0
         pair_s = self.costs.pair_s(plan or self.plan)
         needed = (pairs + noise + confirmation) * (pair_s + slower_start_s)
-        return needed + losses * self.costs.process_s(self.loss_steps)
+        needed += losses * self.costs.process_s(self.loss_steps)
+        return max(needed - self.left_s, 0.0)
 
     def with_fixes(self, name: str, fixes: Sequence[Fix]) -> Arm:
         return replace(self.baseline, name=name, fixes={fix.name: fix.value for fix in fixes})
@@ -175,12 +179,19 @@ class Workbench:
         pairs_now: int | None = None,
         slower_start_s: float = 0.0,
         reserved: bool = True,
+        switched: Collection[str] = (),
     ) -> SessionResult:
         """Interleaved pairs of `candidate` with `baseline`; raises what `compare_arms` raises, and `refuse_writes`.
 
-        fixes: those of the candidate, which `plan_for` has a plan for.
+        fixes: those of the candidate, which `plan_for` has a plan for. switched: the ones that make the
+        difference between the arms, where they can go on and off within a process; where there are steps
+        enough for that, a pair is one process.
         """
-        shown = self.plan_for(fixes)
+        shown = self.switched_plan(fixes) if switched else None
+        if shown is not None:
+            candidate = replace(candidate, switched=tuple(sorted(switched)))
+        else:
+            shown = self.plan_for(fixes)
         assert shown is not None
         plan = replace(
             shown,
@@ -194,10 +205,13 @@ class Workbench:
             if reserved and verdict.num_pairs >= USUAL_PAIRS and not looks_faster(verdict):
                 return False  # more pairs could only say how much slower
             pairs = max(later - look for look, later in pairwise(LOOKS))
-            return self.fits(pairs, slower_start_s=slower_start_s, reserved=reserved, plan=shown)
+            short_s = self.short_s(
+                pairs, slower_start_s=slower_start_s, reserved=reserved, plan=shown
+            )
+            return not short_s
 
         # They are about the command as it is; other arms have the noise of their own runs.
-        noise = self.noise() if baseline.name == AS_IT_IS else ()
+        noise = self.noise() if baseline.name == AS_IT_IS and not candidate.switched else ()
         begun, made = self.spent_s, count(1)
 
         def stop_now() -> bool:

@@ -52,6 +52,7 @@ def compare(
     looks: Sequence[int] = LOOKS,
     alpha: Sequence[float] | None = None,
     over: Window = "steady",
+    switched: bool = False,
 ) -> Verdict:
     """Judge `(baseline, candidate)` pairs in the order in which they were measured.
 
@@ -59,6 +60,8 @@ def compare(
     with itself. alpha: the two-sided error of each look; by default 5 % in proportion to the pairs,
     0.01, 0.015 and 0.025 for looks at 4, 6 and 10. over: "all" decides by the total time of the
     counted steps, for a change whose gain is in rare, slow ones; chosen before anything was measured.
+    switched: each pair is one process, in which the change went on and off; what processes differ by is in
+    both its halves, and only `baseline_aa` tells the noise.
     Raises `ValueError` for looks that make no sense, for more pairs than the last look and for pairs
     of mixed arms, and `UsageError` for times that are not positive numbers.
     """
@@ -89,7 +92,7 @@ def compare(
     level = level_at(count, looks, levels)
     ratios = [math.log(_judged(b, over) / _judged(c, over)) for b, c in times]
     interval = log_interval(ratios, level)
-    aa_logs, aa_notes = _aa_log_ratios(baseline_aa, pairs, times, over)
+    aa_logs, aa_notes = _aa_log_ratios(baseline_aa, pairs, times, over, successive=not switched)
     floor = noise_floor(aa_logs, count)
     margin = max(MIN_MARGIN, floor or 0.0)
     all_in = log_interval([math.log(b.all_in_s / c.all_in_s) for b, c in times], level)
@@ -105,8 +108,13 @@ def compare(
             reasons.append("All steps together decide: what it changes shows in slow ones.")
     if floor is None:
         reasons.append("The noise floor is not known: no two runs of the baseline were measured.")
+    if switched:
+        reasons.append("Each pair is one process, in which it was turned on and off in turns.")
     if count not in looks and count > looks[0]:
         reasons.append(f"{count} pairs are not a planned look, so the interval is wider.")
+    if parity is None and switched:
+        reason = "Both halves are of one process, which says nothing of what it learns with either."
+        parity = Parity("not_checked", parity_class, reason=reason)
     if parity is None:
         parity = judge_parity(
             [b.records for b, _ in pairs] + [m.records for pair in baseline_aa for m in pair],
@@ -136,6 +144,7 @@ def compare(
         unit=units[0],
         reasons=tuple(reasons),
         over=over,
+        switched=switched,
     )
 
 
@@ -206,9 +215,12 @@ def _aa_log_ratios(
     pairs: Sequence[Pair],
     times: Sequence[tuple[RunTimes, RunTimes]],
     over: Window,
+    *,
+    successive: bool,
 ) -> tuple[list[float], list[str]]:
     """Log ratios of the baseline against itself, and what was left out of them."""
-    logs = [math.log(_judged(a, over) / _judged(b, over)) for (a, _), (b, _) in pairwise(times)]
+    runs = pairwise(times) if successive else ()
+    logs = [math.log(_judged(a, over) / _judged(b, over)) for (a, _), (b, _) in runs]
     notes = []
     for number, (first, second) in enumerate(baseline_aa, 1):
         a, b = run_times(first), run_times(second)

@@ -14,25 +14,36 @@ from hotloop.probe.entry import after_step, before_step
 StepEnded = Callable[[int, torch.optim.Optimizer], None]
 
 
+class StepCount:
+    """Which updates end a step, and how many have."""
+
+    def __init__(self) -> None:
+        self._first: weakref.ref[torch.optim.Optimizer] | None = None
+        self._number = 0
+
+    def of(self, optimizer: torch.optim.Optimizer) -> int | None:
+        """The step that this update ended, 1 for the first of this process; `None` if it is another's."""
+        carrier = self._first() if self._first is not None else None
+        if carrier is None:
+            self._first = weakref.ref(optimizer)
+        elif carrier is not optimizer:
+            return None
+        self._number += 1
+        return self._number
+
+
 def at_step_end(action: StepEnded, report: Report) -> None:
     """Call `action(number, optimizer)` at the end of every step, 1 for the first of this process.
 
     Where it fails it is refused, and called no more: the script goes on.
     """
-    first: weakref.ref[torch.optim.Optimizer] | None = None
-    number = 0
+    count = StepCount()
     works = True
 
     def stepped(optimizer: torch.optim.Optimizer) -> None:
-        nonlocal first, number, works
-        if not works:
+        nonlocal works
+        if not works or (number := count.of(optimizer)) is None:
             return
-        carrier = first() if first is not None else None
-        if carrier is None:
-            first = weakref.ref(optimizer)
-        elif carrier is not optimizer:
-            return
-        number += 1
         try:
             action(number, optimizer)
         except Exception as error:  # noqa: BLE001

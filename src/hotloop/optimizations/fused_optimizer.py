@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from collections.abc import Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from hotloop.optimizations.optimization import Choice, Optimization, leaving
 from hotloop.optimizations.source_edit import Keywords, SourceEdit
+from hotloop.optimizations.switching import Turn, has_accelerator
 
 if TYPE_CHECKING:
     from hotloop.core.census import Census
@@ -67,9 +69,25 @@ def _fusing(original: Any, report: Report, being_made: set[int]) -> Any:
             report.refused(f"{name}: {error}")
             original(self, params, *args, **kwargs)
             return
-        report.applied(name)
+        report.applied(name, turn=_turn_of(self))
 
     return made
+
+
+def _turn_of(optimizer: Any) -> Turn | None:
+    """Its state is the same either way on a CPU; on a GPU the counts of steps would lie on the wrong side."""
+    if has_accelerator():
+        return None
+    made = weakref.ref(optimizer)  # it must not live longer for this
+
+    def turn(on: bool) -> None:
+        if (optimizer := made()) is None:
+            return
+        for group in optimizer.param_groups:
+            group["fused"] = True if on else None
+        optimizer._step_supports_amp_scaling = on  # as its __init__ does
+
+    return turn
 
 
 def _is_probe(frame: FrameType) -> bool:

@@ -13,6 +13,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotloop.optimizations.switching import VARIABLE as SWITCHED_VARIABLE
+from hotloop.optimizations.switching import Switching, Turn, Turning
+
 if TYPE_CHECKING:
     from hotloop.optimizations.own_frames import OwnFrames
 
@@ -26,18 +29,28 @@ APPLIED_FILE = "fixes.jsonl"
 class Report:
     """What became of one technique in this process."""
 
-    def __init__(self, path: Path, name: str, frames: OwnFrames | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        name: str,
+        frames: OwnFrames | None = None,
+        turning: Turning | None = None,
+    ) -> None:
         self._path = path
         self._name = name
         self._frames = frames
+        self._turning = turning
         self._said: set[Any] = set()
 
-    def applied(self, where: str, **facts: Any) -> None:
+    def applied(self, where: str, *, turn: Turn | None = None, **facts: Any) -> None:
         """It took effect on `where`, called from the place where this is called.
 
+        turn: `turn(False)` makes it as it was without, from the next step on, and `turn(True)` as it is now.
         facts: what the technique's `source_edit` needs to know of it; ready for JSON.
         """
         self._say(True, where, facts)
+        if self._turning is not None:
+            self._turning.offer(self._name, turn, self)
 
     def refused(self, why: str) -> None:
         """It could not; the script goes on as it is, and was given nothing else than ever."""
@@ -81,8 +94,10 @@ def install(directory: Path, settings: dict[str, Any]) -> None:
         frames = OwnFrames()
     except Exception:  # noqa: BLE001 - places are for the patch alone
         frames = None
+    switched = os.environ.get(SWITCHED_VARIABLE)
+    turning = Turning(directory, Switching.from_json(switched) if switched else None)
     for name, value in settings.items():
-        report = Report(directory / APPLIED_FILE, name, frames)
+        report = Report(directory / APPLIED_FILE, name, frames, turning)
         try:
             live_form = CATALOGUE[name].live_form
             if live_form is None:
@@ -90,6 +105,21 @@ def install(directory: Path, settings: dict[str, Any]) -> None:
             live_form(value, report)
         except Exception as error:  # noqa: BLE001 - the script must go on whatever happens here
             report.refused(f"{type(error).__name__}: {error}")
+    _turn_at_step_ends(turning)
+
+
+def _turn_at_step_ends(turning: Turning) -> None:
+    from hotloop.optimizations.by_step import StepCount
+    from hotloop.probe.entry import after_step
+
+    count = StepCount()
+
+    def stepped(optimizer: Any) -> None:
+        number = count.of(optimizer)
+        if number is not None:
+            turning.step_ended(number)
+
+    after_step(stepped)
 
 
 def install_from_environment() -> None:

@@ -25,7 +25,8 @@ def ledger_answer(ledger: Ledger) -> str:
     names = " and ".join(ledger.kept)
     if ledger.together is None:
         return f"Kept {names}, but together they could not be measured."
-    return f"With {names}: {_ratio(ledger.together)}, {ledger.together.outcome}, on fresh pairs."
+    fresh = "fresh processes" if ledger.together.switched else "fresh pairs"
+    return f"With {names}: {_ratio(ledger.together)}, {ledger.together.outcome}, on {fresh}."
 
 
 def render_ledger(ledger: Ledger) -> str:
@@ -68,7 +69,8 @@ def _ratio(verdict: Verdict) -> str:
         return "not measured"
     digits = numbers.ratio_digits(verdict.ratio_low, verdict.ratio_high)
     spread = numbers.interval(verdict.ratio_low, verdict.ratio_high)
-    return f"{numbers.ratio(verdict.ratio, digits=digits)} ({spread}, {verdict.num_pairs} pairs)"
+    unit = "processes" if verdict.switched else "pairs"
+    return f"{numbers.ratio(verdict.ratio, digits=digits)} ({spread}, {verdict.num_pairs} {unit})"
 
 
 def _tried(count: int) -> str:
@@ -117,7 +119,11 @@ def _how(ledger: Ledger) -> str:
         f"each over {_after(*steps)}" if not others else f"{_all(first)} over {_after(*steps)}"
     ]
     parts += [f"{_all(names)} over {_after(*steps)}" for steps, names in others]
-    return f"{', '.join(parts)}, in interleaved pairs of fresh processes; {took}"
+    how = "in interleaved pairs of fresh processes"
+    switched = [fix.name for fix in ledger.fixes if fix.verdict and fix.verdict.switched]
+    if switched:
+        how += f", {_all(switched)} going on and off within each process"
+    return f"{', '.join(parts)}, {how}; {took}"
 
 
 def _over(ledger: Ledger) -> dict[tuple[int, int], list[str]]:

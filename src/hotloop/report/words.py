@@ -161,8 +161,11 @@ def _measured(verdict: Verdict) -> str:
             else "interval"
         )
         parts.append(f"{sure} {numbers.interval(verdict.ratio_low, verdict.ratio_high)}")
-    pairs = "pair" if verdict.num_pairs == 1 else "pairs"
-    parts.append(f"{verdict.num_pairs} {pairs} of fresh processes")
+    if verdict.switched:
+        parts.append(f"{verdict.num_pairs} fresh processes in which it went on and off")
+    else:
+        pairs = "pair" if verdict.num_pairs == 1 else "pairs"
+        parts.append(f"{verdict.num_pairs} {pairs} of fresh processes")
     return ", ".join(parts)
 
 

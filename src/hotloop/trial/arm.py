@@ -40,6 +40,8 @@ class Arm:
     fixes: Mapping[str, Any] = field(default_factory=dict)
     """Techniques that are put into the running process, by name, with their values; needs a
     `step_clock`."""
+    switched: tuple[str, ...] = ()
+    """Those of `fixes` that go on and off within the process; see `optimizations.switching`."""
     comparable: bool = False
     """Seeded: for its losses, not for its speed. Needs a `step_clock`."""
     fenced: bool = False
@@ -60,6 +62,8 @@ class Arm:
             raise UsageError(
                 f"arm {self.name!r} {what} and is not a script that is clocked from inside"
             )
+        if unknown := set(self.switched) - set(self.fixes):
+            raise UsageError(f"arm {self.name!r} has no {sorted(unknown)[0]!r} to switch")
 
     def to_mapping(self) -> dict[str, object]:
         """What makes two arms the same, ready for JSON."""
@@ -72,6 +76,7 @@ class Arm:
             "tokens_per_step": self.tokens_per_step,
             "samples_per_step": self.samples_per_step,
             **({"fixes": dict(sorted(self.fixes.items()))} if self.fixes else {}),
+            **({"switched": list(self.switched)} if self.switched else {}),
             **({"comparable": True} if self.comparable else {}),
             **({"fenced": True} if self.fenced else {}),
             "inputs": {str(path): _digest(path) for path in self.inputs},

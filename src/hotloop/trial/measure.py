@@ -28,6 +28,8 @@ from hotloop.core.measurement import Environment, Measurement, Plan, Sample
 from hotloop.core.step import StepRecord, read_steps
 from hotloop.hardware.environment import read_environment
 from hotloop.optimizations import live, seeding
+from hotloop.optimizations.switching import VARIABLE as SWITCHED_VARIABLE
+from hotloop.optimizations.switching import Switching
 from hotloop.probe import outside
 from hotloop.trial.arm import RUN_PLACEHOLDER, Arm
 from hotloop.trial.isolation import (
@@ -56,12 +58,14 @@ def measure(
     cache: Path,
     workdir: Listing | None,
     tick: Tick | None = None,
+    switching: Switching | None = None,
 ) -> Measurement:
     """Run `arm` once in `directory`, which must be new, and store its `measurement.json`.
 
     seed: of the environment's padding, another one for every process.
     cache: directory of compiled code shared by the trials of a session.
     workdir: what to copy and run in; `None` runs in `arm.workdir` itself, or in an empty directory.
+    switching: at which steps the arm's `switched` go on and off.
     Raises `CommandFailed` when the command fails, runs past its time or makes too few steps;
     `UsageError` when it cannot be started; `EnvironmentFailed` when the disk refuses.
     """
@@ -83,6 +87,8 @@ def measure(
     environment = read_environment(workdir=arm.workdir)
     with temporary_directory(directory) as temporary:
         env = _variables(arm, plan, directory, temporary, cache, seed)
+        if switching is not None:
+            env[SWITCHED_VARIABLE] = switching.to_json()
         if arm.comparable:
             seeded = {"PYTHONHASHSEED": str(seeding.SEED), **env}
             env = {**seeded, seeding.VARIABLE: str(run)}

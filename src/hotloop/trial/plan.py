@@ -26,6 +26,8 @@ class TrialPlan:
     """`None`: the last look."""
     seed: int = 0
     """Of the order within pairs and of the padding of environments."""
+    block_steps: int | None = None
+    """Of an arm with fixes that go on and off within the process: steps of a block."""
     in_place: bool = False
     """Run in the user's own directory; what the command writes there stays."""
     shared: tuple[str, ...] = ()

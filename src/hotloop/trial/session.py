@@ -3,7 +3,8 @@
 ```
 <directory>/plan.json                     arms, plan, digest
             aa-01-a-plain/ aa-01-b-plain/ the baseline with itself
-            pair-01-a-plain/ ...          a ran first in its pair, b second
+            pair-01-a-plain/ ...          a ran first in its pair, b second; one process alone where
+                                          its fixes went on and off within it
             cache/                        compiled code, shared by all trials
             verdict.json
 ```
@@ -27,7 +28,9 @@ from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.progress import Progress, silent
 from hotloop.judge.compare import compare
 from hotloop.judge.looks import should_stop
+from hotloop.optimizations.switching import Switching
 from hotloop.trial.arm import Arm, refuse_missing
+from hotloop.trial.halves import halves, off_halves, switching_of
 from hotloop.trial.isolation import SESSION_MARK, Listing, list_workdir
 from hotloop.trial.plan import TrialPlan, candidate_first
 from hotloop.trial.single import is_finished, trial
@@ -48,6 +51,8 @@ class SessionResult:
     aa_pairs: tuple[Pair, ...]
     """(baseline, baseline)."""
     directory: Path
+    switched: tuple[str, ...] = ()
+    """Fixes that went on and off within the process that each pair is."""
 
 
 def compare_arms(
@@ -103,11 +108,12 @@ def compare_arms(
         def judge(pairs: Sequence[Pair], aa_pairs: Sequence[Pair]) -> Verdict:
             return compare(
                 pairs,
-                baseline_aa=(*aa_given, *aa_pairs),
+                baseline_aa=(*aa_given, *aa_pairs, *session.off_halves),
                 parity_class=parity_class,
                 parity=parity,
                 looks=session.looks,
                 over=over,
+                switched=bool(candidate.switched),
             )
 
         try:
@@ -144,6 +150,7 @@ class _Session:
         self.progress = progress
         self.looks = plan.planned_looks
         self.num_trials = 2 * (plan.aa_pairs + self.looks[-1])
+        self.off_halves: list[Pair] = []
         self.num_done = 0
 
     def run(self, baseline: Arm, candidate: Arm, judge: Judge) -> SessionResult:
@@ -167,12 +174,14 @@ class _Session:
                 break
         write_json(self.directory / "verdict.json", verdict)
         self.progress("measured", self.num_done, self.num_done, verdict.outcome)
-        return SessionResult(verdict, tuple(pairs), aa_pairs, self.directory)
+        return SessionResult(verdict, tuple(pairs), aa_pairs, self.directory, candidate.switched)
 
     def _pair(
         self, kind: str, number: int, up_to: int, first: Arm, second: Arm, *, swapped: bool
     ) -> Pair:
         """Measure both, `second` before `first` when swapped; returned as (first, second)."""
+        if second.switched:
+            return self._switched(number, up_to, first, second)
         arms = (second, first) if swapped else (first, second)
         measured = []
         for position, arm in enumerate(arms):
@@ -181,11 +190,33 @@ class _Session:
                 "pair": f"pair {number} of up to {up_to}",
             }
             place = self.directory / f"{kind}-{number:02d}-{'ab'[position]}-{arm.name}"
-            measured.append(self._trial(place, arm, number, position, f"{what[kind]}: {arm.name}"))
+            plan = Plan(
+                warmup_steps=self.plan.warmup_steps,
+                steps=self.plan.steps,
+                timeout_s=self.plan.timeout_s,
+                pair=number,
+                position=position,
+            )
+            measured.append(self._trial(place, arm, plan, f"{what[kind]}: {arm.name}"))
             self.num_done += 1
         return (measured[1], measured[0]) if swapped else (measured[0], measured[1])
 
-    def _trial(self, place: Path, arm: Arm, pair: int, position: int, what: str) -> Measurement:
+    def _switched(self, number: int, up_to: int, baseline: Arm, candidate: Arm) -> Pair:
+        """One process, and its two halves."""
+        place = self.directory / f"pair-{number:02d}-a-{candidate.name}"
+        plan = Plan(self.plan.warmup_steps, self.plan.steps, self.plan.timeout_s, pair=number)
+        switching = switching_of(
+            candidate.switched, plan, self.plan.block_steps, f"{self.plan.seed} {place.name}"
+        )
+        what = f"process {number} of up to {up_to}: {candidate.name}, on and off"
+        measured = self._trial(place, candidate, plan, what, switching)
+        self.num_done += 2
+        self.off_halves.append(off_halves(measured, switching))
+        return halves(measured, switching, baseline.name)
+
+    def _trial(
+        self, place: Path, arm: Arm, plan: Plan, what: str, switching: Switching | None = None
+    ) -> Measurement:
         if not is_finished(place):
             self.progress(what, self.num_done, self.num_trials, "")
 
@@ -195,18 +226,13 @@ class _Session:
         return trial(
             arm,
             place,
-            plan=Plan(
-                warmup_steps=self.plan.warmup_steps,
-                steps=self.plan.steps,
-                timeout_s=self.plan.timeout_s,
-                pair=pair,
-                position=position,
-            ),
+            plan=plan,
             seed=f"{self.plan.seed} {place.name}",
             cache=self.cache,
             workdir=self.listings[arm.name],
             what=what,
             tick=tick,
+            **({"switching": switching} if switching is not None else {}),
         )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from hotloop.core.errors import CommandFailed, EnvironmentFailed
 from hotloop.core.files import storage_error
 from hotloop.core.measurement import Measurement, Plan
+from hotloop.optimizations.switching import Switching
 from hotloop.trial.arm import Arm
 from hotloop.trial.isolation import Listing, remove_temporary
 from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement, measure
@@ -29,6 +30,7 @@ def trial(
     workdir: Listing | None,
     what: str,
     tick: Tick | None = None,
+    switching: Switching | None = None,
 ) -> Measurement:
     """What `measure` gives, once. what: begins the text of its errors.
 
@@ -41,7 +43,14 @@ def trial(
             remove_temporary(place)
             shutil.rmtree(place)
         return measure(
-            arm, directory=place, plan=plan, seed=seed, cache=cache, workdir=workdir, tick=tick
+            arm,
+            directory=place,
+            plan=plan,
+            seed=seed,
+            cache=cache,
+            workdir=workdir,
+            tick=tick,
+            switching=switching,
         )
     except CommandFailed as error:
         raise CommandFailed(

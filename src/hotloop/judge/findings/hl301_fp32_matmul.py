@@ -13,9 +13,9 @@ a linear or convolution layer.
 
 Gain at most. `1 / (1 - 15/16 product_fraction - others_fraction / 2)`: products that are 16 times as
 fast, more than matrix units give over plain float32, and other operations that move half the bytes,
-since what follows a product in bfloat16 is in bfloat16 too. A product in bfloat16 is usually 2 to 4 times as fast, in tf32 1.5 to 3. Without a look at the operations
-`1 / (1 - forward_backward_fraction)`, which is loose: it takes forward and backward as nothing but
-products.
+since what follows a product in bfloat16 is in bfloat16 too. A product in bfloat16 is usually 2 to 4 times
+as fast, in tf32 1.5 to 3. Without a look at the operations `1 / (1 - forward_backward_fraction)`, which is
+loose: it takes forward and backward as nothing but products.
 
 Remedy. `precision`: autocast to bfloat16; the weights, gradients and optimizer state stay float32.
 On NVIDIA GPUs from Ampere on `torch.set_float32_matmul_precision("high")` alone gives tf32.

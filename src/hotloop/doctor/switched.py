@@ -1,0 +1,61 @@
+"""Which fixes may go on and off within one process, where that says what they bring."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hotloop.core.measurement import Measurement
+from hotloop.judge.runs import run_times
+from hotloop.optimizations.switching import TURNS_FILE
+
+BUSY_WORKERS = 0.25
+"""Workers that make batches in no more than this share of their time keep the pace of a much faster step."""
+
+
+def most_children(measurement: Measurement) -> int | None:
+    """How many workers of loaders the command may have; `None` where batches may be made ahead of steps.
+
+    Who keeps a queue of batches lets a fast step take what was made during slow ones: it would look faster
+    than it could stay. Without workers a batch is made when it is asked for, and workers that are mostly
+    idle have the queue full at every step.
+    """
+    census = measurement.census
+    times = run_times(measurement)
+    if census is None or times is None or "loaders" not in census.seen:
+        return None
+    for loader in census.loaders:
+        if not loader.num_workers:
+            continue
+        if loader.fetch_s is None:
+            return None
+        batches = loader.num_batches / times.num_counted
+        if loader.fetch_s * batches > BUSY_WORKERS * loader.num_workers * times.steady_s:
+            return None
+    return sum(loader.num_workers for loader in census.loaders)
+
+
+def can_be_switched(run: Path, children: int | None) -> frozenset[str]:
+    """Techniques that a process said it could turn, where nothing in it makes batches unseen.
+
+    run: what that process wrote into. children: as many processes as its loaders may have, see `most_children`.
+    """
+    said = _said(run)
+    if children is None or said.get("threads") or said.get("children", 1) > children:
+        return frozenset()
+    return frozenset(said.get("can", ()))
+
+
+def why_not_switched(name: str, runs: list[Path]) -> str | None:
+    """Why technique `name` was not on and off in each of these processes; `None`: it was."""
+    if all(name in _said(run).get("turned", ()) for run in runs):
+        return None
+    return "it was to go on and off within the process, and did not"
+
+
+def _said(run: Path) -> dict:  # type: ignore[type-arg]
+    try:
+        said = json.loads((run / TURNS_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # it ended before
+        return {}
+    return said if isinstance(said, dict) else {}

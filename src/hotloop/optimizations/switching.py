@@ -1,0 +1,164 @@
+"""A technique that goes on and off while one process trains, in blocks of steps.
+
+Two processes of one program differ, by where their memory lies and by what the machine does meanwhile, on
+a shared machine often by more than a technique brings. What can be turned on and off between two steps is
+compared within each process, where both halves have that in common; the process stays the unit.
+
+Blocks come in fours, on-off-off-on or off-on-on-off as drawn, so that drift cancels. The first steps of
+each are left out. Standard library only: this runs in other interpreters.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hotloop.optimizations.live import Report
+
+VARIABLE = "HOTLOOP_SWITCHED"
+"""JSON of a `Switching`, where the techniques of the trial are to go on and off."""
+TURNS_FILE = "turns.json"
+SETTLING = 2
+"""Steps at the start of a block that say nothing: memory and caches are still those of the block before."""
+IN_A_GROUP = 4
+ALTERNATE = 2 * IN_A_GROUP
+"""The number of blocks is a multiple of it: then each half has as many, and so have the halves of the off ones."""
+HARMLESS_THREADS = ("TMonitor",)
+"""Classes of Python threads that do nothing for the training: tqdm's."""
+
+Turn = Callable[[bool], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Switching:
+    """Which techniques go on and off, and at which steps: a pure function of what was drawn."""
+
+    names: tuple[str, ...]
+    after: int
+    """Steps before the first block; in these it is on, as it was made."""
+    block_steps: int
+    seed: str
+
+    def is_on(self, step: int) -> bool:
+        """Whether it is on in this step, counted from 0."""
+        block = self._block(step)
+        return block is None or self._pattern(block)[block % IN_A_GROUP]
+
+    def counts(self, step: int) -> bool:
+        """Whether the step says anything of the block that it lies in."""
+        return self._block(step) is not None and (step - self.after) % self.block_steps >= SETTLING
+
+    def is_first_off(self, step: int) -> bool:
+        """Of the two halves of the steps without it, which the step belongs to: the noise is told by these.
+
+        Each group has two blocks without it; which of them is whose alternates, so that drift cancels.
+        """
+        block = self._block(step)
+        if block is None or self.is_on(step):
+            return False
+        group, place = divmod(block, IN_A_GROUP)
+        earlier = not any(not on for on in self._pattern(block)[:place])
+        return earlier == (group % 2 == 0)
+
+    def _block(self, step: int) -> int | None:
+        return (step - self.after) // self.block_steps if step >= self.after else None
+
+    def _pattern(self, block: int) -> tuple[bool, bool, bool, bool]:
+        outer = random.Random(f"{self.seed} blocks {block // IN_A_GROUP}").random() < 0.5
+        return outer, not outer, not outer, outer
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Switching:
+        values = json.loads(text)
+        return cls(**{**values, "names": tuple(values["names"])})
+
+
+class Turning:
+    """What can be turned in this process, and turning it as a `Switching` says.
+
+    Writes `turns.json` after the second step: which techniques could be turned, what else runs here that
+    could make batches ahead, and, once a technique has been off and on again, that it was.
+    """
+
+    def __init__(self, directory: Path, switching: Switching | None) -> None:
+        self._directory = directory
+        self._switching = switching
+        self._turns: dict[str, list[Turn]] = defaultdict(list)
+        self._reports: dict[str, Report] = {}
+        self._fixed: set[str] = set()
+        self._is_on = True
+        self._changes = 0
+
+    def offer(self, name: str, turn: Turn | None, report: Report) -> None:
+        """Technique `name` took effect; `turn(on)` turns that off and on again. `None`: it cannot be."""
+        self._reports[name] = report
+        if turn is None:
+            self._fixed.add(name)
+        else:
+            self._turns[name].append(turn)
+
+    def step_ended(self, number: int) -> None:
+        """So many have: the next one is step `number`, counted from 0."""
+        if number == 2:
+            self._write()
+        if self._switching is None or (on := self._switching.is_on(number)) == self._is_on:
+            return
+        self._is_on = on
+        for name in self._switching.names:
+            try:
+                for turn in self._turns[name]:
+                    turn(on)
+            except Exception as error:  # noqa: BLE001 - the script must go on whatever happens here
+                self._reports[name].wrong(
+                    f"it could not be turned on and off: {type(error).__name__}: {error}"
+                )
+                self._switching = None
+                return
+        self._changes += 1
+        if self._changes == 2:
+            self._write()
+
+    def _write(self) -> None:
+        if os.environ.get("RANK", "0") != "0":
+            return
+        names = sorted(name for name in self._turns if name not in self._fixed)
+        turned = self._switching.names if self._switching and self._changes >= 2 else ()
+        text = json.dumps(
+            {
+                "can": names,
+                "turned": [name for name in turned if name in names],
+                "children": len(multiprocessing.active_children()),
+                "threads": _threads(),
+            }
+        )
+        temporary = self._directory / f"{TURNS_FILE}.tmp"
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            os.replace(temporary, self._directory / TURNS_FILE)
+        except OSError:
+            pass  # without it nothing was turned, as far as anyone knows
+
+
+def has_accelerator() -> bool:
+    """Whether there is any in this process: then turning something by the host says little of the device."""
+    torch: Any = sys.modules["torch"]
+    return bool(torch.accelerator.is_available())
+
+
+def _threads() -> list[str]:
+    """Of Python, beside the main one."""
+    others = [each for each in threading.enumerate() if each is not threading.main_thread()]
+    return sorted(each.name for each in others if type(each).__name__ not in HARMLESS_THREADS)

@@ -127,6 +127,20 @@ child.start()
     assert (turns(tmp_path)["threads"], turns(tmp_path)["children"]) == (["prefetcher"], 1)
 
 
+def test_what_only_passes_things_on_is_no_maker_of_batches(
+    run_foreign: RunForeign, tmp_path: Path
+) -> None:
+    before = """
+data = torch.utils.data.TensorDataset(x, y)
+loading = iter(torch.utils.data.DataLoader(data, num_workers=2, batch_size=4))
+next(loading)
+queue = __import__("multiprocessing").Queue()
+queue.put(1)
+"""
+    run_foreign(TRAIN.format(made=MADE[0], before=before), FIX)
+    assert (turns(tmp_path)["threads"], turns(tmp_path)["children"]) == ([], 2)
+
+
 def test_technique_that_cannot_be_turned_everywhere_is_not_offered(
     run_foreign: RunForeign, tmp_path: Path
 ) -> None:

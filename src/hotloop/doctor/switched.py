@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import median
 
 from hotloop.core.measurement import Measurement
-from hotloop.judge.runs import run_times
 from hotloop.optimizations.switching import TURNS_FILE
 
 BUSY_WORKERS = 0.25
@@ -21,16 +21,17 @@ def most_children(measurement: Measurement) -> int | None:
     idle have the queue full at every step.
     """
     census = measurement.census
-    times = run_times(measurement)
-    if census is None or times is None or "loaders" not in census.seen:
+    counted = measurement.counted()
+    if census is None or not counted or "loaders" not in census.seen:
         return None
+    step_s = median(record.wall_s for record in counted)
     for loader in census.loaders:
         if not loader.num_workers:
             continue
         if loader.fetch_s is None:
             return None
-        batches = loader.num_batches / times.num_counted
-        if loader.fetch_s * batches > BUSY_WORKERS * loader.num_workers * times.steady_s:
+        batches = loader.num_batches / len(counted)
+        if loader.fetch_s * batches > BUSY_WORKERS * loader.num_workers * step_s:
             return None
     return sum(loader.num_workers for loader in census.loaders)
 

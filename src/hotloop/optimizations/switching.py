@@ -33,8 +33,8 @@ SETTLING = 2
 IN_A_GROUP = 4
 ALTERNATE = 2 * IN_A_GROUP
 """The number of blocks is a multiple of it: then each half has as many, and so have the halves of the off ones."""
-HARMLESS_THREADS = ("TMonitor",)
-"""Classes of Python threads that do nothing for the training: tqdm's."""
+HARMLESS_THREADS = ("TMonitor", "QueueFeederThread")
+"""Python threads that make no batches, by class or name: tqdm's, and those that write into a pipe to another process."""
 
 Turn = Callable[[bool], None]
 
@@ -161,4 +161,8 @@ def has_accelerator() -> bool:
 def _threads() -> list[str]:
     """Of Python, beside the main one."""
     others = [each for each in threading.enumerate() if each is not threading.main_thread()]
-    return sorted(each.name for each in others if type(each).__name__ not in HARMLESS_THREADS)
+    return sorted(
+        each.name
+        for each in others
+        if not {each.name, type(each).__name__} & set(HARMLESS_THREADS)
+    )

@@ -8,6 +8,7 @@
 the doctor's. Trials of one comparison get runs that were recorded one after the other, from a random place
 on, so that what else the machine did is in them; or, as a second way, any runs at all. `live` adds a line
 to `DIRECTORY/live.jsonl`; ended in the middle, the same command continues. Both expect nothing kept.
+With `--switched` the fixes go on and off within each process, else they are compared in pairs of processes.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from unittest.mock import patch
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "null_fixes"))
 
-from null_fixes import NULL_FIXES  # noqa: E402
+from null_fixes import NULL_FIXES, SWITCHED  # noqa: E402
 
 from hotloop.core.census import Census  # noqa: E402
 from hotloop.core.ledger import Ledger  # noqa: E402
@@ -71,7 +72,7 @@ def measurement(step_s: list[float], *, plan: Plan, arm: str = "recorded") -> Me
         )
         for step, seconds in enumerate(step_s)
     )
-    census = Census(device="cpu", num_threads=1, start_s=2.0)
+    census = Census(device="cpu", num_threads=1, start_s=2.0, seen=("loaders",))
     return Measurement(
         arm, tuple(COMMAND), plan, ENVIRONMENT, records, census=census, process_s=sum(step_s) + 2.0
     )
@@ -108,14 +109,15 @@ def record(file: Path) -> None:
 def null_fixes() -> Iterator[None]:
     """In the catalogue, here and in the trials."""
     with (
-        patch.dict(CATALOGUE, NULL_FIXES),
+        patch.dict(CATALOGUE, {**NULL_FIXES, **SWITCHED}),
         patch.dict(os.environ, {"PYTHONPATH": str(HERE / "null_fixes")}),
     ):
         yield
 
 
-def fixes(count: int) -> list[Fix]:
-    return [Fix(fix, True, ("HL000",), 1.2) for fix in list(NULL_FIXES.values())[:count]]
+def fixes(*, switched: bool) -> list[Fix]:
+    chosen = SWITCHED if switched else NULL_FIXES
+    return [Fix(fix, True, ("HL000",), 1.2) for fix in chosen.values()]
 
 
 class Deal:
@@ -137,6 +139,9 @@ class Deal:
             run.mkdir(parents=True, exist_ok=True)
             lines = [{"fix": name, "applied": True, "what": "nothing"} for name in arm.fixes]
             (run / "fixes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+            can = sorted(SWITCHED.keys() & arm.fixes)
+            turns = {"can": can, "turned": arm.switched, "children": 0, "threads": []}
+            (run / "turns.json").write_text(json.dumps(turns))
         if place.parent != self.session or not self.in_order:
             self.session = place.parent
             self.place = self.generator.randrange(len(self.runs))
@@ -146,7 +151,7 @@ class Deal:
         return self.finished[place]
 
 
-def doctor_run(deal: Deal, num_fixes: int) -> Ledger:
+def doctor_run(deal: Deal, *, switched: bool) -> Ledger:
     """A whole one, over recorded processes."""
     with tempfile.TemporaryDirectory() as place, null_fixes():
         work = Path(place) / "work"
@@ -159,7 +164,11 @@ def doctor_run(deal: Deal, num_fixes: int) -> Ledger:
             patch("hotloop.doctor.workbench.crc32", lambda text: deal.generator.getrandbits(32)),
         ):
             return verify(
-                COMMAND, fixes(num_fixes), seen, directory=Path(place) / "run", workdir=work
+                COMMAND,
+                fixes(switched=switched),
+                seen,
+                directory=Path(place) / "run",
+                workdir=work,
             )
 
 
@@ -193,7 +202,7 @@ def recordings(file: Path) -> dict[str, list[list[float]]]:
     }
 
 
-def resample(file: Path, doctor_runs: int, only: str | None) -> dict[str, Any]:
+def resample(file: Path, doctor_runs: int, only: str | None, *, switched: bool) -> dict[str, Any]:
     """Doctor's runs with five null fixes each, for each recording and either way of dealing."""
     results = {}
     for name, runs in recordings(file).items():
@@ -202,7 +211,7 @@ def resample(file: Path, doctor_runs: int, only: str | None) -> dict[str, Any]:
         for in_order in (True, False):
             generator = random.Random(f"{name} {in_order}")
             deal = Deal(runs, generator, in_order=in_order)
-            ledgers = [doctor_run(deal, 5) for _ in range(doctor_runs)]
+            ledgers = [doctor_run(deal, switched=switched) for _ in range(doctor_runs)]
             results[f"{name}, {'one after the other' if in_order else 'any'}"] = tally(ledgers)
             print(
                 name, in_order, results[f"{name}, {'one after the other' if in_order else 'any'}"]
@@ -210,7 +219,7 @@ def resample(file: Path, doctor_runs: int, only: str | None) -> dict[str, Any]:
     return results
 
 
-def live(directory: Path) -> dict[str, Any]:
+def live(directory: Path, *, switched: bool) -> dict[str, Any]:
     """One real doctor's run; its ledger's outcomes as a line of `live.jsonl`."""
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "live.jsonl"
@@ -224,7 +233,11 @@ def live(directory: Path) -> dict[str, Any]:
     started = time.time()
     with null_fixes():
         ledger = verify(
-            COMMAND, fixes(5), seen, directory=directory / f"doctor-{number}", workdir=work
+            COMMAND,
+            fixes(switched=switched),
+            seen,
+            directory=directory / f"doctor-{number}",
+            workdir=work,
         )
     entry = {
         **tally([ledger]),
@@ -249,6 +262,7 @@ def main() -> None:
     parser.add_argument(
         "--doctor-runs", type=int, default=60, help="per recording and way of dealing"
     )
+    parser.add_argument("--switched", action="store_true", help="within each process")
     parser.add_argument("--recording", help="only this one [default: all]")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -256,9 +270,9 @@ def main() -> None:
         record(given.place)
         return
     if given.what == "resample":
-        result = resample(given.place, given.doctor_runs, given.recording)
+        result = resample(given.place, given.doctor_runs, given.recording, switched=given.switched)
     else:
-        result = live(given.place)
+        result = live(given.place, switched=given.switched)
     print(json.dumps(result, indent=1))
     if given.json:
         given.json.write_text(json.dumps(result, indent=1) + "\n")

@@ -1,4 +1,7 @@
-"""Fixes that do nothing and say that they were applied: whatever the doctor makes of them is an error."""
+"""Fixes that do nothing and say that they were applied: whatever the doctor makes of them is an error.
+
+Those of `SWITCHED` can be turned on and off as well, which does nothing either.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,23 @@ def _nothing(value: Any, report: Any) -> None:
     report.applied("nothing")
 
 
-NULL_FIXES = {
-    name: Optimization(
-        name=name,
-        summary="Does nothing.",
-        parity_class="bitwise",
-        observed=lambda census, value: None,
-        settings=(True,),
-        live_form=_nothing,
-    )
-    for name in (f"null_{number}" for number in range(1, 6))
-}
+def _nothing_switched(value: Any, report: Any) -> None:
+    report.applied("nothing", turn=lambda on: None)
+
+
+def _five(prefix: str, live_form: Any) -> dict[str, Optimization]:
+    return {
+        name: Optimization(
+            name=name,
+            summary="Does nothing.",
+            parity_class="bitwise",
+            observed=lambda census, value: None,
+            settings=(True,),
+            live_form=live_form,
+        )
+        for name in (f"{prefix}_{number}" for number in range(1, 6))
+    }
+
+
+NULL_FIXES = _five("null", _nothing)
+SWITCHED = _five("switched", _nothing_switched)

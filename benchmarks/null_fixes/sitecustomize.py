@@ -18,9 +18,9 @@ class Adding:
 
         def exec_module(module):  # type: ignore[no-untyped-def]
             load(module)
-            from null_fixes import NULL_FIXES
+            from null_fixes import NULL_FIXES, SWITCHED
 
-            module.CATALOGUE.update(NULL_FIXES)
+            module.CATALOGUE.update({**NULL_FIXES, **SWITCHED})
 
         spec.loader.exec_module = exec_module
         return spec

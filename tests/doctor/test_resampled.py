@@ -13,12 +13,13 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import doctor_aa  # noqa: E402
 
 
+@pytest.mark.parametrize("switched", [False, True])
 @pytest.mark.parametrize("name", ["this script", "two_threads", "one_thread"])
-def test_fixes_that_do_nothing_are_never_kept(name: str) -> None:
+def test_fixes_that_do_nothing_are_never_kept(name: str, switched: bool) -> None:
     """A part of `benchmarks/results/doctor_fixes.md`; seeds are fixed."""
     runs = doctor_aa.recordings(ROOT / "benchmarks" / "results" / "doctor_aa_runs.json")[name]
     deal = doctor_aa.Deal(runs, random.Random(f"test {name}"), in_order=True)
-    found = doctor_aa.tally([doctor_aa.doctor_run(deal, 5) for _ in range(6)])
+    found = doctor_aa.tally([doctor_aa.doctor_run(deal, switched=switched) for _ in range(6)])
     assert found["comparisons"] == 30
     assert found["improved"] <= 3
     assert found["doctor_runs_that_claim"] == 0

@@ -24,7 +24,8 @@ LOADER = LoaderUse(
 def seen(*loaders: LoaderUse, looked: tuple[str, ...] = ("loaders",)) -> Measurement:
     """95 counted steps of 0.1 s."""
     records = tuple(
-        StepRecord(step, 0.1, samples=64, tags=("warmup",) if step < 5 else ()) for step in range(100)
+        StepRecord(step, 0.1, samples=64, tags=("warmup",) if step < 5 else ())
+        for step in range(100)
     )
     census = Census(device="cpu", loaders=loaders, seen=looked)
     return Measurement(

@@ -162,7 +162,5 @@ def _threads() -> list[str]:
     """Of Python, beside the main one."""
     others = [each for each in threading.enumerate() if each is not threading.main_thread()]
     return sorted(
-        each.name
-        for each in others
-        if not {each.name, type(each).__name__} & set(HARMLESS_THREADS)
+        each.name for each in others if not {each.name, type(each).__name__} & set(HARMLESS_THREADS)
     )

@@ -49,7 +49,7 @@ SCRIPT = """
 import torch
 model = torch.nn.Sequential(torch.nn.Linear(128, 256), torch.nn.GELU(), torch.nn.Linear(256, 128))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-data = torch.utils.data.TensorDataset(torch.randn(6400, 128), torch.randn(6400, 128))
+data = torch.utils.data.TensorDataset(torch.randn(64 * STEPS, 128), torch.randn(64 * STEPS, 128))
 for x, y in torch.utils.data.DataLoader(data, batch_size=64, shuffle=True):
     optimizer.zero_grad()
     loss = (model(x) - y).square().mean()
@@ -62,6 +62,10 @@ ENVIRONMENT = Environment(
     driver=None, hotloop="0",
 )  # fmt: skip
 COMMAND = [sys.executable, "train.py"]
+
+
+def script(steps: int) -> str:
+    return SCRIPT.replace("STEPS", str(steps))
 
 
 def measurement(step_s: list[float], *, plan: Plan, arm: str = "recorded") -> Measurement:
@@ -86,7 +90,7 @@ def record(file: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
         work = Path(place) / "work"
         work.mkdir()
-        (work / "train.py").write_text(SCRIPT)
+        (work / "train.py").write_text(script(WARMUP + STEPS))
         arm = Arm("as-it-is", tuple(COMMAND), "step_clock", workdir=work)
         for number in range(RUNS):
             load = os.getloadavg()[0]
@@ -219,7 +223,7 @@ def resample(file: Path, doctor_runs: int, only: str | None, *, switched: bool) 
     return results
 
 
-def live(directory: Path, *, switched: bool) -> dict[str, Any]:
+def live(directory: Path, *, switched: bool, steps: int) -> dict[str, Any]:
     """One real doctor's run; its ledger's outcomes as a line of `live.jsonl`."""
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "live.jsonl"
@@ -227,9 +231,9 @@ def live(directory: Path, *, switched: bool) -> dict[str, Any]:
     work = directory / "work"
     work.mkdir(exist_ok=True)
     if not (work / "train.py").exists():
-        (work / "train.py").write_text(SCRIPT)
+        (work / "train.py").write_text(script(WARMUP + steps))
     # What the diagnosing run of this script gives, about; the doctor corrects the seconds itself.
-    seen = measurement([0.001] * (WARMUP + STEPS), plan=Plan(WARMUP, STEPS, 60.0))
+    seen = measurement([0.001] * (WARMUP + steps), plan=Plan(WARMUP, steps, 60.0))
     started = time.time()
     with null_fixes():
         ledger = verify(
@@ -263,6 +267,9 @@ def main() -> None:
         "--doctor-runs", type=int, default=60, help="per recording and way of dealing"
     )
     parser.add_argument("--switched", action="store_true", help="within each process")
+    parser.add_argument(
+        "--steps", type=int, default=STEPS, help="that the script of `live` makes after its warm-up"
+    )
     parser.add_argument("--recording", help="only this one [default: all]")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -272,7 +279,7 @@ def main() -> None:
     if given.what == "resample":
         result = resample(given.place, given.doctor_runs, given.recording, switched=given.switched)
     else:
-        result = live(given.place, switched=given.switched)
+        result = live(given.place, switched=given.switched, steps=given.steps)
     print(json.dumps(result, indent=1))
     if given.json:
         given.json.write_text(json.dumps(result, indent=1) + "\n")

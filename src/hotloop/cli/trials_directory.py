@@ -75,8 +75,14 @@ def find_trials(directory: Path) -> tuple[Trials | None, list[HotloopError]]:
             continue
         measured.append(run)
         kind, number, _, arm = matched.groups()
-        if kind == "pair":
-            arms.setdefault(int(number), {})[arm] = run
+        if kind != "pair":
+            continue
+        try:
+            runs = _runs_of(run, arm, names[0], plan, each.name)
+        except (HotloopError, KeyError, TypeError, ValueError) as error:
+            problems.append(UsageError(f"damaged plan: {error!r}", where=str(path)))
+            continue
+        arms.setdefault(int(number), {}).update(runs)
     pairs = tuple((number, pair.get(names[0]), pair.get(names[1])) for number, pair in arms.items())
     return (
         Trials(
@@ -91,8 +97,25 @@ def find_trials(directory: Path) -> tuple[Trials | None, list[HotloopError]]:
     )
 
 
+def _runs_of(
+    run: Measurement, arm: str, baseline: str, plan: dict[str, Any], place: str
+) -> dict[str, Measurement]:
+    """A process as it was, or its two halves where fixes went on and off within it."""
+    switched = plan["candidate"].get("switched")
+    if not switched:
+        return {arm: run}
+    from hotloop.trial.halves import halves, switching_of
+    from hotloop.trial.plan import process_seed
+
+    seed = process_seed(int(plan["plan"]["seed"]), place)
+    switching = switching_of(tuple(switched), run.plan, plan["plan"]["block_steps"], seed)
+    off, on = halves(run, switching, baseline)
+    return {baseline: off, arm: on}
+
+
 def _num_planned(plan: dict[str, Any]) -> int | None:
     try:
-        return 2 * (int(plan["plan"]["aa_pairs"]) + int(plan["plan"]["looks"][-1]))
+        of_a_pair = 1 if plan["candidate"].get("switched") else 2
+        return 2 * int(plan["plan"]["aa_pairs"]) + of_a_pair * int(plan["plan"]["looks"][-1])
     except (KeyError, TypeError, ValueError, IndexError):
         return None

@@ -60,6 +60,11 @@ class TrialPlan:
         return self.warmup_steps + self.steps
 
 
+def process_seed(seed: int, place: str) -> str:
+    """Of what is drawn for one process of a session: `place` is the name of its directory."""
+    return f"{seed} {place}"
+
+
 def candidate_first(num_pairs: int, seed: int) -> tuple[bool, ...]:
     """Per pair, whether the candidate runs first: ABBA or BAAB, drawn per block of two pairs.
 

@@ -32,7 +32,7 @@ from hotloop.optimizations.switching import Switching
 from hotloop.trial.arm import Arm, refuse_missing
 from hotloop.trial.halves import halves, off_halves, switching_of
 from hotloop.trial.isolation import SESSION_MARK, Listing, list_workdir
-from hotloop.trial.plan import TrialPlan, candidate_first
+from hotloop.trial.plan import TrialPlan, candidate_first, process_seed
 from hotloop.trial.single import is_finished, trial
 
 PLAN_SCHEMA = "hotloop.plan/1"
@@ -206,7 +206,10 @@ class _Session:
         place = self.directory / f"pair-{number:02d}-a-{candidate.name}"
         plan = Plan(self.plan.warmup_steps, self.plan.steps, self.plan.timeout_s, pair=number)
         switching = switching_of(
-            candidate.switched, plan, self.plan.block_steps, f"{self.plan.seed} {place.name}"
+            candidate.switched,
+            plan,
+            self.plan.block_steps,
+            process_seed(self.plan.seed, place.name),
         )
         what = f"process {number} of up to {up_to}: {candidate.name}, on and off"
         measured = self._trial(place, candidate, plan, what, switching)
@@ -227,7 +230,7 @@ class _Session:
             arm,
             place,
             plan=plan,
-            seed=f"{self.plan.seed} {place.name}",
+            seed=process_seed(self.plan.seed, place.name),
             cache=self.cache,
             workdir=self.listings[arm.name],
             what=what,

@@ -475,7 +475,21 @@ def test_what_was_found_is_in_the_json_though_trying_is_refused(
     said = capsys.readouterr().err
     assert "continuing in run" in said
     assert "does not run in a trial" in said
+    assert run(["report", "run"]) == 0
+    assert "with `--out run` goes on" in capsys.readouterr().out
     assert json.loads(Path("found.json").read_text()) == found
+
+
+def test_what_was_asked_for_and_cannot_be_tried_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(RECORDS)
+    asked = ["doctor", "--out", "run", "--only", "sdpa_backend", "--", sys.executable, "train.py"]
+    assert run(asked) == 2
+    said = capsys.readouterr().err
+    assert "sdpa_backend is not tried: " in said
+    assert "Nothing that was asked for could be tried here: sdpa_backend." in said
 
 
 def test_a_pipe_takes_the_json_once(

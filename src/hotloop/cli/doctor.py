@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hotloop.core.errors import HotloopError, Interrupted, UsageError
+from hotloop.core.errors import ExitCode, HotloopError, Interrupted, UsageError
 
 if TYPE_CHECKING:
     from hotloop.cli.run_directory import Found
@@ -164,6 +164,8 @@ def doctor(
         _say("no fix was tried: the command did not end by itself")
     if json_file is not None:
         write_object(object_of(examined, found), json_file)
+    if found.ledger is not None and found.ledger.asked and not found.ledger.fixes:
+        raise click.exceptions.Exit(ExitCode.USAGE)
     raise click.exceptions.Exit(exit_code(examined, level=level))
 
 

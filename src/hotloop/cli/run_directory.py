@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hotloop.cli.reading import Reading, evaluations, goes_on, mapping, measurement_of
-from hotloop.cli.run_notes import comparison_notes, note_command, note_what_is_missing, num_done
+from hotloop.cli.run_notes import (
+    comparison_notes,
+    note_command,
+    note_fixes,
+    note_what_is_missing,
+    num_done,
+)
 from hotloop.core.errors import HotloopError, UsageError
 
 if TYPE_CHECKING:
@@ -177,6 +183,8 @@ def _read_training(reading: Reading, known: CommandRun | None = None) -> Found:
             )
     if command_run is not None:
         note_command(reading, command_run, measurement, state)
+        if known is None:
+            note_fixes(reading)
     else:
         note_what_is_missing(reading, settings, measurement, samples, state)
     return Found(

@@ -112,6 +112,19 @@ def note_command(
         reading.notes.extend(measurement.census.notes)
 
 
+def note_fixes(reading: Reading) -> None:
+    """Of fixes that were begun to be tried, without an end."""
+    from hotloop.core.ledger import LEDGER_FILE
+    from hotloop.doctor.directory import TRIALS
+
+    directory = reading.directory
+    if (directory / TRIALS).is_dir() and not (directory / LEDGER_FILE).exists():
+        reading.notes.append(
+            "fixes were being tried, and that did not end: the same `hotloop doctor` with "
+            f"`--out {directory}` goes on"
+        )
+
+
 def _stability_notes(reading: Reading, records: Sequence[StepRecord]) -> list[str]:
     """What the training saw go wrong, and what rollbacks undid."""
     from hotloop.core.files import ROLLBACKS_FILE

@@ -34,7 +34,8 @@ def stack(
     """The fixes that stay, and what they bring together on fresh pairs.
 
     undecided: alone the noise hid what they do (`deciding.may_yet`). On top of what is kept they get another
-    chance: what made the pairs differ may be gone. Entries of `tried` whose fix does not stay are replaced, with the reason.
+    chance: what made the pairs differ may be gone. Entries of `tried` whose fix does not stay are replaced,
+    with the reason.
     """
     stacked: list[Fix] = []
     for fix in order_of(kept, undecided, tried):

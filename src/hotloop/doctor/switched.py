@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from hotloop.core.measurement import Measurement
 from hotloop.optimizations.switching import TURNS_FILE
@@ -54,7 +55,7 @@ def why_not_switched(name: str, runs: list[Path]) -> str | None:
     return "it was to go on and off within the process, and did not"
 
 
-def _said(run: Path) -> dict:  # type: ignore[type-arg]
+def _said(run: Path) -> dict[str, Any]:
     try:
         said = json.loads((run / TURNS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):  # it ended before

@@ -41,7 +41,8 @@ class Costs:
         return self.start_s + steps * self.step_s
 
     def pair_s(self, plan: TrialPlan) -> float:
-        return 2 * self.process_s(plan.num_steps)
+        processes = 1 if plan.block_steps else 2  # one, in which it goes on and off
+        return processes * self.process_s(plan.num_steps)
 
     def least_s(self, plan: TrialPlan, loss_steps: int) -> float:
         """To try one fix and to confirm it: losses, the noise, and two comparisons at their first look."""

@@ -115,6 +115,8 @@ def _turn_at_step_ends(turning: Turning) -> None:
     count = StepCount()
 
     def stepped(optimizer: Any) -> None:
+        if turning.is_over:  # what follows is timed
+            return
         number = count.of(optimizer)
         if number is not None:
             turning.step_ended(number)

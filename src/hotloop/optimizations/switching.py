@@ -101,6 +101,8 @@ class Turning:
         self._fixed: set[str] = set()
         self._is_on = True
         self._changes = 0
+        self.is_over = False
+        """Nothing will be turned any more."""
 
     def offer(self, name: str, turn: Turn | None, report: Report) -> None:
         """Technique `name` took effect; `turn(on)` turns that off and on again. `None`: it cannot be."""
@@ -114,6 +116,7 @@ class Turning:
         """So many have: the next one is step `number`, counted from 0."""
         if number == 2:
             self._write()
+            self.is_over = self._switching is None
         if self._switching is None or (on := self._switching.is_on(number)) == self._is_on:
             return
         self._is_on = on

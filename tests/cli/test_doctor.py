@@ -480,6 +480,23 @@ def test_what_was_found_is_in_the_json_though_trying_is_refused(
     assert json.loads(Path("found.json").read_text()) == found
 
 
+def test_without_an_optimizer_nothing_is_timed_and_it_is_said_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    census = (
+        "import json\n"
+        "from hotloop.core.census import Census, NO_OPTIMIZER\n"
+        "with open(os.environ['HOTLOOP_DOCTOR'] + '/census-0.json', 'w') as file:\n"
+        "    json.dump(Census(device='cpu', notes=(NO_OPTIMIZER,)).to_mapping(), file)\n"
+    )
+    (tmp_path / "train.py").write_text(RECORDS + census)
+    asked = ["doctor", "--out", "run", "--only", "fused_optimizer"]
+    assert run([*asked, "--", sys.executable, "train.py"]) == 0
+    assert "update of a torch optimizer to the next, and none was seen" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "trials").exists()
+
+
 def test_what_was_asked_for_and_cannot_be_tried_is_no_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

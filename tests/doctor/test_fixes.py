@@ -34,6 +34,10 @@ def test_findings_choose_and_the_largest_comes_first() -> None:
     expected = fixes[1].predicted
     assert isinstance(expected, Interval)
     assert 1 < expected.ratio_low < expected.ratio < expected.ratio_high < 1.1 + 0.02
+    share = {"optimizer_fraction": 0.6}
+    larger = replace(FOUND.findings[0], gain_at_most=2.5, evidence=share)
+    fixes = fixes_for(replace(FOUND, findings=(larger, FOUND.findings[1])), CPU, Census())
+    assert [fix.name for fix in fixes] == ["fused_optimizer", "precision"]
 
 
 def test_what_is_asked_for_is_tried_and_nothing_else() -> None:

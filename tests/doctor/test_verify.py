@@ -18,12 +18,12 @@ import pytest
 
 from hotloop.core.census import Census
 from hotloop.core.errors import CommandFailed, UsageError
-from hotloop.core.judgement import Interval, ParityClass
+from hotloop.core.judgement import Interval, Parity, ParityClass, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord
 from hotloop.doctor import workbench
-from hotloop.doctor.deciding import may_yet
+from hotloop.doctor.deciding import may_yet, not_faster
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.verify import verify
 from hotloop.optimizations.catalogue import CATALOGUE
@@ -258,6 +258,18 @@ def test_what_the_noise_hid_is_not_tried_again_where_nothing_is_kept(trying: Try
     ledger = trying(machine, ["a"])
     assert by_name(ledger)["a"].status == "rejected"
     assert not any(place.startswith("with-") for place in machine.places)
+
+
+@pytest.mark.parametrize(("gain", "num_pairs"), [(0.99, 6), (1.03, 10)])
+def test_the_last_look_is_for_what_looks_faster(
+    trying: Trying, gain: float, num_pairs: int
+) -> None:
+    machine = Machine(product(a=gain))
+    machine.scatter = 0.04
+    machine.random = random.Random(4)
+    (entry,) = trying(machine, ["a"]).fixes
+    assert entry.verdict is not None
+    assert (entry.verdict.outcome, entry.verdict.num_pairs) == ("inconclusive", num_pairs)
 
 
 def switchable(seed: int, **gains: float) -> Machine:
@@ -630,3 +642,21 @@ def test_what_could_not_have_shown_is_tried_again(
     )  # fmt: skip
     entry = replace(entry, verdict=verdict, predicted=Interval(1.09, 1.07, 1.12))
     assert may_yet(entry) == again
+    unknown = replace(verdict, parity=Parity("not_checked", "bitwise"))
+    assert not may_yet(replace(entry, verdict=unknown))
+
+
+@pytest.mark.parametrize(
+    ("effect", "words"),
+    [
+        (0.164, "inconclusive (smallest detectable effect 16.4%)"),
+        (6167.8, "inconclusive (not even twice the speed would have shown)"),
+        (None, "inconclusive"),
+    ],
+)
+def test_what_pairs_could_have_shown_is_said_where_it_is_a_number(
+    effect: float | None, words: str
+) -> None:
+    parity = Parity("same", "bitwise")
+    verdict = Verdict("inconclusive", 1.0, 0.1, 9.0, 0.95, parity, "a", "b")
+    assert not_faster(replace(verdict, minimum_detectable_effect=effect)) == words

@@ -145,9 +145,15 @@ def test_technique_that_cannot_be_turned_everywhere_is_not_offered(
     run_foreign: RunForeign, tmp_path: Path
 ) -> None:
     """On a machine with an accelerator the optimizer's state would lie on the wrong side."""
-    before = "torch.accelerator.is_available = lambda: True"
-    run_foreign(TRAIN.format(made=MADE[0], before=before), FIX)
-    assert turns(tmp_path)["can"] == []
+    before = """
+answers = iter([{first}, True])
+torch.accelerator.is_available = lambda: next(answers)
+other = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+"""
+    for first in (True, False):
+        script = TRAIN.format(made=MADE[0], before=before.format(first=first))
+        run_foreign(script, FIX)
+        assert turns(tmp_path)["can"] == []
 
 
 def test_turning_that_fails_is_told_and_the_script_goes_on(
@@ -164,4 +170,5 @@ class Broken(torch.optim.SGD):
     script = TRAIN.format(made="Broken(model.parameters(), lr=1e-2)", before=before)
     ran = run_foreign(script, FIX, environment={VARIABLE: drawn.to_json()})
     assert ran.refused == ["it could not be turned on and off: RuntimeError: no"]
+    assert json.loads((tmp_path / "fixes.jsonl").read_text().splitlines()[-1])["wrong"]
     assert turns(tmp_path)["turned"] == []

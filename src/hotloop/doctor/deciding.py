@@ -104,6 +104,8 @@ def not_faster(verdict: Verdict) -> str:
     if verdict.ratio_high is not None and verdict.ratio_high <= 1 + MIN_MARGIN:
         return "no gain"
     effect = verdict.minimum_detectable_effect
+    if effect is not None and effect > 1:
+        return "inconclusive (not even twice the speed would have shown)"
     return "inconclusive" + (f" (smallest detectable effect {effect:.1%})" if effect else "")
 
 

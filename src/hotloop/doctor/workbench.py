@@ -193,6 +193,7 @@ class Workbench:
         else:
             shown = self.plan_for(fixes)
         assert shown is not None
+        as_it_is = baseline.name == AS_IT_IS and not candidate.switched
         plan = replace(
             shown,
             looks=LOOKS,
@@ -211,7 +212,7 @@ class Workbench:
             return not short_s
 
         # They are about the command as it is; other arms have the noise of their own runs.
-        noise = self.noise() if baseline.name == AS_IT_IS and not candidate.switched else ()
+        noise = self.noise() if as_it_is else ()
         begun, made = self.spent_s, count(1)
 
         def stop_now() -> bool:
@@ -243,7 +244,7 @@ class Workbench:
             refuse_writes(directory, baseline.name)  # then that is why it failed
             raise
         refuse_writes(directory, baseline.name)
-        if baseline.name == AS_IT_IS:  # what it takes now, beside whatever else the machine does
+        if as_it_is:  # what it takes now, beside whatever else the machine does
             self.costs = self.costs.corrected(result.pairs[-1][0])
         return result
 

@@ -54,6 +54,10 @@ class Switching:
         block = self._block(step)
         return block is None or self._pattern(block)[block % IN_A_GROUP]
 
+    def begins_block(self, step: int) -> bool:
+        """Whether the step is the first of a block."""
+        return step >= self.after and (step - self.after) % self.block_steps == 0
+
     def counts(self, step: int) -> bool:
         """Whether the step says anything of the block that it lies in."""
         return self._block(step) is not None and (step - self.after) % self.block_steps >= SETTLING
@@ -117,7 +121,10 @@ class Turning:
         if number == 2:
             self._write()
             self.is_over = self._switching is None
-        if self._switching is None or (on := self._switching.is_on(number)) == self._is_on:
+        # Drawing takes as long as a thousandth of a short step: at the start of a block only.
+        if self._switching is None or not self._switching.begins_block(number):
+            return
+        if (on := self._switching.is_on(number)) == self._is_on:
             return
         self._is_on = on
         for name in self._switching.names:

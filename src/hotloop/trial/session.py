@@ -235,7 +235,7 @@ class _Session:
             workdir=self.listings[arm.name],
             what=what,
             tick=tick,
-            **({"switching": switching} if switching is not None else {}),
+            switching=switching,
         )
 
 

@@ -180,6 +180,7 @@ class JobEncoder:
             highest_key=self._highest,
             held_out_below=self._encoding.recipe.held_out_below,
             length_histogram=tuple(np.trim_zeros(self._histogram, "b").tolist()),
+            engine=self._encoding.engine.described,
         )
 
     def abandon(self) -> None:

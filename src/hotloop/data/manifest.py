@@ -70,6 +70,9 @@ class JobRecord:
     held_out_below: int
     """Documents whose split key lies below this went to validation."""
     length_histogram: tuple[int, ...]
+    engine: str = ""
+    """What encoded it, with versions. The ids do not depend on it; empty in directories that were
+    prepared before it was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +139,12 @@ class Manifest:
 
 def sealed(manifest: Manifest) -> Manifest:
     """With its `digest`, by which a change to the file is noticed."""
-    plain = to_plain(replace(manifest, digest=""))
-    canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"))
-    return replace(manifest, digest=hashlib.sha256(canonical.encode()).hexdigest())
+    return replace(manifest, digest=_digest_of(to_plain(manifest)))
+
+
+def _digest_of(plain: dict[str, Any]) -> str:
+    canonical = json.dumps({**plain, "digest": ""}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def id_type_of(vocabulary_size: int) -> IdType:
@@ -204,14 +210,14 @@ def read_manifest(directory: Path) -> Manifest:
         raise UsageError(
             "no such prepared directory", where=str(directory), do="write it with `hotloop prepare`"
         )
-    if not path.exists():
+    if not path.is_file():
         raise UsageError(
             "no manifest.json: not a prepared directory, or its preparation did not finish",
             where=str(directory),
             do="write it with `hotloop prepare` (with --force where shards are left)",
         )
     manifest = read_json(path, Manifest)
-    wrong = _inconsistency(manifest)
+    wrong = _inconsistency(manifest) or _difference(path)
     if wrong is not None:
         raise UsageError(
             f"damaged: {wrong}",
@@ -240,6 +246,17 @@ def _inconsistency(manifest: Manifest) -> str | None:
     for split, totals in both:
         if totals_of(manifest.of_split(split)) != totals:
             return f"the {split} totals do not add up"
-    if sealed(manifest).digest != manifest.digest:
+    names = [name for s in manifest.shards for name in (s.file, s.documents_file)]
+    if len(set(names)) < len(names):
+        return "a shard stands in it twice"
+    return None
+
+
+def _difference(path: Path) -> str | None:
+    """Looks at the bytes: reading passes over keys that it does not know, and over spaces."""
+    content = path.read_bytes()
+    plain = json.loads(content)
+    written = (json.dumps(plain, indent=1) + "\n").encode()
+    if written != content or _digest_of(plain) != plain.get("digest"):
         return "it is not as it was written"
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,12 +42,21 @@ from hotloop.data.staging import (
     discard_staging,
     input_directory,
     is_finished,
+    is_read_only,
     keep_trained,
     kept_trained,
 )
 from hotloop.data.tokenizer import Tokenizer, train_tokenizer
 from hotloop.data.tokenizer_specs import load_tokenizer, trained_size
-from hotloop.data.wish import Wish, plan_key, refuse_impossible, refuse_on, same_or_changed
+from hotloop.data.wish import (
+    NoTextError,
+    Wish,
+    no_text,
+    plan_key,
+    refuse_impossible,
+    refuse_on,
+    same_or_changed,
+)
 from hotloop.data.work import AUTO
 from hotloop.hardware.limits import cpu_quota
 
@@ -137,6 +146,12 @@ def prepare_text(
         ready = load_tokenizer(tokenizer, end_of_text=end_of_text)
     if out.exists() and not out.is_dir():
         raise UsageError("a file stands where the result should go", where=str(out))
+    if not force and STANDARD_INPUT not in sources and is_read_only(out):
+        # The lock would have to be written, and needs not be: nobody writes here.
+        planned = plan(sources, wish.reading, exclude=out)
+        there = same_or_changed(out, wish, ready)
+        if there.plan_key == plan_key(wish, planned, ready):
+            return Preparation(there, "up_to_date", time.monotonic() - started, None)
     with locked(out, progress) as lock, ExitStack() as closing:
         finished = is_finished(out, force=force)
         collect_left(out, keep_submitted=on is not None and on.kind == "slurm")
@@ -155,15 +170,18 @@ def prepare_text(
             ready, below = _tokenizer(out, wish, planned, key, ready, progress)
             executor = _executor(ready, wish, engine, workers, on, lock, progress)
             manifest = _encode(out, wish, planned, key, ready, below, before, executor)
-        except EngineDiffers:
-            discard_staging(out)
-            raise
         except BaseException as error:
-            discarded = discard_staging(out, unless_useful=True)
+            # What was made of a source without text helps nobody; of others, it may.
+            useless = isinstance(error, NoTextError) and len(sources) == 1
+            wrong = isinstance(error, EngineDiffers) or useless
+            discarded = discard_staging(out, unless_useful=not wrong)
             if isinstance(error, HotloopError) and not (
                 discarded or isinstance(error, Interrupted)
             ):
-                kept = "what is finished is kept: the same command goes on from there"
+                again = (
+                    "a command without it" if isinstance(error, NoTextError) else "the same command"
+                )
+                kept = f"what is finished is kept: {again} goes on from there"
                 error.do = f"{error.do}\n  {kept}" if error.do else kept
             raise
         commit(out)
@@ -323,17 +341,3 @@ def _left_out(wish: Wish, planned: Plan) -> list[SourceSummary]:
         )
         for source, report in zip(wish.sources, planned.skipped)
     ]
-
-
-def no_text(source: str, left_out: Mapping[str, int]) -> UsageError:
-    """`left_out`: how much of it, by reason."""
-    what = "the source holds no text"
-    if not left_out:
-        return UsageError(what, where=source, do="give a file or directory with UTF-8 text")
-    most = sorted(left_out.items(), key=lambda entry: -entry[1])[:3]
-    reasons = ", ".join(f"{count} {reason}" for reason, count in most)
-    return UsageError(
-        f"{what}: all was left out ({reasons})",
-        where=source,
-        do="give one with UTF-8 text, or change the options that leave it out",
-    )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from hotloop.core.errors import UsageError
+from hotloop.core.untrusted import open_regular
 from hotloop.data.manifest import TOKENIZER, Manifest, Shard, Split, read_manifest
 from hotloop.data.shards import DOCUMENT_ENDS, LITTLE_ENDIAN
 from hotloop.data.stream import ShardFile, TokenStream
@@ -65,7 +66,7 @@ def _check(path: Path, size: int, sha256: str, verify: Literal["checksum", "size
                 f"{state} shard: {found} bytes instead of {size}", where=str(path), do=_AGAIN
             )
         if verify == "checksum":
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
                     raise UsageError(
                         "altered shard: its checksum is not the manifest's",

@@ -38,6 +38,16 @@ class Rows(Protocol):
         """What `read` would give as `num_targets`, without reading tokens."""
 
 
+def refuse_short(num_tokens: int, context: int, *, split: str, where: str) -> None:
+    """Raises `UsageError` for text that is shorter than one window."""
+    if num_tokens <= context:
+        raise UsageError(
+            f"the {split} text holds {num_tokens} tokens, and one window of {context} needs {context + 1}",
+            where=where,
+            do="give more text, or lower `model.context`",
+        )
+
+
 class PlainRows:
     """Documents in a row, cut every `context` tokens.
 
@@ -62,13 +72,7 @@ class PlainRows:
         self._context = context
         self._with_documents = with_documents or within_documents
         self._within = within_documents
-        if not self.num_rows:
-            raise UsageError(
-                f"the {stream.split} text holds {len(stream)} tokens, "
-                f"and one window of {context} needs {context + 1}",
-                where=stream.where,
-                do="give more text, or lower `model.context`",
-            )
+        refuse_short(len(stream), context, split=stream.split, where=stream.where)
 
     def read(self, rows: np.ndarray) -> RowsRead:
         starts = rows * self._context

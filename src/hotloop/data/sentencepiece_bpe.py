@@ -98,17 +98,17 @@ def _not_converted(
 def _parsed(proto: bytes) -> tuple[list[_Piece], dict[int, Any], dict[int, Any]]:
     pieces: list[_Piece] = []
     others: dict[int, dict[int, Any]] = {_TRAINER: {}, _NORMALIZER: {}}
-    for number, value in _fields(proto):
+    for number, value in fields_of(proto):
         if number == _PIECES:
-            piece = dict(_fields(value))
+            piece = dict(fields_of(value))
             score = struct.unpack("<f", piece.get(2, bytes(4)))[0]
             pieces.append(_Piece(piece[1].decode(), score, piece.get(3, _NORMAL)))
         elif number in others:
-            others[number] |= dict(_fields(value))
+            others[number] |= dict(fields_of(value))
     return pieces, others[_TRAINER], others[_NORMALIZER]
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+def fields_of(message: bytes) -> Iterator[tuple[int, Any]]:
     """Number and value of every field on the wire: an int, or bytes as they are. Raises `ValueError`."""
     at = 0
     while at < len(message):

@@ -20,6 +20,8 @@ MODEL_FILE = "tokenizer.model"
 class SentencePiece:
     """Control symbols are never read out of text; symbols that the model's maker defined are text."""
 
+    package = "sentencepiece"
+
     def __init__(self, values: dict[str, Any], where: str) -> None:
         self._proto = _proto_of(values, where)
         self._model = _processor(self._proto, where)
@@ -47,15 +49,19 @@ class SentencePiece:
         return not self._model.is_control(token)
 
 
-def sentencepiece_json(path: Path) -> str:
-    """The tokenizer.json that holds a model file. Raises `UsageError`."""
+def sentencepiece_file(path: Path) -> bytes:
+    """The bytes of a model file. Raises `UsageError`."""
     try:
-        proto = path.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError as error:
         raise UsageError("no such tokenizer file", where=str(path)) from error
     except OSError as error:
         raise UsageError(f"cannot read the tokenizer: {error.strerror}", where=str(path)) from error
-    model = _processor(proto, str(path))
+
+
+def sentencepiece_json(proto: bytes, where: str) -> str:
+    """The tokenizer.json that holds a model file. Raises `UsageError`."""
+    model = _processor(proto, where)
     added = [
         {
             "id": number,

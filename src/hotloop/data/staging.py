@@ -98,6 +98,13 @@ def is_finished(target: Path, *, force: bool = False) -> bool:
     return MANIFEST in names
 
 
+def is_read_only(target: Path) -> bool:
+    """Whether nothing can be written beside the manifest of a finished preparation."""
+    if not (target / MANIFEST).is_file() or (target / STAGING).exists():
+        return False
+    return not os.access(target, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
 class Staging:
     """The finished jobs of one plan. Errors are those of `core.files`."""
 
@@ -315,6 +322,8 @@ def _is_ours(name: str) -> bool:
 
 def _is_our_manifest(path: Path) -> bool:
     """Of any version: `--force` may replace an old one, never somebody else's manifest.json."""
+    if not path.is_file():
+        return False
     try:
         values = json.loads(path.read_bytes())
     except (OSError, ValueError):

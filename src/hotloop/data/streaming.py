@@ -202,7 +202,9 @@ def as_arguments(reading: ReadOptions) -> list[str]:
         elif isinstance(value, tuple):
             arguments += [f"{flag}={pattern}" for pattern in value]
         else:
-            arguments.append(f"{flag}={escape(value) if entry.name == 'separator' else value}")
+            arguments.append(
+                f"{flag}={escape(value) if entry.name in ('separator', 'delimiter') else value}"
+            )
     return arguments
 
 

@@ -73,6 +73,7 @@ class Tiktoken(Tokenizers):
             raise UsageError(
                 f"tiktoken does not take it: {_first_line(error)}", where=where
             ) from error
+        self.package = "tiktoken"
 
     @property
     def is_installed(self) -> bool:
@@ -112,7 +113,7 @@ class Tiktoken(Tokenizers):
 
 def tiktoken_json(name: str) -> str:
     """The tokenizer.json of an encoding by its name. Raises `UsageError`."""
-    return json.dumps(_description(_encoding(name)), ensure_ascii=False)
+    return json.dumps(description_of(_encoding(name)), ensure_ascii=False)
 
 
 def _encoding(name: str) -> tiktoken.Encoding:
@@ -156,7 +157,7 @@ def _encoding(name: str) -> tiktoken.Encoding:
     )
 
 
-def _description(encoding: tiktoken.Encoding) -> dict[str, Any]:
+def description_of(encoding: tiktoken.Encoding) -> dict[str, Any]:
     ranks: dict[bytes, int] = encoding._mergeable_ranks
     special: dict[str, int] = encoding._special_tokens
     pattern: str = encoding._pat_str

@@ -14,6 +14,7 @@ from typing import Any
 
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_atomically
+from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.data.tokenizer_library import BYTE_NAMES, Library, library_of
 
 END_OF_TEXT = "<|endoftext|>"
@@ -79,7 +80,7 @@ class Tokenizer:
         write_atomically(path, self.to_json())
 
     def to_json(self) -> bytes:
-        return (json.dumps(self._values, ensure_ascii=False, indent=1) + "\n").encode()
+        return written_form(self._values)
 
     def for_engines(self) -> dict[str, Any]:
         """A tokenizer.json of the `tokenizers` library's kind, parsed. It is to be proven, not believed.
@@ -138,8 +139,15 @@ def _no_end_of_text(
     )
 
 
+def written_form(values: dict[str, Any]) -> bytes:
+    """The bytes of a tokenizer.json that hotloop writes."""
+    return (json.dumps(values, ensure_ascii=False, indent=1) + "\n").encode()
+
+
 def fingerprint_of(path: Path) -> str:
     """Fingerprint of a tokenizer.json, without loading the tokenizer. Raises `UsageError`."""
+    if path.exists() and not path.is_file():
+        raise UsageError("the tokenizer is not a file", where=str(path))
     values = _parsed(read_text(path), str(path))
     values["truncation"] = values["padding"] = None
     return _fingerprint(values)
@@ -181,7 +189,7 @@ def train_tokenizer(texts: Iterable[str], size: int) -> Tokenizer:
 
 def read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bytes(path).decode("utf-8")
     except FileNotFoundError as error:
         raise UsageError("no such tokenizer file", where=str(path)) from error
     except UnicodeDecodeError as error:
@@ -192,10 +200,10 @@ def read_text(path: Path) -> str:
 
 def _parsed(description: str, where: str) -> dict[str, Any]:
     try:
-        values = json.loads(description)
+        values = parse_object(description)
     except ValueError as error:
         raise UsageError(f"not a tokenizer: not valid JSON: {error}", where=where) from error
-    if not isinstance(values, dict) or "model" not in values:
+    if "model" not in values:
         raise UsageError("not a tokenizer: no `model` in it", where=where)
     return values
 

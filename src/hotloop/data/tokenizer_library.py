@@ -13,6 +13,8 @@ from hotloop.core.errors import UsageError
 class Library(Protocol):
     """Text to ids and back, without special tokens, and without reading any text as control."""
 
+    package: str
+    """Whose ids they are."""
     ids: dict[str, int]
     """Every token's name and id."""
     unknown: int | None
@@ -38,6 +40,8 @@ class Library(Protocol):
 
 class Tokenizers:
     """Any tokenizer.json, by the `tokenizers` library."""
+
+    package = "tokenizers"
 
     def __init__(self, values: dict[str, Any], where: str) -> None:
         import tokenizers

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from hotloop.core.errors import UsageError
-from hotloop.data.sentencepiece_model import MODEL_FILE, sentencepiece_json
+from hotloop.data.sentencepiece_model import MODEL_FILE, sentencepiece_file, sentencepiece_json
 from hotloop.data.tiktoken_encoding import PREFIX, tiktoken_json
 from hotloop.data.tokenizer import Tokenizer, byte_tokenizer, read_text
 
@@ -45,7 +45,8 @@ def load_tokenizer(spec: str, *, end_of_text: str | None = None) -> Tokenizer:
         path = tokenizer_file(path)
         if path.suffix != ".model":
             return Tokenizer.load(path, end_of_text=end_of_text)
-        return Tokenizer(sentencepiece_json(path), where=str(path), end_of_text=end_of_text)
+        content = sentencepiece_json(sentencepiece_file(path), str(path))
+        return Tokenizer(content, where=str(path), end_of_text=end_of_text)
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", spec):
         raise UsageError(f"no tokenizer {spec!r}", do=f"give {_KINDS}")
     return Tokenizer(_from_hub(spec), where=f"tokenizer {spec}", end_of_text=end_of_text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,9 +14,17 @@ import numpy as np
 
 from hotloop.core.errors import UsageError
 from hotloop.core.progress import Progress, silent
-from hotloop.data.manifest import TOKENIZER, IdType, JobRecord, Manifest, Shard, read_manifest
+from hotloop.data.manifest import (
+    SHARD_NAME,
+    TOKENIZER,
+    IdType,
+    JobRecord,
+    Manifest,
+    Shard,
+    read_manifest,
+)
 from hotloop.data.shards import DOCUMENT_ENDS, LITTLE_ENDIAN
-from hotloop.data.tokenizer import fingerprint_of
+from hotloop.data.tokenizer import Tokenizer, fingerprint_of, written_form
 from hotloop.hardware.limits import cpu_quota
 
 _BLOCK = 4 << 20
@@ -36,12 +45,8 @@ class Verification:
 def verify_prepared(directory: Path, *, progress: Progress = silent) -> Verification:
     """Check every file against the manifest. Raises `UsageError` without a usable manifest."""
     manifest = read_manifest(directory)
-    damaged: list[str] = []
-    try:
-        if fingerprint_of(directory / TOKENIZER) != manifest.tokenizer_fingerprint:
-            damaged.append(f"{TOKENIZER}: not the one the shards were made with")
-    except UsageError as error:
-        damaged.append(f"{TOKENIZER}: {error.what}")
+    wrong = _tokenizer(directory / TOKENIZER, manifest)
+    damaged = [] if wrong is None else [f"{TOKENIZER}: {wrong}"]
     checks: list[Callable[[], tuple[str | None, int]]] = []
     for shard in manifest.shards:
         checks.append(partial(_ids, directory, shard, manifest))
@@ -53,7 +58,13 @@ def verify_prepared(directory: Path, *, progress: Progress = silent) -> Verifica
             read += size
             if wrong is not None:
                 damaged.append(wrong)
-            progress("verifying", read, total, "")
+            progress("verifying", min(read, total), total, "")
+    files = {name for shard in manifest.shards for name in (shard.file, shard.documents_file)}
+    damaged += [
+        f"{path.name}: not of this preparation"
+        for path in sorted(directory.iterdir())
+        if SHARD_NAME.fullmatch(path.name) and path.name not in files
+    ]
     return Verification(
         files=len(checks) + 1,
         bytes=read,
@@ -61,6 +72,21 @@ def verify_prepared(directory: Path, *, progress: Progress = silent) -> Verifica
         documents=manifest.documents,
         damaged=tuple(damaged),
     )
+
+
+def _tokenizer(path: Path, manifest: Manifest) -> str | None:
+    try:
+        if fingerprint_of(path) != manifest.tokenizer_fingerprint:
+            return "not the one the shards were made with"
+        content = path.read_bytes()
+        if written_form(json.loads(content)) != content:
+            return "not as it was written"
+        end_of_text = Tokenizer.load(path).end_of_text
+    except UsageError as error:
+        return error.what
+    if end_of_text != manifest.end_of_text:
+        return f"ends a text with id {end_of_text}, the manifest with {manifest.end_of_text}"
+    return None
 
 
 def _ids(directory: Path, shard: Shard, manifest: Manifest) -> tuple[str | None, int]:
@@ -101,6 +127,8 @@ def file_damage(
     digest = hashlib.sha256()
     read = 0
     try:
+        if path.exists() and not path.is_file():
+            return f"{path.name}: not a file", 0
         with path.open("rb") as file:
             while block := file.read(_BLOCK):
                 read += len(block)

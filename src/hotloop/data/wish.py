@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,3 +124,21 @@ def same_or_changed(out: Path, wish: Wish, ready: Tokenizer | None) -> Manifest:
             do=again,
         )
     return manifest
+
+
+class NoTextError(UsageError):
+    """A source gives no document: the same command can only fail again."""
+
+
+def no_text(source: str, left_out: Mapping[str, int]) -> NoTextError:
+    """`left_out`: how much of it, by reason."""
+    what = "the source holds no text"
+    if not left_out:
+        return NoTextError(what, where=source, do="give a file or directory with UTF-8 text")
+    most = sorted(left_out.items(), key=lambda entry: -entry[1])[:3]
+    reasons = ", ".join(f"{count} {reason}" for reason, count in most)
+    return NoTextError(
+        f"{what}: all was left out ({reasons})",
+        where=source,
+        do="give one with UTF-8 text, or change the options that leave it out",
+    )

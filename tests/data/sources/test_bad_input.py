@@ -198,3 +198,41 @@ def test_file_that_vanished_after_the_plan_is_counted_with_skip_bad(tmp_path: Pa
     report = Report()
     assert list(read_unit(unit, ReadOptions(skip_bad=True), report)) == []
     assert report.counts == {"cannot be opened": 1}
+
+
+def test_source_that_vanishes_while_it_is_read_has_changed(tmp_path: Path) -> None:
+    path = lines(tmp_path / "a.jsonl", *[json.dumps({"text": "fine"})] * 9)
+    unit = plan([str(path)]).units[0]
+    for options in (ReadOptions(), ReadOptions(skip_bad=True)):
+        documents = read_unit(unit, options, Report())
+        next(documents)
+        path.rename(tmp_path / "gone")
+        with pytest.raises(UsageError, match="changed while it was read"):
+            list(documents)
+        (tmp_path / "gone").rename(path)
+
+
+@pytest.mark.parametrize(
+    "content", ['[\n {"text": "a"}\n]\n', '[{"text": "a"}]\n', '{\n "text": "a"\n}\n']
+)
+def test_json_that_is_no_lines_is_told_how_to_become_lines(
+    tmp_path: Path, read, content: str
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    with pytest.raises(UsageError, match="malformed line") as caught:
+        read(path, format="jsonl")
+    assert "jq -c" in str(caught.value.do)
+    broken = lines(tmp_path / "a.jsonl", '{"text": 1')
+    with pytest.raises(UsageError, match="malformed line") as caught:
+        read(broken)
+    assert "jq" not in str(caught.value.do)
+
+
+def test_number_of_any_length_beside_the_text(tmp_path: Path, read) -> None:
+    path = lines(tmp_path / "a.jsonl", f'{{"n": {"9" * 5000}, "text": "x"}}')
+    assert [document.text for document in read(path)[0]] == ["x"]
+    with pytest.raises(UsageError, match="is not a string"):
+        read(lines(tmp_path / "b.jsonl", '{"text": 12}'))
+    with pytest.raises(UsageError, match="is not a string"):
+        read(lines(tmp_path / "c.jsonl", f'{{"text": {"9" * 5000}}}'))

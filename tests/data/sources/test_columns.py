@@ -175,3 +175,24 @@ def test_hub_without_its_package_says_what_to_install(
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     with pytest.raises(UsageError, match="needs the package datasets"):
         read("hf:some/name")
+
+
+def test_damaged_pages_of_a_parquet_file_with_checksums_are_found(tmp_path: Path, read) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({"text": [f"text number {number} " * 9 for number in range(400)]})
+    pq.write_table(table, path, compression="none", use_dictionary=False, write_page_checksum=True)
+    whole = [document.text for document in read(path)[0]]
+    content = path.read_bytes()
+    last = pq.ParquetFile(path).metadata.row_group(0).column(0).total_compressed_size
+    refused = 0
+    for number in range(40):
+        changed = bytearray(content)
+        changed[100 + number * (last - 100) // 40] ^= 1 << number % 8
+        path.write_bytes(changed)
+        try:
+            found = [document.text for document in read(path)[0]]
+        except UsageError:
+            refused += 1
+        else:
+            assert found == whole
+    assert refused > 10

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hotloop.core.errors import UsageError
-from hotloop.data.sources import csv_rows
+from hotloop.data.sources import ReadOptions, csv_rows
 
 fields = st.text(st.sampled_from('ab",\t\n\r é世'), max_size=30)
 
@@ -100,3 +100,21 @@ def test_table_in_a_directory_is_text_unless_said(tmp_path: Path, read) -> None:
     (tmp_path / "a.csv").write_text("text\nx\n")
     assert [d.text for d in read(tmp_path)[0]] == ["text\nx\n"]
     assert [d.text for d in read(tmp_path, format="csv")[0]] == ["x"]
+
+
+def test_delimiter(tmp_path: Path, read) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('id;text\n1;a,b\n2;"c;d"\n')
+    with pytest.raises(UsageError, match="no column 'text'") as caught:
+        read(path)
+    assert "--delimiter" in str(caught.value.do)
+    assert [d.text for d in read(path, delimiter=";")[0]] == ["a,b", "c;d"]
+    plain = tmp_path / "a.txt"
+    plain.write_text("x")
+    with pytest.raises(UsageError, match="a delimiter is for csv"):
+        read(plain, delimiter=";")
+
+
+def test_delimiter_is_part_of_the_key_only_where_it_is_given() -> None:
+    assert "delimiter" not in ReadOptions().key()
+    assert ReadOptions(delimiter=";").key()["delimiter"] == ";"

@@ -154,3 +154,65 @@ def test_what_was_prepared_in_a_source_is_no_text(tmp_path: Path, read) -> None:
     found, report = read(tmp_path)
     assert [d.text for d in found] == ["text"]
     assert report.counts == {"prepared by hotloop": 1}
+
+
+def links_in(directory: Path) -> Path:
+    """A directory with links that lead back into it."""
+    (directory / "sub").mkdir(parents=True)
+    (directory / "a.txt").write_text("one")
+    (directory / "sub/b.txt").write_text("two")
+    (directory / "loop").symlink_to(directory)
+    (directory / "sub/up").symlink_to(directory)
+    return directory
+
+
+@pytest.mark.parametrize("pattern", ["**/*.txt", "**", "**/[ab].txt", "*/../**/?.txt"])
+def test_stars_follow_no_links_to_directories(tmp_path: Path, read, pattern: str) -> None:
+    found, report = read(links_in(tmp_path / "l") / pattern)
+    assert [document.text for document in found] == ["one", "two"]
+    assert report.counts["link to a directory"] >= 2
+
+
+def test_stars_below_several_roots(tmp_path: Path, read, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("x/data/a/1.txt", "y/data/2.txt", "z/3.txt", "x/data/.hidden/4.txt", "5.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    found, report = read(tmp_path / "*/data/**/*.txt")
+    assert [document.text for document in found] == ["x/data/a/1.txt", "y/data/2.txt"]
+    assert report.counts == {}
+    monkeypatch.chdir(tmp_path)
+    found, _ = read("**/*.txt")
+    assert [document.origin for document in found] == [
+        "5.txt", "x/data/a/1.txt", "y/data/2.txt", "z/3.txt"
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match="no file fits"):
+        read("**/*.py")
+
+
+@pytest.mark.parametrize("named", ["", "*", "**/*"])
+def test_file_of_several_names_is_read_once_and_counted(tmp_path: Path, read, named: str) -> None:
+    root = tmp_path / "many"
+    root.mkdir()
+    (root / "a.txt").write_text("text")
+    (root / "b.txt").symlink_to(root / "a.txt")
+    (root / "c.txt").hardlink_to(root / "a.txt")
+    (root / "other.txt").write_text("text")
+    found, report = read(root / named)
+    assert [document.origin for document in found] == [
+        str(root / "a.txt"),
+        str(root / "other.txt"),
+    ]
+    assert report.counts == {"the same file again": 2}
+    assert report.examples["the same file again"][0] == f"{root}/b.txt, also {root}/a.txt"
+
+
+def test_tree_of_the_hub_is_read_by_the_names_that_say_the_format(tmp_path: Path, read) -> None:
+    root = tmp_path / "hub"
+    for name in ("blobs", "snapshots/r1", "snapshots/r2"):
+        (root / name).mkdir(parents=True)
+    (root / "blobs/3a5f").write_text('{"text": "one"}\n')
+    for revision in ("r1", "r2"):
+        (root / f"snapshots/{revision}/data.jsonl").symlink_to("../../blobs/3a5f")
+    found, report = read(root)
+    assert [document.text for document in found] == ["one"]
+    assert report.counts == {"the same file again": 2}

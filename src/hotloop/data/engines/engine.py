@@ -15,13 +15,12 @@ REFERENCE = "reference"
 ENGINES = {
     REFERENCE: "hotloop.data.engines.reference",
     "words": "hotloop.data.engines.words",
-    "fastokens": "hotloop.data.engines.fast_tokens",
     "gigatoken": "hotloop.data.engines.giga_token",
 }
 """Name to module; each has `load(tokenizer, threads) -> Engine`. Ties go to the later one."""
 
 
-class Engine(Protocol):
+class PlainEngine(Protocol):
     """Texts to ids, without special tokens, and without reading any text as control."""
 
     name: str
@@ -33,6 +32,13 @@ class Engine(Protocol):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Texts and the same as UTF-8 -> all ids in a row, uint32, and ids per text, int64."""
         ...
+
+
+class Engine(PlainEngine, Protocol):
+    """One whose ids are the reference's for every text."""
+
+    described: str
+    """With its version, and the version of the library that defines the ids."""
 
 
 class EngineRefused(Exception):
@@ -48,3 +54,7 @@ def load_engine(name: str, tokenizer: Tokenizer, *, threads: int) -> Engine:
     engine = importlib.import_module(ENGINES[name]).load(tokenizer, threads)
     assert isinstance(engine.name, str)
     return engine  # type: ignore[no-any-return]
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:160]

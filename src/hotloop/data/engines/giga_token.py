@@ -1,16 +1,60 @@
-"""gigatoken: byte-level and byte-fallback BPE, the fastest of them."""
+"""gigatoken: byte-level and byte-fallback BPE, a hundred times as fast as the reference.
+
+It is used for the kinds of tokenizers below, for which `benchmarks/fuzz_engines.py` compares it with the
+reference. It is given no normalizer and no added tokens: texts that they would change are the reference's.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+import unicodedata
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
-from hotloop.data.engines.engine import EngineRefused
-from hotloop.data.engines.fast_tokens import first_line
+from hotloop.data.engines.engine import EngineRefused, first_line
+from hotloop.data.engines.proven_text import Guarded, Proven, is_composed, of_old_characters
+from hotloop.data.engines.reference import Reference
 from hotloop.data.tokenizer import Tokenizer
+from hotloop.data.tokenizer_library import BYTE_NAMES
+
+PROVEN_VERSION = "0.10."
+"""Another version is another program: it is refused until the comparison has been run with it."""
+
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_WORDS = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+"
+CL100K = rf"{_WORDS}|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
+QWEN2 = rf"{_WORDS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
+QWEN35 = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
+    rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}"
+)
+_UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+O200K = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]*[{_LOWER}]+{_CONTRACTIONS}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]+[{_LOWER}]*{_CONTRACTIONS}?"
+    rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
+)
+DEEPSEEK = (
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"""
+    "|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
+)
+TIKTOKEN_CL100K = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|(?>\p{N}{1,3})| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+    r"|\s++\z|\s*[\r\n]|\s+(?!\S)|\s"
+)
+"""As tiktoken 0.14 has it, in the `tokenizers` library's dialect: `CL100K`, but for the end of a text."""
+_SPLITS = {(CL100K,), (QWEN2,), (QWEN35,), (O200K,), DEEPSEEK, (TIKTOKEN_CL100K,)}
+_SPACE = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+_PREFIX = {"type": "Prepend", "prepend": "\u2581"}
+_BYTE_FALLBACK = ([_PREFIX, _SPACE], [_SPACE])
+"""Normalizers of Llama 2's kind."""
 
 
 class GigaToken:
@@ -32,26 +76,126 @@ class GigaToken:
 
 
 def values_for(tokenizer: Tokenizer) -> dict[str, Any]:
-    """tokenizer.json as it has to read it. Raises `ValueError` where there is none.
-
-    It takes every added token as control; without the special ones it reads them as text.
-    """
+    """tokenizer.json as it has to read it. Raises `ValueError` and `EngineRefused`."""
     values = tokenizer.for_engines()
-    values["added_tokens"] = [
-        token for token in values.get("added_tokens") or [] if not token.get("special")
-    ]
+    if values["model"].get("type", "BPE") != "BPE":
+        raise EngineRefused("takes BPE only")
+    patterns = _patterns(values)
+    if patterns == (TIKTOKEN_CL100K,):
+        values["pre_tokenizer"] = json.loads(
+            json.dumps(values["pre_tokenizer"]).replace(
+                json.dumps(TIKTOKEN_CL100K), json.dumps(CL100K)
+            )
+        )
+    if patterns is not None:
+        values["normalizer"] = None
+    values["added_tokens"] = []
     return values
 
 
-def load(tokenizer: Tokenizer, threads: int) -> GigaToken:
+def _patterns(values: dict[str, Any]) -> tuple[str, ...] | None:
+    """What a byte-level tokenizer splits at, empty for GPT-2's own way; `None`: of Llama 2's kind.
+
+    Raises `EngineRefused` for a kind of which nothing is proven.
+    """
+    model = values["model"]
+    if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
+        raise EngineRefused("its model marks the inside or the end of words")
+    normalizers = steps_of(values.get("normalizer"), "normalizers")
+    splitters = steps_of(values.get("pre_tokenizer"), "pretokenizers")
+    if not splitters and model.get("byte_fallback"):
+        if normalizers not in _BYTE_FALLBACK:
+            raise EngineRefused("its normalizer is not proven")
+        return None
+    if normalizers not in ([], [{"type": "NFC"}]):
+        raise EngineRefused("its normalizer is not proven")
+    *splits, last = splitters or [{}]
+    patterns = tuple(str(step.get("pattern", {}).get("Regex")) for step in splits)
+    isolated = all(
+        step.get("type") == "Split" and step.get("behavior") == "Isolated" and not step["invert"]
+        for step in splits
+    )
+    if last.get("type") != "ByteLevel" or last.get("add_prefix_space") or not isolated:
+        raise EngineRefused("its pre-tokenizer is not proven")
+    if splits and (patterns not in _SPLITS or last.get("use_regex", True)):
+        raise EngineRefused("its pattern for splitting text is not proven")
+    if not splits and not last.get("use_regex", True) and model.get("merges"):
+        raise EngineRefused("it does not split text, which gigatoken does nevertheless")
+    if not set(BYTE_NAMES) <= model["vocab"].keys():
+        raise EngineRefused("its vocabulary lacks bytes")
+    return patterns
+
+
+def steps_of(step: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
+    """A normalizer or pre-tokenizer without the sequences that it may be in."""
+    if step is None:
+        return []
+    if step.get("type") == "Sequence":
+        return [inner for one in step[name] for inner in steps_of(one, name)]
+    return [step]
+
+
+def _proven(tokenizer: Tokenizer) -> Proven:
+    values = tokenizer.for_engines()
+    patterns = _patterns(values)
+    composed = bool(steps_of(values.get("normalizer"), "normalizers")) and patterns is not None
+    end = patterns == (TIKTOKEN_CL100K,)
+    # The reference reads special tokens as text, but not the others. In models of Llama 2's kind both
+    # stand among the pieces, with the names of bytes.
+    names = [] if patterns is not None else ["<0x"]
+    for token in values.get("added_tokens") or []:
+        if patterns is None or not token.get("special"):
+            names += {token["content"], unicodedata.normalize("NFC", token["content"])}
+    control = _finders(names)
+
+    def proven(text: str, content: bytes) -> bool:
+        return (
+            of_old_characters(text, content)
+            and (not composed or is_composed(text))
+            and not any(first in text and found.search(text) for first, found in control)
+            and not (end and _ends_in_another_way(text))
+        )
+
+    return proven
+
+
+def _finders(names: list[str]) -> list[tuple[str, re.Pattern[str]]]:
+    """By their first characters: to look for one of these costs next to nothing."""
+    firsts = sorted({name[0] for name in names})
+    return [
+        (first, re.compile("|".join(re.escape(n) for n in sorted(names) if n[0] == first)))
+        for first in firsts
+    ]
+
+
+def _ends_in_another_way(text: str) -> bool:
+    """Whether white space at the end holds a line end and does not end with one.
+
+    tiktoken takes it whole there; the published pattern cuts it behind the line end.
+    """
+    last = text[-1:]
+    if not last.isspace() or last in "\r\n":
+        return False
+    space = text[len(text.rstrip()) :]
+    return "\n" in space or "\r" in space
+
+
+def load(tokenizer: Tokenizer, threads: int) -> Guarded:
     try:
         import awkward  # noqa: F401 - what gigatoken's arrays are
         import gigatoken
     except ImportError as error:
         raise EngineRefused("not installed (pip install 'hotloop[fast]')") from error
+    found = version("gigatoken")
+    if not found.startswith(PROVEN_VERSION):
+        raise EngineRefused(f"version {found} is not proven, {PROVEN_VERSION}x is")
     try:
         description = json.dumps(values_for(tokenizer), ensure_ascii=False)
         encoder = gigatoken.Tokenizer.from_json(description).backend
+        proven = _proven(tokenizer)
+    except EngineRefused:
+        raise
     except Exception as error:
         raise EngineRefused(f"does not take this tokenizer: {first_line(error)}") from error
-    return GigaToken(encoder, parallel=threads > 1)
+    engine = GigaToken(encoder, parallel=threads > 1)
+    return Guarded(engine, Reference(tokenizer, threads), proven, version=found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.metadata import version
 
 import numpy as np
 
@@ -18,6 +19,8 @@ class Reference:
     batch_bytes = 1 << 20
 
     def __init__(self, tokenizer: Tokenizer, threads: int = 1) -> None:
+        package = tokenizer.library.package
+        self.described = f"{package} {version(package)}"
         self._tokenizer = tokenizer
         self._threads = threads
 

@@ -17,7 +17,10 @@ from typing import Any
 
 import numpy as np
 
+import hotloop
 from hotloop.data.engines.engine import EngineRefused
+from hotloop.data.engines.giga_token import steps_of
+from hotloop.data.engines.proven_text import Guarded, of_old_characters
 from hotloop.data.engines.reference import Reference
 from hotloop.data.tokenizer import Tokenizer
 from hotloop.data.tokenizer_library import Tokenizers
@@ -62,7 +65,7 @@ class Words:
         return np.frombuffer(b"".join(encoded), dtype=np.uint32), lengths
 
 
-def load(tokenizer: Tokenizer, threads: int) -> Words:
+def load(tokenizer: Tokenizer, threads: int) -> Guarded:
     if not isinstance(tokenizer.library, Tokenizers):
         raise EngineRefused("takes what the `tokenizers` library defines only")
     values = json.loads(tokenizer.to_json())
@@ -70,24 +73,34 @@ def load(tokenizer: Tokenizer, threads: int) -> Words:
         raise EngineRefused("has added tokens, which may reach over words")
     if values["model"].get("dropout"):
         raise EngineRefused("drops merges at random")
-    splitters = _steps(values.get("pre_tokenizer"), "pretokenizers")
+    reference = Reference(tokenizer, threads)
+    normalizers = steps_of(values.get("normalizer"), "normalizers")
+    splitters = steps_of(values.get("pre_tokenizer"), "pretokenizers")
     kinds = [str(step.get("type")) for step in splitters]
     if kinds == ["Metaspace"] and splitters[0].get("split", True):
-        return Words(_metaspace(tokenizer.library, splitters[0]))
-    if kinds[:1] in ([kind] for kind in _WHITE_SPACE):
-        _refuse_beyond_words(_steps(values.get("normalizer"), "normalizers"), splitters[1:])
+        if splitters[0].get("prepend_scheme") == "first" and normalizers:
+            # It looks for the text's first character, which a normalizer may have taken away.
+            raise EngineRefused("its metaspace begins the text as it was before it was normalized")
+        manner = _metaspace(tokenizer.library, splitters[0])
+    elif kinds[:1] in ([kind] for kind in _WHITE_SPACE):
+        _refuse_beyond_words(normalizers, splitters[1:])
         apart = kinds[0] != "WhitespaceSplit" or "Punctuation" in kinds
-        split = _at_punctuation if apart else _at_white_space
-        return Words(Manner(split, Reference(tokenizer, threads).rows))
-    raise EngineRefused(f"its pre-tokenizer ({', '.join(kinds) or 'none'}) may look beyond a word")
+        manner = Manner(_at_punctuation if apart else _at_white_space, reference.rows)
+    else:
+        raise EngineRefused(
+            f"its pre-tokenizer ({', '.join(kinds) or 'none'}) may look beyond a word"
+        )
+    return Guarded(Words(manner), reference, _proven, version=hotloop.__version__)
 
 
-def _steps(step: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
-    if step is None:
-        return []
-    if step.get("type") == "Sequence":
-        return [inner for one in step[name] for inner in _steps(one, name)]
-    return [step]
+_CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f]")
+
+
+def _proven(text: str, content: bytes) -> bool:
+    """Text of old characters, without those that normalizers take away."""
+    content = content.translate(None, _PLAIN)
+    others = content.decode()
+    return _CONTROL.search(others) is None and of_old_characters(others, content)
 
 
 # Sentencepiece's way: normalized by the library as one text, cut here, each piece to the model.

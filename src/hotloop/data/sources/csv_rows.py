@@ -31,7 +31,7 @@ def read_rows(
     file: BinaryIO, unit: Unit, options: ReadOptions, report: Report
 ) -> Iterator[Document]:
     """The text column of every row; the first row names the columns."""
-    rows = _Rows(file, "\t" if unit.format == "tsv" else ",")
+    rows = _Rows(file, options.delimiter or ("\t" if unit.format == "tsv" else ","))
     try:
         yield from _documents(rows, unit, options, report)
     finally:
@@ -69,6 +69,8 @@ def _documents(rows: _Rows, unit: Unit, options: ReadOptions, report: Report) ->
             header = row
             if options.text_field not in header:
                 missing = no_field(options.text_field, header, "column")
+                if len(header) == 1 and options.delimiter is None:
+                    missing.do = f"{missing.do}; or say by --delimiter what stands between columns"
                 return refuse_or_count(missing, options, report, where)
             if header.count(options.text_field) > 1:
                 twice = f"the header names `{options.text_field}` {header.count(options.text_field)} times"

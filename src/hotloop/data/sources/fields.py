@@ -15,6 +15,10 @@ NULL = "null instead of text"
 MALFORMED = "malformed record"
 NO_FIELD = "record without the field"
 NOT_TEXT = "field that is not text"
+MAKE_LINES = (
+    "if the file is one JSON value over many lines, make lines of it: jq -c '.[]' FILE > FILE.jsonl "
+    "(of a single object: jq -c . FILE)"
+)
 
 
 class BadRecordError(Exception):
@@ -30,7 +34,8 @@ class BadRecordError(Exception):
 def field_of(record: object, text_field: str) -> str | None:
     """The text in a parsed JSON record; `None` for null. Raises `BadRecordError`."""
     if not isinstance(record, dict):
-        raise BadRecordError(MALFORMED, "malformed line: not a JSON object")
+        do = MAKE_LINES if isinstance(record, list) else None
+        raise BadRecordError(MALFORMED, "malformed line: not a JSON object", do)
     value = record[text_field] if text_field in record else _nested(record, text_field)
     if value is None or isinstance(value, str):
         return value
@@ -82,9 +87,16 @@ def _slow_record(line: bytes) -> object:
     """A parsed line. Raises `UnicodeDecodeError` and `BadRecordError`."""
     text = line.decode("utf-8")
     try:
-        return json.loads(text)
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:
+            raise
+        except ValueError:  # an integer of thousands of digits, in whatever field
+            return json.loads(text, parse_int=float)
     except (ValueError, RecursionError) as error:
-        raise BadRecordError(MALFORMED, f"malformed line: {error}") from error
+        # So begin arrays and indented objects.
+        do = MAKE_LINES if text.strip()[:1] == "[" or text.strip() == "{" else None
+        raise BadRecordError(MALFORMED, f"malformed line: {error}", do) from error
 
 
 def _fast_record(line: bytes) -> object:

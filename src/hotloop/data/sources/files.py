@@ -57,7 +57,16 @@ def _raw(name: str, options: ReadOptions) -> tuple[BinaryIO, Callable[[], tuple[
         file = open(path, "rb", buffering=0)  # noqa: SIM115  (the caller closes it)
     except OSError as error:
         raise cannot_read(name, error) from error
-    return cast(BinaryIO, file), lambda: state_of(Path(path).stat())
+
+    def present() -> tuple[int, int]:
+        try:
+            return state_of(Path(path).stat())
+        except FileNotFoundError:
+            raise changed(name) from None  # no reason to leave it out with --skip-bad
+        except OSError as error:
+            raise cannot_read(name, error) from error
+
+    return cast(BinaryIO, file), present
 
 
 def open_remote(file: RemoteFile) -> BinaryIO:

@@ -91,6 +91,11 @@ def _opened(file: BinaryIO, name: str) -> Any:
 
     try:
         # Pages are read as they are needed: a row group may be larger than memory.
-        return pq.ParquetFile(pa.PythonFile(file, mode="r"), buffer_size=1 << 20, pre_buffer=False)
+        return pq.ParquetFile(
+            pa.PythonFile(file, mode="r"),
+            buffer_size=1 << 20,
+            pre_buffer=False,
+            page_checksum_verification=True,  # of files that hold checksums
+        )
     except (pa.ArrowException, OSError) as error:
         raise UsageError(f"not a parquet file: {error}", where=name) from error

@@ -26,7 +26,7 @@ from hotloop.data.sources.formats import (
 )
 from hotloop.data.sources.hub import PREFIX, hub_units
 from hotloop.data.sources.split import split
-from hotloop.data.sources.tree import chosen, standard_library_files, tree_files
+from hotloop.data.sources.tree import chosen, glob_files, standard_library_files, tree_files
 from hotloop.data.sources.unit import (
     PYTHON_STDLIB,
     STANDARD_INPUT,
@@ -89,16 +89,36 @@ class _Planner:
             yield from self._url(index, source)
         else:
             try:
-                yield from self._path(index, source)
+                yield from self._local(index, source)
             except OSError as error:
                 raise cannot_read(str(error.filename or source), error) from error
 
-    def _path(self, index: int, source: str) -> Iterator[Unit]:
+    def _local(self, index: int, source: str) -> Iterator[Unit]:
+        """Every file once, however many names it has."""
+        named = [(name, in_tree, Path(name).stat()) for name, in_tree in self._names(index, source)]
+        kept: dict[tuple[int, int], int] = {}
+        for place, (name, in_tree, status) in enumerate(named):
+            if not is_regular(status):
+                raise UsageError("the source is neither a file nor a directory", where=name)
+            first = kept.setdefault(_identity(status, place), place)
+            # Of the hub's files, only the links have names that say what they are.
+            if first != place and _says_format(name, in_tree) > _says_format(*named[first][:2]):
+                kept[_identity(status, place)] = place
+        for place, (name, in_tree, status) in enumerate(named):
+            first = kept[_identity(status, place)]
+            if first != place:
+                self.reports[index].add("the same file again", f"{name}, also {named[first][0]}")
+                continue
+            self._refuse_twice(index, name, status)
+            yield from self._described(index, name, state_of(status), in_tree=in_tree)
+
+    def _names(self, index: int, source: str) -> Iterator[tuple[str, bool]]:
+        """The files of a source, and whether they are of a directory."""
         path = Path(source).expanduser()
         if path.is_dir():
             yield from self._directory(index, path)
         elif path.is_file():
-            yield from self._file(index, str(path), in_tree=False)
+            yield str(path), False
         elif path.exists():
             raise UsageError("the source is neither a file nor a directory", where=source)
         elif glob.has_magic(source):
@@ -110,10 +130,20 @@ class _Planner:
                 do=f"name a file, a directory, or `{PYTHON_STDLIB}`",
             )
 
-    def _glob(self, index: int, pattern: str) -> Iterator[Unit]:
+    def _glob(self, index: int, pattern: str) -> Iterator[tuple[str, bool]]:
         """As if what the pattern stands for had been named one by one."""
-        # Not Path.glob: it knows no absolute patterns.
-        found = sorted(set(glob.glob(pattern, recursive=True)))  # noqa: PTH207
+        recursive = "**" in Path(pattern).parts
+        if recursive:
+            files = glob_files(
+                pattern,
+                exclude=self._exclude,
+                report=self.reports[index],
+                skip_unreadable=self.options.skip_bad,
+            )
+            found = sorted(set(map(str, files)))
+        else:
+            # Not Path.glob: it knows no absolute patterns.
+            found = sorted(set(glob.glob(pattern)))  # noqa: PTH207
         if not found:
             raise UsageError("no file fits the pattern", where=pattern)
         excluded = self._exclude.resolve() if self._exclude is not None else None
@@ -122,17 +152,17 @@ class _Planner:
             if excluded is not None and excluded in (path.resolve(), *path.resolve().parents):
                 continue
             if path.is_file():
-                yield from self._file(index, name, in_tree=False)
-            elif not path.is_dir():
-                self.reports[index].add("not a regular file", name)
-            elif "**" not in pattern:  # which gives what is in a directory beside the directory
+                yield name, False
+            elif path.is_dir():
                 yield from self._directory(index, path)
+            else:
+                self.reports[index].add("not a regular file", name)
 
-    def _directory(self, index: int, root: Path) -> Iterator[Unit]:
+    def _directory(self, index: int, root: Path) -> Iterator[tuple[str, bool]]:
         saved = saved_files(root)
         if saved is not None:
             for path in saved:
-                yield from self._file(index, str(path), in_tree=True)
+                yield str(path), True
             return
         self.walked = True
         report = self.reports[index]
@@ -148,21 +178,14 @@ class _Planner:
             elif not path.is_file():
                 report.add("not a regular file", str(path))
             else:
-                yield from self._file(index, str(path), in_tree=True)
-
-    def _file(self, index: int, name: str, *, in_tree: bool) -> Iterator[Unit]:
-        status = Path(name).stat()
-        if not is_regular(status):
-            raise UsageError("the source is neither a file nor a directory", where=name)
-        self._refuse_twice(index, name, status)
-        yield from self._described(index, name, state_of(status), in_tree=in_tree)
+                yield str(path), True
 
     def _url(self, index: int, source: str) -> Iterator[Unit]:
         from hotloop.data.sources.urls import local_path_of, remote_file, remote_files
 
         local = local_path_of(source)
         if local is not None:
-            yield from self._path(index, local)
+            yield from self._local(index, local)
             return
         empty = True
         for name, in_tree in remote_files(source, self.options, self.reports[index]):
@@ -236,6 +259,15 @@ class _Planner:
                 raise _twice(name, self.sources[first], self.sources[index])
 
 
+def _identity(status: os.stat_result, place: int) -> tuple[int, int]:
+    """Of the file, whatever its name; a file system without such numbers says 0 for each."""
+    return (status.st_dev, status.st_ino) if status.st_ino else (-1, place)
+
+
+def _says_format(name: str, in_tree: bool) -> bool:
+    return format_of(name, in_tree=in_tree)[0] not in ("any-text", "archive")
+
+
 def _twice(name: str, first: str, second: str) -> UsageError:
     return UsageError(
         "the same source is given twice"
@@ -252,6 +284,11 @@ def _refuse_options_without_effect(units: Sequence[Unit], planner: _Planner) -> 
         raise UsageError(
             "a separator is for plain text, and no source is plain text",
             do="leave --separator out, or give --format text",
+        )
+    if options.delimiter is not None and not any(unit.format in ("csv", "tsv") for unit in units):
+        raise UsageError(
+            "a delimiter is for csv and tsv, and no source is such a table",
+            do="leave --delimiter out, or give --format csv",
         )
     if options.text_field != ReadOptions().text_field and not any(
         unit.format in RECORD_FORMATS for unit in units

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import sysconfig
@@ -60,11 +61,35 @@ def tree_files(
                 yield here / name
 
 
+def glob_files(
+    pattern: str, *, exclude: Path | None, report: Report, skip_unreadable: bool
+) -> Iterator[Path]:
+    """Files that fit a pattern with `**`, which stands for directories but for no link to one.
+
+    Links are counted in `report`; hidden files never fit.
+    """
+    parts = Path(pattern).parts
+    at = parts.index("**")
+    rest = "/".join(p if p == "**" else re.sub(r"\*+", "*", p) for p in parts[at:])
+    # The roots may be patterns as well; the tree below them is walked as any other.
+    roots = glob.glob(str(Path(*parts[:at]))) if at else ["."]  # noqa: PTH207
+    for root in filter(os.path.isdir, sorted(roots)):
+        seen = Report()
+        for path in tree_files(
+            Path(root), exclude=exclude, report=seen, skip_unreadable=skip_unreadable
+        ):
+            if _compiled(rest).fullmatch(path.relative_to(root).as_posix()):
+                yield path
+        seen.counts.pop("hidden", None)
+        seen.examples.pop("hidden", None)
+        report.merge(seen)
+
+
 def _is_prepared(directory: Path) -> bool:
     """Whether it is what `hotloop prepare` wrote: ids, and no text."""
+    manifest = directory / "manifest.json"
     try:
-        with (directory / "manifest.json").open("rb") as file:
-            return b'"hotloop.prepared/' in file.read()
+        return manifest.is_file() and b'"hotloop.prepared/' in manifest.read_bytes()
     except OSError:
         return False
 

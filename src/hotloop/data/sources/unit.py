@@ -69,6 +69,8 @@ class ReadOptions:
     separator: str | None = None
     """What ends a document of plain text: a string, `blank-line`, or `file` (every file is one).
     `None`: files in a directory are documents, a file given by itself is cut into pieces."""
+    delimiter: str | None = None
+    """Character between the columns of csv and tsv. `None`: a comma, a tab."""
     min_chars: int = 0
     max_chars: int | None = None
     """Documents with fewer or more characters (code points) are left out and counted."""
@@ -84,12 +86,16 @@ class ReadOptions:
     """File that holds what came in by `-`, see `spool_standard_input`. Not part of the key."""
 
     def key(self) -> dict[str, object]:
-        """JSON-ready: everything that the documents depend on."""
+        """JSON-ready: everything that the documents depend on.
+
+        Options that came later are left out while they change nothing: what was prepared stays.
+        """
         return {
             entry.name: list(value) if isinstance(value, tuple) else value
             for entry in fields(self)
             if entry.name != "standard_input"
             for value in [getattr(self, entry.name)]
+            if entry.name != "delimiter" or value is not None
         }
 
 

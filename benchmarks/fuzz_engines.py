@@ -1,0 +1,138 @@
+"""Engines against the reference, on strings made to go wrong, for every kind of tokenizer that they take.
+
+    python benchmarks/fuzz_engines.py --minutes 60 [--seed 1] [--kind o200k]
+    python benchmarks/fuzz_engines.py --every-character
+
+Prints how many strings were tried for each engine and kind, and how many of them the engine encoded
+itself (the others go to the reference, as in `hotloop prepare`). Exit code 1 at a difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from strange_text import StrangeText
+from tokenizer_kinds import KINDS, REAL
+
+from hotloop.data.engines.engine import load_engine
+from hotloop.data.engines.proven_text import Guarded, of_old_characters
+from hotloop.data.engines.reference import Reference
+from hotloop.data.tokenizer import Tokenizer
+
+BATCH = 5000
+BESIDE = (*"az\u00e9\u0436\u03b1\u01c6", *"AZ\u00c9\u0416\u0394\u01c5", "\u4e16", "1", " ", ".")
+"""Neighbours of several kinds and several first and last bytes: where a text is cut shows in the ids only
+if a merge of the vocabulary crosses the cut."""
+
+
+@dataclass(slots=True)
+class Tried:
+    """What came of one engine with one kind of tokenizer."""
+
+    engine: str
+    strings: int = 0
+    own: int = 0
+    """Encoded by the engine itself."""
+    differ: int = 0
+    example: str = ""
+
+
+class Comparison:
+    """One kind of tokenizer, read by its engine and by the reference."""
+
+    def __init__(self, engine: str, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._reference = Reference(tokenizer)
+        loaded = load_engine(engine, tokenizer, threads=1)
+        assert isinstance(loaded, Guarded)
+        self._engine = loaded
+        self.tried = Tried(engine)
+
+    def compare(self, texts: list[str]) -> None:
+        contents = [text.encode() for text in texts]
+        given_away = self._engine.given_away
+        ids, lengths = self._engine.encode(texts, contents)
+        expected, expected_lengths = self._reference.encode(texts, contents)
+        self.tried.strings += len(texts)
+        self.tried.own += len(texts) - (self._engine.given_away - given_away)
+        if np.array_equal(ids, expected) and np.array_equal(lengths, expected_lengths):
+            return
+        assert len(lengths) == len(texts)
+        found = np.split(ids, np.cumsum(lengths)[:-1])
+        right = np.split(expected, np.cumsum(expected_lengths)[:-1])
+        for text, one, other in zip(texts, found, right):
+            if not np.array_equal(one, other):
+                self.tried.differ += 1
+                if not self.tried.example or len(text) < len(self.tried.example):
+                    self.tried.example = text
+
+
+def every_character() -> Iterator[str]:
+    """Each character that engines are given beside each neighbour; of ideographs and syllables one in 40."""
+    for code in range(0x30000):
+        many = 0x3400 <= code < 0xA000 or 0xAC00 <= code < 0xD800 or code >= 0x20000
+        if 0xD800 <= code < 0xE000 or (many and code % 40):
+            continue
+        character = chr(code)
+        if of_old_characters(character, character.encode()):
+            yield from (beside + character for beside in BESIDE)
+            yield from (f"{character}{beside}b" for beside in BESIDE)
+
+
+def compare_every_character(kind: str) -> Tried:
+    """One kind on `every_character`."""
+    engine, make = KINDS[kind]
+    comparison = Comparison(engine, make())
+    strings = every_character()
+    while batch := list(islice(strings, BATCH)):
+        comparison.compare(batch)
+    return comparison.tried
+
+
+def fuzz(kinds: list[str], seed: int, strings: int, seconds: float = 0.0) -> dict[str, Tried]:
+    """Tries so many strings with each kind, and again with other ones until the time is over."""
+    made = {kind: (KINDS[kind][0], KINDS[kind][1]()) for kind in kinds}
+    compared = {kind: Comparison(*made[kind]) for kind in kinds}
+    names = {name for _, tokenizer in made.values() for name in tokenizer.special_tokens}
+    source = StrangeText(seed, REAL, tuple(sorted({*names, "<s>", "##s", "<0x0A>"})))
+    end = time.monotonic() + seconds
+    while strings > 0 or time.monotonic() < end:
+        texts = source.strings(BATCH)
+        for comparison in compared.values():
+            comparison.compare(texts)
+        strings -= BATCH
+    return {kind: comparison.tried for kind, comparison in compared.items()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=0.0)
+    parser.add_argument("--strings", type=int, default=100_000, help="for each kind, at least")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kind", action="append", choices=list(KINDS))
+    parser.add_argument("--every-character", action="store_true", help="instead of random strings")
+    asked = parser.parse_args()
+    kinds = asked.kind or list(KINDS)
+    if asked.every_character:
+        found = {kind: compare_every_character(kind) for kind in kinds}
+    else:
+        found = fuzz(kinds, asked.seed, asked.strings, 60 * asked.minutes)
+    print(
+        f"seed {asked.seed}\n{'engine':<10} {'kind':<28} {'strings':>10} {'its own':>10} {'differ':>7}"
+    )
+    for kind, tried in found.items():
+        print(
+            f"{tried.engine:<10} {kind:<28} {tried.strings:>10} {tried.own:>10} {tried.differ:>7}"
+            + (f"  {tried.example!a}" if tried.differ else "")
+        )
+    return int(any(tried.differ for tried in found.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

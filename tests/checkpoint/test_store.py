@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from hotloop.checkpoint import store
-from hotloop.core.errors import EnvironmentFailed
+from hotloop.checkpoint.state import FILES
+from hotloop.core.errors import EnvironmentFailed, UsageError
 
 
 def save(root: Path, step: int, value: float, keep: int = 2) -> store.Checkpoint:
-    tensors = {"model": {"w": torch.full((100,), value)}}
+    tensors = {name: {"w": torch.full((100,), value)} for name in FILES}
     return store.save(root, step, tensors=tensors, state={"value": value}, keep=keep)
 
 
@@ -145,3 +146,107 @@ def test_full_disk_at_the_manifest_leaves_nothing(
     with pytest.raises(EnvironmentFailed):
         save(tmp_path, 2, 2.0)
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def rewrite(directory: Path, **changes: Any) -> None:
+    manifest = json.loads((directory / "manifest.json").read_bytes())
+    (directory / "manifest.json").write_text(json.dumps(manifest | changes))
+
+
+def test_step_is_that_of_the_manifest_and_not_of_a_renamed_directory(tmp_path: Path) -> None:
+    save(tmp_path, 10, 10.0)
+    newest = save(tmp_path, 60, 60.0).path
+    renamed = newest.rename(newest.with_name("step-00000099-aaaaaaaa"))
+    found, problems = store.latest(tmp_path)
+    assert value_of(found) == 10.0
+    assert "of step 60" in problems[0]
+    assert "renamed" in (store.verify(renamed) or "")
+
+
+@pytest.mark.parametrize("left_out", [*(f"{name}.safetensors" for name in FILES), "state.json"])
+def test_a_manifest_that_leaves_a_file_out_does_not_verify(tmp_path: Path, left_out: str) -> None:
+    directory = save(tmp_path, 1, 1.0).path
+    files = json.loads((directory / "manifest.json").read_bytes())["files"]
+    del files[left_out]
+    rewrite(directory, files=files)
+    assert left_out in (store.verify(directory) or "")
+    rewrite(directory, files={})
+    assert "does not list" in (store.verify(directory) or "")
+
+
+def test_step_directories_may_be_links_and_only_the_links_are_retired(tmp_path: Path) -> None:
+    root, disk = tmp_path / "checkpoints", tmp_path / "disk"
+    disk.mkdir()
+    for step in (1, 2):
+        moved = save(root, step, float(step)).path.rename(disk / f"moved-{step}")
+        (root / f"step-{step:08d}-0000000{step}").symlink_to(moved)
+    assert value_of(store.latest(root)[0]) == 2.0
+    save(root, 3, 3.0)
+    assert sorted(d.name[:13] for d in root.iterdir()) == ["step-00000002", "step-00000003"]
+    assert store.verify(root / "step-00000002-00000002") is None
+    assert sorted(path.name for path in (disk / "moved-1").iterdir()) == sorted(
+        path.name for path in (disk / "moved-2").iterdir()
+    )
+    (disk / "moved-2").rename(disk / "unplugged")
+    (next(root.glob("step-00000003-*")) / "state.json").write_text("x")
+    found, problems = store.latest(root)
+    assert found is None
+    assert [problem[:13] for problem in problems] == ["step-00000003", "step-00000002"]
+    assert "link leads nowhere" in problems[1]
+
+
+def test_what_was_removed_without_a_manifest_is_named(tmp_path: Path) -> None:
+    save(tmp_path, 1, 1.0)
+    newest = save(tmp_path, 2, 2.0).path
+    (newest / "manifest.json").unlink()
+    assert store.remove_uncommitted(tmp_path) == (newest.name,)
+
+
+@pytest.mark.parametrize("name", ["model", "state"])
+@pytest.mark.parametrize("content", [b"\x80\x04\x95pickle", b"", b"[" * 5000, b"[]", b"\xff{}"])
+def test_content_that_hotloop_never_wrote_is_a_usage_error(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    checkpoint = save(tmp_path, 1, 1.0)
+    file = "state.json" if name == "state" else "model.safetensors"
+    (checkpoint.path / file).write_bytes(content)
+    with pytest.raises(UsageError, match="not a checkpoint that hotloop wrote") as caught:
+        store.load(checkpoint, FILES)
+    assert file in str(caught.value)
+
+
+def test_only_files_of_the_manifest_are_read(tmp_path: Path) -> None:
+    checkpoint = save(tmp_path, 1, 1.0)
+    (checkpoint.path / "average.safetensors").write_bytes(b"x")
+    with pytest.raises(UsageError, match=r"it has no average\.safetensors"):
+        store.load(checkpoint, ("average",))
+
+
+def test_checkpoints_from_before_a_streak_are_not_retired_by_those_within(tmp_path: Path) -> None:
+    tensors = {name: {"w": torch.zeros(3)} for name in FILES}
+
+    def at(step: int, good_until: int | None) -> list[int]:
+        store.save(tmp_path, step, tensors=tensors, state={}, keep=2, good_until=good_until)
+        return sorted(int(d.name[5:13]) for d in tmp_path.iterdir())
+
+    assert at(5, None) == [5]
+    assert at(10, None) == [5, 10]
+    assert at(15, 11) == [5, 10, 15]
+    assert at(20, 11) == [5, 10, 20]
+    assert at(25, None) == [20, 25]
+
+
+def test_a_checkpoint_of_a_step_is_found_or_those_that_are_there_are_named(tmp_path: Path) -> None:
+    for step in (5, 10, 15):
+        save(tmp_path, step, float(step), keep=3)
+    assert value_of(store.of_step(tmp_path, 10)) == 10.0
+    with pytest.raises(UsageError, match="no checkpoint of step 7") as caught:
+        store.of_step(tmp_path, 7)
+    assert "5, 10, 15" in str(caught.value)
+    store.set_aside(tmp_path, newer_than=5)
+    assert value_of(store.latest(tmp_path)[0]) == 5.0
+    assert store.newest_seen(tmp_path) == 15
+    assert len(list(tmp_path.glob("left-step-000000*"))) == 2
+    save(tmp_path, 10, 10.5, keep=3)
+    store.set_aside(tmp_path, newer_than=5)
+    assert len(list(tmp_path.glob("left-step-000000*"))) == 2, "one of each step, the newest"

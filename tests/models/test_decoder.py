@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from hotloop.core.errors import UsageError
 from hotloop.models.decoder import Decoder
 from hotloop.models.sampling import sample
 from hotloop.models.shape import DecoderShape, flops_per_token
@@ -135,3 +136,13 @@ def test_ignored_targets_are_those_of_the_data() -> None:
     from hotloop.models import decoder
 
     assert batch.IGNORED_TARGET == decoder.IGNORED_TARGET
+
+
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_model_that_diverged_is_told_so_and_gives_no_text(temperature: float) -> None:
+    decoder = Decoder(DecoderShape(vocabulary=50, context=8, layers=1, width=16, heads=2))
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            parameter.mul_(1e30)
+    with pytest.raises(UsageError, match="computes no numbers: its training diverged"):
+        list(sample(decoder, [1], num_tokens=3, temperature=temperature))

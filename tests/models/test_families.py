@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from hotloop.models.decoder import Decoder, num_parameters
 from hotloop.models.parts import activate, rotary_table, turn
-from hotloop.models.shape import DecoderShape, flops_per_token
+from hotloop.models.shape import DecoderShape, flops_per_token, host_bytes, num_weights
 
 LLAMA = DecoderShape(
     vocabulary=50, context=16, layers=2, width=32, heads=4, kv_heads=2, hidden=48,
@@ -55,6 +55,14 @@ def test_in_every_family_a_token_sees_only_those_before_it(shape: DecoderShape) 
     before, after = decoder(tokens), decoder(changed)
     assert torch.equal(before[:, :9], after[:, :9])
     assert not torch.allclose(before[:, 9:], after[:, 9:])
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_weights_are_counted_without_building_the_model(shape: DecoderShape) -> None:
+    decoder = model(replace(shape, attention="plain"))
+    assert num_weights(shape) == num_parameters(decoder)
+    tables = sum(buffer.nbytes for buffer in decoder.buffers())
+    assert host_bytes(replace(shape, attention="plain"), 3) == 12 * num_weights(shape) + tables
 
 
 def test_query_heads_share_keys_in_consecutive_groups() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -139,7 +140,7 @@ def test_damaged_missing_and_surplus_weights_are_clear_errors(tmp_path: Path) ->
         with pytest.raises(UsageError, match=words):
             load_hf_weights(Decoder(LLAMA), directory)
     file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(UsageError, match="cannot read the weights"):
+    with pytest.raises(UsageError, match="cannot read the tensors"):
         load_hf_weights(Decoder(LLAMA), directory)
     file.unlink()
     with pytest.raises(UsageError, match=r"no model\.safetensors"):
@@ -162,3 +163,36 @@ def test_weights_of_the_hub_without_prefix_and_with_old_buffers_are_read(tmp_pat
     back = model(GPT2, seed=1)
     load_hf_weights(back, directory)
     assert all(torch.equal(a, b) for a, b in zip(there.parameters(), back.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda c: json.dumps(c | {"num_attention_heads": 0}), "damaged config.json"),
+        (lambda c: json.dumps(c | {"hidden_size": "wide"}), "damaged config.json"),
+        (lambda c: json.dumps(c | {"rope_parameters": "x"}), "damaged config.json"),
+        (lambda c: "[" * 5000, "cannot read config.json: nested too deeply"),
+        (lambda c: "[]", "cannot read config.json: not an object"),
+        (
+            lambda c: json.dumps(c).replace(": 32", ": " + "9" * 5000, 1),
+            "an integer of 5000 digits",
+        ),
+    ],
+)
+def test_config_of_another_kind_is_one_clear_error(
+    change: Callable[[dict[str, object]], str], says: str, tmp_path: Path
+) -> None:
+    directory = written(model(LLAMA), tmp_path / "out")
+    config = directory / "config.json"
+    config.write_text(change(json.loads(config.read_text())))
+    with pytest.raises(UsageError, match=says):
+        load_hf_weights(model(LLAMA), directory)
+
+
+def test_weights_of_another_shape_are_one_clear_error(tmp_path: Path) -> None:
+    directory = written(model(LLAMA), tmp_path / "out")
+    tensors = safetensors.torch.load_file(directory / "model.safetensors")
+    name = "model.layers.0.self_attn.k_proj.weight"
+    safetensors.torch.save_file(tensors | {name: torch.zeros(3)}, directory / "model.safetensors")
+    with pytest.raises(UsageError, match="has another shape"):
+        load_hf_weights(model(LLAMA), directory)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.core.files import process_space
 from hotloop.core.step import StepRecord
 from hotloop.monitor import follow
 from hotloop.monitor.follow import StepFollower, is_alive
+from hotloop.train.start import locked
 
 
 def lines(first: int, last: int) -> str:
@@ -90,3 +92,15 @@ def test_life_is_seen_by_the_lock_or_by_fresh_files(tmp_path: Path) -> None:
         assert not is_alive(tmp_path, ("steps.jsonl",))
         fcntl.flock(file, fcntl.LOCK_EX)
         assert is_alive(tmp_path, ("steps.jsonl",))
+
+
+def test_run_that_ended_is_not_said_to_live_though_its_files_are_fresh(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    if not process_space():
+        pytest.skip("PID namespaces are told on Linux only")
+    (tmp_path / "steps.jsonl").write_text("")
+    with locked(tmp_path):
+        assert is_alive(tmp_path, ("steps.jsonl",))
+    assert not is_alive(tmp_path, ("steps.jsonl",))
+    (tmp_path / ".lock").write_text("of another container")
+    assert is_alive(tmp_path, ("steps.jsonl",))

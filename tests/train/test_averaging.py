@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -212,8 +213,11 @@ def test_checkpoint_without_its_mean_is_one_clear_error(tiny_config: Path, tmp_p
     average = Average(config(name="ema"), nn.Linear(3, 2, bias=False))
     found, _ = store.latest(tmp_path / "run/checkpoints")
     assert found is not None
-    with pytest.raises(UsageError, match="does not hold the mean"):
+    with pytest.raises(UsageError, match=r"mean of `.*` is missing in the model"):
         average.restore(found)
+    without = dataclasses.replace(found, files=found.files - {"average.safetensors"})
+    with pytest.raises(UsageError, match="does not hold the mean"):
+        average.restore(without)
 
 
 def test_the_mean_is_what_generate_and_export_take_and_the_last_where_asked(

@@ -70,7 +70,15 @@ def test_steps_are_those_of_torchs_own_muon_and_adamw() -> None:
         whole, lr=0.02, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw"
     )
     others = [p for p in theirs.parameters() if id(p) not in split]
-    adamw = torch.optim.AdamW(others, lr=0.02, weight_decay=0.1, betas=(0.9, 0.95))
+    adamw = torch.optim.AdamW(
+        [
+            {"params": [p for p in others if p.ndim > 1]},
+            {"params": [p for p in others if p.ndim == 1], "weight_decay": 0.0},
+        ],
+        lr=0.02,
+        weight_decay=0.1,
+        betas=(0.9, 0.95),
+    )
     before = {name: p.detach().clone() for name, p in ours.named_parameters()}
     steps(ours, optimizer)
     steps(theirs, reference, adamw)
@@ -101,8 +109,8 @@ def test_only_matrices_of_the_blocks_are_orthogonalized() -> None:
     optimizer = build(model)
     assert isinstance(optimizer, Muon)
     names = {id(p): name for name, p in model.named_parameters()}
-    matrices, others = ({names[id(p)] for p in g["params"]} for g in optimizer.param_groups)
-    assert matrices | others == set(names.values())
+    matrices, *others = ({names[id(p)] for p in g["params"]} for g in optimizer.param_groups)
+    assert matrices.union(*others) == set(names.values())
     assert matrices == {
         f"blocks.{i}.{part}.weight"
         for i in range(2)
@@ -119,7 +127,7 @@ def test_embeddings_of_the_values_are_updated_by_adamw() -> None:
     model = Decoder(replace(SHAPE, value_embeddings=True))
     optimizer = build(model)
     names = {id(p): name for name, p in model.named_parameters()}
-    matrices, others = ({names[id(p)] for p in g["params"]} for g in optimizer.param_groups)
+    matrices, others, _ = ({names[id(p)] for p in g["params"]} for g in optimizer.param_groups)
     assert "value_tokens.1.weight" in others
     assert "blocks.1.attention.value_gate.weight" in matrices
     steps(model, optimizer, num=1)
@@ -170,3 +178,19 @@ def test_settings_reach_the_optimizer_they_name() -> None:
     assert build(model, name="sgd").param_groups[0]["momentum"] == 0.9
     assert build(model).param_groups[0]["momentum"] == 0.95
     assert describe_optimizer(build(model, fused=True)) == "Muon(fused)"
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
+@pytest.mark.parametrize("fused", [True, False])
+def test_norms_and_biases_are_not_decayed_and_everything_else_is(name: str, fused: bool) -> None:
+    """With gradients of zero and no momentum, what moves a weight is its decay alone."""
+    model = decoder()
+    optimizer = build(model, name=name, learning_rate=0.1, weight_decay=0.5, fused=fused)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.fill_(1.0)
+            p.grad = torch.zeros_like(p)
+    optimizer.step()
+    for each, p in model.named_parameters():
+        expected = 0.95 if p.ndim >= 2 else 1.0
+        assert torch.allclose(p, torch.full_like(p, expected)), each

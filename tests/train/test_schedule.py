@@ -28,8 +28,10 @@ def test_warmup_rises_to_the_highest_rate() -> None:
 @pytest.mark.parametrize("name", ["cosine", "linear"])
 def test_decay_ends_at_the_final_fraction(name: str) -> None:
     chosen = config(name=name, warmup_steps=10, final_fraction=0.2)
-    assert learning_rate(chosen, 100) == pytest.approx(2e-4)
-    assert learning_rate(chosen, 55) == pytest.approx(6e-4)
+    assert learning_rate(chosen, 10) == pytest.approx(1e-3)
+    assert learning_rate(chosen, 99) == pytest.approx(2e-4)
+    middle = (learning_rate(chosen, 54) + learning_rate(chosen, 55)) / 2
+    assert middle == pytest.approx(6e-4)
 
 
 def test_constant_stays() -> None:
@@ -53,34 +55,70 @@ def test_cosine_is_that_of_the_plain_script() -> None:
 
 def test_wsd_stays_until_the_decay_and_falls_by_the_square_root() -> None:
     chosen = config(name="wsd", warmup_steps=10, decay_fraction=0.4, final_fraction=0.0)
-    assert {learning_rate(chosen, step) for step in range(9, 61)} == {1e-3}
-    assert learning_rate(chosen, 61) < 1e-3
-    assert learning_rate(chosen, 70) == pytest.approx(1e-3 * (1 - 0.5))  # a quarter of the decay
-    assert learning_rate(chosen, 100) == pytest.approx(0.0)
-    assert learning_rate(config(name="wsd", warmup_steps=0), 100) == pytest.approx(1e-4)
+    assert {learning_rate(chosen, step) for step in range(9, 60)} == {1e-3}
+    assert learning_rate(chosen, 60) < 1e-3
+    assert learning_rate(chosen, 69) == pytest.approx(1e-3 * (1 - 0.5))  # a quarter of the decay
+    assert learning_rate(chosen, 99) == pytest.approx(0.0)
+    assert learning_rate(config(name="wsd", warmup_steps=0), 99) == pytest.approx(1e-4)
 
 
-def test_onecycle_is_that_of_torch() -> None:
-    chosen = config(name="onecycle", warmup_steps=30, initial_fraction=0.04, final_fraction=4e-6)
-    weight = torch.nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([weight], lr=1.0, momentum=0.9)
-    # Torch counts to the last step, hotloop to the one after it; its rise ends a step early.
-    theirs = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=1e-3, total_steps=101, pct_start=31 / 101, cycle_momentum=False
-    )
-    for step in range(101):
-        assert learning_rate(chosen, step) == pytest.approx(
-            optimizer.param_groups[0]["lr"], rel=1e-6, abs=1e-12
+@pytest.mark.parametrize("steps", [2, 3, 7, 20, 40, 1000])
+@pytest.mark.parametrize("name", ["cosine", "linear", "wsd", "onecycle"])
+@pytest.mark.parametrize("final", [0.0, 0.1, 1.0])
+def test_the_last_step_has_the_final_rate(name: str, steps: int, final: float) -> None:
+    for warmup in {0, 1, steps // 2, steps - 1}:
+        values = {"name": name, "warmup_steps": warmup, "final_fraction": final}
+        if name == "wsd":
+            values["decay_fraction"] = min(0.5, 1 - warmup / steps) or 1
+        chosen = RunConfig.model_validate(
+            {"data": {"source": "x"}, "train": {"steps": steps}, "schedule": values}
         )
+        assert learning_rate(chosen, steps - 1) == pytest.approx(1e-3 * final, abs=1e-15)
+        rates = [learning_rate(chosen, step) for step in range(steps)]
+        assert max(rates) <= 1e-3 * (1 + 1e-12)
+        if warmup > 1 or (warmup == 1 and steps > 2):
+            assert max(rates[:-1], default=1e-3) == pytest.approx(1e-3)
+
+
+def test_a_decay_without_a_step_is_refused() -> None:
+    with pytest.raises(ValidationError, match="is no step"):
+        config(name="wsd", warmup_steps=10, decay_fraction=0.004)
+    config(name="wsd", warmup_steps=10, decay_fraction=0.01)
+
+
+@pytest.mark.parametrize("steps", [10, 37, 100, 1000])
+@pytest.mark.parametrize("part", [0.1, 0.3, 0.5, 0.9])
+def test_onecycle_is_that_of_torch_point_by_point(steps: int, part: float) -> None:
+    warmup = max(2, round(part * steps))
+    chosen = RunConfig.model_validate(
+        {
+            "data": {"source": "x"},
+            "train": {"steps": steps},
+            "schedule": {
+                "name": "onecycle",
+                "warmup_steps": warmup,
+                "initial_fraction": 0.04,
+                "final_fraction": 4e-6,
+            },
+        }
+    )
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.9)
+    theirs = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=1e-3, total_steps=steps, pct_start=warmup / steps, cycle_momentum=False
+    )
+    for step in range(steps):
+        assert learning_rate(chosen, step) == pytest.approx(
+            optimizer.param_groups[0]["lr"], rel=1e-9, abs=1e-15
+        ), step
         optimizer.step()
-        if step < 100:
+        if step < steps - 1:
             theirs.step()
 
 
 @pytest.mark.parametrize("name", ["cosine", "linear", "constant", "wsd", "onecycle"])
 def test_no_schedule_exceeds_the_highest_rate_or_falls_below_the_final(name: str) -> None:
     chosen = config(name=name, warmup_steps=20)
-    rates = [learning_rate(chosen, step) for step in range(101)]
+    rates = [learning_rate(chosen, step) for step in range(100)]
     assert max(rates) == pytest.approx(1e-3)
     assert min(rates[20:]) >= 1e-4 * (1 - 1e-9)
     assert rates[20:] == sorted(rates[20:], reverse=True)

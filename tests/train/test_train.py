@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -270,6 +271,36 @@ def test_measured_process_records_a_divergence_for_the_judge(
     )
 
 
+def test_pipe_in_a_run_directory_is_refused_and_not_waited_for(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    for name in (".lock", "steps.jsonl", "evals.jsonl"):
+        directory = tmp_path / name
+        directory.mkdir()
+        os.mkfifo(directory / name)
+        with pytest.raises(UsageError, match="not a regular file"):
+            train(tiny_config, directory)
+
+
+def test_damaged_evaluations_are_one_clear_error(tiny_config: Path, tmp_path: Path) -> None:
+    train(tiny_config, tmp_path / "run")
+    for damage in (
+        b"\xff\xfe\n",
+        b"[" * 100_000 + b"\n",
+        b"[]\n",
+        b'{"step": ' + b"9" * 5000 + b"}\n",
+        b'{"step": "6", "loss": 1.0, "num_targets": 64}\n',
+        b'{"step": 6, "loss": null, "num_targets": 64}\n',
+    ):
+        (tmp_path / "run" / "evals.jsonl").write_bytes(damage)
+        with pytest.raises(UsageError, match="damaged evaluation"):
+            train(tiny_config, tmp_path / "run")
+    (tmp_path / "run" / "evals.jsonl").unlink()
+    (tmp_path / "run" / "evals.jsonl").mkdir()
+    with pytest.raises(UsageError, match="cannot read the evaluations"):
+        train(tiny_config, tmp_path / "run")
+
+
 def test_directory_of_another_run_is_refused(tiny_config: Path, tmp_path: Path) -> None:
     train(tiny_config, tmp_path / "run")
     with pytest.raises(UsageError, match=r"optimizer\.learning_rate"):
@@ -314,7 +345,7 @@ def test_corpus_smaller_than_one_batch_is_refused(tiny_config: Path, tmp_path: P
     with pytest.raises(UsageError):
         train(tiny_config, tmp_path / "run", "train.microbatch=100000")
     with pytest.raises(UsageError, match="one step takes"):
-        train(tiny_config, tmp_path / "run", "train.grad_accum_steps=100000000000")
+        train(tiny_config, tmp_path / "run", "train.grad_accum_steps=100000000")
 
 
 def test_loss_that_is_no_number_stops_the_run(tiny_config: Path, tmp_path: Path) -> None:

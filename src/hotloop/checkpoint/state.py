@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,6 +13,10 @@ from hotloop.core.errors import UsageError
 
 FILES = ("model", "optimizer", "random")
 """Names of the tensor files of a training checkpoint."""
+
+RULES = 2
+"""What the settings mean for training; in every checkpoint. 1 had weight decay on norms and biases, and
+schedules that reached their last rate one step after the end."""
 
 
 def random_file(rank: int) -> str:
@@ -44,6 +49,7 @@ def capture(
         "random": random_tensors,
     }
     state = {
+        "rules": RULES,
         "python_random": [version, list(integers), gauss],
         "scaler": scaler.state_dict() if scaler is not None else None,
     }
@@ -57,10 +63,23 @@ def restore(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler | None,
+    updated: bool,
 ) -> None:
-    """The inverse of `capture`, in place. Raises `UsageError` when the model has other weights."""
+    """The inverse of `capture`, in place. `updated`: at least one update was made until then.
+
+    Every name, shape and type is compared with the model's before anything is touched: the fused kernels
+    of torch trust them, and would write past the end of a tensor that is too small. Raises `UsageError`.
+    """
+    refuse_unlike("weight", tensors["model"], _weights_of(model))
+    stored = tensors["optimizer"]
+    if updated or stored:
+        refuse_unlike("optimizer state", stored, _slots_of(model, optimizer))
+    refuse_unlike("random state", tensors["random"], _random_states(tensors["random"]))
+    try:
+        _restore_the_rest(tensors["random"], state, scaler)
+    except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise UsageError(f"damaged state.json or random states: {error}", do=_REMOVE_IT) from error
     restore_weights(tensors["model"], model)
-    optimizer_state: dict[int, dict[str, Tensor]] = {}
     groups = optimizer.state_dict()["param_groups"]
     index_of = {
         id(parameter): index
@@ -68,19 +87,84 @@ def restore(
         for parameter, index in zip(group["params"], saved["params"], strict=True)
     }
     by_name = {name: index_of[id(p)] for name, p in model.named_parameters()}
-    for key, value in tensors["optimizer"].items():
+    optimizer_state: dict[int, dict[str, Tensor]] = {}
+    for key, value in stored.items():
         name, slot = key.rsplit("/", 1)
         optimizer_state.setdefault(by_name[name], {})[slot] = value
     optimizer.load_state_dict({"state": optimizer_state, "param_groups": groups})
+
+
+_REMOVE_IT = "remove this checkpoint, to continue from the one before"
+
+
+def _restore_the_rest(
+    states: dict[str, Tensor], state: dict[str, Any], scaler: torch.amp.GradScaler | None
+) -> None:
     if scaler is not None and state["scaler"] is not None:
         scaler.load_state_dict(state["scaler"])
-    torch.set_rng_state(tensors["random"]["torch"])
+    torch.set_rng_state(states["torch"])
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
-            if f"cuda{index}" in tensors["random"]:
-                torch.cuda.set_rng_state(tensors["random"][f"cuda{index}"], index)
+            if f"cuda{index}" in states:
+                torch.cuda.set_rng_state(states[f"cuda{index}"], index)
     version, integers, gauss = state["python_random"]
     random.setstate((version, tuple(integers), gauss))
+
+
+Expected = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+"""Shape and type by name."""
+
+
+def refuse_unlike(kind: str, found: Mapping[str, Tensor], expected: Expected) -> None:
+    """Raises `UsageError` for the first tensor that is missing, too much, or of another shape or type."""
+    for name in sorted(expected.keys() ^ found.keys()):
+        place = "the checkpoint" if name in expected else "the model"
+        raise UsageError(f"{kind} `{name}` is missing in {place}", do=_ITS_CONFIG)
+    for name, (shape, dtype) in expected.items():
+        if tuple(found[name].shape) != shape:
+            raise UsageError(
+                f"{kind} `{name}` is {tuple(found[name].shape)} in the checkpoint and {shape} in the model",
+                do=_ITS_CONFIG,
+            )
+        if found[name].dtype != dtype:
+            raise UsageError(
+                f"{kind} `{name}` is {found[name].dtype} in the checkpoint and {dtype} in the model",
+                do=_ITS_CONFIG,
+            )
+
+
+_ITS_CONFIG = (
+    "use the config of that run, or remove this checkpoint to continue from the one before"
+)
+
+
+def _weights_of(model: nn.Module) -> Expected:
+    return {name: (tuple(p.shape), p.dtype) for name, p in model.named_parameters()}
+
+
+def _slots_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Expected:
+    """What AdamW, SGD and Muon keep for each weight once it was updated."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    expected: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+    for group in optimizer.param_groups:
+        if "betas" in group:
+            slots: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
+        elif isinstance(optimizer, torch.optim.SGD):
+            slots = ("momentum_buffer",) if group["momentum"] else ()
+        else:
+            slots = ("momentum",)
+        for p in group["params"]:
+            expected |= {f"{names[id(p)]}/{slot}": (tuple(p.shape), p.dtype) for slot in slots}
+            if "betas" in group:
+                expected[f"{names[id(p)]}/step"] = ((), torch.float32)
+    return expected
+
+
+def _random_states(found: Mapping[str, Tensor]) -> Expected:
+    """Torch's own says how large; a GPU's may be there or not."""
+    gpus = {name for name in found if name.startswith("cuda") and name[4:].isdecimal()}
+    expected = {"torch": (tuple(torch.get_rng_state().shape), torch.uint8)}
+    return expected | {name: (tuple(found[name].shape), torch.uint8) for name in gpus}
 
 
 def capture_random(device: torch.device) -> dict[str, Tensor]:
@@ -92,24 +176,18 @@ def capture_random(device: torch.device) -> dict[str, Tensor]:
 
 
 def restore_random(states: dict[str, Tensor], device: torch.device) -> None:
-    """The inverse of `capture_random`."""
-    torch.set_rng_state(states["torch"])
-    if device.type == "cuda" and "device" in states:
-        torch.cuda.set_rng_state(states["device"], device)
+    """The inverse of `capture_random`. Raises `UsageError` for what is no such state."""
+    try:
+        torch.set_rng_state(states["torch"])
+        if device.type == "cuda" and "device" in states:
+            torch.cuda.set_rng_state(states["device"], device)
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise UsageError(f"damaged random state: {error}", do=_REMOVE_IT) from error
 
 
 def restore_weights(weights: dict[str, Tensor], model: nn.Module) -> None:
     """Copy weights into the model. Raises `UsageError` naming the first that does not fit."""
-    own = dict(model.named_parameters())
-    for name in sorted(own.keys() ^ weights.keys()):
-        place = "the checkpoint" if name in own else "the model"
-        raise UsageError(f"weight `{name}` is missing in {place}", do="use the config of that run")
-    for name, parameter in own.items():
-        if parameter.shape != weights[name].shape:
-            raise UsageError(
-                f"weight `{name}` is {tuple(weights[name].shape)} in the checkpoint and "
-                f"{tuple(parameter.shape)} in the model",
-                do="use the config of that run",
-            )
+    refuse_unlike("weight", weights, _weights_of(model))
+    for name, parameter in model.named_parameters():
         with torch.no_grad():
             parameter.copy_(weights[name])

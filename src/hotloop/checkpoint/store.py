@@ -4,7 +4,9 @@ A step directory is never written twice. Files are written, flushed to the disk 
 directory is flushed; the manifest, with every file's size and SHA-256, is renamed into place last.
 A process killed at any instant leaves either a checkpoint that verifies or a directory without a
 manifest, which the next run ignores and removes. Older checkpoints are deleted only after a newer one
-has been committed. Tensors are safetensors and the rest is JSON: nothing that is read can run code.
+has been committed. A step directory may be a link to another disk: it is read as if it lay here, and
+retired by removing the link. Tensors are safetensors and the rest is JSON: nothing that is read can
+run code.
 """
 
 from __future__ import annotations
@@ -22,11 +24,18 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
+from hotloop.checkpoint.state import FILES
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.files import fsync_directory, storage_error, write_atomically
+from hotloop.core.tensor_file import read_tensors
+from hotloop.core.untrusted import open_regular, parse_object, read_bytes
 
 MANIFEST_SCHEMA = "hotloop.checkpoint/1"
 _DIRECTORY = re.compile(r"step-(\d{8})-[0-9a-f]{8}")
+_ASIDE = re.compile(r"(damaged|left)-" + _DIRECTORY.pattern)
+_STATE = "state.json"
+_MEMBERS = frozenset({_STATE, *(f"{name}.safetensors" for name in FILES)})
+"""Files without which training cannot continue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,8 @@ class Checkpoint:
     path: Path
     step: int
     """Steps completed when it was taken: training continues with the step of this number."""
+    files: frozenset[str]
+    """Names of its files, of which the manifest has the checksums."""
 
 
 def save(
@@ -45,10 +56,12 @@ def save(
     tensors: dict[str, dict[str, Tensor]],
     state: dict[str, Any],
     keep: int,
+    good_until: int | None = None,
 ) -> Checkpoint:
     """Write and commit a checkpoint under `root`, then delete all but the newest `keep`.
 
-    `tensors` maps a file's name to its tensors; `state` is everything else, JSON-ready.
+    `tensors` maps a file's name to its tensors; `state` is everything else, JSON-ready. With
+    `good_until` every older one of that step or before is kept as well: what came after may be useless.
     Raises `EnvironmentFailed` when the disk refuses; earlier checkpoints are then untouched.
     """
     directory = root / f"step-{step:08d}-{uuid.uuid4().hex[:8]}"
@@ -58,7 +71,7 @@ def save(
         for name, group in tensors.items():
             content = safetensors.torch.save({k: v.contiguous() for k, v in group.items()})
             files[f"{name}.safetensors"] = _write(directory / f"{name}.safetensors", content)
-        files["state.json"] = _write(directory / "state.json", json.dumps(state).encode())
+        files[_STATE] = _write(directory / _STATE, json.dumps(state).encode())
         fsync_directory(directory)
     except OSError as error:
         shutil.rmtree(directory, ignore_errors=True)
@@ -71,74 +84,139 @@ def save(
         raise
     fsync_directory(root)
     fsync_directory(root.parent)
-    committed = Checkpoint(directory, step)
-    _retire(root, keep=keep, newest=committed)
-    return committed
+    _retire(root, keep=keep, newest=directory, good_until=good_until)
+    return Checkpoint(directory, step, frozenset(files))
 
 
-def latest(root: Path) -> tuple[Checkpoint | None, tuple[str, ...]]:
+def latest(root: Path, *, before: int | None = None) -> tuple[Checkpoint | None, tuple[str, ...]]:
     """The newest checkpoint that verifies, and what was wrong with newer ones.
 
-    A directory without a manifest was never committed: passed over without a word.
+    With `before`, the newest of an earlier step than that. A directory without a manifest was never
+    committed and is passed over.
     """
     problems: list[str] = []
     for directory in sorted(_directories(root), key=_step_of, reverse=True):
-        if not (directory / "manifest.json").exists():
+        if before is not None and _step_of(directory) >= before:
             continue
-        problem = verify(directory)
-        if problem is None:
-            return Checkpoint(directory, _step_of(directory)), tuple(problems)
-        problems.append(f"{directory.name}: {problem}")
+        if _is_uncommitted(directory):
+            continue
+        found = _verified(directory)
+        if isinstance(found, Checkpoint):
+            return found, tuple(problems)
+        problems.append(f"{directory.name}: {found}")
     return None, tuple(problems)
+
+
+def of_step(root: Path, step: int) -> Checkpoint:
+    """The checkpoint of exactly that step. Raises `UsageError` with those that are there."""
+    committed = [d for d in _directories(root) if not _is_uncommitted(d)]
+    problem = None
+    for directory in committed:
+        if _step_of(directory) == step:
+            found = _verified(directory)
+            if isinstance(found, Checkpoint):
+                return found
+            problem = f"the checkpoint of step {step} cannot be used: {found}"
+    there = ", ".join(map(str, steps(root)))
+    raise UsageError(
+        problem or f"there is no checkpoint of step {step}",
+        where=str(root),
+        do=f"those kept here are of step {there}" if there else "none is kept here",
+    )
+
+
+def steps(root: Path) -> tuple[int, ...]:
+    """The steps of the checkpoints that were committed, whole or not, in ascending order."""
+    return tuple(sorted({_step_of(d) for d in _directories(root) if not _is_uncommitted(d)}))
+
+
+def newest_seen(root: Path) -> int:
+    """The latest step of which a checkpoint was ever committed here, as far as names tell; 0 for none."""
+    aside = [_ASIDE.fullmatch(d.name) for d in (root.iterdir() if root.is_dir() else ())]
+    return max([0, *steps(root), *(int(found[2]) for found in aside if found)])
 
 
 def verify(directory: Path) -> str | None:
     """`None` when every file has the size and hash of the manifest, else what does not."""
+    found = _verified(directory)
+    return None if isinstance(found, Checkpoint) else found
+
+
+def _verified(directory: Path) -> Checkpoint | str:
+    if not directory.is_dir():
+        return "its link leads nowhere"
+    step = _step_of(directory)
     try:
-        manifest = json.loads((directory / "manifest.json").read_bytes())
+        manifest = parse_object(read_bytes(directory / "manifest.json"))
         if manifest["schema"] != MANIFEST_SCHEMA:
             return f"written by another version ({manifest['schema']})"
-        for name, expected in manifest["files"].items():
+        if manifest["step"] != step:
+            return f"its manifest is of step {manifest['step']}: the directory was renamed"
+        files = manifest["files"]
+        if missing := sorted(_MEMBERS - files.keys()):
+            return f"its manifest does not list {missing[0]}"
+        for name, expected in files.items():
             if Path(name).name != name:
                 return f"its manifest names a file outside it: {name!r}"
-            content = (directory / name).read_bytes()
-            if len(content) != expected["bytes"]:
-                return f"{name} has {len(content)} bytes, not {expected['bytes']}"
-            if hashlib.sha256(content).hexdigest() != expected["sha256"]:
-                return f"{name} was altered: its checksum differs"
+            with open_regular(directory / name) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size != expected["bytes"]:
+                    return f"{name} has {size} bytes, not {expected['bytes']}"
+                if hashlib.sha256(file.read()).hexdigest() != expected["sha256"]:
+                    return f"{name} was altered: its checksum differs"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"damaged manifest or missing file ({error})"
-    return None
+    return Checkpoint(directory, step, frozenset(files))
 
 
 def load(
     checkpoint: Checkpoint, names: tuple[str, ...]
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """The tensors of the named files, and the state. Call `latest` or `verify` before."""
-    tensors = {
-        name: safetensors.torch.load((checkpoint.path / f"{name}.safetensors").read_bytes())
-        for name in names
-    }
-    state = json.loads((checkpoint.path / "state.json").read_bytes())
-    if not isinstance(state, dict):
-        raise UsageError(
-            "damaged checkpoint: state.json is not an object", where=str(checkpoint.path)
-        )
-    return tensors, state
+    """The tensors of the named files, and the state. Raises `UsageError` for what hotloop never wrote."""
+    tensors = {}
+    for name in names:
+        file = f"{name}.safetensors"
+        if file not in checkpoint.files:
+            raise _foreign(checkpoint, f"it has no {file}")
+        try:
+            tensors[name] = read_tensors(checkpoint.path / file)
+        except (OSError, UsageError) as error:
+            raise _foreign(checkpoint, f"{file}: {getattr(error, 'what', error)}") from error
+    try:
+        return tensors, parse_object(read_bytes(checkpoint.path / _STATE), finite=False)
+    except (OSError, ValueError) as error:
+        raise _foreign(checkpoint, f"{_STATE}: {error}") from error
+
+
+def _foreign(checkpoint: Checkpoint, problem: str) -> UsageError:
+    return UsageError(
+        f"not a checkpoint that hotloop wrote: {problem}",
+        where=str(checkpoint.path),
+        do="remove it, to continue from the one before",
+    )
 
 
 def set_aside(root: Path, *, newer_than: int) -> None:
-    """Rename checkpoints of later steps, which did not verify: they must not push out good ones."""
+    """Rename checkpoints of later steps: they must neither be continued from nor push out others.
+
+    Those that do not verify become `damaged-...`, the others `left-...`; of one step the newest is kept.
+    """
     for directory in _directories(root):
-        if _step_of(directory) > newer_than:
-            directory.rename(directory.with_name(f"damaged-{directory.name}"))
+        if _step_of(directory) > newer_than and not _is_uncommitted(directory):
+            word = "damaged" if verify(directory) else "left"
+            for older in (
+                root.glob(f"left-step-{_step_of(directory):08d}-*") if word == "left" else ()
+            ):
+                _remove(older)
+            directory.rename(directory.with_name(f"{word}-{directory.name}"))
 
 
-def remove_uncommitted(root: Path) -> None:
-    """Delete directories that a killed process left without a manifest."""
-    for directory in _directories(root):
-        if not (directory / "manifest.json").exists():
-            shutil.rmtree(directory, ignore_errors=True)
+def remove_uncommitted(root: Path) -> tuple[str, ...]:
+    """Delete directories that a killed process left without a manifest; returns their names."""
+    removed = [d for d in _directories(root) if _is_uncommitted(d)]
+    for directory in removed:
+        _remove(directory)
+    return tuple(sorted(d.name for d in removed))
 
 
 def _write(path: Path, content: bytes) -> dict[str, Any]:
@@ -149,22 +227,37 @@ def _write(path: Path, content: bytes) -> dict[str, Any]:
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def _retire(root: Path, *, keep: int, newest: Checkpoint) -> None:
-    older = [d for d in _directories(root) if d != newest.path and (d / "manifest.json").exists()]
+def _retire(root: Path, *, keep: int, newest: Path, good_until: int | None) -> None:
+    older = [d for d in _directories(root) if d != newest and not _is_uncommitted(d)]
+    if good_until is not None:
+        older = [d for d in older if _step_of(d) > good_until]
+        keep = 1
     older.sort(key=_step_of)
     for directory in older[: len(older) - (keep - 1)]:
-        # The manifest goes first: a half-deleted directory must not look committed.
-        (directory / "manifest.json").unlink(missing_ok=True)
+        if not directory.is_symlink():
+            # The manifest goes first: a half-deleted directory must not look committed.
+            (directory / "manifest.json").unlink(missing_ok=True)
+        _remove(directory)
+
+
+def _remove(directory: Path) -> None:
+    """Delete a directory, or the link to one: what lies on another disk is its owner's to delete."""
+    if directory.is_symlink():
+        directory.unlink(missing_ok=True)
+    else:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _is_uncommitted(directory: Path) -> bool:
+    """Not of a link that leads nowhere: its disk may only be away."""
+    return directory.is_dir() and not (directory / "manifest.json").exists()
 
 
 def _directories(root: Path) -> list[Path]:
     if not root.is_dir():
         return []
     return [
-        d
-        for d in root.iterdir()
-        if _DIRECTORY.fullmatch(d.name) and d.is_dir() and not d.is_symlink()
+        d for d in root.iterdir() if _DIRECTORY.fullmatch(d.name) and (d.is_dir() or d.is_symlink())
     ]
 
 

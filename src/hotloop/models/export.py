@@ -24,6 +24,7 @@ from hotloop.core.errors import EnvironmentFailed, ExitCode, HotloopError, Usage
 from hotloop.core.files import fsync_directory, storage_error, write_atomically
 from hotloop.models.decoder import Decoder
 from hotloop.models.hf_names import hf_config, weights
+from hotloop.models.sampling import refuse_diverged
 
 TOLERANCE = 1e-5
 """Largest difference of a logit in fp32, relative to the largest logit where that is above 1."""
@@ -85,7 +86,8 @@ def hf_weights(model: Decoder) -> dict[str, Tensor]:
 def largest_difference(model: Decoder, directory: Path, *, seed: int = 0) -> float:
     """Largest difference between a logit of ours and of `transformers`, over random windows, in fp32.
 
-    Raises `ExportDiffers` above `TOLERANCE`, and `ModuleNotFoundError` without `transformers`.
+    Raises `ExportDiffers` above `TOLERANCE`, `UsageError` for a model that computes no numbers, and
+    `ModuleNotFoundError` without `transformers`.
     """
     import transformers
 
@@ -105,6 +107,7 @@ def largest_difference(model: Decoder, directory: Path, *, seed: int = 0) -> flo
     device = next(model.parameters()).device
     ours = model(tokens.to(device)).float().cpu()
     model.train(was_training)
+    refuse_diverged(ours)
     found = theirs(tokens).logits
     difference = float((ours - found).abs().max())
     if not difference <= TOLERANCE * max(1.0, float(ours.abs().max())):

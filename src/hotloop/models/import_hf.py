@@ -9,12 +9,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from hotloop.core.errors import UsageError
+from hotloop.core.tensor_file import read_tensors
+from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.models.decoder import Decoder
 from hotloop.models.hf_names import weights
 from hotloop.models.shape import DecoderShape
@@ -36,10 +36,14 @@ def load_hf_weights(model: Decoder, directory: Path) -> None:
     own = dict(model.named_parameters())
     for weight in weights(model.shape):
         parts = [_take(found, name, directory) for name in weight.theirs]
-        tensor = torch.cat(parts) if len(parts) > 1 else parts[0]
-        if weight.transposed:
-            tensor = tensor.t()
         target = own[weight.ours]
+        try:
+            tensor = torch.cat(parts) if len(parts) > 1 else parts[0]
+            if weight.transposed:
+                tensor = tensor.t()
+        except RuntimeError as error:
+            what = f"weight `{weight.theirs[0]}` has another shape than its config.json says"
+            raise UsageError(what, where=str(directory)) from error
         if weight.ours == "positions.weight":
             tensor = tensor[: target.shape[0]]
         if tensor.shape != target.shape:
@@ -59,7 +63,7 @@ def _settings(directory: Path) -> dict[str, Any]:
     """What the config.json says, in the words of `DecoderShape`."""
     path = directory / "config.json"
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = parse_object(read_bytes(path))
     except FileNotFoundError as error:
         raise UsageError(
             "no model in the format of transformers: it has no config.json", where=str(directory)
@@ -78,8 +82,10 @@ def _settings(directory: Path) -> dict[str, Any]:
                     where=str(path),
                     do="gpt2, llama and qwen3 can",
                 )
-    except (AttributeError, KeyError, TypeError) as error:
+    except KeyError as error:
         raise UsageError(f"config.json lacks {error}", where=str(path)) from error
+    except (AttributeError, TypeError, ZeroDivisionError) as error:
+        raise UsageError(f"damaged config.json: {error}", where=str(path)) from error
 
 
 def _gpt2(config: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -168,22 +174,24 @@ def _tensors(directory: Path) -> dict[str, Tensor]:
     files = ["model.safetensors"]
     try:
         if (directory / "model.safetensors.index.json").is_file():
-            index = json.loads((directory / "model.safetensors.index.json").read_bytes())
-            files = sorted(set(index["weight_map"].values()))
+            index = parse_object(read_bytes(directory / "model.safetensors.index.json"))
+            files = sorted(set(map(str, index["weight_map"].values())))
         found: dict[str, Tensor] = {}
         for name in files:
             if Path(name).name != name:
                 raise UsageError(
                     f"its index names a file outside it: {name!r}", where=str(directory)
                 )
-            found |= safetensors.torch.load_file(directory / name)
+            found |= read_tensors(directory / name, mapped=True)
     except FileNotFoundError as error:
         raise UsageError(
             f"no {name} in it",
             where=str(directory),
             do="only safetensors are read: other weight files can run code",
         ) from error
-    except (safetensors.SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+    except UsageError:
+        raise
+    except (OSError, ValueError, KeyError, AttributeError) as error:
         raise UsageError(f"cannot read the weights: {error}", where=str(directory)) from error
     return {_bare(name): tensor for name, tensor in found.items()}
 

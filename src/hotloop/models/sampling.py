@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from hotloop.core.errors import UsageError
 from hotloop.models.decoder import Decoder
 
 
@@ -23,7 +24,8 @@ def sample(
 ) -> Iterator[int]:
     """Ids that follow `prompt` (at least one id), one at a time, at most `num_tokens`.
 
-    Temperature 0 takes the likeliest id. Stops at `stop`. Keeps the last `context` ids in sight.
+    Temperature 0 takes the likeliest id. Stops at `stop`. Keeps the last `context` ids in sight. Raises
+    `UsageError` for a model that computes no numbers.
     """
     device = next(model.parameters()).device
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -33,6 +35,7 @@ def sample(
     try:
         for _ in range(num_tokens):
             logits = model(ids[:, -model.shape.context :])[0, -1].float()
+            refuse_diverged(logits)
             chosen = _choose(logits, temperature, top_k, generator)
             number = int(chosen)
             if number == stop:
@@ -41,6 +44,16 @@ def sample(
             ids = torch.cat([ids, chosen.view(1, 1)], dim=1)
     finally:
         model.train(was_training)
+
+
+def refuse_diverged(logits: Tensor, *, where: str | None = None) -> None:
+    """Raises `UsageError` for logits that are not all finite: weights may be numbers, and only be too large."""
+    if not bool(logits.isfinite().all()):
+        raise UsageError(
+            "this model computes no numbers: its training diverged",
+            where=where,
+            do="train it again, for example with a lower `optimizer.learning_rate`",
+        )
 
 
 def _choose(

@@ -75,3 +75,29 @@ def flops_per_token(shape: DecoderShape) -> float:
     gates = len(shape.value_layers) * shape.value_gate_width * (shape.kv_heads or shape.heads)
     matmul = shape.layers * (attention + feed_forward) + gates + shape.vocabulary * shape.width
     return 6.0 * matmul + 12.0 * shape.layers * shape.width * shape.context
+
+
+def num_weights(shape: DecoderShape) -> int:
+    """Weights of a decoder of this shape, counted without building it."""
+    width, inner, bias = shape.width, shape.inner_width, int(shape.bias)
+    norm = width * (1 + (bias if shape.norm == "layernorm" else 0))
+    qkv = width + 2 * shape.kv_width
+    attention = (width + bias) * qkv + (width + bias) * width
+    if shape.qk_norm:
+        attention += 2 * shape.head_width
+    wide = 2 if shape.mlp == "swiglu" else 1
+    feed_forward = wide * (width + bias) * inner + (inner + bias) * width
+    gates = shape.value_gate_width * (shape.kv_heads or shape.heads)
+    values = len(shape.value_layers) * (shape.vocabulary * shape.kv_width + gates)
+    embeddings = (1 if shape.tied else 2) * shape.vocabulary * width
+    if shape.positions == "learned":
+        embeddings += shape.context * width
+    return shape.layers * (attention + feed_forward + 2 * norm) + norm + values + embeddings
+
+
+def host_bytes(shape: DecoderShape, copies: int) -> int:
+    """Memory in which fp32 weights are held so many times, with the tables of fixed numbers beside them."""
+    tables = shape.layers * shape.context**2 if shape.attention == "plain" else 0
+    if shape.positions == "rotary":
+        tables += 8 * shape.context * shape.head_width
+    return 4 * copies * num_weights(shape) + tables

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections import deque
 from pathlib import Path
 
+from hotloop.core.files import process_space
 from hotloop.core.step import StepRecord
+from hotloop.core.untrusted import open_regular, parse_object, read_bytes
 
 KEPT_RECORDS = 500
 TAIL_BYTES = 1 << 20
@@ -24,7 +25,7 @@ class StepFollower:
         self.records: deque[StepRecord] = deque(maxlen=KEPT_RECORDS)
         self.num_damaged = 0
         """Lines that were no records; a line still being written is not one of them."""
-        self._path = path
+        self.path = path
         self._file_id: tuple[int, int] | None = None
         self._offset = 0
         self._rest = b""
@@ -33,7 +34,7 @@ class StepFollower:
     def poll(self) -> None:
         """Take up what was written since."""
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self.path) as file:
                 status = os.fstat(file.fileno())
                 file_id = (status.st_dev, status.st_ino)
                 if file_id != self._file_id or status.st_size < self._offset:
@@ -60,10 +61,7 @@ class StepFollower:
 
     def _take(self, line: bytes) -> None:
         try:
-            values = json.loads(line)
-            if not isinstance(values, dict):
-                raise ValueError("not an object")
-            record = StepRecord.from_mapping(values)
+            record = StepRecord.from_mapping(parse_object(line))
             if not isinstance(record.tokens, int | None):
                 raise ValueError("`tokens` must be an integer")
         except (ValueError, TypeError):
@@ -87,10 +85,16 @@ def is_alive(directory: Path, names: tuple[str, ...]) -> bool:
     """Whether a process trains in `directory`: it holds the lock, or one of the files just grew.
 
     The lock is looked up, not tried: trying would refuse a training that starts in that moment.
-    The kernel lists no locks of other containers, hence the second way.
+    The kernel lists no locks of other containers: theirs, and a doctor's command, are known by the files.
     """
-    if _is_locked(directory / ".lock"):
+    lock = directory / ".lock"
+    if _is_locked(lock):
         return True
+    try:
+        if (space := process_space()) and read_bytes(lock).decode() == space:
+            return False
+    except (OSError, ValueError):  # not there, or not ours
+        pass
     now = time.time()
     for name in names:
         try:

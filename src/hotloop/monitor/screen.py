@@ -32,8 +32,22 @@ STATES = {
     "finished": "finished",
     "stopped": "stopped before its end: the same `hotloop train` again continues it",
     "system": "this machine",
+    "examining": "the doctor runs a command and watches it",
+    "trying_fixes": "the doctor tries fixes",
+    "comparing": "two settings are compared",
+    "examined": "the doctor has ended: `hotloop report` says what it found",
+    "halted": "nothing happens here now",
 }
-COLOURS = {"training": "green", "finished": "cyan", "stopped": "red", "starting": "yellow"}
+COLOURS = {
+    **{"training": "green", "finished": "cyan", "stopped": "red", "starting": "yellow"},
+    **{
+        "examining": "green",
+        "trying_fixes": "green",
+        "comparing": "green",
+        "examined": "cyan",
+        "halted": "red",
+    },
+}
 
 Row = tuple[str, str]
 
@@ -42,6 +56,8 @@ def frame(now: Snapshot) -> RenderableType:
     """Everything the snapshot knows; panels without content are left out."""
     panels: list[RenderableType | None] = [_head(now)]
     if now.state != "system":
+        rows = [(name, printable(value)) for name, value in now.doctor]
+        panels.append(_panel("command", rows))
         panels.append(_panel("training", _training(now)))
         panels.append(_panel(f"phases of the last {now.num_window_steps} steps", _phases(now)))
         if now.ranks is not None:
@@ -84,6 +100,8 @@ def _training(now: Snapshot) -> list[Row]:
     if now.tokens_per_s is not None:
         speed = f"{numbers.rate(now.tokens_per_s, 'tokens')}, {numbers.seconds(now.step_s)} a step"
         rows.append(("speed", f"{curve(now.rates)} {speed}"))
+    elif now.step_s is not None:
+        rows.append(("speed", f"{numbers.seconds(now.step_s)} a step"))
     if now.loss is not None:
         rows.append(("loss", f"{curve(now.losses)} {numbers.loss(now.loss)}"))
     if now.held_out_loss is not None:
@@ -95,7 +113,7 @@ def _training(now: Snapshot) -> list[Row]:
         )
         rows.append(("MFU", f"{bar(used.palm_mfu)} {both}"))
         rows.append(("", f"of {flops(used.peak_flops_per_s)} measured in {used.dtype}"))
-    elif used is not None:
+    elif used is not None and not now.doctor:
         rows.append(("MFU", f"{numbers.UNKNOWN}: {used.reason}"))
     seen = trouble(spikes=now.num_spikes, skipped=now.num_skipped, rollbacks=now.num_rollbacks)
     if seen:

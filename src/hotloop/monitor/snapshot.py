@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections import deque
@@ -14,8 +13,9 @@ from typing import Literal
 from hotloop.core.ceilings import Ceilings
 from hotloop.core.census import Census
 from hotloop.core.judgement import ModelFlops, RankComparison, Utilization
-from hotloop.core.step import StepRecord, steps_of_ranks
+from hotloop.core.step import StepRecord, steps_name, steps_of_ranks
 from hotloop.core.telemetry import TELEMETRY_FILE, TelemetrySample, read_telemetry
+from hotloop.core.untrusted import MAX_LINES_BYTES, parse_object, read_bytes
 from hotloop.hardware.environment import cpu_model
 from hotloop.hardware.telemetry import Sampler
 from hotloop.judge.attribute import attribute, steady
@@ -30,19 +30,28 @@ CURVE = 120
 TELEMETRY_TAIL_BYTES = 1 << 17
 MONITOR_SCHEMA = "hotloop.monitor/1"
 
-State = Literal["not_started", "starting", "training", "finished", "stopped", "system"]
+State = Literal[
+    "not_started", "starting", "training", "finished", "stopped", "system",
+    "examining", "trying_fixes", "comparing", "examined", "halted",
+]  # fmt: skip
+"""The last five are of a command that the doctor examines, or of a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
     """What does not change while a run trains."""
 
-    total_steps: int
+    total_steps: int | None
     device: str | None = None
     flops: ModelFlops | None = None
     census: Census | None = None
     """Before the run has written its own: what its settings ask for."""
     ceilings: Ceilings | None = None
+    steps_file: str = steps_name(0)
+    doctor: State | None = None
+    """What the doctor does with a command; `None` for a training of hotloop's own."""
+    doctor_rows: tuple[tuple[str, str], ...] = ()
+    """What is known of that command and of the fixes tried on it."""
     complete: bool = True
     """False while the run has not written everything these are read from: they are read again."""
 
@@ -88,6 +97,8 @@ class Snapshot:
     num_damaged: int = 0
     """Lines of `steps.jsonl` and `telemetry.jsonl` that could not be read."""
     why_no_gpus: str | None = None
+    doctor: tuple[tuple[str, str], ...] = ()
+    """Of a command that the doctor examines: what is known of it and of the fixes tried on it."""
     schema: str = MONITOR_SCHEMA
 
 
@@ -98,17 +109,19 @@ class RunMonitor:
         self._directory = directory
         self._read_facts = read_facts
         self._facts: RunFacts | None = None
-        self._steps = StepFollower(directory / "steps.jsonl")
+        self._steps = StepFollower(directory / steps_name(0))
         self._others: dict[int, StepFollower] = {}
 
     def look(self) -> Snapshot:
         if self._facts is None or not self._facts.complete:
             self._facts = self._read_facts(self._directory)
+        facts = self._facts
+        if facts is not None and self._steps.path.name != facts.steps_file:
+            self._steps = StepFollower(self._directory / facts.steps_file)
         self._steps.poll()
         samples, damaged = read_telemetry(
             self._directory / TELEMETRY_FILE, tail_bytes=TELEMETRY_TAIL_BYTES
         )
-        facts = self._facts
         records = list(self._steps.records)
         by_rank = self._by_rank(records)
         window = records[-WINDOW:]
@@ -121,7 +134,7 @@ class RunMonitor:
         newest = samples[-1] if samples else None
         return Snapshot(
             taken_at=now,
-            state=self._state(done, total),
+            state=facts.doctor if facts and facts.doctor else self._state(done, total),
             run=str(self._directory),
             device=facts.device if facts else None,
             steps=done,
@@ -151,6 +164,7 @@ class RunMonitor:
             num_skipped=sum("skipped" in record.tags for record in records),
             num_rollbacks=sum("rolled_back" in record.tags for record in records),
             num_damaged=self._steps.num_damaged + damaged,
+            doctor=facts.doctor_rows if facts else (),
         )
 
     def _by_rank(self, records: list[StepRecord]) -> dict[int, list[StepRecord]]:
@@ -158,7 +172,7 @@ class RunMonitor:
         if not records:
             return {}
         for rank, path in steps_of_ranks(self._directory).items():
-            if rank and rank not in self._others:
+            if path != self._steps.path and rank not in self._others:
                 self._others[rank] = StepFollower(path)
         newest = {0: records[-WINDOW:]}
         for rank, follower in sorted(self._others.items()):
@@ -192,12 +206,12 @@ def _breakdown(window: list[StepRecord]) -> dict[str, float] | None:
 
 def _last_evaluation(path: Path) -> float | None:
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = read_bytes(path, limit_bytes=MAX_LINES_BYTES).split(b"\n")
     except OSError:
         return None
     for line in reversed(lines):
         try:
-            return float(json.loads(line)["loss"])
+            return float(parse_object(line, finite=False)["loss"])
         except (ValueError, TypeError, KeyError):
             continue
     return None

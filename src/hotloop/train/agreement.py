@@ -48,7 +48,7 @@ def refuse_uneven(settings: Settings, ranks: Ranks) -> None:
     raise UsageError(
         f"`train.grad_accum_steps` {train.grad_accum_steps} microbatches cannot be shared evenly by "
         f"{num_ranks} processes",
-        where=settings.origin("train.grad_accum_steps"),
+        where=settings.place("train.grad_accum_steps"),
         do=do,
     )
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hotloop.checkpoint import store
+from hotloop.checkpoint.state import refuse_unlike
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import UsageError
 
@@ -75,12 +76,14 @@ class Average:
         if not self.num_updates:
             return
         stored = load_average(checkpoint)
-        if stored is None or stored.keys() != self._mean.keys():
+        if stored is None:
             raise UsageError(
                 "this checkpoint does not hold the mean of these weights",
-                where=str(checkpoint.path),
                 do="use the `averaging` of that run",
             )
+        refuse_unlike(
+            "mean of", stored, {n: (tuple(m.shape), m.dtype) for n, m in self._mean.items()}
+        )
         for name, mean in stored.items():
             self._mean[name].copy_(mean)
 
@@ -92,7 +95,7 @@ def averaging(config: RunConfig, model: nn.Module) -> Average | None:
 
 def load_average(checkpoint: store.Checkpoint) -> dict[str, Tensor] | None:
     """The averaged weights of a checkpoint; `None` where it was taken before the first update."""
-    if not (checkpoint.path / f"{FILE}.safetensors").is_file():
+    if f"{FILE}.safetensors" not in checkpoint.files:
         return None
     return store.load(checkpoint, (FILE,))[0][FILE]
 

@@ -9,6 +9,7 @@ import torch
 
 from hotloop.core.errors import UsageError
 from hotloop.core.files import storage_error, write_atomically
+from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.data.loader import Batches
 from hotloop.data.streaming import StreamedLoader
 from hotloop.optimizations.precision import autocast
@@ -24,6 +25,15 @@ class Evaluation:
     num_targets: int
     averaged_loss: float | None = None
     """With the averaged weights; `None` where there are none (yet), and not written then."""
+
+    def __post_init__(self) -> None:
+        """Raises `ValueError` for what a damaged line may hold instead of numbers."""
+        losses = [self.loss] if self.averaged_loss is None else [self.loss, self.averaged_loss]
+        counts = (self.step, self.num_targets)
+        if any(type(count) is not int or count < 0 for count in counts):
+            raise ValueError("`step` and `num_targets` must be integers, 0 or more")
+        if any(type(loss) not in (int, float) for loss in losses):
+            raise ValueError("a loss must be a number")
 
 
 def evaluate(run: Run, step: int) -> Evaluation | None:
@@ -87,12 +97,19 @@ def read_evaluations(run: Run) -> list[Evaluation]:
     if not run.evals_file.exists():
         return []
     found = []
-    lines = run.evals_file.read_text(encoding="utf-8").splitlines(keepends=True)
+    try:
+        lines = read_bytes(run.evals_file).splitlines(keepends=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot read the evaluations: {error.strerror}",
+            where=str(run.evals_file),
+            do="remove it, or choose another --out",
+        ) from error
     for number, line in enumerate(lines, 1):
-        if not line.endswith("\n"):
+        if not line.endswith(b"\n"):
             break
         try:
-            found.append(Evaluation(**json.loads(line)))
+            found.append(Evaluation(**parse_object(line, finite=False)))
         except (ValueError, TypeError) as error:
             raise UsageError(
                 f"damaged evaluation: {error}",

@@ -219,8 +219,14 @@ def save(run: Run, step: int) -> None:
         extra["stability"] = run.stability.state()
         if run.average is not None:
             tensors |= run.average.files()
-        keep = run.config.checkpoint.keep
-        store.save(run.checkpoints, step, tensors=tensors, state=extra, keep=keep)
+        store.save(
+            run.checkpoints,
+            step,
+            tensors=tensors,
+            state=extra,
+            keep=run.config.checkpoint.keep,
+            good_until=run.stability.left_out_since(step),
+        )
     group.level()  # nobody goes on, or ends, before it is on the disk
 
 

@@ -9,7 +9,7 @@ arXiv 2502.16982). torch.optim.Muon computes the same, one matrix at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,14 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic, chosen in the post for the steepest slope at zero rather than for convergence: after
 `ITERATIONS` the singular values lie between about 0.7 and 1.2."""
 ITERATIONS = 5
+
+
+def decayed_apart(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
+    """Groups for an optimizer: matrices, with its weight decay; and vectors, without any."""
+    every = list(parameters)
+    matrices, vectors = [p for p in every if p.ndim >= 2], [p for p in every if p.ndim < 2]
+    groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
 
 
 class Muon(torch.optim.Optimizer):
@@ -47,16 +55,17 @@ class Muon(torch.optim.Optimizer):
         and values), to be orthogonalized apart. `dtype` is that of the products."""
         shared: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay, "fused": fused}
         muon = {"params": [p for p, _ in matrices], "momentum": momentum, "nesterov": nesterov}
-        adam = {"params": list(others), "betas": betas, "eps": eps}
-        super().__init__([muon, adam], shared)
+        adam = [{**group, "betas": betas, "eps": eps} for group in decayed_apart(others)]
+        super().__init__([muon, *adam], shared)
         self._rows = [rows for _, rows in matrices]
         self._dtype = dtype
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        matrices, others = self.param_groups
+        matrices, *others = self.param_groups
         self._step_matrices(matrices)
-        self._step_others(others)
+        for group in others:
+            self._step_others(group)
 
     def _step_matrices(self, group: dict[str, Any]) -> None:
         given = [(p, rows) for p, rows in zip(group["params"], self._rows) if p.grad is not None]

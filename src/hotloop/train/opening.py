@@ -12,7 +12,7 @@ from pathlib import Path
 from hotloop.core.config import RunConfig
 from hotloop.core.data_config import CorpusConfig, DataConfig, ReadingConfig
 from hotloop.core.errors import UsageError
-from hotloop.core.escapes import unescape
+from hotloop.core.escapes import delimiter_of, unescape
 from hotloop.core.progress import Progress
 from hotloop.data.cache import Wanted, cached_path, ensure_wanted
 from hotloop.data.cache_entries import cache_limit_bytes, entry_in_use
@@ -93,6 +93,8 @@ def read_options(reading: ReadingConfig) -> ReadOptions:
     values = reading.model_dump()
     if reading.separator is not None:
         values["separator"] = unescape(reading.separator)
+    if reading.delimiter is not None:
+        values["delimiter"] = delimiter_of(reading.delimiter)
     return ReadOptions(
         **{**values, "include": tuple(reading.include), "exclude": tuple(reading.exclude)}
     )

@@ -6,7 +6,7 @@ import torch
 
 from hotloop.core.config import OptimizerConfig
 from hotloop.models.decoder import Decoder
-from hotloop.train.muon import Muon
+from hotloop.train.muon import Muon, decayed_apart
 
 
 def build_optimizer(
@@ -14,6 +14,8 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """AdamW (Loshchilov and Hutter 2019), SGD or Muon, over all parameters. `fused` must be resolved.
 
+    Weight decay is that of matrices and embeddings, as in nanoGPT: it would draw the scales of norms to
+    zero, where they switch their layer off, and biases hold nothing to keep small.
     `precision` is `train.precision`: in bf16 training Muon's own products are bf16 too.
     """
     assert config.fused != "auto", "auto is resolved before training"
@@ -23,7 +25,7 @@ def build_optimizer(
     match config.name:
         case "adamw":
             return torch.optim.AdamW(
-                model.parameters(),
+                decayed_apart(model.parameters()),
                 lr=config.learning_rate,
                 betas=(config.beta1, config.beta2),
                 eps=config.epsilon,
@@ -32,7 +34,7 @@ def build_optimizer(
             )
         case "sgd":
             return torch.optim.SGD(
-                model.parameters(),
+                decayed_apart(model.parameters()),
                 lr=config.learning_rate,
                 momentum=0.9 if momentum is None else momentum,
                 nesterov=bool(config.nesterov),

@@ -13,12 +13,14 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from hotloop.checkpoint import store
 from hotloop.core.errors import EnvironmentFailed
 from hotloop.core.files import ROLLBACKS_FILE, storage_error, write_atomically
 from hotloop.core.step import StepRecord, read_steps
+from hotloop.train.continuation import restore
 from hotloop.train.interruption import StopRequest
 from hotloop.train.loop import Outcome, save, train
-from hotloop.train.run import Run, resume
+from hotloop.train.run import Run
 from hotloop.train.stability import RollBack, Stability
 
 
@@ -48,7 +50,9 @@ def train_to_the_end(
 def roll_back(run: Run, found: RollBack) -> str:
     """Restore the newest checkpoint and pass over the data up to the spike. Returns what was done, in words."""
     before, run.stability = run.stability, Stability(run.config, run.device)
-    resume(run)
+    newest, _ = run.group.decided(lambda: store.latest(run.checkpoints))
+    assert newest is not None, "one was saved before the first step"
+    restore(run, newest)
     run.stability.went_back(from_step=found.step, to_step=run.first_step, before=before)
     if run.group.ranks.is_first:  # all ranks see the same spike and go back alike
         record_rollback(run, found)

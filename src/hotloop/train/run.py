@@ -8,10 +8,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from hotloop.checkpoint import state, store
 from hotloop.core.census import Census
 from hotloop.core.config import RunConfig
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.progress import Progress, silent
 from hotloop.core.step import steps_name
 from hotloop.data.corpora import Corpora
@@ -22,8 +21,7 @@ from hotloop.data.tokenizer import fingerprint_of
 from hotloop.hardware.device import fast_dtypes, gpu_uuid
 from hotloop.hardware.limits import memory_limit_bytes
 from hotloop.models.decoder import Decoder
-from hotloop.models.import_hf import load_hf_weights
-from hotloop.models.shape import DecoderShape
+from hotloop.models.shape import DecoderShape, host_bytes, num_weights
 from hotloop.optimizations.clipping import can_clip_through
 from hotloop.optimizations.compiling import compile_model
 from hotloop.optimizations.host_memory import is_kept, keep_freed_memory
@@ -113,6 +111,23 @@ def decoder_shape(config: RunConfig, vocabulary: int) -> DecoderShape:
     )
 
 
+def refuse_too_large(shape: DecoderShape, *, copies: int, limit_bytes: int) -> None:
+    """Raises `EnvironmentFailed` where so many copies of the weights exceed the memory, before they fill it."""
+    needed = host_bytes(shape, copies)
+    if needed > limit_bytes:
+        held = "with gradients and optimizer state " if copies > 1 else ""
+        raise EnvironmentFailed(
+            f"the model has {num_weights(shape) / 1e9:,.3g} billion weights and takes {needed / 1e9:,.0f} GB "
+            f"{held}in fp32; this process may use {limit_bytes / 1e9:,.0f} GB",
+            where="model.layers, model.width, model.hidden, model.vocabulary, model.context",
+            do="lower them, or use a machine with more memory",
+        )
+
+
+_COPIES = {"adamw": 4, "muon": 3, "sgd": 2}
+"""Of all weights on a CPU: themselves, gradients, and what the optimizer keeps at least."""
+
+
 def build_run(
     config: RunConfig,
     data: Corpora | Growing | Prepared,
@@ -122,9 +137,10 @@ def build_run(
     *,
     progress: Progress = silent,
 ) -> Run:
-    """Model, optimizer and loaders for a resolved config, continued from the newest checkpoint.
+    """Model, optimizer and loaders for a resolved config, at its first step.
 
-    `progress` tells of an index of documents that has to be made first. Raises `UsageError` for data that is too small or a checkpoint that does not fit.
+    `progress` tells of an index of documents that has to be made first. Raises `UsageError` for data that
+    is too small.
     """
     assert isinstance(config.train.num_threads, int), "auto is resolved before training"
     if device.type == "cuda":
@@ -140,10 +156,6 @@ def build_run(
         keep_freed_memory(min(memory_limit_bytes() // 2, HEAP_RESERVE_BYTES))
     set_tf32(config.train.precision)
     torch.manual_seed(config.train.seed)
-    # Built on the CPU, so that a seed gives the same weights on every device.
-    model = Decoder(decoder_shape(config, text.vocabulary_size)).to(device)
-    optimizer = build_optimizer(model, config.optimizer, precision=config.train.precision)
-    scaler = gradient_scaler(device.type, config.train.precision)
     batches = training_batches(config, text, progress=progress)
     if config.windows_per_step > batches.num_windows:
         raise UsageError(
@@ -151,13 +163,18 @@ def build_run(
             where="train.microbatch and train.grad_accum_steps",
             do="lower them, or prepare more text",
         )
+    shape = decoder_shape(config, text.vocabulary_size)
+    copies = _COPIES[config.optimizer.name] if device.type == "cpu" else 1
+    refuse_too_large(shape, copies=copies, limit_bytes=memory_limit_bytes())
+    # Built on the CPU, so that a seed gives the same weights on every device.
+    model = Decoder(shape).to(device)
+    optimizer = build_optimizer(model, config.optimizer, precision=config.train.precision)
+    scaler = gradient_scaler(device.type, config.train.precision)
     held_out = held_out_batches(config, text, progress=progress)
     run = Run(config, directory, device, model, optimizer, scaler, batches, held_out)
     run.average = averaging(config, model)
     run.group = group or run.group
-    if run.group.ranks.is_first:
-        store.remove_uncommitted(run.checkpoints)
-    else:  # as seeded above, every process would drop the same units
+    if not run.group.ranks.is_first:  # as seeded above, every process would drop the same units
         torch.manual_seed(seed_of(config.train.seed, 0, run.group.ranks.rank))
     if config.train.compile:
         compile_model(model)
@@ -177,46 +194,6 @@ def refuse_other_tokenizer(directory: Path, text: Corpora | Growing) -> None:
             where=str(directory),
             do=f"prepare the data with `data.tokenizer: {theirs}`",
         )
-
-
-def resume(run: Run) -> tuple[str, ...]:
-    """Continue from the newest checkpoint that verifies; returns what was wrong with newer ones.
-
-    Without any checkpoint, start from the weights of `train.init_from` where it is given.
-    """
-    # The first process decides: the others could see another state of the disk.
-    found, problems = run.group.decided(lambda: store.latest(run.checkpoints))
-    if found is None:
-        if problems:
-            raise UsageError(
-                f"no checkpoint of this run can be read: {problems[0]}",
-                where=str(run.checkpoints),
-                do="remove that directory to start over",
-            )
-        if run.config.train.init_from is not None:
-            load_hf_weights(run.model, Path(run.config.train.init_from).expanduser())
-        return ()
-    ranks = run.group.ranks
-    if not found.path.is_dir():
-        raise UsageError(
-            f"rank {ranks.rank} does not see the checkpoint that rank 0 continues from",
-            where=str(found.path),
-            do="give a run directory (--out) on a disk that all machines share",
-        )
-    tensors, extra = store.load(found, state.FILES)
-    state.restore(tensors, extra, model=run.model, optimizer=run.optimizer, scaler=run.scaler)
-    if ranks.rank in range(1, extra.get("num_ranks", 1)):
-        name = state.random_file(ranks.rank)
-        state.restore_random(store.load(found, (name,))[0][name], run.device)
-    elif not ranks.is_first:
-        torch.manual_seed(seed_of(run.config.train.seed, found.step, ranks.rank))
-    if run.average is not None:
-        run.average.restore(found)
-    run.stability.restore(extra.get("stability"))
-    run.first_step = found.step
-    if ranks.is_first:
-        store.set_aside(run.checkpoints, newer_than=found.step)
-    return problems
 
 
 def clips_through(run: Run) -> bool:

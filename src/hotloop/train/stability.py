@@ -17,7 +17,7 @@ from hotloop.core.config import RunConfig
 from hotloop.core.errors import ExitCode, HotloopError
 from hotloop.train.spikes import Spike, SpikesOnDevice, SpikesOnHost
 
-KEPT = "what was saved before is kept"
+KEPT = "what was saved before is kept, and the same command continues from there"
 START_AGAIN = f"start again with a lower `optimizer.learning_rate` or in fp32; {KEPT}"
 SKIP_THEM = f"continue with `stability.nonfinite=skip` to leave such updates out, or {START_AGAIN}"
 
@@ -126,6 +126,10 @@ class Stability:
         self.num_rollbacks = before.num_rollbacks + 1
         self.steps_passed_over = before.steps_passed_over + from_step + 1 - to_step
         self._just_went_back = True
+
+    def left_out_since(self, done: int) -> int | None:
+        """The step from which on every update was left out, when `done` are done; `None` if the last was made."""
+        return done - self._skipped_in_a_row if self._skipped_in_a_row else None
 
     def state(self) -> dict[str, Any]:
         """JSON-ready, for the checkpoint. Call it when every closed step's values have been seen."""

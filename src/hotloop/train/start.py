@@ -11,11 +11,11 @@ from pathlib import Path
 
 import torch
 
-from hotloop.core.config import RunConfig
-from hotloop.core.errors import EnvironmentFailed, UsageError
-from hotloop.core.files import storage_error, write_atomically, write_json
+from hotloop.core.errors import EnvironmentFailed
+from hotloop.core.files import process_space, storage_error, write_atomically, write_json
+from hotloop.core.measurement import Environment
 from hotloop.core.progress import Progress, silent
-from hotloop.core.settings import Settings, load_settings, store_settings
+from hotloop.core.settings import Settings, store_settings
 from hotloop.core.step import read_steps, steps_name, steps_of_ranks
 from hotloop.data.growing import Growing
 from hotloop.hardware.device import pick_device, read_machine
@@ -24,39 +24,18 @@ from hotloop.hardware.telemetry import telemetry
 from hotloop.optimizations.resolve import resolve
 from hotloop.probe.recorder import keep_steps_before
 from hotloop.train.agreement import agreed_settings, refuse_differences, refuse_uneven
-from hotloop.train.evaluate import read_evaluations
+from hotloop.train.continuation import resume
+from hotloop.train.evaluate import Evaluation, read_evaluations
 from hotloop.train.joining import Meeting
 from hotloop.train.meter import Meter, live_of
 from hotloop.train.opening import OpenedText, opened_text
 from hotloop.train.reading import nothing_held_out, text_left_out
 from hotloop.train.rollback import train_to_the_end
-from hotloop.train.run import Run, build_run, resume
+from hotloop.train.run import Run, build_run
+from hotloop.train.same_run import refuse_another_run
 from hotloop.train.tensorboard import event_writer, refuse_missing_tensorboard
 from hotloop.train.trackers import refuse_missing_trackers, trackers
 from hotloop.train.update import refuse_waiting_update
-
-_FREE_KEYS = (
-    "name",
-    "eval.",
-    "checkpoint.",
-    "logging.",
-    "stability.",
-    "data.verify",
-    "train.num_threads",
-    "train.host_memory",
-    "train.rank_timeout_s",
-    "data.source",
-    "data.reading",
-    "data.end_of_text",
-    "data.prepared",
-    "data.mix",
-    "data.prefetch",
-)
-"""Keys that may differ when a run is continued: none of them changes what was learned until then. The
-data's content is compared by its own fingerprint."""
-
-
-_BUCKETS_SAY = ": with `data.layout: bucket` the microbatch is part of the order"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +62,16 @@ def start(
     directory: Path,
     *,
     stop_after: int | None = None,
+    from_step: int | None = None,
+    stretch: bool = False,
     progress: Progress = silent,
     warn: Callable[[str], None] = lambda message: None,
     meeting: Meeting | None = None,
 ) -> Finished:
     """Train in `directory`, continuing what is there. Raises `HotloopError` kinds only for user errors.
 
-    A directory that holds a run of other settings or other data is refused, never overwritten. With a
+    A directory that holds a run of other settings or other data is refused, never overwritten.
+    `from_step` and `stretch` are those of `continuation.resume`. With a
     `meeting` of several processes the first one writes; the others write their own step records alone.
     """
     meeting = meeting or Meeting()
@@ -106,7 +88,19 @@ def start(
     refuse_missing_trackers(config)
     refuse_waiting_update(config, device)
     with opened_text(config, meeting, progress=progress, warn=warn) as text:
-        return _train(settings, directory, text, device, meeting, stop_after, progress, warn, notes)
+        return _train(
+            settings,
+            directory,
+            text,
+            device,
+            meeting,
+            stop_after=stop_after,
+            from_step=from_step,
+            stretch=stretch,
+            progress=progress,
+            warn=warn,
+            notes=notes,
+        )
 
 
 def _train(
@@ -115,7 +109,10 @@ def _train(
     text: OpenedText,
     device: torch.device,
     meeting: Meeting,
+    *,
     stop_after: int | None,
+    from_step: int | None,
+    stretch: bool,
     progress: Progress,
     warn: Callable[[str], None],
     notes: tuple[str, ...],
@@ -125,7 +122,7 @@ def _train(
     agreed = agreed_settings(config, device, fingerprint)
 
     def take() -> str:
-        refuse_another_run(directory, config, fingerprint)
+        refuse_another_run(directory, config, fingerprint, device)
         return json.dumps(agreed)
 
     with locked(directory, wanted=ranks.is_first):
@@ -135,10 +132,8 @@ def _train(
         left_out = text_left_out(config, text.data)
         for note in left_out:
             warn(note)
-        for problem in resume(run):
-            warn(
-                f"a newer checkpoint cannot be used, continuing from step {run.first_step}: {problem}"
-            )
+        for note in resume(run, from_step=from_step, stretch=stretch):
+            warn(note)
         if run.first_step >= config.train.steps:  # nothing to do, and nothing to write over
             warn(f"already finished: {run.first_step} of {config.train.steps} steps")
             return as_it_finished(run)
@@ -147,14 +142,7 @@ def _train(
             warn(nothing_held_out(config, text.data))
         environment = read_environment(str(device))
         if ranks.is_first:
-            store_settings(settings, directory / "config.yaml")
-            described = {
-                "path": os.pathsep.join(str(path.resolve()) for path in text.paths),
-                "manifest_sha256": fingerprint,
-            }
-            write_atomically(directory / "data.json", json.dumps(described, indent=1).encode())
-            write_atomically(directory / "tokenizer.json", text.data.tokenizer_json)
-            write_json(directory / "environment.json", environment)
+            describe(settings, directory, text, environment)
             forget_steps(directory, from_step=run.first_step, num_ranks=ranks.num_ranks)
         last = config.train.steps if stop_after is None else min(stop_after, config.train.steps)
         # Of several processes the first one tells; the others are measured without.
@@ -177,17 +165,21 @@ def _train(
             warn(note)
         if outcome.evaluation is None and evaluates:
             warn(nothing_held_out(config, text.data))
-    return Finished(
-        steps=outcome.steps,
-        loss=outcome.loss,
-        held_out_loss=outcome.evaluation.loss if outcome.evaluation else None,
-        averaged_held_out_loss=outcome.evaluation.averaged_loss if outcome.evaluation else None,
-        tokens_per_s=meter.tokens_per_s(),
-        num_skipped=run.stability.num_skipped,
-        num_spikes=run.stability.num_spikes,
-        num_rollbacks=run.stability.num_rollbacks,
-        run=str(directory),
-    )
+    return _finished(run, outcome.steps, outcome.loss, outcome.evaluation, meter)
+
+
+def describe(
+    settings: Settings, directory: Path, text: OpenedText, environment: Environment
+) -> None:
+    """Write what the run is into its directory: settings, data, tokenizer, machine."""
+    store_settings(settings, directory / "config.yaml")
+    described = {
+        "path": os.pathsep.join(str(path.resolve()) for path in text.paths),
+        "manifest_sha256": text.data.fingerprint,
+    }
+    write_atomically(directory / "data.json", json.dumps(described, indent=1).encode())
+    write_atomically(directory / "tokenizer.json", text.data.tokenizer_json)
+    write_json(directory / "environment.json", environment)
 
 
 def as_it_finished(run: Run) -> Finished:
@@ -197,49 +189,29 @@ def as_it_finished(run: Run) -> Finished:
     meter = Meter(silent, total=len(records))
     for record in records:
         meter(record)
+    return _finished(
+        run,
+        run.first_step,
+        records[-1].loss if records else None,
+        evaluations[-1] if evaluations else None,
+        meter,
+    )
+
+
+def _finished(
+    run: Run, steps: int, loss: float | None, evaluation: Evaluation | None, meter: Meter
+) -> Finished:
     return Finished(
-        steps=run.first_step,
-        loss=records[-1].loss if records else None,
-        held_out_loss=evaluations[-1].loss if evaluations else None,
-        averaged_held_out_loss=evaluations[-1].averaged_loss if evaluations else None,
+        steps=steps,
+        loss=loss,
+        held_out_loss=evaluation.loss if evaluation else None,
+        averaged_held_out_loss=evaluation.averaged_loss if evaluation else None,
         tokens_per_s=meter.tokens_per_s(),
         num_skipped=run.stability.num_skipped,
         num_spikes=run.stability.num_spikes,
         num_rollbacks=run.stability.num_rollbacks,
         run=str(run.directory),
     )
-
-
-def refuse_another_run(directory: Path, config: RunConfig, fingerprint: str) -> None:
-    """Raises `UsageError` when `directory` holds a run of other settings or of other data."""
-    stored = directory / "config.yaml"
-    if not stored.exists():
-        return
-    theirs = load_settings(stored).config
-    before, now = theirs.flat(), config.flat()
-    free: tuple[str, ...] = _FREE_KEYS
-    # A batch of buckets is one microbatch: another size of it is another order.
-    bucketed = theirs.data.layout == config.data.layout == "bucket"
-    if theirs.windows_per_step == config.windows_per_step and not bucketed:
-        free += ("train.microbatch", "train.grad_accum_steps")  # the same step, summed otherwise
-    for key, value in now.items():
-        if value != before.get(key) and not key.startswith(free):
-            raise UsageError(
-                f"this directory holds a run with `{key}: {before.get(key)}`, not {value}",
-                where=str(directory),
-                do="choose another --out, or the settings of that run"
-                + (_BUCKETS_SAY if bucketed and key == "train.microbatch" else ""),
-            )
-    try:
-        described = json.loads((directory / "data.json").read_bytes())["manifest_sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
-        described = None  # killed between the two files, before the first step
-    if described not in (None, fingerprint):
-        raise UsageError(
-            "this directory holds a run on other data",
-            where=str(directory),
-            do="choose another --out, or the data of that run",
-        )
 
 
 def forget_steps(directory: Path, *, from_step: int, num_ranks: int) -> None:
@@ -257,7 +229,9 @@ def locked(directory: Path, *, wanted: bool = True) -> Iterator[None]:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        file = (directory / ".lock").open("w") if wanted else None
+        # For reading as well: where a named pipe is in its place, that one would else wait for a reader.
+        flags = os.O_RDWR | os.O_CREAT
+        file = os.fdopen(os.open(directory / ".lock", flags, 0o666), "rb+", 0) if wanted else None
     except OSError as error:
         raise storage_error(error, directory, "make the run directory") from error
     if file is None:
@@ -271,6 +245,8 @@ def locked(directory: Path, *, wanted: bool = True) -> Iterator[None]:
             return
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.truncate(0)
+            file.write(process_space().encode())  # who is of it too can tell by the lock who trains
         except BlockingIOError as error:
             raise EnvironmentFailed(
                 "another process is training in this directory",

@@ -24,6 +24,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.files import write_atomically
 from hotloop.core.settings import Settings
 from hotloop.core.step import StepRecord
+from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.train import scalars
 from hotloop.train.evaluate import Evaluation
 from hotloop.train.run import Run
@@ -227,7 +228,7 @@ def one_line(error: BaseException) -> str:
 def read_identity(directory: Path, name: str) -> dict[str, str]:
     """What `IDENTITIES` says of a tracker; empty when it says nothing that can be read."""
     try:
-        found = json.loads((directory / IDENTITIES).read_bytes())[name]
+        found = parse_object(read_bytes(directory / IDENTITIES))[name]
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}

@@ -6,17 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import torch
+
 from hotloop.checkpoint import store
 from hotloop.checkpoint.state import restore_weights
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import UsageError
-from hotloop.core.settings import load_settings
+from hotloop.core.settings import Settings, load_settings
 from hotloop.data.tokenizer import Tokenizer
 from hotloop.hardware.device import pick_device
+from hotloop.hardware.limits import default_threads, memory_limit_bytes
 from hotloop.models.decoder import Decoder
-from hotloop.models.sampling import sample
+from hotloop.models.sampling import refuse_diverged, sample
 from hotloop.train.averaging import first_update, load_average
-from hotloop.train.run import decoder_shape
+from hotloop.train.run import decoder_shape, refuse_too_large
 
 Weights = Literal["averaged", "last"]
 """Those that `averaging` kept, or those of the last step."""
@@ -28,6 +31,8 @@ class Trained:
     tokenizer: Tokenizer
     step: int
     weights: Weights
+    notes: tuple[str, ...] = ()
+    """Why it is not the newest checkpoint, if it is not."""
 
 
 def load_trained(
@@ -36,20 +41,38 @@ def load_trained(
     """The newest checkpoint of a run that verifies, with the weights that are asked for.
 
     `None` takes the averaged ones where the checkpoint has them: who turned averaging on wants them.
-    Raises `UsageError` when there is no checkpoint, or no such weights.
+    From here on torch computes with as many threads as the run would here.
+    Raises `UsageError` when there is no checkpoint, no such weights, or where these compute no numbers.
     """
+    if not directory.is_dir():
+        raise UsageError(
+            "no such directory", where=str(directory), do="give the directory of a run"
+        )
     if not (directory / "config.yaml").is_file():
-        raise UsageError("this is not a run directory: it has no config.yaml", where=str(directory))
-    config = load_settings(directory / "config.yaml").config
+        raise UsageError(
+            "this is not a run directory: it has no config.yaml",
+            where=str(directory),
+            do="give what `hotloop train --out` was given",
+        )
+    settings = load_settings(directory / "config.yaml")
+    config = settings.config
+    if torch.get_num_threads() != (threads := threads_here(settings)):
+        torch.set_num_threads(threads)
     found, problems = store.latest(directory / "checkpoints")
     if found is None:
         raise UsageError(
-            problems[0] if problems else "this run has no checkpoint yet",
+            f"no checkpoint of this run can be read: {'; '.join(problems)}"
+            if problems
+            else "this run has no checkpoint yet",
             where=str(directory / "checkpoints"),
-            do="train it to its first checkpoint",
+            do="train it to its first checkpoint"
+            if not problems
+            else "put one back, or train it again: `hotloop train` with `--from-step 0` starts over",
         )
     tokenizer = Tokenizer.load(directory / "tokenizer.json")
-    model = Decoder(decoder_shape(config, tokenizer.vocabulary_size))
+    shape = decoder_shape(config, tokenizer.vocabulary_size)
+    refuse_too_large(shape, copies=1, limit_bytes=memory_limit_bytes())
+    model = Decoder(shape)
     tensors = None if weights == "last" else load_average(found)
     used: Weights = "last" if tensors is None else "averaged"
     if tensors is None:
@@ -57,7 +80,23 @@ def load_trained(
             raise _no_average(config, found)
         tensors = store.load(found, ("model",))[0]["model"]
     restore_weights(tensors, model)
-    return Trained(model.to(pick_device(device, asked_by="--device")), tokenizer, found.step, used)
+    with torch.inference_mode():  # before any text or file of it
+        ids = torch.arange(min(config.model.context, tokenizer.vocabulary_size))
+        refuse_diverged(model.eval()(ids[None, :128]), where=str(found.path))
+    model.train().to(pick_device(device, asked_by="--device"))
+    notes = tuple(
+        f"a newer checkpoint cannot be used, this is step {found.step}: {problem}"
+        for problem in problems
+    )
+    return Trained(model, tokenizer, found.step, used, notes)
+
+
+def threads_here(settings: Settings) -> int:
+    """What `train.num_threads` of a run is on this machine: a number that was detected is detected again."""
+    threads = settings.config.train.num_threads
+    if threads == "auto" or settings.origin("train.num_threads").startswith("detected"):
+        return default_threads()
+    return threads
 
 
 def _no_average(config: RunConfig, found: store.Checkpoint) -> UsageError:

@@ -1,0 +1,90 @@
+"""What makes a run another run: which settings, data and devices may differ when it is continued."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from hotloop.core.config import RunConfig
+from hotloop.core.errors import UsageError
+from hotloop.core.files import read_json
+from hotloop.core.measurement import Environment
+from hotloop.core.settings import load_settings
+from hotloop.core.untrusted import parse_object, read_bytes
+
+_FREE_KEYS = (
+    "name",
+    "eval.every_steps",
+    "checkpoint.",
+    "logging.",
+    "stability.",
+    "data.verify",
+    "train.steps",  # looked at once the checkpoint is known
+    "train.device",  # what kind it is counts, however it is named
+    "train.num_threads",
+    "train.host_memory",
+    "train.rank_timeout_s",
+    "data.source",
+    "data.reading",
+    "data.end_of_text",
+    "data.prepared",
+    "data.mix",
+    "data.prefetch",
+)
+"""Keys that may differ when a run is continued: none of them changes what was learned until then. The
+data's content is compared by its own fingerprint."""
+
+_BUCKETS_SAY = ": with `data.layout: bucket` the microbatch is part of the order"
+
+
+def refuse_another_run(
+    directory: Path, config: RunConfig, fingerprint: str, device: torch.device
+) -> None:
+    """Raises `UsageError` when `directory` holds a run of other settings, of other data or on other hardware.
+
+    Also for what no run writes.
+    """
+    for path in directory.iterdir():
+        if path.exists() and not path.is_file() and not path.is_dir():  # a pipe would be waited for
+            raise UsageError("not a regular file", where=str(path), do="remove it")
+    stored = directory / "config.yaml"
+    if not stored.exists():
+        return
+    theirs = load_settings(stored).config
+    before, now = theirs.flat(), config.flat()
+    free: tuple[str, ...] = _FREE_KEYS
+    # A batch of buckets is one microbatch: another size of it is another order.
+    bucketed = theirs.data.layout == config.data.layout == "bucket"
+    if theirs.windows_per_step == config.windows_per_step and not bucketed:
+        free += ("train.microbatch", "train.grad_accum_steps")  # the same step, summed otherwise
+    evaluations = directory / "evals.jsonl"
+    if not (evaluations.exists() and evaluations.stat().st_size):
+        free += ("eval.windows",)  # else two measures would stand in one curve
+    for key, value in now.items():
+        if value != before.get(key) and not key.startswith(free):
+            raise UsageError(
+                f"this directory holds a run with `{key}: {before.get(key)}`, not {value}",
+                where=str(directory),
+                do="choose another --out, or the settings of that run"
+                + (_BUCKETS_SAY if bucketed and key == "train.microbatch" else ""),
+            )
+    described = directory / "environment.json"
+    if described.exists():
+        trained_on = "cpu" if read_json(described, Environment).cuda is None else "cuda"
+        if trained_on != device.type:
+            raise UsageError(
+                f"this directory holds a run on {trained_on}, not on {device.type}",
+                where=str(directory),
+                do="choose another --out, or that kind of device",
+            )
+    try:
+        data = parse_object(read_bytes(directory / "data.json"))["manifest_sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        data = None  # killed between the two files, before the first step
+    if data not in (None, fingerprint):
+        raise UsageError(
+            "this directory holds a run on other data",
+            where=str(directory),
+            do="choose another --out, or the data of that run",
+        )

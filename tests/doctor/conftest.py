@@ -8,6 +8,14 @@ from pathlib import Path
 
 import pytest
 
+HERE = Path(__file__).parent
+if str(HERE) not in sys.path:
+    sys.path.append(str(HERE))
+
+from simulated_trials import trying  # noqa: E402
+
+__all__ = ["trying"]
+
 Recording = Callable[[str], list[str]]
 
 RECORDS = """

@@ -88,9 +88,9 @@ def test_that_steps_were_made_is_known_before_they_are_written(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("left", "finished", "returncode"),
-    [((), False, 0), ((17,), False, None), ((17,), True, 0)],
+    [((), False, None), ((), True, 0), ((17,), False, None), ((17,), True, 0)],
 )
-def test_what_goes_on_after_a_command_is_no_whole_run(
+def test_what_goes_on_or_was_cut_off_is_no_whole_run(
     left: tuple[int, ...],
     finished: bool,
     returncode: int | None,
@@ -101,6 +101,34 @@ def test_what_goes_on_after_a_command_is_no_whole_run(
     (tmp_path / "clock-0.json").write_text(json.dumps({"finished": finished}))
     run = replace(RUN, ended="by_itself", returncode=0, left_running=left)
     assert collect(tmp_path, run, machine).measurement.returncode == returncode
+
+
+@pytest.mark.parametrize(
+    ("finished", "ended"), [(False, "by_itself"), (False, "failed"), (True, "by_itself")]
+)
+def test_steps_that_were_never_written_are_missing_and_said_to_be(
+    finished: bool, ended: Any, tmp_path: Path, machine: Environment
+) -> None:
+    write_steps(tmp_path, 43)
+    (tmp_path / "clock-0.json").write_text(json.dumps({"finished": finished}))
+    census = collect(tmp_path, replace(RUN, ended=ended, returncode=0), machine).measurement.census
+    assert census is not None
+    assert (
+        any("up to a second of its last steps is missing" in note for note in census.notes)
+        is not finished
+    )
+
+
+def test_other_processes_that_trained_are_not_examined(
+    tmp_path: Path, machine: Environment
+) -> None:
+    write_steps(tmp_path, 43)
+    for number, steps in enumerate((60, 1200)):
+        (tmp_path / f"other-{number}.json").write_text(json.dumps({"steps": steps}))
+    diagnosis = diagnose(collect(tmp_path, RUN, machine).measurement)
+    (line,) = [line for line in diagnosis.not_examined if "trained as well" in line]
+    assert line.startswith("2 other processes")
+    assert "(1,200, 60 steps)" in line
 
 
 def test_the_own_code_of_every_rank_is_looked_at(tmp_path: Path, machine: Environment) -> None:

@@ -35,7 +35,12 @@ def test_a_python_that_cannot_be_reached_is_refused_with_the_flag(flags: str) ->
         "-WISE x.py",
     ],
 )
-def test_flags_of_the_script_are_its_own(arguments: str) -> None:
+def test_flags_of_the_script_are_its_own(
+    arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "x.py"):
+        (tmp_path / name).touch()
     refuse_unexaminable([sys.executable, *arguments.split()], ENVIRONMENT)
 
 
@@ -123,3 +128,28 @@ def test_nothing_of_ours_but_hotloop_can_be_imported_by_it(tmp_path: Path) -> No
         timeout=60,
     )
     assert done.stdout.startswith(str(tmp_path / "b" / "path" / "hotloop")), done.stderr
+
+
+@pytest.mark.parametrize("before", [[], ["env", "A=1"], ["A=1"], ["nohup"]])
+def test_script_that_does_not_exist_is_refused_before_anything_is_made(
+    before: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "A=1").touch(mode=0o755)
+    with pytest.raises(UsageError, match=r"no such script `nothere\.py`") as caught:
+        refuse_unexaminable([*before, sys.executable, "-u", "nothere.py", "-x"], os.environ)
+    assert caught.value.where == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "command", ["ssh host python {}", "docker exec c python {}", "{} -m nothere"]
+)
+def test_script_of_another_machine_is_not_looked_for(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ssh", "docker"):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    words = command.format(sys.executable if "-m" in command else "nothere.py").split()
+    refuse_unexaminable(words, os.environ)

@@ -16,7 +16,12 @@ import pytest
 from hotloop.core.command_run import CommandRun
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_json
-from hotloop.doctor.continuing import begun_run, refuse_other_options
+from hotloop.doctor.continuing import (
+    begun_options,
+    begun_run,
+    refuse_other_values,
+    store_options,
+)
 from hotloop.doctor.fixes import Fix
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.plan import TrialPlan
@@ -104,25 +109,28 @@ def test_run_that_was_refused_before_its_first_trial_is_continued(tmp_path: Path
 
 def test_value_that_does_not_go_with_what_was_begun_is_named(tmp_path: Path) -> None:
     fix = Fix(CATALOGUE["threads"], 4, (), None)
-    plan = TrialPlan(3, 20, 60.0)
     place = tmp_path / "trials" / "threads"
     place.mkdir(parents=True)
-    refuse_other_options(tmp_path, plan, budget_s=None, fixes=[fix])
+    refuse_other_values(tmp_path, [fix])
     (place / "plan.json").write_text(json.dumps({"candidate": {"fixes": {"threads": 2}}}))
     with pytest.raises(UsageError, match="another --only: `threads` was begun with 2, not 4"):
-        refuse_other_options(tmp_path, plan, budget_s=None, fixes=[fix])
-    refuse_other_options(tmp_path, plan, budget_s=None, fixes=[replace(fix, value=2)])
+        refuse_other_values(tmp_path, [fix])
+    refuse_other_values(tmp_path, [replace(fix, value=2)])
 
 
-def test_options_may_differ_until_a_comparison_was_begun(tmp_path: Path) -> None:
+def test_steps_stay_as_they_were_once_trials_of_them_were_begun(tmp_path: Path) -> None:
     plan = TrialPlan(3, 20, 60.0)
-    refuse_other_options(tmp_path, plan, budget_s=None, fixes=())
-    other = replace(plan, in_place=True)
-    refuse_other_options(tmp_path, other, budget_s=None, fixes=())
-    (tmp_path / "trials" / "threads").mkdir()
-    (tmp_path / "trials" / "threads" / "plan.json").write_text("{}")
-    with pytest.raises(UsageError, match="another --in-place: its trials were begun with it"):
-        refuse_other_options(tmp_path, plan, budget_s=None, fixes=())
+    store_options(tmp_path, plan, 40)
+    assert begun_options(tmp_path, in_place=True) == {}
+    trials = tmp_path / "trials"
+    (trials / "as-it-is" / "losses-1234-1").mkdir(parents=True)
+    (trials / "as-it-is" / "losses-1234-1" / "measurement.json").write_text("{}")
+    assert begun_options(tmp_path, in_place=True) == {"loss_steps": 40}
+    (trials / "threads").mkdir()
+    (trials / "threads" / "plan.json").write_text("{}")
+    assert begun_options(tmp_path, in_place=False) == {"loss_steps": 40, "steps": 20}
+    with pytest.raises(UsageError, match="another --in-place: its trials were begun without it"):
+        begun_options(tmp_path, in_place=True)
 
 
 def _version() -> str:

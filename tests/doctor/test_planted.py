@@ -175,7 +175,7 @@ def test_run_that_is_too_short_is_refused(tmp_path: Path) -> None:
 
 
 def test_budget_too_small_says_the_smallest(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="too small to try one fix") as refused:
+    with pytest.raises(UsageError, match="testing one fix here needs about") as refused:
         trying(tmp_path, "claims", budget_s=3.0)
     least = int(str(refused.value.do).split("--budget ")[1].split("s")[0])
     assert least > 3

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from hotloop.core.errors import UsageError
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord
-from hotloop.doctor.trial_costs import STEPS, fitted, plan_for
-from hotloop.judge.parity import MIN_STEPS
+from hotloop.doctor.trial_costs import budget_text, plan_for
 
 ENVIRONMENT = Environment(
     "cpu", 1, None, 2, 2.0, None, "Linux", None, "3.12.1", None, None, None, "0"
@@ -45,10 +42,7 @@ def test_script_that_ends_before_the_steps_asked_for_is_itself_too_short() -> No
         plan_for(measured(3, 12), steps=30)
 
 
-def test_a_budget_leaves_room_for_trials_that_take_longer_than_was_seen() -> None:
-    plan, costs = plan_for(measured(3, 60), steps=None)
-    shortest = replace(plan, steps=STEPS[0])
-    least = costs.least_s(shortest, MIN_STEPS)
-    assert fitted(plan, costs, 60, 1.3 * least)[0].steps == STEPS[0]
-    with pytest.raises(UsageError, match="too small to try one fix"):
-        fitted(plan, costs, 60, 1.2 * least)
+def test_budget_is_named_as_it_is_given_and_rounded_up() -> None:
+    assert [budget_text(s) for s in (149.2, 180, 181, 391, 10800, 10801)] == [
+        *("150s", "180s", "4m", "7m", "180m", "4h"),
+    ]

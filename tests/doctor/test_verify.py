@@ -5,184 +5,18 @@ Everything is the doctor's but the processes: their step times, losses and the c
 
 from __future__ import annotations
 
-import json
 import random
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from simulated_trials import START_S, STEP_S, Machine, Trying, product
 
-from hotloop.core.census import Census
-from hotloop.core.errors import CommandFailed, UsageError
+from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Interval, Parity, ParityClass, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
-from hotloop.core.measurement import Environment, Measurement, Plan
-from hotloop.core.step import StepRecord
-from hotloop.doctor import workbench
 from hotloop.doctor.deciding import may_yet, not_faster
-from hotloop.doctor.fixes import Fix
-from hotloop.doctor.verify import verify
-from hotloop.optimizations.catalogue import CATALOGUE
-from hotloop.optimizations.optimization import Optimization
-from hotloop.optimizations.switching import Switching
-from hotloop.trial import session
-from hotloop.trial.arm import Arm
-
-ENVIRONMENT = Environment(
-    "cpu", 1, None, 2, 2.0, None, "Linux", None, "3.12.1", None, None, None, "0"
-)
-STEP_S, START_S = 0.1, 2.0
-
-
-class Machine:
-    """Deals processes: 0.1 s a step, 0.2 % of scatter between them, and what the fixes do."""
-
-    def __init__(self, gain: Callable[[frozenset[str], str], float]) -> None:
-        self.gain = gain
-        """Of a set of fixes in the session of that name, a ratio."""
-        self.other_losses: frozenset[str] = frozenset()
-        self.wrong_from = 0
-        self.gives_wrong: Callable[[str, str], bool] = lambda fix, place: False
-        self.slow_after, self.slow_start_s = 10**6, 0.0
-        self.baseline_fails_in = ""
-        self.not_applied_in: dict[str, str] = {}
-        """Session -> the fix that says nothing there."""
-        self.scatter = 0.002
-        self.switchable: frozenset[str] = frozenset()
-        """Fixes that say they can go on and off within a process, and do."""
-        self.stuck_in = ""
-        """The session in which they do not, though they said it."""
-        self.threads: tuple[str, ...] = ()
-        self.now = 0.0
-        self.random = random.Random(1)
-        self.places: list[str] = []
-        self.finished: dict[Path, Measurement] = {}
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def __call__(self, arm: Arm, place: Path, *, plan: Plan, **rest: Any) -> Measurement:
-        if place in self.finished:
-            return self.finished[place]
-        fixes = frozenset(arm.fixes)
-        name = place.parent.name
-        self.places.append(f"{name}/{place.name}")
-        if not fixes and name == self.baseline_fails_in and place.name.startswith("pair-"):
-            raise CommandFailed(f"pair 1: `{arm.name}` ended with exit code 1", returncode=1)
-        if fixes:
-            (place / "run").mkdir(parents=True)
-            silent = self.not_applied_in.get(name) if place.name.startswith("pair-") else None
-            lines: list[dict[str, Any]] = [
-                {"fix": fix, "applied": True, "what": "it"} for fix in fixes - {silent}
-            ]
-            for fix in fixes:
-                if self.gives_wrong(fix, f"{name}/{place.name}"):
-                    said = {"fix": fix, "applied": False, "what": "stale items", "wrong": True}
-                    lines.append(said)
-            text = "".join(json.dumps(line) + "\n" for line in lines)
-            (place / "run" / "fixes.jsonl").write_text(text)
-            turned = [] if name == self.stuck_in else sorted(arm.switched)
-            self._say_turns(place / "run" / "turns.json", fixes, turned)
-        luck = self.random.gauss(1.0, self.scatter)
-        seconds = STEP_S / self.gain(fixes, name) * luck
-        wrong = 1.5 if fixes & self.other_losses else 1.0
-        measured = process(seconds, plan, arm.name, wrong, self.wrong_from)
-        if arm.switched and name != self.stuck_in:
-            off = STEP_S / self.gain(fixes - set(arm.switched), name) * luck
-            measured = self._switched(measured, rest["switching"], off)
-        if len(self.places) > self.slow_after:
-            measured = replace(measured, process_s=(measured.process_s or 0.0) + self.slow_start_s)
-        self.now += measured.process_s or 0.0
-        self.finished[place] = measured
-        return measured
-
-    def _say_turns(self, file: Path, fixes: frozenset[str], turned: list[str]) -> None:
-        can = sorted(fixes & self.switchable)
-        said = {"can": can, "turned": turned, "children": 0, "threads": self.threads}
-        file.write_text(json.dumps(said))
-
-    def _switched(self, measured: Measurement, switching: Switching, off_s: float) -> Measurement:
-        """With other times where it is off; steps of one process differ by 1 %."""
-        records = [
-            replace(each, wall_s=each.wall_s if switching.is_on(each.step) else off_s)
-            for each in measured.records
-        ]
-        noisy = [
-            replace(each, wall_s=each.wall_s * self.random.gauss(1.0, 0.01)) for each in records
-        ]
-        return replace(measured, records=tuple(noisy))
-
-
-def process(
-    seconds: float, plan: Plan, arm: str, wrong: float = 1.0, wrong_from: int = 0
-) -> Measurement:
-    records = tuple(
-        StepRecord(
-            step,
-            seconds,
-            loss=(wrong if step >= wrong_from else 1.0) / (1 + step),
-            tags=("warmup",) * (step < plan.warmup_steps),
-        )
-        for step in range(plan.warmup_steps + plan.steps)
-    )
-    census = Census(device="cpu", num_threads=1, start_s=START_S, seen=("loaders",))
-    total = START_S + seconds * len(records)
-    return Measurement(arm, ("python",), plan, ENVIRONMENT, records, census=census, process_s=total)
-
-
-Trying = Callable[..., Ledger]
-
-
-@pytest.fixture
-def trying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trying:
-    def run(
-        machine: Machine, names: Sequence[str], classes: dict[str, ParityClass] | None = None,
-        conflicts: dict[str, tuple[str, ...]] | None = None, late: dict[str, int] | None = None,
-        seen_steps: int = 60, directory: str = "run", **options: Any,
-    ) -> Ledger:  # fmt: skip
-        monkeypatch.setattr(session, "trial", machine)
-        monkeypatch.setattr(workbench, "trial", machine)
-        monkeypatch.setattr(workbench, "time", SimpleNamespace(monotonic=machine.monotonic))
-        work = tmp_path / "work"
-        work.mkdir(exist_ok=True)
-        fixes = []
-        for name in names:
-            technique = Optimization(
-                name=name,
-                summary="",
-                parity_class=(classes or {}).get(name, "bitwise"),
-                observed=lambda census, value: None,
-                settings=(True,),
-                conflicts=(conflicts or {}).get(name, ()),
-            )
-            monkeypatch.setitem(CATALOGUE, name, technique)
-            fixes.append(
-                Fix(technique, True, ("HL000",), 2.0, warmup_steps=(late or {}).get(name, 0))
-            )
-        return verify(
-            [sys.executable, "-c", ""],
-            fixes,
-            process(STEP_S, Plan(5, seen_steps - 5, 60.0), "script"),
-            directory=tmp_path / directory,
-            workdir=work,
-            **options,
-        )
-
-    return run
-
-
-def product(**gains: float) -> Callable[[frozenset[str], str], float]:
-    def gain(fixes: frozenset[str], session: str) -> float:
-        total = 1.0
-        for name in fixes:
-            total *= gains[name]
-        return total
-
-    return gain
 
 
 def by_name(ledger: Ledger) -> dict[str, TriedFix]:
@@ -399,7 +233,7 @@ def test_stack_in_which_one_was_not_applied_when_it_was_timed_is_not_kept(trying
 
 def test_a_call_that_goes_on_may_keep_more_than_the_one_before(trying: Trying) -> None:
     machine = Machine(product(a=1.5, b=1.2))
-    budget_s = 16 * 2 * (START_S + 60 * STEP_S)
+    budget_s = 10 * 2 * (START_S + 60 * STEP_S)
     first = trying(machine, ["a", "b"], budget_s=budget_s)
     assert first.kept == ("a",)
     for _ in range(3):
@@ -494,7 +328,7 @@ def test_small_budget_screens_and_says_what_was_dropped(trying: Trying) -> None:
     names = ["a", "b", "c", "d"]
     machine = Machine(product(a=1.0, b=0.98, c=1.4, d=1.0))
     pair_s = 2 * (START_S + 60 * STEP_S)
-    ledger = trying(machine, names, budget_s=24 * pair_s)
+    ledger = trying(machine, names, budget_s=18 * pair_s)
     entries = by_name(ledger)
     assert ledger.kept == ("c",)
     for name in "abd":
@@ -503,7 +337,7 @@ def test_small_budget_screens_and_says_what_was_dropped(trying: Trying) -> None:
         verdict = entries[name].verdict
         assert verdict is not None
         assert verdict.num_pairs == 2
-    assert machine.now <= 24 * pair_s
+    assert machine.now <= 18 * pair_s
 
 
 def test_budget_ends_a_comparison_whose_processes_became_slow(trying: Trying) -> None:
@@ -514,7 +348,7 @@ def test_budget_ends_a_comparison_whose_processes_became_slow(trying: Trying) ->
     ledger = trying(machine, names, budget_s=35 * pair_s)
     entry = by_name(ledger)["b"]
     assert entry.status == "not_tried"
-    assert entry.why.startswith("the budget was spent")
+    assert entry.why.startswith("out of budget: ")
     assert (
         machine.now < 35 * pair_s + 8 * machine.slow_start_s
     )  # what was promised to a confirms it
@@ -539,7 +373,7 @@ def test_budget_is_kept_and_what_it_left_out_is_said(trying: Trying, pairs: int)
     assert ledger.kept
     left_out = [fix for fix in ledger.fixes if fix.status == "not_tried"]
     assert left_out or pairs > 40
-    assert all("the budget was spent" in fix.why for fix in left_out)
+    assert all("out of budget" in fix.why for fix in left_out)
 
 
 def counted(machine: Machine, session: str) -> set[tuple[int, int]]:
@@ -605,22 +439,20 @@ def test_ledger_says_whether_trials_of_an_earlier_call_were_used(
     assert trying(Machine(product(b=1.0)), ["b"]).continued
 
 
-@pytest.mark.parametrize(
-    ("other", "said"),
-    [
-        ({"budget_s": 140.0}, "another --budget: its trials were begun without --budget"),
-        ({"in_place": True}, "another --in-place: its trials were begun without it"),
-    ],
-)
-def test_option_that_does_not_go_with_what_was_begun_is_named(
-    trying: Trying, other: dict[str, Any], said: str
-) -> None:
+def test_option_that_does_not_go_with_what_was_begun_is_named(trying: Trying) -> None:
     machine = Machine(product(a=1.5))
     trying(machine, ["a"])
+    said = "another --in-place: its trials were begun without it"
     with pytest.raises(UsageError, match=said) as refused:
-        trying(machine, ["a"], **other)
+        trying(machine, ["a"], in_place=True)
     assert "remove" not in str(refused.value)
-    trying(machine, ["a"], budget_s=100_000.0)  # the same trials are made of it
+    begun = list(machine.places)
+    for budget_s in (
+        100_000.0,
+        140.0,
+    ):  # fewer steps would fit into the last: they are no pairs of these
+        assert trying(machine, ["a"], budget_s=budget_s).kept == ("a",)
+    assert machine.places == begun
 
 
 @pytest.mark.parametrize(
@@ -649,7 +481,7 @@ def test_what_could_not_have_shown_is_tried_again(
 @pytest.mark.parametrize(
     ("effect", "words"),
     [
-        (0.164, "inconclusive (smallest detectable effect 16.4%)"),
+        (0.164, "inconclusive (too noisy to show less than 16.4 %)"),
         (6167.8, "inconclusive (not even twice the speed would have shown)"),
         (None, "inconclusive"),
     ],

@@ -233,8 +233,15 @@ def test_attention_written_out_is_a_softmax_with_its_products() -> None:
     assert diagnose(script(steps(), lone)).findings == ()
     assert diagnose(script(steps(), changed(sick, LONG, SCORES))).findings == ()
     assert diagnose(script(steps(), replace(sick, attention=("sdpa:flash",)))).findings == ()
-    math = replace(sick, attention=("sdpa:math",))
-    assert codes(diagnose(script(steps(), math))) == ["HL306"]
+    math = only(script(steps(), replace(sick, attention=("sdpa:math",))), "HL306")
+    assert math.title == "Attention runs in torch's unfused math kernel"
+    assert math.optimization is None
+    assert "a mask that needs gradients" in math.advice
+    drawn = OperatorUse("aten::bernoulli_", "float32", num=12, self_s=0.001)
+    dropping = changed(sick, LONG, SOFTMAX, SCORES, drawn, attention=("sdpa:math",))
+    assert "takes no dropout" in only(script(steps(), dropping), "HL306").advice
+    both = replace(sick, attention=("plain", "sdpa:math"))
+    assert only(script(steps(), both), "HL306").optimization == "attention"
     small = changed(sick, LONG, replace(SOFTMAX, self_s=0.004), replace(SCORES, self_s=0.005))
     assert diagnose(script(steps(), small)).findings == ()
 

@@ -135,7 +135,9 @@ def test_collections_count_from_two_per_cent() -> None:
     diagnosis = diagnose(script(steps(), sick))
     assert codes(diagnosis) == ["HL804"]
     assert diagnosis.findings[0].gain_at_most == pytest.approx(1 / 0.85)
-    assert diagnosis.bound == "gc"
+    assert diagnosis.bound == "compute"
+    more = replace(sick, collections=collecting(1.5))
+    assert diagnose(script(steps(), more)).bound == "gc"
     assert diagnose(script(steps(), replace(sick, collections=collecting(0.1)))).findings == ()
     assert diagnose(script(steps(), replace(sick, collections=collecting(0.0)))).findings == ()
 

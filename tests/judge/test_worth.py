@@ -11,7 +11,7 @@ from hotloop.core.census import Census
 from hotloop.core.judgement import Finding, Worth
 from hotloop.judge.worth import remaining_steps, worth
 
-HALF = (Finding("HL101", "waits", 2.0),)
+HALF = (Finding("HL101", "waits", 2.0, optimization="loader_workers"),)
 COST = 6 * 2 * 70 * 0.1
 """Six pairs of 10 + 60 steps of 0.1 s: 84 s."""
 
@@ -82,14 +82,14 @@ def test_nothing_to_gain_is_not_said_of_ranks_whose_waits_were_not_seen() -> Non
 def test_an_unknown_rest_says_what_it_would_need() -> None:
     found = judged(replace(HEALTHY, loaders=()))
     assert (found.answer, found.remaining_steps, found.saved_at_most_s) == ("not known", None, None)
-    assert "1680" in found.reason or "1681" in found.reason
+    assert "pays above 1,680 steps" in found.reason or "1,681" in found.reason
 
 
 def test_the_rest_of_an_epoch_is_a_lower_limit() -> None:
     long = replace(HEALTHY, loaders=(replace(LOADER, per_epoch=100_000),))
     found = judged(long)
     assert (found.answer, found.remaining_steps) == ("worth trying", 99_940)
-    assert found.reason.startswith("at least 99940 steps of this epoch are left")
+    assert found.reason.startswith("at least 99,940 steps of this epoch are left")
     short = replace(HEALTHY, loaders=(replace(LOADER, per_epoch=100),))
     assert judged(short).answer == "not known"
     # Two batches to a step: half as many steps to an epoch.
@@ -117,7 +117,7 @@ def test_iterators_of_one_loader_are_one_loader_and_others_do_not_count() -> Non
 
 def test_a_trainer_may_have_gone_on_from_a_checkpoint() -> None:
     found = judged(planned(1000))
-    assert found.reason.startswith("at most 940 of 1000 steps are left")
+    assert found.reason.startswith("at most 940 of 1,000 steps are left")
 
 
 def test_what_is_saved_is_no_false_zero() -> None:
@@ -137,3 +137,40 @@ def test_a_run_past_its_plan_has_nothing_left() -> None:
 
 def test_without_steps_nothing_is_said() -> None:
     assert worth(script(()), HALF) is None
+
+
+def test_what_only_a_person_can_change_costs_no_trial_and_is_not_left_running() -> None:
+    padding = (Finding("HL111", "padding", 3.35),)
+    found = judged(findings=padding, returncode=0)
+    assert (found.answer, found.cost_s) == ("worth trying", None)
+    assert found.reason == (
+        "HL111 is changed in the script itself, without a test that takes time; "
+        "a run like this one makes 60 steps: at most 4.2 s saved"
+    )
+    smaller = (*padding, Finding("HL401", "update", 1.2, optimization="fused_optimizer"))
+    assert judged(findings=smaller, returncode=0) == found
+    larger = (*padding, Finding("HL401", "update", 4.0, optimization="fused_optimizer"))
+    assert judged(findings=larger, returncode=0).answer == "leave it running"
+
+
+def test_a_run_too_short_for_a_test_says_from_how_many_steps_on_it_pays() -> None:
+    assert judged(returncode=0).reason == (
+        "a run like this one makes 60 steps: at most 3.0 s saved; "
+        "testing a fix takes about 84 s, which pays above 1,680 steps"
+    )
+
+
+def test_nothing_to_gain_is_not_said_of_a_device_that_had_no_clock() -> None:
+    blind = replace(HEALTHY, device="cuda:0", loaders=())
+    found = worth(script(steps(), blind), ())
+    assert found is not None
+    assert (found.answer, "the device does" in found.reason) == ("not known", True)
+
+
+def test_nothing_to_gain_is_not_said_beside_a_wait_that_nothing_explains() -> None:
+    found = worth(script(steps(), HEALTHY), (), data_wait=0.1)
+    assert found is not None
+    assert (found.answer, found.reason.split(",")[0]) == (
+        "not known",
+        "data is waited for 10 % of the time",
+    )

@@ -66,7 +66,7 @@ CASES = (
         site=r"Attention\.forward: .*(scores|softmax)",
         loss=1e-2,
     ),
-    Case("padding_waste", "HL111", share=0.20, site=r"DataLoader\(", loss=1e-2),
+    Case("padding_waste", "HL111", share=0.20, site="collate_fn=", loss=1e-2),
     Case("recompile_storm", "HL307", share=0.20, site=r"compiled\(", loss=1e-4),
     Case("slow_metrics", "HL801", share=0.20, site="count_by_name"),
     Case("garbage_collection", "HL804", share=0.20, site=r"gc\.collect"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,11 +9,12 @@ from typing import Any
 
 from hotloop.core.census import Census
 from hotloop.core.command_run import CommandRun
-from hotloop.core.errors import HotloopError, UsageError
+from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError
 from hotloop.core.files import read_json
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord, readable_steps, steps_of_ranks
 from hotloop.core.telemetry import TELEMETRY_FILE, TelemetrySample, readable_telemetry
+from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.doctor.foreign_load import with_foreign_load
 from hotloop.doctor.throttling import with_throttling
 from hotloop.hardware.dtypes import fast_on_cpu, fast_on_cuda
@@ -26,6 +26,12 @@ from hotloop.judge.warmup import tag_warmup
 ARM = "doctor"
 NOTES_FILE = "notes.txt"
 MAX_NOTES = 8
+CUT_OFF = (
+    "the process that trained was ended before it could say so (killed, or by its own program): up to a "
+    "second of its last steps is missing"
+)
+NOT_STARTED = "the probe could not start"
+"""Begins the note of a process that cannot be watched; `trial/bootstrap` writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +65,13 @@ def collect(directory: Path, run: CommandRun, environment: Environment) -> Colle
         census = Census()  # of somebody else's script all the same: nothing was observed
     if census is not None:
         census = with_foreign_load(with_throttling(_as_seen(census), samples), samples)
-        census = replace(census, fast_dtypes=_fast_dtypes(census, clock))
+        census = replace(
+            census, fast_dtypes=_fast_dtypes(census, clock), other_trainings=_others(directory)
+        )
     goes_on = bool(run.left_running) and not clock.get("finished")
+    is_cut = clock.get("finished") is False
+    if census is not None and is_cut and run.ended is not None and not goes_on:
+        census = replace(census, notes=(*census.notes, CUT_OFF))
     warmup = sum("warmup" in record.tags for record in records)
     measurement = Measurement(
         arm=ARM,
@@ -76,13 +87,19 @@ def collect(directory: Path, run: CommandRun, environment: Environment) -> Colle
         process_s=run.wall_s,
         started_at=run.started_at,
         # 0 tells the judge that this was a whole run.
-        returncode=None if run.ended == "interrupted" or goes_on else run.returncode,
+        returncode=None if run.ended == "interrupted" or goes_on or is_cut else run.returncode,
     )
     return Collected(
         measurement=measurement,
         problems=tuple(problems),
         damaged_steps=tuple(damaged_steps),
     )
+
+
+def _others(directory: Path) -> tuple[int, ...]:
+    """Steps of the processes that trained beside those that were watched."""
+    found = (mapping_of(path, []).get("steps") for path in sorted(directory.glob("other-*.json")))
+    return tuple(steps for steps in found if isinstance(steps, int))
 
 
 def other_ranks(directory: Path, measurement: Measurement) -> dict[int, Measurement]:
@@ -110,16 +127,12 @@ def _as_seen(census: Census) -> Census:
 def mapping_of(path: Path, problems: list[HotloopError]) -> dict[str, Any]:
     """A JSON object; empty where there is none, or it is damaged."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return parse_object(read_bytes(path))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         problems.append(UsageError(f"not valid JSON: {error}", where=str(path)))
         return {}
-    if not isinstance(value, dict):
-        problems.append(UsageError("damaged: not an object", where=str(path)))
-        return {}
-    return value
 
 
 def _census(path: Path, problems: list[HotloopError]) -> Census | None:
@@ -166,6 +179,21 @@ def backwards_seen(directory: Path) -> int:
     """Passes backward in processes that made no step."""
     found = (mapping_of(path, []).get("backwards") for path in directory.glob("idle-*.json"))
     return sum(number for number in found if isinstance(number, int))
+
+
+def refuse_unseen(directory: Path) -> None:
+    """Raises `EnvironmentFailed` where the probe could not start, so that the command was ended before it trained."""
+    if is_attached(directory) or has_stepped(directory):
+        return
+    why = next((note for note in probe_notes(directory) if note.startswith(NOT_STARTED)), None)
+    if why is None:
+        return
+    _, _, error = why.removeprefix(NOT_STARTED).strip(": ").partition(": ")
+    raise EnvironmentFailed(
+        f"the command was ended when it imported torch, since nothing of it could have been recorded: {error}",
+        where=str(directory / NOTES_FILE),
+        do="examine it in an environment whose torch is one that hotloop knows (README.md names the versions)",
+    )
 
 
 def probe_notes(directory: Path) -> list[str]:

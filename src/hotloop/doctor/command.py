@@ -48,6 +48,13 @@ def refuse_unexaminable(command: Sequence[str], environment: Mapping[str, str]) 
             where=where,
             do=f"examine the command without `-{flag}`",
         )
+    script = _script_of_command(command)
+    if script is not None and not Path(script).exists():
+        raise UsageError(
+            f"no such script `{script}`",
+            where=str(Path.cwd()),
+            do="check the spelling, or run this in the script's directory",
+        )
 
 
 def script_name(command: Sequence[str]) -> str:
@@ -116,16 +123,28 @@ def _flags_of_command(command: Sequence[str]) -> list[tuple[str, str]]:
     """Deaf-making flags of the first Python that is named, also behind `env` or `nohup`."""
     for place, word in enumerate(command):
         if _PYTHON.fullmatch(Path(word).name):
-            return [(flag, " ".join(command)) for flag in _flags(command[place + 1 :])]
+            return [(flag, " ".join(command)) for flag in _flags(command[place + 1 :])[0]]
     return []
 
 
-def _flags(arguments: Sequence[str]) -> list[str]:
-    """Of an interpreter's own arguments, which end with its script, `-m` or `-c`."""
+def _script_of_command(command: Sequence[str]) -> str | None:
+    """The script of a Python that is started here; one behind `ssh` or `docker` has its files elsewhere."""
+    for place, word in enumerate(command):
+        if _PYTHON.fullmatch(Path(word).name):
+            return _flags(command[place + 1 :])[1]
+        if "=" not in word and word not in ("env", "nohup"):
+            return None
+    return None
+
+
+def _flags(arguments: Sequence[str]) -> tuple[list[str], str | None]:
+    """An interpreter's own arguments, which end with its script, `-m` or `-c`; and the script."""
     found: list[str] = []
     rest = iter(arguments)
     for argument in rest:
-        if not argument.startswith("-") or argument == "-":
+        if not argument.startswith("-"):
+            return found, argument
+        if argument == "-":
             break
         if argument in _WITH_VALUE:
             next(rest, None)
@@ -135,7 +154,7 @@ def _flags(arguments: Sequence[str]) -> list[str]:
             if letter in "WX":  # the rest is its value
                 break
             if letter in "mc":
-                return found
+                return found, None
             if letter in _DEAF:
                 found.append(letter)
-    return found
+    return found, None

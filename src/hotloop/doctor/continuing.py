@@ -12,6 +12,7 @@ from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun
 from hotloop.core.errors import UsageError
 from hotloop.core.files import read_json, write_json
 from hotloop.core.ledger import LEDGER_FILE
+from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.doctor.directory import TRIALS
 from hotloop.trial.measure import MEASUREMENT_FILE
 from hotloop.trial.plan import TrialPlan
@@ -62,32 +63,35 @@ def refuse_fewer_fixes(directory: Path, fixes: Sequence[Fix]) -> None:
         raise _other("--only", why, directory)
 
 
-def refuse_other_options(
-    directory: Path, plan: TrialPlan, *, budget_s: float | None, fixes: Sequence[Fix]
-) -> None:
-    """Raises `UsageError` where comparisons were begun in `directory` under options that do not go with these.
+def begun_options(directory: Path, *, in_place: bool) -> dict[str, int]:
+    """`loss_steps` and `steps` with which trials were begun in `directory`: others are no pairs with those.
 
-    Else these are stored, for the next call. Trials of other steps or values are no pairs of one comparison.
+    Raises `UsageError` where comparisons were begun in another way of `--in-place`.
     """
-    path = directory / TRIALS / OPTIONS_FILE
-    begun = any((directory / TRIALS).glob("*/plan.json"))
-    stored = _mapping(path) if begun else {}
-    if stored.get("in_place", plan.in_place) != plan.in_place:
+    trials = directory / TRIALS
+    stored = _mapping(trials / OPTIONS_FILE)
+    is_begun = any(trials.glob("*/plan.json")) or any(trials.glob(f"*/noise-*/{MEASUREMENT_FILE}"))
+    if is_begun and stored.get("in_place", in_place) != in_place:
         first = "with" if stored["in_place"] else "without"
         raise _other("--in-place", f"its trials were begun {first} it", directory)
-    if (steps := stored.get("steps", plan.steps)) != plan.steps:  # only a budget makes them others
-        first, now = _budget(stored.get("budget_s")), _budget(budget_s)
-        why = (
-            f"its trials were begun {first}, to count {steps} steps; {now} they count {plan.steps}"
-        )
-        raise _other("--budget", why, directory)
+    learned = any(trials.glob(f"*/losses-*/{MEASUREMENT_FILE}"))
+    names = [*(["loss_steps"] if learned or is_begun else []), *(["steps"] if is_begun else [])]
+    return {name: stored[name] for name in names if isinstance(stored.get(name), int)}
+
+
+def store_options(directory: Path, plan: TrialPlan, loss_steps: int) -> None:
+    """For the next call."""
+    options = {"in_place": plan.in_place, "steps": plan.steps, "loss_steps": loss_steps}
+    write_json(directory / TRIALS / OPTIONS_FILE, options)
+
+
+def refuse_other_values(directory: Path, fixes: Sequence[Fix]) -> None:
+    """Raises `UsageError` where the comparison of a fix was begun in `directory` with another value."""
     for fix in fixes:
         value = _begun_with(directory / TRIALS / fix.name / "plan.json", fix)
         if value != fix.value:
             why = f"`{fix.name}` was begun with {json.dumps(value)}, not {json.dumps(fix.value)}"
             raise _other("--only", why, directory)
-    if not stored:
-        write_json(path, {"in_place": plan.in_place, "steps": plan.steps, "budget_s": budget_s})
 
 
 def _begun_with(plan_file: Path, fix: Fix) -> Any:
@@ -104,13 +108,8 @@ def _other(option: str, why: str, directory: Path) -> UsageError:
     )
 
 
-def _budget(seconds: float | None) -> str:
-    return "without --budget" if seconds is None else f"with --budget {seconds:g}s"
-
-
 def _mapping(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return parse_object(read_bytes(path))
     except (OSError, ValueError):  # not there, or damaged: what reads it for itself says so
         return {}
-    return value if isinstance(value, dict) else {}

@@ -46,7 +46,7 @@ def judged(result: SessionResult, fix: Fix) -> tuple[Status, str]:
     if not_applied is not None:
         return "not_applied", not_applied
     if verdict.num_pairs < LOOKS[0] and verdict.outcome != "incomparable":
-        return "not_tried", f"the budget was spent: {showed(verdict)}"
+        return "not_tried", showed(verdict)
     if fix.technique.what_if:
         return "what_if", "shows what it costs; it is not a fix"
     if verdict.outcome != "improved":
@@ -106,7 +106,9 @@ def not_faster(verdict: Verdict) -> str:
     effect = verdict.minimum_detectable_effect
     if effect is not None and effect > 1:
         return "inconclusive (not even twice the speed would have shown)"
-    return "inconclusive" + (f" (smallest detectable effect {effect:.1%})" if effect else "")
+    return "inconclusive" + (
+        f" (too noisy to show less than {100 * effect:.3g} %)" if effect else ""
+    )
 
 
 def tried_fix(fix: Fix, status: Status, why: str, *, verdict: Verdict | None = None) -> TriedFix:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
@@ -98,7 +99,7 @@ def asked_for(only: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     for text in only:
         name, _, said = text.partition("=")
         if name not in CATALOGUE:
-            raise UsageError(f"no technique `{name}`", do=f"choose among {', '.join(live_names())}")
+            raise UsageError(f"no technique `{name}`", do=_did_you_mean(name))
         technique = CATALOGUE[name]
         if technique.live_form is None:
             raise UsageError(
@@ -107,6 +108,15 @@ def asked_for(only: Sequence[str]) -> dict[str, tuple[Any, ...]]:
             )
         found[name] = (_value(technique, said),) if said else ()
     return found
+
+
+def _did_you_mean(name: str) -> str:
+    names = live_names()
+    close = [each for each in names if name and name in each]
+    close = close or difflib.get_close_matches(name, names, n=1)
+    if close:
+        return f"did you mean `{'` or `'.join(close)}`?"
+    return f"choose among {', '.join(names)}"
 
 
 def _value(technique: Optimization, said: str) -> Any:

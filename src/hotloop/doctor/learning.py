@@ -42,7 +42,7 @@ class Learning:
         self._known: dict[frozenset[str], Learned] = {}
         self._baselines: dict[int, list[Measurement]] = {}
         first = self._baseline(bench.loss_steps)
-        bench.costs = bench.costs.corrected(first[-1])
+        bench.correct_costs(first[-1])
         self.not_comparable = why_not_repeatable(*(run.records for run in first))
 
     def of(self, name: str, fixes: Sequence[Fix]) -> Learned:

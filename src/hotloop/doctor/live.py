@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from statistics import median
 
 from hotloop.core.progress import Progress
 from hotloop.core.step import StepRecord, steps_of_ranks
+from hotloop.core.untrusted import parse_object
 
 TAIL_BYTES = 16_384
 EVERY_S = 2.0
@@ -49,7 +49,7 @@ class Live:
         found = []
         for line in lines[1 if size > TAIL_BYTES else 0 : -1]:
             try:
-                found.append(StepRecord.from_mapping(json.loads(line)))
-            except (ValueError, TypeError, AttributeError):
+                found.append(StepRecord.from_mapping(parse_object(line)))
+            except (ValueError, TypeError):
                 continue
         return found

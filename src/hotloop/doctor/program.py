@@ -17,7 +17,13 @@ from hotloop.core.files import read_json, storage_error, write_json
 from hotloop.core.judgement import Diagnosis
 from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
-from hotloop.doctor.collect import collect, mapping_of, num_under_way, other_ranks
+from hotloop.doctor.collect import (
+    collect,
+    mapping_of,
+    num_under_way,
+    other_ranks,
+    refuse_unseen,
+)
 from hotloop.doctor.command import (
     DIRECTORY_VARIABLE,
     attached_environment,
@@ -64,7 +70,7 @@ def examine(
     out: a new directory. steps: end the command after so many counted steps, without its own ending.
     say: told before the command starts, and when a user waits for it; warn: what was not recorded.
     Raises `UsageError` for a command that cannot be run or seen into, `EnvironmentFailed` when the
-    disk refuses. A command that fails or is interrupted is an answer, in `run.ended`.
+    disk refuses, or where the probe cannot start: the command is ended at its import of torch then. A command that fails or is interrupted is an answer, in `run.ended`.
     """
     refuse_unexaminable(command, os.environ)
     directory = make_run_directory(out, script_name(command))
@@ -85,6 +91,7 @@ def examine(
         run = _ended(run, attached, heard, directory)
         if not run.left_running:
             _tidy(directory)
+        refuse_unseen(directory)
         collected = collect(directory, run, machine)
         measurement = collected.measurement
         for problem in collected.problems:

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Verdict
-from hotloop.core.ledger import TriedFix
+from hotloop.core.ledger import Status, TriedFix
 from hotloop.doctor.applied import why_not_applied, why_wrong
-from hotloop.doctor.deciding import longer, not_faster
+from hotloop.doctor.deciding import longer, not_faster, showed
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learned, Learning
 from hotloop.doctor.switched import why_not_switched
@@ -22,6 +22,8 @@ from hotloop.trial.session import SessionResult
 
 Tried = dict[str, TriedFix]
 LONGEST_NAME = 64
+NOT_PAID = "not paid"
+"""Instead of a reason: the budget did not do for the pairs that confirm."""
 
 
 def stack(
@@ -51,10 +53,19 @@ def stack(
     together, why = _confirmed(bench, learning, stacked)
     if why is None:
         return tuple(fix.name for fix in stacked), together
+    status: Status = "rejected"
+    if why == NOT_PAID:
+        status, why = "not_tried", _left_of_budget(together)
+        together = None
     for fix in stacked:
         entry = tried[fix.name]
-        tried[fix.name] = replace(entry, status="rejected", why=f"{entry.why}, but {why}")
+        tried[fix.name] = replace(entry, status=status, why=f"{entry.why}, but {why}")
     return (), together
+
+
+def _left_of_budget(together: Verdict | None) -> str:
+    pairs = "" if together is None else f" ({showed(together)})"
+    return f"not confirmed: out of budget{pairs}"
 
 
 def order_of(kept: Sequence[Fix], undecided: Sequence[Fix], tried: Tried) -> list[Fix]:
@@ -89,7 +100,8 @@ def _added(
     if clash is not None:
         return rejected(f"it cannot be together with {clash}")
     if bench.short_s(LOOKS[0], losses=1):
-        return rejected(f"the budget did not allow to try it on top of {onto}")
+        why = f"{alone}; out of budget before it was tried on top of {onto}"
+        return replace(entry, status="not_tried", why=why), False
     names = [each.name for each in (*stacked, fix)]
     arm_name = _short("with-" + "+".join(names))
     try:
@@ -146,6 +158,8 @@ def _confirmed(
         learned = learning.of(arm_name, stacked)
         if learned.not_applied is not None:
             return None, f"together not applied: {learned.not_applied}"
+        if bench.short_s(1, reserved=False, place=arm_name):
+            return None, NOT_PAID
         result = bench.compare(
             bench.baseline,
             bench.with_fixes(arm_name, stacked),
@@ -163,6 +177,8 @@ def _confirmed(
     flaw = _flaw(result, stacked, arm_name, learned)
     if flaw is not None:
         return verdict, f"together {flaw}"
+    if verdict.num_pairs < LOOKS[0] and verdict.outcome != "incomparable":
+        return verdict, NOT_PAID
     if verdict.outcome != "improved":
         return verdict, f"fresh pairs do not confirm it: {not_faster(verdict)}"
     if verdict.parity.result not in ("same", "within_noise"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hotloop.core.errors import UsageError
 from hotloop.core.measurement import Measurement
@@ -14,6 +14,8 @@ COUNTED_S = 6.0
 """Seconds of counted steps in one process, about."""
 STEPS = (20, 1000)
 LEAST_STEPS = STEPS[0] // 2
+TOGGLED_STEPS = 2 * STEPS[0]
+"""Of a fix that goes on and off within a process, which counts twice as many: enough for blocks."""
 LOOKS = (4, 6, 10)
 """At which pairs are judged; between the last two only of a fix that looks faster."""
 USUAL_PAIRS = LOOKS[1]
@@ -23,8 +25,9 @@ LOSS_STEPS = 60
 AFTER_EPOCH = 20
 PATIENCE_S, TIMES_EXPECTED = 60.0, 10
 """Every process may take so long, and so many times what is expected of it."""
-SLACK = 1.25
-"""Processes of trials take longer than was seen of the command, by about that."""
+SLACK, MARGIN = 1.25, 2.0
+"""Processes of trials take longer than was seen of the command: by about the first, up to the second on a busy
+machine. A budget has to hold the first to be begun with; what is asked for holds the second."""
 LOSS_RUNS = 2
 """Of the command as it is."""
 AA_RUNS = 2
@@ -44,20 +47,18 @@ class Costs:
         processes = 1 if plan.block_steps else 2  # one, in which it goes on and off
         return processes * self.process_s(plan.num_steps)
 
-    def least_s(self, plan: TrialPlan, loss_steps: int) -> float:
-        """To try one fix and to confirm it: losses, the noise, and two comparisons at their first look."""
-        losses = (LOSS_RUNS + 1) * self.process_s(loss_steps)
-        pairs = AA_RUNS / 2 + 2 * LOOKS[0]
-        return losses + pairs * self.pair_s(plan)
+    def at_least(self, others: Costs) -> Costs:
+        """The larger of both: one process may have been lucky."""
+        return Costs(max(self.start_s, others.start_s), max(self.step_s, others.step_s))
 
-    def corrected(self, measurement: Measurement) -> Costs:
-        """By a process of the trials themselves, which has no probe, and a copy to be made."""
+    def corrected(self, measurement: Measurement, *, besides_s: float = 0.0) -> Costs:
+        """By a process of the trials themselves, which has no probe. besides_s: what making a copy for it took."""
         steps = sorted(record.wall_s for record in measurement.records[1:])
         if not steps or measurement.process_s is None:
             return self
         step_s = steps[len(steps) // 2]
         start_s = measurement.process_s - len(measurement.records) * step_s
-        return Costs(max(start_s, 0.0), step_s)
+        return Costs(max(start_s, 0.0) + besides_s, step_s)
 
 
 def plan_for(measurement: Measurement, *, steps: int | None) -> tuple[TrialPlan, Costs]:
@@ -91,24 +92,12 @@ def plan_for(measurement: Measurement, *, steps: int | None) -> tuple[TrialPlan,
     return TrialPlan(warmup, counted, timeout_s=timeout, looks=LOOKS, aa_pairs=0), costs
 
 
-def fitted(plan: TrialPlan, costs: Costs, losses: int, budget_s: float) -> tuple[TrialPlan, int]:
-    """With fewer steps where else not one fix could be tried within the budget; counted steps first.
-
-    Raises `UsageError` where that is not enough.
-    """
-    room_s = budget_s / SLACK
-    while costs.least_s(plan, losses) > room_s and plan.steps > STEPS[0]:
-        plan = replace(plan, steps=max(plan.steps // 2, STEPS[0]))
-    while costs.least_s(plan, losses) > room_s and losses > MIN_STEPS:
-        losses = max(losses // 2, MIN_STEPS)
-    least = costs.least_s(plan, losses)
-    if least > room_s:
-        raise UsageError(
-            f"a budget of {budget_s:.0f} s is too small to try one fix and to confirm it",
-            do=f"give at least --budget {math.ceil(least * SLACK)}s, with --out and the directory of this run to go "
-            "on from there, or --no-try",
-        )
-    return plan, losses
+def budget_text(seconds: float) -> str:
+    """As `--budget` takes it, rounded up: `150s`, `7m`, `3h`."""
+    for unit, length in (("h", 3600), ("m", 60)):
+        if seconds > 3 * length:
+            return f"{math.ceil(seconds / length)}{unit}"
+    return f"{math.ceil(seconds)}s"
 
 
 def loss_steps(measurement: Measurement) -> int:

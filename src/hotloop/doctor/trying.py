@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,12 +23,13 @@ def try_fixes(
     budget_s: float | None = None,
     only: Sequence[str] = (),
     in_place: bool = False,
+    options: Sequence[str] = (),
     progress: Progress = silent,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Ledger:
     """Try what answers the findings of a run that has ended well, and store the ledger beside it.
 
-    Raises what `asked_for` and `verify` raise, `Interrupted` with the way to continue among it.
+    options: others of the call, for the command that goes on after it. Raises what `asked_for` and `verify` raise, `Interrupted` with the way to continue among it.
     """
     measurement = load_measurement(examined.directory / MEASUREMENT_FILE)
     machine, census = machine_of(measurement), measurement.census
@@ -44,6 +46,19 @@ def try_fixes(
     for name, values in asked.items():
         if name not in known:
             warn(f"{name} is not tried: {why_left_out(name, values, machine, census)}")
+
+    notice = ""
+    if fixes:
+        names = ", ".join(fix.name for fix in fixes)
+        longer = "for longer runs than this one, " if _is_not_worth(examined) and not asked else ""
+        notice = f"{longer}testing now: {names} (Ctrl-C ends it, --no-try leaves it out, --budget 10m bounds it)"
+
+    def again(budget: str) -> str:
+        steps = () if examined.run.steps is None else ("--steps", str(examined.run.steps))
+        out = ("--out", str(shown(examined.directory)), "--budget", budget)
+        given = (*(part for name in only for part in ("--only", name)), *steps, *options)
+        return shlex.join(["hotloop", "doctor", *out, *given, "--", *examined.run.command])
+
     try:
         return verify(
             examined.run.command,
@@ -56,6 +71,8 @@ def try_fixes(
             in_place=in_place,
             asked=tuple(asked),
             left_out=left_out,
+            again=again,
+            notice=notice,
             progress=progress,
             warn=warn,
         )
@@ -66,6 +83,11 @@ def try_fixes(
             where=str(place),
             do=f"the same command with `--out {place}` continues: finished trials are kept",
         ) from None
+
+
+def _is_not_worth(examined: Examined) -> bool:
+    worth = examined.diagnosis.worth
+    return worth is not None and worth.answer == "leave it running"
 
 
 def patch_of(examined: Examined, ledger: Ledger, *, target: Path) -> Ledger:

@@ -14,7 +14,6 @@ fresh     what is left against the command as it is, measured anew: the one numb
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,14 +26,28 @@ from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
 from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
 from hotloop.doctor.applied import why_wrong
-from hotloop.doctor.continuing import refuse_fewer_fixes, refuse_other_options
+from hotloop.doctor.budget import asked_s, begin_within, needed_s
+from hotloop.doctor.continuing import (
+    begun_options,
+    refuse_fewer_fixes,
+    refuse_other_values,
+    store_options,
+)
 from hotloop.doctor.deciding import judged, longer, may_yet, runs_of, showed, tried_fix, useless
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learned, Learning
 from hotloop.doctor.stacking import order_of, stack
 from hotloop.doctor.switched import most_children
-from hotloop.doctor.trial_costs import LOOKS, LOSS_RUNS, USUAL_PAIRS, fitted, loss_steps, plan_for
+from hotloop.doctor.trial_costs import (
+    MARGIN,
+    SLACK,
+    TOGGLED_STEPS,
+    USUAL_PAIRS,
+    budget_text,
+    loss_steps,
+    plan_for,
+)
 from hotloop.doctor.workbench import AS_IT_IS, Workbench, is_about_baseline
 from hotloop.doctor.writes import WritesOutside
 from hotloop.optimizations.catalogue import parity_of_live
@@ -58,13 +71,18 @@ def verify(
     in_place: bool = False,
     asked: Sequence[str] = (),
     left_out: Sequence[TriedFix] = (),
+    again: Callable[[str], str] = lambda budget: (
+        f"the same command with --out and --budget {budget}"
+    ),
+    notice: str = "",
     progress: Progress = silent,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Ledger:
     """Try each fix, then together those that helped. Called again, finished trials are not repeated.
 
     directory: the doctor's, where `trials/` and `ledger.json` go. asked: names that were asked for. left_out:
-    entries of the ledger for what answers a finding and is not tried.
+    entries of the ledger for what answers a finding and is not tried. again: the command that goes on here with
+    such a `--budget`. notice: said before the first trial.
     A fix whose trial fails is reported, and the rest goes on. Raises `UsageError` for a run too short, a
     budget too small or a command that writes outside its directory, and `CommandFailed` where the command
     as it is fails.
@@ -77,15 +95,13 @@ def verify(
         write_json(directory / LEDGER_FILE, ledger)
         return ledger
     plan, costs = plan_for(measurement, steps=steps)
-    losses = loss_steps(measurement)
-    if budget_s is not None:
-        plan, losses = fitted(plan, costs, losses, budget_s)
+    begun = begun_options(directory, in_place=in_place)
     bench = Workbench(
         Arm(AS_IT_IS, tuple(command), "step_clock", workdir=workdir, fenced=True),
-        replace(plan, in_place=in_place),
+        replace(plan, in_place=in_place, steps=begun.get("steps", plan.steps)),
         costs,
         directory,
-        losses,
+        begun.get("loss_steps", loss_steps(measurement)),
         len(measurement.records),
         most_children=most_children(measurement),
         budget_s=budget_s,
@@ -94,9 +110,14 @@ def verify(
     )
     directory.mkdir(parents=True, exist_ok=True)
     with alone_in(directory):
-        refuse_other_options(directory, bench.plan, budget_s=budget_s, fixes=fixes)
+        refuse_other_values(directory, fixes)
+        if budget_s is not None and "loss_steps" not in begun:
+            begin_within(bench, fixes, again)
+        if notice:
+            warn(notice)
+        store_options(directory, bench.plan, bench.loss_steps)
         continued = any((directory / TRIALS).glob(f"*/*/{MEASUREMENT_FILE}"))
-        ledger = _Trying(bench).all(fixes)
+        ledger = _Trying(bench, may_fit="steps" not in begun, again=again).all(fixes)
         ledger = replace(
             ledger,
             fixes=(*ledger.fixes, *left_out),
@@ -108,8 +129,13 @@ def verify(
 
 
 class _Trying:
-    def __init__(self, bench: Workbench) -> None:
+    def __init__(self, bench: Workbench, *, may_fit: bool, again: Callable[[str], str]) -> None:
         self.bench = bench
+        self.may_fit = may_fit and bench.budget_s is not None
+        """No comparison was begun: it may still be one of fewer steps."""
+        self.again = again
+        self.unpaid: dict[str, Fix] = {}
+        """What a larger budget would go on with."""
         self.learning = Learning(bench)
         if self.learning.not_comparable is not None:
             bench.warn(
@@ -118,20 +144,14 @@ class _Trying:
 
     def all(self, fixes: Sequence[Fix]) -> Ledger:
         tried: dict[str, TriedFix] = {}
-        learned: dict[str, Learned] = {}
-        for fix in fixes:
-            known = self._learns(fix)
-            if isinstance(known, TriedFix):
-                tried[fix.name] = known
-            else:
-                learned[fix.name] = known
-        left = [fix for fix in fixes if fix.name in learned]
-        for fix in self._screened(left, learned, tried):
-            tried[fix.name] = self._timed(fix, learned[fix.name])
+        waiting = list(fixes)
+        while waiting:
+            waiting = self._round(waiting, tried)
         kept = [fix for fix in fixes if tried[fix.name].status == "kept"]
         undecided = [fix for fix in fixes if may_yet(tried[fix.name])]
         order = order_of(kept, undecided, tried)
         names, together = stack(self.bench, self.learning, kept, tried, undecided)
+        self.unpaid |= {fix.name: fix for fix in order if tried[fix.name].status == "not_tried"}
         stacked = _stacked(order, tried) if together is not None else []
         confirming = together and _plan_of(self.bench, together, stacked)
         return _ledger(
@@ -142,7 +162,71 @@ class _Trying:
             together_warmup_steps=confirming and confirming.warmup_steps,
             together_steps=confirming and confirming.steps,
             not_comparable=self.learning.not_comparable,
+            continue_with=self._continue_with(),
         )
+
+    def _round(self, fixes: Sequence[Fix], tried: dict[str, TriedFix]) -> list[Fix]:
+        """Tries those that are paid for, at least the first; the others are for another round."""
+        learned: dict[str, Learned] = {}
+        later: list[Fix] = []
+        for fix in fixes:
+            if learned and not self._is_paid(fix, margin=MARGIN):
+                later.append(fix)
+                continue
+            known = self._learns(fix)
+            if isinstance(known, TriedFix):
+                tried[fix.name] = known
+            else:
+                learned[fix.name] = known
+                self._fit(fix, known)
+        left = [fix for fix in fixes if fix.name in learned]
+        for fix in self._screened(left, learned, tried, later):
+            tried[fix.name] = self._timed(fix, learned[fix.name])
+            self.bench.must_confirm |= tried[fix.name].status == "kept"
+        return later
+
+    def _fit(self, fix: Fix, learned: Learned) -> None:
+        """Counts as many steps as fit, once it is known what a process takes and before any is compared."""
+        if self.may_fit:
+            self.may_fit = False
+            if fix.name in learned.switchable:  # fewer would make pairs of processes of it
+                self.bench.fit(lambda: self._needed_s(fix, learned), least_steps=TOGGLED_STEPS)
+            if fix.name not in learned.switchable or not self._is_paid(fix, learned, margin=SLACK):
+                self.bench.fit(lambda: self._needed_s(fix, learned))
+            store_options(self.bench.directory, self.bench.plan, self.bench.loss_steps)
+
+    def _needed_s(self, fix: Fix, learned: Learned | None = None) -> float:
+        """Seconds to try it and to confirm it at the first looks."""
+        return needed_s(self.bench, fix, learned)
+
+    def _is_paid(self, fix: Fix, learned: Learned | None = None, *, margin: float = 1.0) -> bool:
+        needed = needed_s(self.bench, fix, learned, cautious=margin > SLACK)
+        return margin * needed <= self.bench.left_s
+
+    def _can_begin(self, fix: Fix, learned: Learned | None = None) -> bool:
+        """Whether it may take what is left: all of it where nothing waits to be confirmed."""
+        if self.bench.must_confirm:
+            return self._is_paid(fix, learned)
+        return self.bench.left_s >= self.bench.costs.process_s(self.bench.loss_steps)
+
+    def _unpaid(
+        self, fix: Fix, learned: Learned | None = None, *, verdict: Verdict | None = None
+    ) -> TriedFix:
+        """Its line of the ledger where the budget does not do; and it is gone on with by a larger one."""
+        self.unpaid[fix.name] = fix
+        bench = self.bench
+        why = (
+            f"out of budget: {bench.spent_s:.0f} s of {bench.budget_s or 0:.0f} s used; it needs about "
+            f"{self._needed_s(fix, learned):.0f} s more"
+        )
+        why += f" ({showed(verdict)})" if verdict is not None else ""
+        return tried_fix(fix, "not_tried", why, verdict=verdict)
+
+    def _continue_with(self) -> str | None:
+        """The command that goes on with what the budget left out."""
+        if not self.unpaid:
+            return None
+        return self.again(budget_text(asked_s(self.bench, list(self.unpaid.values()))))
 
     def _with_steps(self, fix: Fix, entry: TriedFix) -> TriedFix:
         """Those of its own pairs, where it was timed."""
@@ -157,12 +241,8 @@ class _Trying:
         if plan is None:
             why = f"its effect shows after {fix.warmup_steps} steps, and the run was seen to make {bench.num_steps}"
             return tried_fix(fix, "not_tried", why)
-        # One that shows late needs longer runs as it is, too.
-        longer_runs = bench.loss_steps_of([fix]) / bench.loss_steps
-        losses = 1 if longer_runs == 1 else math.ceil((LOSS_RUNS + 1) * longer_runs)
-        if short_s := bench.short_s(LOOKS[0], losses=losses, plan=plan):
-            why = f"the budget was spent: to try it takes about {math.ceil(short_s)} s more"
-            return tried_fix(fix, "not_tried", why)
+        if not self._can_begin(fix):
+            return self._unpaid(fix)
         try:
             learned = self.learning.of(fix.name, [fix])
         except (CommandFailed, WritesOutside) as error:
@@ -178,7 +258,11 @@ class _Trying:
         return learned
 
     def _screened(
-        self, fixes: Sequence[Fix], learned: dict[str, Learned], tried: dict[str, TriedFix]
+        self,
+        fixes: Sequence[Fix],
+        learned: dict[str, Learned],
+        tried: dict[str, TriedFix],
+        later: list[Fix],
     ) -> list[Fix]:
         """Those to measure fully, the most promising first; with time enough, all of them as they are."""
         bench = self.bench
@@ -186,8 +270,8 @@ class _Trying:
             return list(fixes)
         seen: dict[str, Verdict] = {}
         for fix in fixes:
-            if bench.short_s(LOOKS[0]):
-                tried[fix.name] = tried_fix(fix, "not_tried", "the budget was spent")
+            if seen and not self._is_paid(fix, learned[fix.name], margin=MARGIN):
+                later.append(fix)
                 continue
             try:
                 result = self._compared(fix, learned[fix.name], SCREENING_PAIRS)
@@ -205,19 +289,11 @@ class _Trying:
             if fix.name in seen and fix not in promising:
                 why = f"not tried further: {showed(seen[fix.name])}"
                 tried[fix.name] = tried_fix(fix, "not_tried", why, verdict=seen[fix.name])
-        going: list[Fix] = []
-        for fix in promising:
-            # What comes before it in the list is paid for first.
-            if going and bench.short_s((LOOKS[0] - SCREENING_PAIRS) * (len(going) + 1)):
-                why = f"not tried further, the budget was spent: {showed(seen[fix.name])}"
-                tried[fix.name] = tried_fix(fix, "not_tried", why, verdict=seen[fix.name])
-            else:
-                going.append(fix)
-        return going
+        return promising
 
     def _timed(self, fix: Fix, learned: Learned) -> TriedFix:
-        if self.bench.short_s(LOOKS[0] - SCREENING_PAIRS, slower_start_s=learned.slower_start_s):
-            return tried_fix(fix, "not_tried", "the budget was spent before it was timed")
+        if not self._can_begin(fix, learned):
+            return self._unpaid(fix, learned)
         try:
             result = self._compared(fix, learned)
         except (CommandFailed, WritesOutside) as error:
@@ -225,6 +301,8 @@ class _Trying:
         parity = longer(learned.parity, result)
         result = replace(result, verdict=replace(result.verdict, parity=parity))
         status, why = judged(result, fix)
+        if status == "not_tried":
+            return self._unpaid(fix, learned, verdict=result.verdict)
         return tried_fix(fix, status, why, verdict=result.verdict)
 
     def _compared(self, fix: Fix, learned: Learned, pairs_now: int | None = None) -> SessionResult:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 from hotloop.core.errors import CommandFailed
@@ -23,6 +24,8 @@ from hotloop.doctor.trial_costs import (
     AFTER_EPOCH,
     LEAST_STEPS,
     LOOKS,
+    MARGIN,
+    STEPS,
     USUAL_PAIRS,
     Costs,
 )
@@ -57,9 +60,16 @@ class Workbench:
     warn: Callable[[str], None] = lambda text: None
     started: float = field(default_factory=lambda: time.monotonic())
     listing: Listing | None = field(init=False)
+    first_costs: Costs = field(init=False)
+    """What was expected before any trial."""
+    must_confirm: bool = False
+    """A fix was faster: the pairs that confirm it have to fit after whatever is tried now."""
     _noise: tuple[Pair, ...] | None = None
+    _besides_s: float = 0.0
+    """Of a trial: what it takes beside its process."""
 
     def __post_init__(self) -> None:
+        self.first_costs = self.costs
         workdir = None if self.plan.in_place else self.baseline.workdir
         self.listing = None if workdir is None else list_workdir(workdir, without=self.directory)
 
@@ -98,26 +108,50 @@ class Workbench:
             return None
         return replace(plan, steps=counted_in_blocks(steps, block_steps), block_steps=block_steps)
 
-    def short_s(
+    def needed_s(
         self,
         pairs: int,
         *,
-        losses: int = 0,
+        losses: float = 0,
         slower_start_s: float = 0.0,
         reserved: bool = True,
         plan: TrialPlan | None = None,
+        place: str | None = None,
+        costs: Costs | None = None,
     ) -> float:
-        """Seconds that are missing for so many pairs and runs for losses; 0 where they may be begun.
+        """Seconds that so many pairs and runs for losses are expected to take.
 
-        reserved: the confirmation on fresh pairs has to fit after them.
-        slower_start_s: of a process with the fix than of one without. plan: of its pairs, where it is another.
+        reserved: with the confirmation on fresh pairs after them. slower_start_s: of a process with the fix than
+        of one without. plan: of its pairs, where it is another. place: of these pairs; what is finished there, or
+        of the noise and of a confirmation, takes no time again. costs: others than the last process had.
         """
-        confirmation = LOOKS[0] if reserved else 0
-        noise = AA_RUNS // 2 if self._noise is None else 0
-        pair_s = self.costs.pair_s(plan or self.plan)
-        needed = (pairs + noise + confirmation) * (pair_s + slower_start_s)
-        needed += losses * self.costs.process_s(self.loss_steps)
-        return max(needed - self.left_s, 0.0)
+        plan, costs = plan or self.plan, costs or self.costs
+        each = 1 if plan.block_steps else 2
+        todo = max(pairs * each - self._num_finished(place), 0) if place else pairs * each
+        if reserved:
+            todo += max(LOOKS[0] * each - self._num_finished("together-*"), 0)
+        needed = todo * (costs.pair_s(plan) + slower_start_s) / each
+        if self._noise is None:
+            noise = [self._noise_place(number) for number in range(1, AA_RUNS + 1)]
+            missing = sum(not is_finished(place) for place in noise)
+            needed += missing * costs.process_s(self.plan.num_steps)
+        return needed + losses * costs.process_s(self.loss_steps)
+
+    def short_s(self, pairs: int, *, margin: float = 1.0, **more: Any) -> float:
+        """Seconds by which what is left falls short of `needed_s`; 0 where it may be begun."""
+        if self.budget_s is None:
+            return 0.0
+        return max(margin * self.needed_s(pairs, **more) - self.left_s, 0.0)
+
+    def fit(self, needed_s: Callable[[], float], *, least_steps: int = STEPS[0]) -> None:
+        """Counts fewer steps where else what is needed, with a margin, does not fit into what is left."""
+        while MARGIN * needed_s() > self.left_s and self.plan.steps > least_steps:
+            self.plan = replace(self.plan, steps=max(self.plan.steps // 2, least_steps))
+
+    def _num_finished(self, place: str) -> int:
+        """Processes of pairs; of several places that match, where there are most."""
+        found = (self.directory / TRIALS).glob(place)
+        return max((sum(map(is_finished, each.glob("pair-*"))) for each in found), default=0)
 
     def with_fixes(self, name: str, fixes: Sequence[Fix]) -> Arm:
         return replace(self.baseline, name=name, fixes={fix.name: fix.value for fix in fixes})
@@ -155,17 +189,24 @@ class Workbench:
             return self._noise
         runs = []
         for number in range(1, AA_RUNS + 1):
-            digest = self._digest(self.baseline, self.plan.num_steps)
-            place = self.place_of(AS_IT_IS) / f"noise-{digest}-{number}"
             plan = Plan(
                 *(self.plan.warmup_steps, self.plan.steps, self._timeout_of(self.plan)),
                 pair=(number + 1) // 2,
                 position=(number - 1) % 2,
             )
+            place = self._noise_place(number)
             runs.append(self._run(self.baseline, place, plan, "the noise of the machine"))
-        self.costs = self.costs.corrected(runs[-1])
+        self.correct_costs(runs[-1])
         self._noise = tuple(zip(runs[::2], runs[1::2], strict=True))
         return self._noise
+
+    def _noise_place(self, number: int) -> Path:
+        digest = self._digest(self.baseline, self.plan.num_steps)
+        return self.place_of(AS_IT_IS) / f"noise-{digest}-{number}"
+
+    def correct_costs(self, measured: Measurement) -> None:
+        """By a process of the command as it is."""
+        self.costs = self.costs.corrected(measured, besides_s=self._besides_s)
 
     def compare(
         self,
@@ -216,8 +257,14 @@ class Workbench:
         begun, made = self.spent_s, count(1)
 
         def stop_now() -> bool:
-            """When pairs take so much longer than expected that the confirmation would not fit."""
-            pair_s = max(self.costs.pair_s(shown), (self.spent_s - begun) / next(made))
+            """When pairs take so much longer than expected that what has to follow would not fit.
+
+            Up to the first look that is the next pair: what is measured by then counts in a later call.
+            """
+            num = next(made)
+            pair_s = max(self.costs.pair_s(shown) + slower_start_s, (self.spent_s - begun) / num)
+            if num < LOOKS[0] and not (reserved and self.must_confirm):
+                return self.left_s < pair_s
             return reserved and self.left_s < LOOKS[0] * pair_s
 
         directory = self.place_of(place)
@@ -245,18 +292,19 @@ class Workbench:
             raise
         refuse_writes(directory, baseline.name)
         if as_it_is:  # what it takes now, beside whatever else the machine does
-            self.costs = self.costs.corrected(result.pairs[-1][0])
+            self.correct_costs(result.pairs[-1][0])
         return result
 
     def _timeout_of(self, plan: TrialPlan) -> float:
         """No process may take much more than what is left, however patient the plan is."""
-        expected = 2 * self.costs.process_s(plan.num_steps)
+        expected = 2 * MARGIN * self.costs.process_s(plan.num_steps)
         return min(plan.timeout_s, max(self.left_s, expected, 10.0))
 
     def _run(self, arm: Arm, place: Path, plan: Plan, what: str) -> Measurement:
-        if not is_finished(place):
+        is_new, begun = not is_finished(place), time.monotonic()
+        if is_new:
             self.progress(what, 0, None, "")
-        return trial(
+        measured = trial(
             arm,
             place,
             plan=plan,
@@ -266,6 +314,9 @@ class Workbench:
             what=what,
             tick=lambda seconds: self.progress(what, 0, None, f"{seconds:.0f} s"),
         )
+        if is_new and measured.process_s is not None:
+            self._besides_s = max(time.monotonic() - begun - measured.process_s, 0.0)
+        return measured
 
     def _digest(self, arm: Arm, steps: int) -> str:
         deciding = [arm.to_mapping(), steps, self.listing and self.listing.digest]

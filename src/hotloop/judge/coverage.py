@@ -67,7 +67,7 @@ def _of_time(measurement: Measurement, breakdown: Breakdown) -> list[str]:
             missing.append(f"{num} {'step' if num == 1 else 'steps'} {why}: not in the breakdown")
     if breakdown.closure_error_fraction > CLOSURE_LIMIT:
         missing.append(
-            f"{breakdown.closure_error_fraction:.1%} of wall time: phases and wall time disagree"
+            f"{100 * breakdown.closure_error_fraction:.1f} % of wall time: phases and wall time disagree"
         )
     if breakdown.device is None and not runs_on_cpu(measurement):
         missing.append(_no_device_time(measurement))
@@ -101,6 +101,12 @@ def _of_script(measurement: Measurement, breakdown: Breakdown, census: Census) -
     if not runs_on_cpu(measurement):
         asked = {**_LOOKED_AT, **_ON_AN_ACCELERATOR}
     missing = [words for name, words in asked.items() if name not in census.seen]
+    if others := census.other_trainings:
+        made = ", ".join(f"{steps:,}" for steps in sorted(others, reverse=True)[:5])
+        many = f"{len(others)} other processes" if len(others) > 1 else "1 other process"
+        missing.append(
+            f"{many} that trained as well, without a rank of their own ({made} steps): one is watched"
+        )
     if hides_waiting(measurement):
         missing.append(
             "waiting for the other processes: where it happens inside the pass backward, it is not "
@@ -125,8 +131,9 @@ def _of_script(measurement: Measurement, breakdown: Breakdown, census: Census) -
         missing.append("the time to make a batch: not observed")
     if is_crowded(census):
         missing.append(
-            f"what waits for a disk and what for its turn, and a step by itself: other programs "
-            f"kept {census.foreign_busy:.0%} of the machine's CPUs busy"
+            f"what a quiet machine would show: other programs kept {100 * (census.foreign_busy or 0):.0f} % "
+            "of the machine's CPUs busy, so times are rough, and waiting for a disk is not told from waiting "
+            "for a CPU"
         )
     if census.cpu_busy is None:
         missing.append("how busy the CPUs were: not observed")

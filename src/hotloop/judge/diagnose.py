@@ -8,16 +8,24 @@ from dataclasses import replace
 
 import numpy as np
 
+from hotloop.core.census import Census
 from hotloop.core.judgement import Bound, Breakdown, Diagnosis, Finding, Steps
 from hotloop.core.measurement import Measurement
 from hotloop.core.step import StepRecord
 from hotloop.judge.attribute import AFTER_PROFILER, attribute, under_way
 from hotloop.judge.coverage import not_examined
-from hotloop.judge.exposure import exposed_phase, is_foreign, is_short, runs_on_cpu
+from hotloop.judge.exposure import (
+    exposed_phase,
+    is_foreign,
+    is_installed,
+    is_short,
+    runs_on_cpu,
+)
 from hotloop.judge.findings import FINDINGS
 from hotloop.judge.operations import is_moving, is_updating, operations
-from hotloop.judge.thresholds import HIGH, MODERATE
+from hotloop.judge.thresholds import HIGH, MODERATE, WOULD_DO
 from hotloop.judge.together import hides_waiting, with_other_ranks
+from hotloop.judge.waiting import training_loader
 from hotloop.judge.warmup import tag_warmup
 from hotloop.judge.worth import worth
 
@@ -39,6 +47,9 @@ NAMED_BY: dict[str, tuple[Bound, str]] = {
     "HL303": ("launch", "launch_fraction"),
 }
 """Findings that tell a bound that phases do not show, and where their share is in the evidence."""
+
+OWN = ("HL107", "HL801", "HL804")
+"""Findings of what a script itself does between the phases."""
 
 OF_THE_RUN = ("HL806",)
 """Of a whole run, and so not loose where it made few steps."""
@@ -65,9 +76,10 @@ def diagnose(
     steps = _steps(records)
     kept = under_way(records)
     if not kept:
-        return Diagnosis(
-            None, steps, not_examined=("everything: no step after the start was recorded",)
+        missing = (
+            f"everything: no step after the start was recorded; {WOULD_DO} steps in all would do"
         )
+        return Diagnosis(None, steps, not_examined=(missing,))
     if not any(record.host for record in kept):
         return Diagnosis(None, steps, not_examined=("phases: only a step clock was carried",))
     census = measurement.census
@@ -80,11 +92,16 @@ def diagnose(
         counted_wall_s=math.fsum(record.wall_s for record in counted),
     )
     found = [module.find(measurement, breakdown) for module in FINDINGS.values()]
-    own = with_other_ranks([f for f in found if f is not None], others or {})
+    own = with_other_ranks([_in_own_code(f, census) for f in found if f is not None], others or {})
     if is_foreign(census) and is_short(breakdown):
         own = tuple(f if f.code in OF_THE_RUN else replace(f, gain_is_loose=True) for f in own)
     findings = tuple(sorted(own, key=_rank))
-    bound = bound_of(breakdown.fractions, breakdown.device, on_cpu=runs_on_cpu(measurement))
+    bound = bound_of(
+        breakdown.fractions,
+        breakdown.device,
+        on_cpu=runs_on_cpu(measurement),
+        own_code=any(f is not None and f.code in OWN and not f.gain_is_loose for f in found),
+    )
     if bound in ("compute", "balanced") and hides_waiting(measurement):
         bound = None
     return Diagnosis(
@@ -95,20 +112,34 @@ def diagnose(
         findings=findings,
         probe_overhead_fraction=breakdown.probe_overhead_fraction,
         not_examined=tuple(not_examined(measurement, breakdown)),
-        worth=worth(measurement, findings, counted_steps=len(counted))
+        worth=worth(
+            measurement,
+            findings,
+            counted_steps=len(counted),
+            data_wait=exposed_phase(measurement, breakdown, "data_wait"),
+        )
         if is_foreign(census)
         else None,
     )
 
 
 def bound_of(
-    host: Mapping[str, float], device: Mapping[str, float] | None, *, on_cpu: bool
+    host: Mapping[str, float],
+    device: Mapping[str, float] | None,
+    *,
+    on_cpu: bool,
+    own_code: bool = True,
 ) -> Bound | None:
-    """What most limits the step, by exposed time: the largest wait, or a larger update.
+    """What the step is limited by: a wait of 20 % and more, else what takes most of it.
 
-    A host wait is exposed only while the device idles, so on an accelerator each share is capped by
-    the idle share of the device. `None` on an accelerator without device clocks: there the host
-    waits in `sync` for useful computing, and host time alone would call that a fault.
+    A wait is time in which nothing is computed, so a fifth of the step is named although forward and
+    backward take more. Updating is work like computing: it is named where it takes more. Less than that
+    is left to the findings. A host wait is exposed only while the device idles, so on an accelerator each
+    share is capped by the idle share of the device. `None` on an accelerator without device clocks: there
+    the host waits in `sync` for useful computing, and host time alone would call that a fault.
+
+    own_code: whether code of the script's own was seen between the phases. Where it was not, what is there on
+    a CPU is computing too (losses, inputs that are drawn, a library's steps): named only where it is the most.
     """
     idle = 1.0
     if device is not None:
@@ -117,19 +148,36 @@ def bound_of(
         return None
     exposed = {phase: min(host.get(phase, 0.0), idle) for phase in WASTE}
     worst = max(exposed, key=lambda phase: exposed[phase])
-    updating = host.get("optimizer", 0.0) if device is None else 0.0
-    if exposed[worst] >= MODERATE and not (updating >= HIGH and updating > exposed[worst]):
-        return WASTE[worst]
     if device is not None:
+        if exposed[worst] >= HIGH:
+            return WASTE[worst]
         if device.get("communication", 0.0) >= HIGH:
             return "communication"
         if idle >= HIGH:
             return "host"  # the device waits for a host that waits for nothing
-        return "compute" if device.get("compute", 0.0) >= 1 - HIGH else "balanced"
-    if host.get("optimizer", 0.0) >= HIGH:
-        return "optimizer"
+        return "compute" if device.get("compute", 0.0) >= 0.5 else "balanced"
     computing = host.get("forward", 0.0) + host.get("backward", 0.0)
-    return "compute" if computing >= 1 - HIGH else "balanced"
+    updating = host.get("optimizer", 0.0)
+    if not own_code and exposed["unattributed"] < max(computing, updating):
+        del exposed["unattributed"]
+        worst = max(exposed, key=lambda phase: exposed[phase])
+    if exposed[worst] >= HIGH and not updating > max(exposed[worst], computing):
+        return WASTE[worst]
+    most = max(computing, updating)
+    if most < max(HIGH, math.fsum(exposed.values())):
+        return "balanced"
+    return "optimizer" if updating > computing else "compute"
+
+
+def _in_own_code(finding: Finding, census: Census | None) -> Finding:
+    """The finding at a line that its user can change, where one is known: not at one of installed code."""
+    if finding.site is None or not is_installed(finding.site):
+        return finding
+    sites = [value for key, value in finding.evidence.items() if key.endswith("_site")]
+    if finding.code.startswith("HL1") and (loader := training_loader(census)) is not None:
+        sites.append(loader.site)
+    own = (site for site in sites if isinstance(site, str) and not is_installed(site))
+    return replace(finding, site=next(own, finding.site))
 
 
 def _named_bound(
@@ -142,9 +190,9 @@ def _named_bound(
     if bound is None:
         return None
     largest = max(exposed_phase(measurement, breakdown, phase) for phase in WASTE)
-    needed = {"compute": MODERATE, "balanced": MODERATE, "host": max(MODERATE, largest / 2)}
+    needed = {"host": max(MODERATE, largest / 2)}
     name, share = _largest_named(findings)
-    if name is not None and share >= needed.get(bound, max(MODERATE, largest)):
+    if name is not None and share >= needed.get(bound, max(HIGH, largest)):
         return name
     if bound == "compute" and _moves_memory(measurement):
         return "memory_bandwidth"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -81,6 +82,14 @@ def site_of(calls: Sequence[CallUse], census: Census | None, phase: str) -> str 
         return call.site
     lines = lines_of(census, phase)
     return lines[0].site if lines else None
+
+
+_INSTALLED = re.compile(r"[/\\\\](?:site-packages|dist-packages|lib[/\\\\]python3\.\d+)[/\\\\]")
+
+
+def is_installed(site: str) -> bool:
+    """Whether a place is in installed code, which its user does not change."""
+    return _INSTALLED.search(site) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from typing import Literal
 
 from hotloop.core.census import Census, LineUse
 from hotloop.core.judgement import Breakdown
@@ -33,12 +34,15 @@ that `zero_grad` frees and weights that autocast drops are part of every step. I
 its package on (`torch.nn.functional.cross_entropy`); recordings of older probes name the file alone."""
 _NOT_COMPUTING = re.compile(r"torch\.(?:utils|serialization|hub|cuda|profiler|multiprocessing)\.")
 """Of torch, what a script asks for beside a step: `torch.load`, `torch.cuda.empty_cache`."""
+MODULE_LEVEL = "<module>"
 MAINLY = 1 / 3
 """Share of such code that one line must hold to be called the place."""
 _COMPUTING = frozenset({"data_wait", "forward", "backward", "optimizer"})
 """Phases that begin and end in the middle of a line."""
 PROBE = "hotloop.probe"
 """What a line was calling where the probe was at work: its cost is told elsewhere, and not the script's."""
+WAITING = re.compile(r"threading\.|queue\.|connection\.|selectors\.")
+"""What a line was calling that waits for another thread or process."""
 _DATA_WORDS = re.compile(
     r"(?:^|_)(?:get_?batch(?:es)?|decode[sdr]?|parse[sdr]?|tokeni[sz]e[sdr]?|encode_text|collate|augment"
     r"|pre_?process|(?:next|make|load|read|fetch|sample|build)_?(?:batch|data|sample|image|example)(?:s|es)?"
@@ -47,25 +51,40 @@ _DATA_WORDS = re.compile(
 )
 
 
+Kind = Literal["data", "own", "library"]
+"""Preparing data; anything else of the script's own; what a library does by itself, called once for all of a training."""
+
+
 @dataclass(frozen=True, slots=True)
 class OwnCode:
     share: float
     """Exposed; of those lines that do the same kind of thing as the first, by samples."""
     most: float
     """Exposed time outside of every phase, of whatever lines: `share` can not exceed it."""
+    kind: Kind
     line: LineUse
-    """The most frequent."""
+    """The most frequent, of the place that holds most."""
     line_share: float
-    """Of `share`, by the samples."""
-    prepares_data: bool
+    """Of `share`, in that place, by the samples."""
     site: str | None
-    """Of `line`, where enough samples saw it."""
-    num_lines: int
-    """Over which it is spread."""
+    """Of `line`, where enough samples saw it, and it is the script's own."""
+    places: tuple[tuple[str, float], ...]
+    """Lines, or functions of a library, that enough samples saw, with their parts of `share`; the largest first."""
+    num_places: int
+    """Those that few saw included."""
+
+    @property
+    def prepares_data(self) -> bool:
+        return self.kind == "data"
 
     @property
     def is_spread(self) -> bool:
-        return self.line_share < MAINLY * self.share
+        return self.num_places > 1 and self.line_share < MAINLY * self.share
+
+    @property
+    def function(self) -> str | None:
+        """Whose the line is; `None` for the level of a module, which is no name to anybody."""
+        return None if self.line.function == MODULE_LEVEL else self.line.function
 
 
 def own_code(measurement: Measurement, breakdown: Breakdown) -> OwnCode | None:
@@ -96,25 +115,44 @@ def _own_code(measurement: Measurement, breakdown: Breakdown) -> OwnCode | str |
         return None
     if not breakdown.fractions.get("forward"):
         return "no module was called, so it is not told from the model"
-    groups = {kind: [line for line in own if prepares_data(line) is kind] for kind in (True, False)}
-    kind = max(groups, key=lambda which: _fraction(groups[which]))
-    of_kind = _fraction(groups[kind])
+    trains_at = {line.site for line in census.lines if line.phase in _COMPUTING - {"data_wait"}}
+    kinds: dict[Kind, list[LineUse]] = {"data": [], "own": [], "library": []}
+    for line in own:
+        kinds[_kind(line, trains_at)].append(line)
+    kind = max(kinds, key=lambda which: _fraction(kinds[which]))
+    of_kind = _fraction(kinds[kind])
     part = outside * of_kind / seen
     # Both clocks must say so: the phase is measured, but few samples say little of whose it is.
     if min(part, of_kind) < NOTICEABLE:
         return None
     if not _is_enough(of_kind, census):
         return f"seen in fewer than {ENOUGH_SAMPLES} samples"
-    line = groups[kind][0]
+    groups: dict[str, list[LineUse]] = {}
+    for line in kinds[kind]:
+        name = line.inside if kind == "library" else line.site
+        groups.setdefault(name or line.site, []).append(line)
+    largest = sorted(groups, key=lambda name: -_fraction(groups[name]))
+    best = groups[largest[0]]
+    named = [name for name in largest if _is_enough(_fraction(groups[name]), census)]
+    if kind == "library" and not named:
+        return f"no function of the library was in {ENOUGH_SAMPLES} samples, so none is named"
     return OwnCode(
         share=part,
         most=outside,
-        line=line,
-        line_share=outside * line.fraction / seen,
-        prepares_data=kind,
-        site=line.site if _is_enough(line.fraction, census) else None,
-        num_lines=len({line.site for line in groups[kind]}),
+        kind=kind,
+        line=best[0],
+        line_share=outside * _fraction(best) / seen,
+        site=best[0].site if named and best[0].site not in trains_at else None,
+        places=tuple((name, _fraction(groups[name]) / of_kind) for name in named),
+        num_places=len(groups),
     )
+
+
+def _kind(line: LineUse, trains_at: Set[str]) -> Kind:
+    if prepares_data(line):
+        return "data"
+    # A line that the whole training is called from: what happens there is not the script's choice.
+    return "library" if line.inside is not None and line.site in trains_at else "own"
 
 
 def _is_enough(fraction: float, census: Census) -> bool:
@@ -141,6 +179,8 @@ def _fraction(lines: Sequence[LineUse]) -> float:
 def prepares_data(line: LineUse) -> bool:
     """By the name of the function, or of the module that it was calling."""
     named = [part for part in line.function.split(".") if not part.startswith("<")]
+    if line.feeds:
+        return True
     if called_module(line) in _DATA_MODULES or _READING.search(line.inside or ""):
         return True
     return bool(named and _DATA_WORDS.search(named[-1]))

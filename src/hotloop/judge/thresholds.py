@@ -5,7 +5,8 @@ a measured one.
 """
 
 NOTICEABLE, MODERATE, HIGH = 0.05, 0.10, 0.20
-"""Waits are reported from the first, name the bound from the second; work names it from the third.
+"""Waits are reported from the first, those of unknown cause with workers from the second; the bound is named
+from the third, so that it is no word for a small part of the step.
 The steps 5, 10 and 20 % are those of TraceML and of XProf's input analyzer."""
 
 HEALTHY_BELOW = 1.05
@@ -16,6 +17,8 @@ MOST = 0.999
 
 ENOUGH_STEPS, ENOUGH_S = 30, 1.0
 """Counted steps, and seconds of them, below which no gain is promised: one disturbance would decide."""
+WOULD_DO = 50
+"""Steps of a command with which it is judged in full: warm-up, `ENOUGH_STEPS`, and those under torch's profiler."""
 ENOUGH_SAMPLES = 5
 """Of a sampled line, to be named; of a kind of code, to be found at all."""
 

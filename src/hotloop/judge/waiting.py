@@ -34,8 +34,10 @@ Cause = Literal[
     "unknown", "serial", "collate", "too_few_workers", "cpus_full", "io", "jitter", "overhead",
     "others", "copying",
 ]  # fmt: skip
-"""No findings: `others`, programs that fill the machine and may be why (`not_examined` tells of them); `copying`:
-whole batches are copied from memory, which nothing does faster."""
+"""HL101 speaks of `unknown`, of `others` (programs that fill the machine and may be why) and of `copying` (whole
+batches are copied from memory, which workers do no faster)."""
+OTHER_PROGRAMS = "other_programs_fraction"
+"""In the evidence of a wait whose cause other programs hide: their share of the machine's CPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,12 @@ class Waiting:
 def why_waiting(measurement: Measurement, breakdown: Breakdown) -> Waiting | None:
     """`None` where the waits cost less than 5 %, or it can not be told that they cost anything.
 
-    Waits for the first batch of an epoch and pinning in the main process have findings of their own
-    and are left out.
+    Waits for the first batch of an epoch and pinning in the main process are left out where findings of
+    their own name them.
     """
-    host = breakdown.fractions.get("data_wait", 0.0)
-    host -= _restart_excess(measurement, breakdown) + pinning_share(measurement, breakdown)
+    host = breakdown.fractions.get("data_wait", 0.0) - pinning_share(measurement, breakdown)
+    if restarts(measurement, breakdown) is not None:
+        host -= _restart_excess(measurement, breakdown)
     share = exposed(measurement, breakdown, max(host, 0.0))
     if share is None or share < NOTICEABLE:
         return None
@@ -83,8 +86,6 @@ def why_waiting(measurement: Measurement, breakdown: Breakdown) -> Waiting | Non
         cause = _cause_with_workers(
             loader, busy, cpus, cpus_busy, shared=is_crowded(census), late=late, saved=saved
         )
-        if cause == "unknown" and share < MODERATE:
-            return None  # every batch comes over from its worker: that much alone is no sickness
         if cause == "jitter":
             share = min(share, late)
         if cause == "overhead":
@@ -93,6 +94,8 @@ def why_waiting(measurement: Measurement, breakdown: Breakdown) -> Waiting | Non
         waited = breakdown.fractions.get("data_wait", 0.0)
         turns = _turns_got(census, loader, cpus, waited) if runs_on_cpu(measurement) else None
         cause = _cause_without(loader, cpus, turns if is_crowded(census) else 1.0)
+    if cause in ("unknown", "others", "copying") and share < MODERATE:
+        return None  # every batch has to be fetched or copied: that much alone is no sickness
     return Waiting(cause, share, loader, busy, cpus_busy, batches, step_s)
 
 

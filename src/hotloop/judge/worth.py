@@ -9,9 +9,10 @@ from hotloop.core.census import Census, LoaderUse
 from hotloop.core.judgement import Finding, Worth
 from hotloop.core.measurement import Measurement
 from hotloop.judge.attribute import under_way
-from hotloop.judge.thresholds import HEALTHY_BELOW
+from hotloop.judge.exposure import runs_on_cpu
+from hotloop.judge.thresholds import HEALTHY_BELOW, MODERATE
 from hotloop.judge.together import hides_waiting
-from hotloop.judge.waiting import training_loader
+from hotloop.judge.waiting import OTHER_PROGRAMS, training_loader
 
 PAIRS = 6
 """Pairs of processes that a comparison usually takes: few enough to wait for, enough to be sure."""
@@ -26,14 +27,17 @@ def worth(
     steps: int = TRIAL_STEPS,
     warmup: int = TRIAL_WARMUP,
     counted_steps: int | None = None,
+    data_wait: float = 0.0,
 ) -> Worth | None:
     """Seconds that the best finding could save on the remaining steps against those of finding out.
 
         saved at most = remaining steps x seconds of a step x (1 - 1 / gain_at_most)
         cost          = pairs x 2 x (start + (warmup + steps) x seconds of a step)
 
-    Bounds that are loose promise nothing and are left out. `None` where no step was measured.
-    counted_steps: those that the census counted in, where they are not all that are under way.
+    Bounds that are loose promise nothing and are left out. What only a person can change has no cost here.
+    `None` where no step was measured.
+    counted_steps: those that the census counted in, where they are not all that are under way. data_wait:
+    exposed share of the time that is spent waiting for data.
     """
     kept = under_way(measurement.records)
     if not kept:
@@ -41,32 +45,38 @@ def worth(
     step_s = math.fsum(record.wall_s for record in kept) / len(kept)
     if not step_s > 0:
         return None
-    gains = [f.gain_at_most for f in findings if not f.gain_is_loose and f.gain_at_most > 1]
-    best = max(gains, default=1.0)
-    if best < HEALTHY_BELOW:
-        return _without_gain(measurement, findings, best)
+    sure = [f for f in findings if not f.gain_is_loose and f.gain_at_most >= HEALTHY_BELOW]
+    best = max(sure, key=lambda finding: finding.gain_at_most, default=None)
+    if best is None:
+        return _without_gain(measurement, findings, data_wait)
+    gain = best.gain_at_most
+    others = best.evidence.get(OTHER_PROGRAMS)
+    if isinstance(others, float):
+        busy = f"other programs kept {_percent(others)} of the machine's CPUs busy"
+        return Worth("not known", f"{busy}; run it again when it is quiet", gain)
+    per_step = step_s * (1 - 1 / gain)
+    remaining, what = remaining_steps(measurement, counted_steps=counted_steps)
+    saved = None if remaining is None else remaining * per_step
+    gained = what if saved is None else f"{what}: at most {_time(saved)} saved"
+    if best.optimization is None:
+        by_hand = f"{best.code} is changed in the script itself, without a test that takes time"
+        return Worth("worth trying", f"{by_hand}; {gained}", gain, remaining, saved)
     census = measurement.census
     start_s = (census.start_s if census is not None else None) or 0.0
     cost = pairs * 2 * (start_s + (warmup + steps) * step_s)
-    per_step = step_s * (1 - 1 / best)
     needed = math.ceil(cost / per_step)
-    remaining, what = remaining_steps(measurement, counted_steps=counted_steps)
-    saved = None if remaining is None else remaining * per_step
-    numbers = (best, remaining, saved, cost, needed)
-    trial = f"{pairs} pairs of {warmup + steps} steps take {_time(cost)}"
-    if remaining is None or saved is None:
-        reason = (
-            f"{what}. {trial}, which pays from {needed} remaining steps on, if all of the "
-            f"{best:.2f}x at most were reached"
-        )
-        return Worth("not known", reason, *numbers)
-    gained = f"{what}: at most {_time(saved)} saved. {trial}"
+    numbers = (gain, remaining, saved, cost, needed)
+    testing = f"testing a fix takes about {_time(cost)}"
+    pays = f"which pays above {needed:,} steps"
+    if saved is None:
+        return Worth("not known", f"{gained}; {testing}, {pays}", *numbers)
     if saved > cost:
-        return Worth("worth trying", gained, *numbers)
+        return Worth("worth trying", f"{gained}; {testing}", *numbers)
     if what.startswith("at least"):
-        why = f"{what}, how many follow is not known. {trial}, which pays from {needed} steps on"
-        return Worth("not known", why, *numbers)
-    return Worth("leave it running", gained, *numbers)
+        return Worth(
+            "not known", f"{what}, how many follow is not known; {testing}, {pays}", *numbers
+        )
+    return Worth("leave it running", f"{gained}; {testing}, {pays}", *numbers)
 
 
 def remaining_steps(
@@ -80,18 +90,18 @@ def remaining_steps(
     records, census = measurement.records, measurement.census
     made = records[-1].step + 1 if records else 0
     if measurement.returncode == 0:
-        return made, f"a run like this one makes {made} steps"
+        return made, f"a run like this one makes {made:,} steps"
     if census is not None and census.planned_steps is not None:
         left = max(census.planned_steps - made, 0)
         # At most: it may have gone on from a checkpoint, and have made some before.
-        return left, f"at most {left} of {census.planned_steps} steps are left"
+        return left, f"at most {left:,} of {census.planned_steps:,} steps are left"
     counted = len(under_way(records)) if counted_steps is None else counted_steps
     epoch = _steps_of_epoch(census, counted)
     if epoch:
         since = next((i + 1 for i, r in enumerate(reversed(records)) if "epoch" in r.tags), made)
         left = -since % epoch
-        return left, f"at least {left} steps of this epoch are left"
-    return None, "How many steps are left is not known: the script does not say how many it plans"
+        return left, f"at least {left:,} steps of this epoch are left"
+    return None, "how many steps are left is not known"
 
 
 def _steps_of_epoch(census: Census | None, counted: int) -> int | None:
@@ -118,6 +128,8 @@ def _not_seen(measurement: Measurement) -> list[str]:
     census = measurement.census
     seen = census.seen if census is not None else ()
     missing = []
+    if not runs_on_cpu(measurement) and not any(record.device for record in measurement.records):
+        missing.append("what the device does while the host waits")
     if "lines" not in seen:
         missing.append("the script's own lines")
     if "operators" not in seen:
@@ -127,25 +139,27 @@ def _not_seen(measurement: Measurement) -> list[str]:
     return missing
 
 
-def _without_gain(measurement: Measurement, findings: Sequence[Finding], best: float) -> Worth:
+def _without_gain(measurement: Measurement, findings: Sequence[Finding], data_wait: float) -> Worth:
+    best = max((f.gain_at_most for f in findings if not f.gain_is_loose), default=1.0)
+    small = _percent(HEALTHY_BELOW - 1)
     if missing := _not_seen(measurement):
         *first, last = missing
         names = f"{', '.join(first)} and {last}" if first else last
-        small = f"nothing that was found could gain {HEALTHY_BELOW - 1:.0%}"
-        return Worth("not known", f"{names}: not observed; {small}", best)
+        return Worth(
+            "not known", f"{names}: not observed; nothing that was found could gain {small}", best
+        )
+    if data_wait >= MODERATE:
+        waits = f"data is waited for {_percent(data_wait)} of the time"
+        return Worth("not known", f"{waits}, and what was found explains little of it", best)
     loose = [f for f in findings if f.gain_is_loose and f.gain_at_most >= HEALTHY_BELOW]
     if loose:
-        return Worth(
-            "not known",
-            f"what {loose[0].code} brings shows only when tried; nothing else could gain "
-            f"{HEALTHY_BELOW - 1:.0%}",
-            best,
-        )
-    return Worth(
-        "nothing to gain here",
-        f"nothing that was found could gain {HEALTHY_BELOW - 1:.0%}",
-        best,
-    )
+        shows = f"what {loose[0].code} brings shows only when tried"
+        return Worth("not known", f"{shows}; nothing else could gain {small}", best)
+    return Worth("nothing to gain here", f"nothing that was found could gain {small}", best)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _time(seconds: float) -> str:

@@ -43,7 +43,9 @@ def _observed(census: Census, value: Any) -> bool | None:
 
 
 def _values(census: Census) -> tuple[Any, ...]:
-    """Only where a model of Hugging Face's library was seen: attention of others is not rewritten."""
+    """Only where a model of Hugging Face's library wrote it out: attention of others is not rewritten."""
+    if census.attention and "plain" not in census.attention:
+        return ()
     inside = (line.inside or "" for line in census.lines if line.phase == "forward")
     return ("sdpa",) if any(name.startswith("transformers.") for name in inside) else ()
 

@@ -124,6 +124,7 @@ FUSED_OPTIMIZER = Optimization(
     source_form="torch.optim.AdamW(model.parameters(), fused=True)",
     source_edit=_source_edit,
     live_form=_live,
+    toggles=True,
     expect=leaving("optimizer_fraction", 0.0, 0.45),
     risks="Refused by torch together with foreach=True, or for parameters that are not floating point.",
 )

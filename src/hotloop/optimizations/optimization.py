@@ -90,6 +90,8 @@ class Optimization:
     """Steps of a run before its effect can show, such as those of an epoch; `None`: it shows at once."""
     over: Window = "steady"
     """The steps that its gain shows in: typical ones, or rare slow ones and with them all together."""
+    toggles: bool = False
+    """Its live form can go on and off between two steps of one process, where the device is a CPU."""
     what_if: bool = False
     """Its live form shows what something costs, and must not be kept: it leaves out what the user asked for."""
     conflicts: tuple[str, ...] = ()

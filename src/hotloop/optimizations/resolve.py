@@ -39,7 +39,7 @@ def resolve(settings: Settings, machine: Machine) -> tuple[Settings, tuple[str, 
         else:
             raise UsageError(
                 f"`{key}: {value}` cannot be used: {reason}",
-                where=settings.origin(key),
+                where=settings.place(key),
                 do=f"set it to `auto` or `{optimization.off}`",
             )
     if settings.config.train.num_threads == "auto":

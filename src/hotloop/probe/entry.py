@@ -9,11 +9,15 @@ that returned. Several may watch one entry point; the newest is outermost.
   for a while (`torch.fx` does it to `Module.__call__`) reads it and puts the same back.
 - `before_step`, `after_step`: of every optimizer.
 
+When the interpreter ends, all of them let go: what a hook refers to may be gone by the time that an object's
+`__del__` prints something.
+
 Needs the standard library and torch alone.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 from collections.abc import Callable
@@ -32,6 +36,27 @@ from hotloop.probe.foreign_process import keep_untraced
 Around = Callable[..., Any]
 OptimizerHook = Callable[[torch.optim.Optimizer], None]
 
+_at_end: list[Callable[[], Any]] = []
+
+
+def at_end(release: Callable[[], Any]) -> None:
+    """Do it after the exit handlers of the script, before Python takes its modules apart."""
+    _at_end.append(release)
+
+
+def let_go() -> None:
+    """Have every entry point call what it stands for, and nothing else, from here on."""
+    while _at_end:
+        _at_end.pop()()
+
+
+atexit.register(let_go)
+
+
+def always(*_: Any) -> bool:
+    """Takes the place of `torch.compiler.is_compiling` at the end."""
+    return True
+
 
 class WatchedMethod:
     """Stands in for a method; hands out the original while a compiler is tracing."""
@@ -42,6 +67,7 @@ class WatchedMethod:
         self.original = original
         self._around = around
         self._applies = applies
+        at_end(lambda: setattr(self, "__class__", _LetGoMethod))
 
     def __get__(self, holder: Any, owner: type | None = None) -> Any:
         if holder is None or torch.compiler.is_compiling():
@@ -61,6 +87,11 @@ class WatchedMethod:
         self._around = both
 
 
+class _LetGoMethod(WatchedMethod):
+    def __get__(self, holder: Any, owner: type | None = None) -> Any:
+        return self.original.__get__(holder, owner)
+
+
 class WatchedBuiltin:
     """Stands in for a function written in C: no descriptor, so that as an attribute of a class it binds nobody."""
 
@@ -75,6 +106,7 @@ class WatchedBuiltin:
         for kept in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
             if original in kept:
                 kept.add(self)  # programs ask whether a function is in there
+        at_end(lambda: setattr(self, "__class__", _LetGoBuiltin))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
@@ -89,6 +121,11 @@ class WatchedBuiltin:
 
     def __reduce__(self) -> str:
         return str(self.__name__)
+
+
+class _LetGoBuiltin(WatchedBuiltin):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._original(*args, **kwargs)
 
 
 def around_method(
@@ -112,24 +149,31 @@ def around_call(owner: Any, name: str, around: Around) -> None:
         setattr(owner, name, WatchedBuiltin(original, around))
         return
 
+    is_compiling: Callable[[], bool] = torch.compiler.is_compiling
+
     @functools.wraps(original)
     def watched(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return original(*args, **kwargs)
         return around(original, *args, **kwargs)
 
+    def release() -> None:
+        nonlocal is_compiling
+        is_compiling = always
+
+    at_end(release)
     _untraced(watched, around)
     setattr(owner, name, watched)
 
 
 def before_step(hook: OptimizerHook) -> None:
     """Call `hook` before every update by any optimizer."""
-    register_optimizer_step_pre_hook(step_hook(hook))
+    at_end(register_optimizer_step_pre_hook(step_hook(hook)).remove)
 
 
 def after_step(hook: OptimizerHook) -> None:
     """Call `hook` after every update by any optimizer."""
-    register_optimizer_step_post_hook(step_hook(hook))
+    at_end(register_optimizer_step_post_hook(step_hook(hook)).remove)
 
 
 def step_hook(hook: OptimizerHook) -> Any:

@@ -48,20 +48,24 @@ def keep_code_untraced(*codes: CodeType) -> None:
         frames.set_code_exec_strategy(code, skip)
 
 
-def device_of(optimizer: torch.optim.Optimizer) -> torch.device:
+def parameters_of(optimizer: Any) -> list[torch.Tensor]:
+    """What it updates; of Keras's, which has no groups, too."""
+    groups = getattr(optimizer, "param_groups", None)
+    if groups is None:
+        return [each.value for each in getattr(optimizer, "_trainable_variables", ())]
+    return [parameter for group in groups for parameter in group["params"]]
+
+
+def device_of(optimizer: Any) -> torch.device:
     """Where its first parameter is."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            return torch.device(parameter.device)
-    return torch.device("cpu")
+    return torch.device(next((p.device for p in parameters_of(optimizer)), "cpu"))
 
 
-def parameter_dtypes(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
-    groups = optimizer.param_groups
-    return tuple(sorted({str(p.dtype).removeprefix("torch.") for g in groups for p in g["params"]}))
+def parameter_dtypes(optimizer: Any) -> tuple[str, ...]:
+    return tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters_of(optimizer)}))
 
 
-def describe_optimizer(optimizer: torch.optim.Optimizer) -> str:
+def describe_optimizer(optimizer: Any) -> str:
     """`AdamW(fused)`, `AdamW(foreach)`, or the class alone where torch chose by itself.
 
     A class that is not torch's own has its module before it: `bitsandbytes.optim.AdamW`.
@@ -70,8 +74,9 @@ def describe_optimizer(optimizer: torch.optim.Optimizer) -> str:
     name = kind.__name__
     if not kind.__module__.startswith(("torch.optim.", "hotloop.")):
         name = f"{kind.__module__}.{name}"
+    groups = getattr(optimizer, "param_groups", ())
     for how in ("fused", "foreach"):
-        if optimizer.param_groups and all(group.get(how) for group in optimizer.param_groups):
+        if groups and all(group.get(how) for group in groups):
             return f"{name}({how})"
     return name
 

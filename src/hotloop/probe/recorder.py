@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from hotloop.core.errors import EnvironmentFailed
+from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.step import StepRecord, read_steps
+from hotloop.core.untrusted import MAX_LINES_BYTES, parse_object, read_bytes
 
 Observer = Callable[[StepRecord], None]
 """Called after a record is closed; cannot touch training."""
@@ -50,6 +51,24 @@ class Recorder:
 
     def close(self) -> None:
         self._file.close()
+
+
+def newest_steps(path: Path) -> Iterator[StepRecord]:
+    """The records of a file, newest first; none where there is no file. Damaged lines are passed over.
+
+    For a look at the end of a long file: only what is asked for is parsed.
+    """
+    try:
+        lines = read_bytes(path, limit_bytes=MAX_LINES_BYTES).split(b"\n")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UsageError(f"cannot read step records: {error.strerror}", where=str(path)) from error
+    for line in reversed(lines):
+        try:
+            yield StepRecord.from_mapping(parse_object(line))
+        except (ValueError, TypeError):
+            continue
 
 
 def keep_steps_before(path: Path, step: int) -> None:

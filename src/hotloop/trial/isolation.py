@@ -224,6 +224,6 @@ def _refuse_too_large(listing: Listing) -> None:
         f"(at most {MAX_COPY_BYTES / 1e6:.0f} MB in {MAX_COPY_FILES}); "
         f"most of it is in {', '.join(largest)}",
         where=str(listing.root),
-        do="name what the command only reads as shared, move it elsewhere, "
-        "or allow running in place, where the command may overwrite its own files",
+        do="move what the command only reads out of it; or give `hotloop doctor` --in-place, where the command "
+        "may overwrite its own files, or --no-try for the diagnosis alone",
     )

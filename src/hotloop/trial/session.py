@@ -26,6 +26,7 @@ from hotloop.core.files import storage_error, write_json
 from hotloop.core.judgement import Parity, ParityClass, Verdict, Window
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.progress import Progress, silent
+from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.judge.compare import compare
 from hotloop.judge.looks import should_stop
 from hotloop.optimizations.switching import Switching
@@ -287,10 +288,10 @@ def _store_plan(
     path = directory / "plan.json"
     if path.exists():
         try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
+            stored = parse_object(read_bytes(path))
         except (OSError, ValueError):
             stored = {}
-        if not isinstance(stored, dict) or stored.get("digest") != digest:
+        if stored.get("digest") != digest:
             raise UsageError(
                 f"this directory holds another comparison{_difference(stored, content)}",
                 where=str(directory),

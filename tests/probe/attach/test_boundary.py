@@ -45,6 +45,10 @@ for _ in range(20):
     train(*critic, 5); train(*generator, 1)
 """)
     assert ended.census.microbatches == 6.0
+    assert [record.step for record in ended.steps] == list(
+        range(1, 20)
+    )  # the first was cut wrongly
+    assert ended.clock["steps"] == 20
     assert {record.loss is not None for record in ended.steps} == {True}
 
 

@@ -77,7 +77,7 @@ for _ in range(12): epoch()
     assert starts == [8 * number for number in range(1, 12)]
 
 
-def test_loader_of_another_thread_is_not_booked(run) -> None:  # type: ignore[no-untyped-def]
+def test_loader_of_another_thread_is_not_booked_but_the_wait_for_it_is(run) -> None:  # type: ignore[no-untyped-def]
     ended = run("""
 import queue, threading
 model, optimizer = build()
@@ -89,7 +89,8 @@ threading.Thread(target=fill, daemon=True).start()
 for _ in range(20):
     model(batches.get()).square().mean().backward(); optimizer.step()
 """)
-    assert all("data_wait" not in record.host for record in ended.steps)
+    assert ended.census.loaders == ()
+    assert all(record.host["data_wait"] > 0 for record in ended.steps)
 
 
 @pytest.mark.parametrize(
@@ -173,3 +174,81 @@ for (x,) in one:
     trains = {(use.dataset, use.trains) for use in ended.census.loaders}
     assert trains == {("One", True), ("Other", True), ("Valid", False)}
     assert all(record.host["data_wait"] > 0 for record in ended.counted)
+
+
+@pytest.mark.at_once(2)
+@pytest.mark.parametrize(
+    ("base", "workers"), [("keeps", 0), ("keeps", 2), ("yields", 0), ("yields", 2)]
+)
+def test_loader_whose_class_iterates_in_its_own_way_is_known(run, base: str, workers: int) -> None:  # type: ignore[no-untyped-def]
+    """As torchdata's StatefulDataLoader and accelerate's DataLoaderShard do."""
+    ended = run(f"""
+class Keeps(torch.utils.data.DataLoader):
+    kept = None
+    def __iter__(self):
+        if self.kept is None or not self.num_workers: self.kept = self._get_iterator()
+        else: self.kept._reset(self)
+        return self.kept
+class Yields(torch.utils.data.DataLoader):
+    def __iter__(self):
+        for batch in super().__iter__(): yield batch
+data = torch.utils.data.TensorDataset(torch.ones(40, 8))
+model, optimizer = build()
+loader = {base.title()}(data, batch_size=4, num_workers={workers}, persistent_workers={workers} > 0)
+for epoch in range(4):
+    for (x,) in loader:
+        optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
+""")
+    (use,) = ended.census.loaders
+    assert use.trains
+    assert use.site.startswith("train.py:")
+    assert (use.num_workers, use.batch_size, use.num_epochs, use.per_epoch) == (workers, 4, 4, 10)
+    assert use.fetch_s is not None
+    assert use.wait_s is not None
+    assert [record.step for record in ended.steps if "epoch" in record.tags] == [10, 20, 30]
+    assert {record.samples for record in ended.steps} == {4}
+
+
+def test_samples_are_counted_where_batches_are_sampled_whole_and_fetched_ahead(run) -> None:  # type: ignore[no-untyped-def]
+    """As accelerate does for the Trainer of transformers, which accumulates."""
+    ended = run("""
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
+def ahead(loader):
+    batches = iter(loader)
+    batch = next(batches)
+    for following in batches:
+        yield batch
+        batch = following
+    yield batch
+data = TensorDataset(torch.ones(80, 8))
+loader = DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(data), 4, False))
+model, optimizer = build()
+for epoch in range(4):
+    for number, (x,) in enumerate(ahead(loader)):
+        model(x).square().mean().backward()
+        if number % 2: optimizer.step(); optimizer.zero_grad()
+""")
+    assert ended.census.loaders[0].batch_size == 4
+    assert [record.samples for record in ended.steps] == [12, *[8] * 8, 4] * 4
+
+
+def test_a_trainer_of_transformers_that_accumulates_has_samples(run) -> None:  # type: ignore[no-untyped-def]
+    pytest.importorskip("accelerate")
+    ended = run("""
+from transformers import Trainer, TrainingArguments
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(8, 1)
+    def forward(self, x, labels=None):
+        y = self.inner(x).squeeze(-1)
+        return {"loss": (y - labels).square().mean(), "logits": y}
+data = [{"x": torch.ones(8), "labels": torch.tensor(1.0)} for _ in range(200)]
+arguments = TrainingArguments(output_dir="out", per_device_train_batch_size=4, gradient_accumulation_steps=2,
+    max_steps=40, report_to=[], save_strategy="no", disable_tqdm=True, use_cpu=True)
+Trainer(Model(), arguments, train_dataset=data).train()
+""")
+    assert len(ended.steps) == 40
+    assert ended.census.microbatches == 2.0
+    assert all(record.samples is not None for record in ended.steps)
+    assert 7 <= sum(record.samples or 0 for record in ended.steps) / 40 <= 9

@@ -24,7 +24,7 @@ def window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Window:
     )
     watch = Watch(tmp_path)
     watch.step = FIRST_STEP
-    window = Window(watch, after_counted=None)
+    window = Window(watch, lambda: True, after_counted=None)
     window.opened = opened  # type: ignore[attr-defined]
     return window
 

@@ -6,9 +6,9 @@ transforms data. The model waits for it, and no worker can help, since it is par
 Evidence. `unattributed_fraction`: wall time outside every phase of training. `outside_fraction`: the
 exposed part of it, garbage collection and the probe left out. `own_fraction`: of that, by samples, in lines
 that prepare data; reported from 0.05 and five samples on. `line_fraction`: in one line; `function` and
-`inside` say what it was doing:
-only functions named for handling data, or code in libraries that do it, count (others: HL801). Left out
-is what is not the script's own: torch's code, and lines that call the model or the loader as well.
+`inside` say what it was doing: only what an iterator, a generator or a `__getitem__` of the script's does,
+functions named for handling data, and code in libraries that do it count (others: HL801). Left out is what
+is not the script's own: torch's code, and lines that call the model or the loader as well.
 
 Gain at most. `1 / (1 - outside_fraction)`: nothing is done outside of the phases; how much of it prepares
 data only samples tell.
@@ -36,6 +36,8 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
     if found is None or not found.prepares_data:
         return None
     line = found.line
+    function = found.function or line.inside
+    where = f"`{function}`" if function else found.site or "the loop"
     return Finding(
         code=CODE,
         title=TITLE,
@@ -46,9 +48,9 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "outside_fraction": found.most,
             "own_fraction": found.share,
             "line_fraction": found.line_share,
-            "function": line.function,
+            "function": found.function,
             "inside": line.inside,
         },
-        advice=f"Move what `{line.function}` does into the Dataset or its collate function, and give "
-        "the DataLoader workers.",
+        advice=f"Move what {where} does into the Dataset or its collate function, and give the "
+        "DataLoader workers.",
     )

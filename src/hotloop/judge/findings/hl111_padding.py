@@ -12,9 +12,11 @@ forward and backward, `a` the share of attention written out, which grows with t
 length. Without a look at the operations `a` is 0, and fused attention is never told apart, so long
 sequences may gain more.
 
-Remedy. Pad to the longest of a batch, not of all (`pad_to_max_length=False`, a collator that pads);
-put similar lengths together (`group_by_length`); or pack several sequences into one. To test it: the
-seconds per sample over whole epochs, not per step.
+Remedy. Pad to the longest of a batch, not of all: with transformers no `padding="max_length"` in the
+tokenizer's call, and `DataCollatorWithPadding(tokenizer)` as collate function (its Trainer takes that one
+where it is given the tokenizer). Put similar lengths together (`train_sampling_strategy="group_by_length"`
+in TrainingArguments); or pack several sequences into one. To test it: the seconds per sample over whole
+epochs, not per step. Site: the collate function where it is the script's own; else where batches are asked for.
 
 What can go wrong. Grouping by length changes the order of samples, and so the losses: compare final
 results. Changing lengths make a compiled model compile again (HL307) unless it is dynamic.
@@ -22,11 +24,13 @@ results. Changing lengths make a compiled model compile again (HL307) unless it 
 
 from __future__ import annotations
 
+from hotloop.core.census import Census
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import gain_without
+from hotloop.judge.exposure import gain_without, is_installed
 from hotloop.judge.operations import is_batched_product, is_softmax, operations
 from hotloop.judge.thresholds import HEALTHY_BELOW, PADDED
+from hotloop.judge.waiting import training_loader
 
 CODE = "HL111"
 TITLE = "Much of each batch is padding"
@@ -52,13 +56,21 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         code=CODE,
         title=TITLE,
         gain_at_most=gain_without(removed),
-        site=padding.site,
+        site=_site(measurement.census, padding.site),
         evidence={
             "padded_fraction": padded,
             "num_tokens": padding.num_tokens,
             "source": padding.source,
             "forward_backward_fraction": computing,
         },
-        advice="Pad to the longest sequence of each batch and put sequences of similar length "
-        "together, or pack several into one.",
+        advice="Pad to the longest sequence of each batch, not to a fixed length (transformers: no "
+        'padding="max_length" in the tokenizer\'s call, and DataCollatorWithPadding as collate function), and '
+        'put similar lengths together (Trainer: train_sampling_strategy="group_by_length").',
     )
+
+
+def _site(census: Census | None, batches: str | None) -> str | None:
+    """The collate function, where it is the user's own and may pad; else where the batches were asked for."""
+    loader = training_loader(census)
+    collate = loader.collate_site if loader is not None else None
+    return collate if collate is not None and not is_installed(collate) else batches

@@ -7,13 +7,17 @@ Evidence. `unattributed_fraction`: wall time outside every phase. `outside_fract
 garbage collection and the probe left out. `own_fraction`: of that, by samples, what is the script's own,
 from five samples and 0.05 on: not torch's code (losses, `zero_grad`, clipping), nor lines that call the
 model as well. `line_fraction`: in one line; `function`, and `inside`: what it was calling. Not where no
-module is called: the model is among the script's own lines then.
+module is called: the model is among the script's own lines then. Where one line holds the whole training
+(`trainer.train()`, `learn.fit(10)`), what happens in it is the library's: then `inside` names its function,
+no line of the script is given, and the bound is loose, since the script cannot leave it out. A library of
+which no function is in five samples has nothing to name, and is none.
 
 Gain at most. `1 / (1 - outside_fraction)`: nothing is done outside of the phases; how much of it is the
 script's own only samples tell.
 
-Remedy. Look at the line. Do it every hundred steps, on the device, in a thread, or not at all. To test
-it: the same steps without it.
+Remedy. Look at the line. Do it every hundred steps, on the device, in a thread, or not at all. Of a library:
+look for the setting that turns it off, or makes it rarer (callbacks, metrics, averaged weights, clipping). To
+test it: the same steps without it.
 
 What can go wrong. A loss that the loop computes itself, in single operations on tensors, is computing
 and stays; it counts here where it can not be told apart. Code that changes what is learned (schedules,
@@ -25,40 +29,55 @@ from __future__ import annotations
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
 from hotloop.judge.exposure import gain_without
-from hotloop.judge.own_code import OwnCode, own_code
+from hotloop.judge.own_code import WAITING, OwnCode, own_code
 
 CODE = "HL801"
 TITLE = "The script's own code takes time between the phases"
+OF_A_LIBRARY = "A library's own code takes time between the phases"
+SHOWN = 3
 
 
 def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
     found = own_code(measurement, breakdown)
     if found is None or found.prepares_data:
         return None
-    line = found.line
+    of_library = found.kind == "library"
     return Finding(
         code=CODE,
-        title=TITLE,
+        title=OF_A_LIBRARY if of_library else TITLE,
         gain_at_most=gain_without(found.most),
+        gain_is_loose=of_library,
         site=found.site,
         evidence={
             "unattributed_fraction": breakdown.fractions.get("unattributed", 0.0),
             "outside_fraction": found.most,
             "own_fraction": found.share,
             "line_fraction": found.line_share,
-            "function": line.function,
-            "inside": line.inside,
+            "function": found.function,
+            "inside": found.line.inside,
         },
-        advice=_advice(found),
+        advice=_of_library(found) if of_library else _of_script(found),
     )
 
 
-def _advice(found: OwnCode) -> str:
+def _of_script(found: OwnCode) -> str:
     if not found.is_spread:
-        where = found.site or f"`{found.line.function}`"
+        where = found.site or (f"`{found.function}`" if found.function else "the loop itself")
+        if WAITING.match(found.line.inside or ""):
+            return f"At {where} the training waits for another thread or process: look at what that one does."
         return f"Look at {where}: do that less often, on the device, or not in the loop."
-    largest = found.line_share / found.share
-    where = (
-        f"the largest, {found.site}, holds {largest:.0%} of it" if found.site else "none stands out"
+    if not found.places:
+        return f"It is spread over {found.num_places} lines; none stands out."
+    return f"It is spread over {found.num_places} lines. The largest: {_shares(found)}."
+
+
+def _of_library(found: OwnCode) -> str:
+    return (
+        f"Most of it is in {_shares(found)}. Where that serves metrics, callbacks, averaged weights or logging, "
+        "a setting of the library turns it off or makes it rarer; else nothing in the script changes it."
     )
-    return f"It is spread over {found.num_lines} lines; {where}. A function that holds many of them is the one to mend."
+
+
+def _shares(found: OwnCode) -> str:
+    mark = "`" if found.kind == "library" else ""
+    return ", ".join(f"{mark}{name}{mark} ({part:.0%})" for name, part in found.places[:SHOWN])

@@ -1,5 +1,16 @@
-"""Watches a foreign training process from inside. `install` hooks it; see docs/DOCTOR.md."""
+"""Watches a foreign training process from inside. See docs/DOCTOR.md."""
 
-from hotloop.probe.attach.install import install, install_from_environment
+from typing import TYPE_CHECKING
 
-__all__ = ["install", "install_from_environment"]
+from hotloop.probe.foreign_process import refuse_untested_torch
+
+if TYPE_CHECKING:
+    from hotloop.probe.attach.watch import Watch
+
+
+def install_from_environment() -> "Watch | None":
+    """Hook this process. Raises `TorchTooOld` before anything is imported that an older torch lacks."""
+    refuse_untested_torch()
+    from hotloop.probe.attach.install import install_from_environment as install
+
+    return install()

@@ -14,12 +14,14 @@ from __future__ import annotations
 import sys
 import weakref
 from types import FrameType
+from typing import Any
 
 import torch
 
 from hotloop.core.census import NO_OPTIMIZER
 from hotloop.probe.attach.sites import Place, caller
 from hotloop.probe.attach.watch import Watch
+from hotloop.probe.attach.weights import Weights, leaves_of
 from hotloop.probe.foreign_process import describe_optimizer, device_of, parameter_dtypes
 
 BACKWARDS_WITHOUT_UPDATE = 200
@@ -64,6 +66,7 @@ class Boundary:
         self._forwards = 0
         self._went_forward = False
         self._has_modules = False
+        self._weights = Weights()
 
     def made(self, optimizer: torch.optim.Optimizer) -> None:
         """It has been constructed."""
@@ -86,6 +89,8 @@ class Boundary:
         """It has updated its parameters."""
         watch = self._watch
         if not watch.active:
+            if watch.other is not None:
+                watch.other.updated(optimizer)
             return
         if not watch.here():
             if not watch.claimed:
@@ -110,8 +115,8 @@ class Boundary:
     def _is_open(self, optimizer: torch.optim.Optimizer) -> bool:
         return any(held() is optimizer for held, _ in self._open)
 
-    def went_backward(self) -> None:
-        """An outermost pass backward has ended."""
+    def went_backward(self, loss: Any) -> None:
+        """An outermost pass backward from `loss` has ended."""
         watch = self._watch
         if self._open:
             self._drop_unfinished()
@@ -129,6 +134,7 @@ class Boundary:
                 return
             self.rule = "backward"
             watch.notes.append(NO_OPTIMIZER)
+            self._weights.keep(leaves_of(loss))
         if went_forward or not self._has_modules or not watch.step:
             watch.end_step()
 
@@ -141,15 +147,22 @@ class Boundary:
             self._has_modules = True
             if self.rule == "backward":
                 self._watch.restart("each pass backward was a step, until a module went forward")
-        if self.rule not in ("undecided", "forward") or _is_loss(module):
+        if self.rule not in ("undecided", "forward") or _is_loss(module) or self._watch.is_child:
             return
         if self.rule == "undecided":
             self._forwards += 1
             if self._backwards or self._forwards < FORWARDS_WITHOUT_BACKWARD:
                 return
             self.rule = "forward"
+            self._weights.keep(module.parameters())
             self._watch.notes.append("nothing goes backward: a step ends with each forward pass")
         self._watch.end_step()
+
+    def updates(self) -> bool:
+        """Whether the steps so far were seen to update weights, by an optimizer or by the script itself."""
+        if not self._watch.updates and self._weights.have_changed():
+            self._watch.saw_updates()
+        return self._watch.updates
 
     def explicit(self) -> None:
         """The script says that a step ends here."""
@@ -157,6 +170,7 @@ class Boundary:
             if self._watch.step:
                 self._switch("explicit", "from its first call on, `hotloop.step()` ends the steps")
             self.rule = "explicit"
+            self._watch.saw_updates()
         self._watch.end_step()
 
     def _updated(self, optimizer: torch.optim.Optimizer) -> None:
@@ -168,6 +182,8 @@ class Boundary:
                 "optimizer", f"{self.rule} passes were taken for steps, until an optimizer stepped"
             )
         self.rule = "optimizer"
+        if not self._watch.updates:
+            self._watch.saw_updates()
         carrier = self._carrier() if self._carrier is not None else None
         if self._only is not None:
             if carrier is not None:
@@ -184,7 +200,8 @@ class Boundary:
         if carrier is not optimizer and self._is_rarer(optimizer, carrier):
             self._carrier, carrier = weakref.ref(optimizer), optimizer
             self._watch.restart(
-                "steps were counted by an optimizer that steps several times in one"
+                "steps were counted by an optimizer that steps several times in one",
+                made=self._updates[optimizer] - 1,
             )
         elif carrier is not optimizer and self._has_taken_over(optimizer):
             self._carrier, carrier = weakref.ref(optimizer), optimizer

@@ -18,7 +18,7 @@ class ClosedStep:
     step: int
     wall_s: float
     host: dict[str, float]
-    samples: int
+    samples: int | None
     losses: list[float]
     calls: list[Call]
     on_device: bool
@@ -39,7 +39,7 @@ class ClosedStep:
             wall_s=self.wall_s,
             host=self.host,
             device=self.device,
-            samples=self.samples or None,
+            samples=self.samples,
             loss=sum(self.losses) if self.losses else None,
             syncs=syncs,
             clock_reads=self.reads + extra_reads,

@@ -12,6 +12,7 @@ from collections import Counter
 from typing import Any
 
 from hotloop.core.census import CollectionUse
+from hotloop.probe import entry
 from hotloop.probe.attach.books import MAX_PLACES
 from hotloop.probe.attach.sites import Place, caller
 from hotloop.probe.attach.watch import Watch
@@ -33,9 +34,17 @@ class Collecting:
         self._places: Counter[Place] = Counter()
 
     def install(self) -> None:
-        gc.callbacks.append(self._saw)
+        saw = self._saw
+        gc.callbacks.append(saw)
         self._before = sys.unraisablehook
-        sys.unraisablehook = self._unraisable
+        sys.unraisablehook = hook = self._unraisable
+
+        def release() -> None:
+            gc.callbacks.remove(saw)
+            if sys.unraisablehook == hook:
+                sys.unraisablehook = self._before
+
+        entry.at_end(release)
 
     def use(self) -> CollectionUse:
         most = self._places.most_common(1)

@@ -1,21 +1,30 @@
 """Evaluation: passes without gradients that evaluate, and what lies between two with nothing of training.
 
 A pass without gradients evaluates if its module is in evaluation mode, or follows a batch of a loader
-that is iterated for that. Else it is a forward like others: an agent that plays, a teacher's labels.
+that is iterated for that. Else it is a forward like others: a teacher's labels. So is that of an agent that
+plays, in whatever mode: an environment is at hand where it is called, and no function there evaluates.
 """
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
 from typing import Any
 
-from hotloop.probe.attach.sites import Place, caller
+import torch
+
+from hotloop.probe.attach.sites import Place, caller, variables_of
 from hotloop.probe.attach.watch import Watch
 
 USUAL = 4
 """Of the last 8 steps: a pass without gradients that is part of most of them (a teacher, a rollout)
 is no event that sets a step apart."""
+_CALLERS = 6
+"""Frames, from the one that calls the model outward, in which an environment is looked for."""
+_MOST_KNOWN = 1000
+_EVALUATES = re.compile(r"(?:^|_)(?:eval\w*|test\w*|valid\w*)(?:_|$)")
 
 
 class Evaluating:
@@ -31,15 +40,35 @@ class Evaluating:
         self._step = -1
         self.passes = 0
         """Of the evaluation that is open: `over` has something to do only where there are some."""
+        self.follows_batch = False
+        """A loader gave batches for it."""
         self.saw_eval: Callable[[], None] = _nothing
         self._recent: deque[int] = deque(maxlen=8)
+        self._playing: dict[tuple[CodeType, ...], bool] = {}
 
     def phase_of(self, module: Any) -> str:
         """Of a forward without gradients that is about to begin."""
         watch = self._watch
-        if watch.here():
-            watch.tried(self.saw_eval)
+        if not watch.here():
+            return "eval"
+        watch.tried(self.saw_eval)
+        if not self.follows_batch and watch.tried(self._plays):
+            self.over()
+            return "forward"
         return "forward" if module.training and not watch.evaluates else "eval"
+
+    def _plays(self) -> bool:
+        """Whether the model is called by an agent; once for each way in which it is called."""
+        frames = list(_outward(caller()))
+        way = tuple(frame.f_code for frame in frames)
+        known = self._playing.get(way)
+        if known is None:
+            if len(self._playing) >= _MOST_KNOWN:
+                self._playing.clear()
+            known = any(_holds_environment(frame) for frame in frames)
+            known = known and not any(_EVALUATES.search(code.co_name.lower()) for code in way)
+            self._playing[way] = known
+        return known
 
     def begin(self) -> None:
         """A pass that evaluates, or a fetch for it, has been opened on the clock."""
@@ -71,6 +100,31 @@ class Evaluating:
         if sum(1 for step in self._recent if step > watch.step - 8) <= USUAL:
             watch.tag("eval")
         self.passes = 0
+        self.follows_batch = False
+
+
+def _outward(frame: FrameType | None) -> Iterator[FrameType]:
+    """The nearest callers; torch's own do not count."""
+    left = _CALLERS
+    while frame is not None and left:
+        if not frame.f_globals.get("__name__", "").startswith("torch."):
+            left -= 1
+            yield frame
+        frame = frame.f_back
+
+
+def _holds_environment(frame: FrameType) -> bool:
+    """Whether a variable there, or an attribute of `self`, can be reset and stepped, as Gym's interface has it."""
+    variables = variables_of(frame)
+    found = [*variables.values(), *getattr(variables.get("self"), "__dict__", {}).values()]
+    return any(_is_environment(each) for each in found)
+
+
+def _is_environment(value: Any) -> bool:
+    kind = type(value)
+    if issubclass(kind, (torch.nn.Module, torch.optim.Optimizer, type)):
+        return False
+    return callable(getattr(kind, "step", None)) and callable(getattr(kind, "reset", None))
 
 
 def _place(watch: Watch) -> Place | None:

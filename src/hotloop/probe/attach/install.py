@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import hotloop
+from hotloop.probe import entry
 from hotloop.probe.attach.boundary import Boundary
 from hotloop.probe.attach.collecting import Collecting
 from hotloop.probe.attach.compiling import Compiling
@@ -18,6 +19,7 @@ from hotloop.probe.attach.device_clock import DeviceClock
 from hotloop.probe.attach.device_seen import DeviceSeen
 from hotloop.probe.attach.evaluating import Evaluating
 from hotloop.probe.attach.fetching import watch_fetches
+from hotloop.probe.attach.library_optimizers import watch_library_optimizers
 from hotloop.probe.attach.loader_seen import LoaderSeen
 from hotloop.probe.attach.loading import Loading
 from hotloop.probe.attach.machine import Busy, seconds_since_start
@@ -29,22 +31,19 @@ from hotloop.probe.attach.side_calls import watch_side_calls
 from hotloop.probe.attach.sites import caller
 from hotloop.probe.attach.summary import Parts
 from hotloop.probe.attach.untraced import keep_probe_untraced
+from hotloop.probe.attach.waits import watch_waits
 from hotloop.probe.attach.watch import Watch
 from hotloop.probe.attach.window import Window
 from hotloop.probe.attach.writer import Writer
 from hotloop.probe.background import pause_before_forks
-from hotloop.probe.foreign_process import end_process, refuse_untested_torch
+from hotloop.probe.foreign_process import end_process
 
 DIRECTORY_VARIABLE = "HOTLOOP_DOCTOR"
 STOP_VARIABLE = "HOTLOOP_DOCTOR_STOP"
 
 
 def install(directory: Path, *, stop_after: int | None = None) -> Watch:
-    """Hook this process. stop_after: end it after so many steps that count, and the profile.
-
-    Raises `TorchTooOld` for a torch that was not tested.
-    """
-    refuse_untested_torch()
+    """Hook this process. stop_after: end it after so many steps that count, and the profile."""
     watch = Watch(directory)
     boundary = Boundary(watch)
     evaluating = Evaluating(watch)
@@ -58,7 +57,7 @@ def install(directory: Path, *, stop_after: int | None = None) -> Watch:
         sampler=Sampler(watch),
         collecting=Collecting(watch),
         padding=padding,
-        window=Window(watch, after_counted=stop_after),
+        window=Window(watch, boundary.updates, after_counted=stop_after),
         busy=Busy(),
         model=ModelSeen(),
         device=DeviceSeen(),
@@ -73,6 +72,7 @@ def install(directory: Path, *, stop_after: int | None = None) -> Watch:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=lambda: _forked(parts, writer))
     atexit.register(watch.guarded, writer.finish)
+    _watch_endings(watch, writer)
     return watch
 
 
@@ -98,10 +98,35 @@ def _hook(parts: Parts, evaluating: Evaluating) -> None:
     loading.install()
     watch_fetches(watch.directory, loading.fetched_here)
     watch_side_calls(watch)
+    watch_waits(watch)
+    watch_library_optimizers(watch, parts.boundary)
     when_cuda_starts(lambda: watch.tried(watch_device_calls, watch))
     parts.window.install()
     parts.collecting.install()
     hotloop._step_ended = lambda: watch.guarded(_explicit, watch, parts.boundary)
+
+
+def _watch_endings(watch: Watch, writer: Writer) -> None:
+    """Ends that run no exit handlers: what was seen by then is written before."""
+
+    def ending(original: Any, *args: Any, **kwargs: Any) -> Any:
+        if watch.claimed or watch.other is not None:
+            watch.tried(writer.finish)
+        return original(*args, **kwargs)
+
+    def replacing(original: Any, *args: Any, **kwargs: Any) -> Any:
+        watch.tried(writer.flush)  # it may fail, and the process goes on
+        return original(*args, **kwargs)
+
+    def killing(original: Any, pid: int, *args: Any) -> Any:
+        if pid == os.getpid():
+            watch.tried(writer.flush)
+        return original(pid, *args)
+
+    entry.around_call(os, "_exit", ending)
+    for name in ("execv", "execve", "abort"):
+        entry.around_call(os, name, replacing)
+    entry.around_call(os, "kill", killing)
 
 
 def _explicit(watch: Watch, boundary: Boundary) -> None:
@@ -132,7 +157,8 @@ def _after_boundary(parts: Parts, writer: Writer, stop_after: int | None) -> Cal
         if watch.counting and not busy.began:  # from here on it is one that trains
             busy.look()
             watch.tried(parts.device.first_counted)
-        if stop_after is not None and watch.counted_steps >= stop_after and window.over:
+        enough = stop_after is not None and watch.counted_steps >= stop_after and window.over
+        if enough and parts.boundary.updates():
             writer.finish(stopped=True)
             end_process()
 

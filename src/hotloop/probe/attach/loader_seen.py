@@ -82,11 +82,11 @@ class LoaderSeen:
         if counting:
             self._pins.append(seconds)
 
-    def samples_of(self, batch: Any) -> int:
-        """Samples in a batch that torch's loader put together; 0 where it did not."""
+    def samples_of(self, batch: Any) -> int | None:
+        """Samples in a batch that torch's loader put together; `None` where it did not."""
         size = self._use.batch_size
         if size is None:
-            return 0
+            return None
         if not self._default_collate:
             return size
         first = first_tensor(batch)  # the last batch of an epoch may be smaller
@@ -140,7 +140,7 @@ def describe(loader: DataLoader[Any], place: Place | None, sites: Sites) -> Load
         iterable=iterable,
         in_memory=holds_its_data(dataset),
         num_workers=loader.num_workers,
-        batch_size=loader.batch_size,
+        batch_size=_batch_size(loader),
         pin_memory=loader.pin_memory,
         persistent_workers=loader.persistent_workers,
         prefetch_factor=loader.prefetch_factor,
@@ -157,6 +157,12 @@ def describe(loader: DataLoader[Any], place: Place | None, sites: Sites) -> Load
         per_epoch=None if iterable else _length(loader),
     )
     return LoaderSeen(use, place, default_collate=collate is default_collate)
+
+
+def _batch_size(loader: DataLoader[Any]) -> int | None:
+    """Of the loader, or of the sampler of whole batches that it was given (accelerate always gives one)."""
+    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    return size if isinstance(size, int) else None
 
 
 def innermost_dataset(dataset: Any) -> Any:

@@ -33,6 +33,8 @@ class Loading:
         self._saw_batch = saw_batch
         self._made: weakref.WeakKeyDictionary[Any, Place | None] = weakref.WeakKeyDictionary()
         self._iterators: weakref.WeakKeyDictionary[Any, LoaderSeen] = weakref.WeakKeyDictionary()
+        self._asked: weakref.WeakKeyDictionary[Any, tuple[Any, float]] = weakref.WeakKeyDictionary()
+        """Iterators of loaders whose class makes them in its own way: the loader, and since when."""
         self._seen: dict[tuple[Any, ...], list[tuple[Callable[[], Any], LoaderSeen]]] = {}
         """By place and settings; one each for the datasets that are alive at the same time."""
         self._seeds: dict[int, LoaderSeen] = {}
@@ -47,6 +49,8 @@ class Loading:
         """Hook torch's loader."""
         entry.around_call(DataLoader, "__init__", self._make)
         entry.around_call(DataLoader, "__iter__", self._iterate)
+        entry.around_call(_BaseDataLoaderIter, "__init__", self._begin)
+        entry.around_call(_BaseDataLoaderIter, "_reset", self._begin)
         entry.around_call(_BaseDataLoaderIter, "__next__", self._advance)
         entry.around_call(torch_pinning, "pin_memory", self._pin)
 
@@ -123,6 +127,11 @@ class Loading:
         watch.tried(self._note_epoch, loader, iterator, time.perf_counter() - start)
         return iterator
 
+    def _begin(self, original: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._watch.here():
+            self._asked[iterator] = loader, time.perf_counter()
+        return original(iterator, loader, *args, **kwargs)
+
     def _note_epoch(self, loader: Any, iterator: Any, seconds: float) -> None:
         made = self._made.get(loader)
         dataset = getattr(loader, "dataset", None)
@@ -141,18 +150,23 @@ class Loading:
         if workers and isinstance(seed, int):
             self._seeds[seed] = seen
         self._iterators[iterator] = seen
+        self._asked.pop(iterator, None)
 
     def _advance(self, original: Any, iterator: Any) -> Any:
         watch = self._watch
         if not watch.here():
             return original(iterator)
         watch.resume()  # its workers may just have been forked
+        asked = self._asked.pop(iterator, None)
+        if asked is not None:  # no `DataLoader.__iter__` saw it
+            watch.tried(self._note_epoch, asked[0], iterator, time.perf_counter() - asked[1])
         seen = self._iterators.get(iterator)
         evaluates = not torch.is_grad_enabled() or (seen is not None and seen.evaluates)
         before, self._current = self._current, seen
         depth = watch.enter("eval" if evaluates else "data_wait")
         if evaluates:
             self._evaluating.begin()
+            self._evaluating.follows_batch = True
         start = time.perf_counter()
         try:
             batch = original(iterator)
@@ -185,7 +199,10 @@ class Loading:
         watch = self._watch
         seen.gave(batch, waited, counting=watch.counting)
         if torch.is_grad_enabled() and not seen.evaluates:
-            watch.samples += seen.samples_of(batch)
+            samples = seen.samples_of(batch)
+            if samples is not None:
+                watch.samples += samples
+                watch.counts_samples = True
         if torch.is_grad_enabled() and seen not in self._fetched:
             self._fetched.append(seen)
         self._saw_batch(batch, seen)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from hotloop.probe.attach.loader_seen import first_tensor
+from hotloop.probe.attach.sites import variables_of
 
 MAX_SHAPES = 64
 _PARALLEL = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule")
@@ -58,7 +59,7 @@ def planned_steps(frame: FrameType | None) -> int | None:
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if module.startswith(("transformers.trainer", "lightning.pytorch", "pytorch_lightning")):
-            holder = frame.f_locals.get("self")
+            holder = variables_of(frame).get("self")
             for owner in (getattr(holder, "state", None), getattr(holder, "trainer", None), holder):
                 steps = getattr(owner, "max_steps", None)
                 if isinstance(steps, int) and steps > 0:

@@ -92,7 +92,7 @@ def watched_call(
     without_gradients: the phase of an outermost one without. begin, end: around those that evaluate.
     """
     opened = watch.clock.opened
-    is_compiling = torch.compiler.is_compiling
+    is_compiling: Callable[[], bool] = torch.compiler.is_compiling
     grad_enabled = torch.is_grad_enabled
     # What torch's own does, without its frame: a model may use up the depth that Python allows.
     is_torchs = original is getattr(torch.nn.Module, "_wrapped_call_impl", None)
@@ -122,6 +122,11 @@ def watched_call(
             watch.guarded(done, self, args, kwargs)
         return result
 
+    def release() -> None:
+        nonlocal is_compiling
+        is_compiling = entry.always
+
+    entry.at_end(release)
     return __call__
 
 
@@ -153,7 +158,7 @@ def _watch_backward(
             if isinstance(value, (int, float)):  # no complex number
                 watch.losses.append(value)
         saw_backward()
-        boundary.went_backward()
+        boundary.went_backward(loss)
 
     entry.around_method(torch.Tensor, "backward", backward)
     entry.around_call(torch.autograd, "backward", backward)

@@ -6,9 +6,12 @@ own cost is measured by the thread's CPU clock: while it runs, the script's Pyth
 
 from __future__ import annotations
 
+import inspect
+import os
 import sys
 from collections import Counter
-from types import CodeType
+from collections.abc import Iterator
+from types import CodeType, FrameType
 
 from hotloop.core.census import LineUse
 from hotloop.probe.attach.sites import line_of, module_of
@@ -22,8 +25,11 @@ PROBE = "hotloop.probe"
 
 _WORKING = frozenset({Watch.guarded.__code__, Watch.tried.__code__})
 
-Key = tuple[str, CodeType, int, CodeType]
-"""(phase, the user's code, the instruction there, the innermost code)"""
+Key = tuple[str, CodeType, int, CodeType, CodeType | None]
+"""(phase, the user's code, the instruction there, the innermost code, what of the user's feeds the loop there)"""
+_FEEDING = frozenset({"__next__", "__iter__", "__getitem__", "__getitems__"})
+_TRAINING = frozenset({"forward", "backward", "optimizer"})
+_MANAGERS = f"{os.sep}contextlib.py"
 
 
 class Sampler:
@@ -35,6 +41,8 @@ class Sampler:
         self._pending: dict[int, Counter[Key]] = {}
         self._whole: Counter[Key] = Counter()
         self._total = 0
+        self._trains: set[CodeType] = set()
+        """The user's functions in which the training itself was seen: a generator among them feeds nothing."""
         self.num = 0
 
     @property
@@ -69,14 +77,15 @@ class Sampler:
         if not self._total:
             return ()
         sites = self._watch.sites
-        merged: Counter[tuple[str, str, str, str | None]] = Counter()
-        for (phase, code, instruction, inner), number in self._whole.items():
+        merged: Counter[tuple[str, str, str, str | None, bool]] = Counter()
+        for (phase, code, instruction, inner, feeder), number in self._whole.items():
             site = f"{sites.short(code.co_filename)}:{line_of(code, instruction)}"
             if inner in _WORKING:
                 inside: str | None = PROBE
             else:
                 inside = None if inner is code else f"{module_of(inner)}.{inner.co_qualname}"
-            merged[phase, site, code.co_qualname, inside] += number
+            feeds = feeder is not None and feeder not in self._trains
+            merged[phase, site, code.co_qualname, inside, feeds] += number
         return tuple(
             LineUse(
                 phase=phase,
@@ -84,8 +93,9 @@ class Sampler:
                 function=function,
                 fraction=number / self._total,
                 inside=inside,
+                feeds=feeds,
             )
-            for (phase, site, function, inside), number in merged.most_common(SHOWN)
+            for (phase, site, function, inside, feeds), number in merged.most_common(SHOWN)
         )
 
     def _turn(self) -> float | None:
@@ -118,4 +128,26 @@ class Sampler:
         if counter is None:
             counter = self._pending[step] = Counter()
         inner = working if working and phase == "unattributed" else frame.f_code
-        counter[phase, place[0], place[1], inner] += 1
+        feeder = None
+        if phase == "unattributed":
+            feeder = next((each.f_code for each in self._own(frame) if _feeds(each)), None)
+        elif phase in _TRAINING:
+            self._trains.update(each.f_code for each in self._own(frame))
+        counter[phase, place[0], place[1], inner, feeder] += 1
+
+    def _own(self, frame: FrameType | None) -> Iterator[FrameType]:
+        """The frames of the user's own code, from the innermost outward."""
+        while frame is not None:
+            if self._watch.sites.own(frame.f_code):
+                yield frame
+            frame = frame.f_back
+
+
+def _feeds(frame: FrameType) -> bool:
+    """Whether its caller iterates over what this gives; a generator may be a context manager's, too."""
+    code = frame.f_code
+    if code.co_name in _FEEDING:
+        return True
+    by = frame.f_back
+    is_generator = bool(code.co_flags & inspect.CO_GENERATOR) and code.co_name != "<genexpr>"
+    return is_generator and by is not None and not by.f_code.co_filename.endswith(_MANAGERS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import sysconfig
@@ -18,6 +19,24 @@ _GENERATED = f"{os.sep}torchinductor_"
 _OWN = tuple(
     str(path.parents[2]) + os.sep for path in (Path(__file__), Path(__file__).resolve())
 )  # both: the package may be reached through a link
+
+
+def variables_of(frame: FrameType) -> dict[str, Any]:
+    """A frame's variables by name.
+
+    Up to Python 3.12 a function's frame keeps the snapshot that is made for this, and all that the script
+    lets go of later would live on in it: it is emptied, unless the script holds it too, as by `locals()`.
+    """
+    snapshot = frame.f_locals
+    found = dict(snapshot)
+    ours = 3  # the frame, `snapshot` and the argument of getrefcount
+    if (
+        isinstance(snapshot, dict)
+        and frame.f_code.co_flags & inspect.CO_OPTIMIZED
+        and sys.getrefcount(snapshot) <= ours
+    ):
+        snapshot.clear()
+    return found
 
 
 class Sites:

@@ -6,6 +6,7 @@ script goes on unwatched.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from collections import deque
@@ -16,11 +17,14 @@ from types import CodeType
 from typing import Any
 
 import torch
+from torch.utils.data import get_worker_info
 
 from hotloop.probe.attach.books import CallBook
 from hotloop.probe.attach.closed import ClosedStep
 from hotloop.probe.attach.device_clock import MAX_WAITING, DeviceClock, DeviceStep
+from hotloop.probe.attach.others import OtherTraining
 from hotloop.probe.attach.sites import Sites
+from hotloop.probe.claims import Claim
 from hotloop.probe.phases import PhaseClock
 
 WARMUP_STEPS = 10
@@ -41,6 +45,13 @@ class Watch:
         self.begun = False
         """The threads run."""
         self.rank = "0"
+        self.is_child = multiprocessing.parent_process() is not None
+        """Of a process that uses torch: there a forward pass alone is no sign of training."""
+        self.updates = False
+        """Weights are known to be updated by what is taken for steps."""
+        self.other: OtherTraining | None = None
+        """Set in a process that trains beside the one that is watched."""
+        self._claim: Claim | None = None
         self.thread = get_ident()
         self.clock = PhaseClock()
         self.sites = Sites()
@@ -60,6 +71,8 @@ class Watch:
         self.closed: deque[ClosedStep | None] = deque()
         """For the writer; `None`: the steps so far were none, throw them away."""
         self.samples = 0
+        self.counts_samples = False
+        """Loaders say how many are in a batch: a step that fetched none, since one before fetched its, has 0."""
         self.losses: list[float] = []
         self.backwards = 0
         self.counted_backwards = 0
@@ -171,7 +184,7 @@ class Watch:
         device = self.device
         own_s = self.own_s + (device.own_s if device is not None else 0.0)
         closed = ClosedStep(
-            self.step, wall_s, host, self.samples, self.losses, self.calls.take(), device is not None,
+            self.step, wall_s, host, self.samples if self.counts_samples else None, self.losses, self.calls.take(), device is not None,
             reads, self.passed, self.hooks, own_s, tuple(self.tags), counted,
         )  # fmt: skip
         if device is None:
@@ -208,11 +221,15 @@ class Watch:
         self.not_to_count = True
         self.counting = not on and not self._warming_up()
 
-    def restart(self, why: str) -> None:
-        """What was taken for steps was none: forget them, and count anew from the step that is running."""
+    def restart(self, why: str, *, made: int = 0) -> None:
+        """What was taken for steps was none: forget them, and go on with the step that is running.
+
+        made: steps before that one. They keep their numbers, but no time: it was cut in the wrong places.
+        """
         self._waiting.clear()
         self.closed.append(None)
-        self.step = self.counted_steps = self.counted_backwards = 0
+        self.step = made
+        self.counted_steps = self.counted_backwards = 0
         self._first_end = None
         self.calls.take()
         self.counting = False
@@ -220,6 +237,7 @@ class Watch:
 
     def forked(self) -> None:
         """In a child of fork: it may be the one that trains only if its parent had not begun to."""
+        self.is_child = True
         if self.claimed:
             self.active = False
         self.thread = get_ident()
@@ -241,21 +259,39 @@ class Watch:
         return time.monotonic() - self._first_end < WARMUP_S
 
     def _may_step(self) -> bool:
-        """One process per rank is watched: the first that makes a step, on the thread that makes it."""
+        """One process per rank is watched: the first that makes a step, on the thread that makes it.
+
+        What only looks like training gives way to a process that updates weights.
+        """
         if self.claimed:
             return get_ident() == self.thread
+        if get_worker_info() is not None:  # transforms are modules, too
+            self.active = False
+            return False
         if get_ident() != self.thread:
             self.thread = get_ident()
             self.clock.restart()
         self.rank = _rank()
-        try:
-            with (self.directory / f"claim-{self.rank}").open("x") as file:
-                file.write(str(os.getpid()))
-        except OSError:
-            self.active = False
-            return False
-        self.claimed = True
-        return True
+        self._claim = Claim(self.directory, self.rank)
+        self.claimed = self._take(proven=self.updates)
+        return self.claimed
+
+    def saw_updates(self) -> None:
+        """From here on it is known that this process trains."""
+        self.updates = True
+        if self._claim is not None:
+            self._take(proven=True)
+
+    def _take(self, *, proven: bool) -> bool:
+        assert self._claim is not None
+        self.active = self._claim.take(proven=proven)
+        if not self.active:
+            self.other = OtherTraining(self.directory)
+        return self.active
+
+    def is_ours(self) -> bool:
+        """Whether no other process was found to be the one that trains instead."""
+        return self._claim is not None and self._claim.is_ours()
 
 
 def _rank() -> str:

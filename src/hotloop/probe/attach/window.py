@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,8 +32,11 @@ _LOG_LEVEL = "KINETO_LOG_LEVEL"
 class Window:
     """Opens and closes at boundaries, on the thread that steps: a profiler belongs to its thread."""
 
-    def __init__(self, watch: Watch, *, after_counted: int | None) -> None:
+    def __init__(
+        self, watch: Watch, updates: Callable[[], bool], *, after_counted: int | None
+    ) -> None:
         self._watch = watch
+        self._updates = updates
         self._after_counted = after_counted
         self._began_at = time.monotonic()
         self._profiler: Any = None
@@ -44,7 +47,7 @@ class Window:
         self.over = False
         self.seen: Seen | None = None
         self.step_s: float | None = None
-        self.why_not = f"no profile: the script made fewer than {FIRST_STEP + STEPS} steps"
+        self.why_not = f"no profile: fewer than {FIRST_STEP + STEPS} steps were recorded"
 
     def install(self) -> None:
         """Know of it when the script profiles."""
@@ -60,6 +63,9 @@ class Window:
                 watch.set_profiling(on=False)
             return
         if self._profiler is not None or not self._is_time() or _is_capturing():
+            return
+        if not self._updates():  # not yet a training, and it is profiled once only
+            self.why_not = "no profile: no update of the weights was seen"
             return
         if self._crashes_on_graphs():
             self._give_up("no profile: the script uses CUDA graphs, which this CUDA cannot profile")

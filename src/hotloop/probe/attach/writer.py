@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import os
 import platform
+import shutil
 import time
 from pathlib import Path
 from threading import Lock
@@ -25,6 +26,8 @@ FIRST_AFTER_S = 0.1
 STEPS_EVERY_S = 1.0
 CENSUS_EVERY_S = 10.0
 LOOK_EVERY_S = 3.0
+RUN_FILE = "doctor.json"
+"""What the doctor says of the run (`core.command_run`), once it has ended with what it left running."""
 
 
 class Writer:
@@ -54,6 +57,8 @@ class Writer:
     def finish(self, *, stopped: bool = False) -> None:
         """Write what is left; does nothing in a process that made no step, or the second time."""
         watch = self._watch
+        if watch.other is not None:
+            watch.other.write()
         if not self._done and not watch.claimed and watch.active:
             self._write_idle()
         if self._done or not watch.claimed or not self._started:
@@ -64,11 +69,40 @@ class Writer:
         self._parts.sampler.stop()
         watch.tried(lambda: watch.release(all_of_them=True))
         with self._lock:
+            if not self._is_ours():
+                return
             self._append()
             self._write_census()
             self._write_clock(finished=True, stopped=stopped)
         if self._fetched_to:
             fetch_file(watch.directory, os.getpid()).unlink(missing_ok=True)
+        watch.tried(self._tidy)
+
+    def _tidy(self) -> None:
+        """Of a process that went on after the doctor: remove what only running processes need."""
+        directory = self._watch.directory
+        try:
+            left = json.loads((directory / RUN_FILE).read_text(encoding="utf-8"))["left_running"]
+        except (OSError, ValueError, KeyError):
+            return  # nobody examines it
+        others = [pid for pid in left if pid != os.getpid() and Path(f"/proc/{pid}").exists()]
+        if left and not others:
+            shutil.rmtree(directory / "path", ignore_errors=True)
+            for path in directory.glob("claim-*"):
+                path.unlink(missing_ok=True)
+
+    def flush(self) -> None:
+        """Write what was seen so far, of a process that may end now."""
+        if self._done or not self._begun or not self._lock.acquire(timeout=STEPS_EVERY_S):
+            return
+        try:
+            if self._is_ours():
+                self._watch.release(all_of_them=True)
+                self._append()
+                self._write_census()
+                self._write_clock(finished=False)
+        finally:
+            self._lock.release()
 
     def forked(self) -> None:
         """In a child: the parent's files are its own, and a lock may be held by nobody."""
@@ -80,7 +114,7 @@ class Writer:
         """The first time only that there is something to come."""
         try:
             with self._lock:
-                if self._done or not self._watch.active:
+                if self._done or not self._watch.active or not self._is_ours():
                     return None
                 if not self._begun:
                     self._begun = True
@@ -92,6 +126,12 @@ class Writer:
             return None
         self._wait_s = min(2 * self._wait_s, STEPS_EVERY_S)
         return self._wait_s
+
+    def _is_ours(self) -> bool:
+        """Whether these files are to be this process's; never again where another one trains."""
+        if not self._watch.is_ours():
+            self._watch.active, self._done = False, True
+        return self._watch.active
 
     def _tick(self) -> None:
         if self._append() and time.monotonic() - self._census_at > self._census_every_s:

@@ -32,20 +32,25 @@ AT_ONCE = {
     "HOTLOOP_WITHIN": ("the fence around the copy", "hotloop.probe.outside"),
 }
 """Likewise, of what starts before the script: only where losses are compared."""
+NEEDED = "HOTLOOP_DOCTOR"
+NOT_SEEN = 4
+"""Exit code of a process that was to be examined and cannot be: that of an environment that failed."""
 HELPERS = ("multiprocessing.resource_tracker", "torch._inductor.compile_worker")
 """Interpreters that torch and Python start for themselves, by a part of their command line."""
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _note(variable: str, error: Exception) -> None:
+def _note(variable: str, error: Exception) -> bool:
+    """Whether it could be written."""
     try:
         directory = os.environ[variable].split(os.pathsep)[0]
         with open(os.path.join(directory, "notes.txt"), "a", encoding="utf-8") as file:
             name = {**PROBES, **AT_ONCE}[variable][0]
             file.write(f"{name} could not start: {type(error).__name__}: {error}\n")
     except (OSError, KeyError):
-        pass
+        return False
+    return True
 
 
 def _start(variable: str) -> None:
@@ -54,7 +59,13 @@ def _start(variable: str) -> None:
         module = __import__(name, fromlist=["install_from_environment"])
         module.install_from_environment()
     except Exception as error:  # noqa: BLE001 - the script must go on whatever happens here
-        _note(variable, error)
+        if _note(variable, error) and variable == NEEDED:
+            for stream in (sys.stdout, sys.stderr):
+                try:
+                    stream.flush()
+                except (OSError, ValueError, AttributeError):
+                    pass
+            os._exit(NOT_SEEN)
 
 
 class _AfterTorch:

@@ -1,0 +1,6 @@
+"""A fire command."""
+
+import fire
+from plain import train
+
+fire.Fire({"train": train})

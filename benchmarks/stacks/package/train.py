@@ -1,0 +1,5 @@
+"""Started by `python -m package.train`."""
+
+from plain import train
+
+train()

@@ -1,0 +1,2 @@
+set -euo pipefail
+python plain.py "$@" | tee log.txt

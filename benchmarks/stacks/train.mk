@@ -1,0 +1,2 @@
+train:
+	@python plain.py from make

@@ -1,0 +1,88 @@
+"""What trying fixes takes, held against a budget: before anything is begun, and after each step of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from hotloop.core.errors import UsageError
+from hotloop.doctor.fixes import Fix
+from hotloop.doctor.learning import Learned
+from hotloop.doctor.trial_costs import (
+    LOOKS,
+    LOSS_RUNS,
+    MARGIN,
+    SLACK,
+    TOGGLED_STEPS,
+    budget_text,
+)
+from hotloop.doctor.workbench import Workbench
+from hotloop.judge.parity import MIN_STEPS
+from hotloop.trial.plan import TrialPlan
+from hotloop.trial.single import is_finished
+
+
+def begin_within(bench: Workbench, fixes: Sequence[Fix], again: Callable[[str], str]) -> None:
+    """Compares losses over fewer steps where else one fix could not be tried within the budget.
+
+    again: the command that goes on with such a `--budget`. Raises `UsageError` where not even the fewest
+    steps fit: what it asks for is enough on a machine that becomes twice as slow.
+    """
+    full, first = bench.plan, fixes[0]
+    bench.fit(lambda: needed_s(bench, first))
+    while MARGIN * needed_s(bench, first) > bench.left_s and bench.loss_steps > MIN_STEPS:
+        bench.loss_steps = max(bench.loss_steps // 2, MIN_STEPS)
+    asked = MARGIN * needed_s(bench, first)
+    least = needed_s(bench, first)
+    bench.plan = replace(full, steps=min(full.steps, TOGGLED_STEPS))
+    if first.technique.toggles and (toggled := bench.switched_plan([first])) is not None:
+        least = min(least, needed_s(bench, first, plan=toggled))
+    bench.plan = full  # by how many steps it is cut shows when it is known what a process takes
+    if SLACK * least > bench.left_s:
+        budget = budget_text(asked)
+        raise UsageError(
+            f"testing one fix here needs about {budget}, and the budget is {bench.budget_s:.0f} s",
+            do=f"go on with `{again(budget)}`: the command is not run again",
+        )
+
+
+def needed_s(
+    bench: Workbench,
+    fix: Fix,
+    learned: Learned | None = None,
+    *,
+    plan: TrialPlan | None = None,
+    cautious: bool = False,
+) -> float:
+    """Seconds to try a fix and to confirm it at the first looks, of what is not finished yet.
+
+    cautious: no less than was expected before any trial.
+    """
+    plan = plan or bench.plan_for([fix])
+    if learned is not None and fix.name in learned.switchable:
+        plan = bench.switched_plan([fix]) or plan
+    return bench.needed_s(
+        LOOKS[0],
+        losses=0.0 if learned is not None else _losses(bench, fix),
+        slower_start_s=learned.slower_start_s if learned is not None else 0.0,
+        plan=plan,
+        place=fix.name,
+        costs=bench.costs.at_least(bench.first_costs) if cautious else None,
+    )
+
+
+def asked_s(bench: Workbench, fixes: Sequence[Fix]) -> float:
+    """Seconds of a budget with which all of these can be tried and confirmed, on a machine that becomes slower."""
+    comparison = LOOKS[0] * bench.costs.pair_s(bench.plan)
+    needs = [needed_s(bench, fix, cautious=True) for fix in fixes]
+    # All are confirmed at once. What is finished is not in the needs: a comparison at least may be left.
+    return MARGIN * max(sum(needs) - (len(fixes) - 1) * comparison, comparison, *needs)
+
+
+def _losses(bench: Workbench, fix: Fix) -> float:
+    """Runs of `loss_steps` steps that its losses still take; a fix that shows late needs longer ones."""
+    number, steps = range(1, LOSS_RUNS + 1), bench.loss_steps_of([fix])
+    baselines = {(each, of) for each in number for of in (bench.loss_steps, steps)}
+    places = [(bench.losses_place(bench.baseline, of, each), of) for each, of in baselines]
+    places.append((bench.losses_place(bench.with_fixes(fix.name, [fix]), steps), steps))
+    return sum(of / bench.loss_steps for place, of in places if not is_finished(place))

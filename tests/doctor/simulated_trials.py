@@ -1,0 +1,185 @@
+"""A machine whose speed is known because it is made up: step times, losses and the clock come from `Machine`."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hotloop.core.census import Census
+from hotloop.core.errors import CommandFailed
+from hotloop.core.judgement import ParityClass
+from hotloop.core.ledger import Ledger
+from hotloop.core.measurement import Environment, Measurement, Plan
+from hotloop.core.step import StepRecord
+from hotloop.doctor import workbench
+from hotloop.doctor.fixes import Fix
+from hotloop.doctor.verify import verify
+from hotloop.optimizations.catalogue import CATALOGUE
+from hotloop.optimizations.optimization import Optimization
+from hotloop.optimizations.switching import Switching
+from hotloop.trial import session
+from hotloop.trial.arm import Arm
+from hotloop.trial.measure import MEASUREMENT_FILE
+
+ENVIRONMENT = Environment(
+    "cpu", 1, None, 2, 2.0, None, "Linux", None, "3.12.1", None, None, None, "0"
+)
+STEP_S, START_S = 0.1, 2.0
+
+
+class Machine:
+    """Deals processes: 0.1 s a step, 0.2 % of scatter between them, and what the fixes do."""
+
+    def __init__(self, gain: Callable[[frozenset[str], str], float]) -> None:
+        self.gain = gain
+        """Of a set of fixes in the session of that name, a ratio."""
+        self.other_losses: frozenset[str] = frozenset()
+        self.wrong_from = 0
+        self.gives_wrong: Callable[[str, str], bool] = lambda fix, place: False
+        self.slow_after, self.slow_start_s = 10**6, 0.0
+        self.baseline_fails_in = ""
+        self.not_applied_in: dict[str, str] = {}
+        """Session -> the fix that says nothing there."""
+        self.scatter = 0.002
+        self.switchable: frozenset[str] = frozenset()
+        """Fixes that say they can go on and off within a process, and do."""
+        self.stuck_in = ""
+        """The session in which they do not, though they said it."""
+        self.threads: tuple[str, ...] = ()
+        self.now = 0.0
+        self.random = random.Random(1)
+        self.places: list[str] = []
+        self.finished: dict[Path, Measurement] = {}
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def __call__(self, arm: Arm, place: Path, *, plan: Plan, **rest: Any) -> Measurement:
+        if place in self.finished:
+            return self.finished[place]
+        fixes = frozenset(arm.fixes)
+        name = place.parent.name
+        self.places.append(f"{name}/{place.name}")
+        if not fixes and name == self.baseline_fails_in and place.name.startswith("pair-"):
+            raise CommandFailed(f"pair 1: `{arm.name}` ended with exit code 1", returncode=1)
+        if fixes:
+            (place / "run").mkdir(parents=True)
+            silent = self.not_applied_in.get(name) if place.name.startswith("pair-") else None
+            lines: list[dict[str, Any]] = [
+                {"fix": fix, "applied": True, "what": "it"} for fix in fixes - {silent}
+            ]
+            for fix in fixes:
+                if self.gives_wrong(fix, f"{name}/{place.name}"):
+                    said = {"fix": fix, "applied": False, "what": "stale items", "wrong": True}
+                    lines.append(said)
+            text = "".join(json.dumps(line) + "\n" for line in lines)
+            (place / "run" / "fixes.jsonl").write_text(text)
+            turned = [] if name == self.stuck_in else sorted(arm.switched)
+            self._say_turns(place / "run" / "turns.json", fixes, turned)
+        luck = self.random.gauss(1.0, self.scatter)
+        seconds = STEP_S / self.gain(fixes, name) * luck
+        wrong = 1.5 if fixes & self.other_losses else 1.0
+        measured = process(seconds, plan, arm.name, wrong, self.wrong_from)
+        if arm.switched and name != self.stuck_in:
+            off = STEP_S / self.gain(fixes - set(arm.switched), name) * luck
+            measured = self._switched(measured, rest["switching"], off)
+        if len(self.places) > self.slow_after:
+            measured = replace(measured, process_s=(measured.process_s or 0.0) + self.slow_start_s)
+        self.now += measured.process_s or 0.0
+        self.finished[place] = measured
+        place.mkdir(parents=True, exist_ok=True)
+        (place / MEASUREMENT_FILE).write_text("{}")
+        return measured
+
+    def _say_turns(self, file: Path, fixes: frozenset[str], turned: list[str]) -> None:
+        can = sorted(fixes & self.switchable)
+        said = {"can": can, "turned": turned, "children": 0, "threads": self.threads}
+        file.write_text(json.dumps(said))
+
+    def _switched(self, measured: Measurement, switching: Switching, off_s: float) -> Measurement:
+        """With other times where it is off; steps of one process differ by 1 %."""
+        records = [
+            replace(each, wall_s=each.wall_s if switching.is_on(each.step) else off_s)
+            for each in measured.records
+        ]
+        noisy = [
+            replace(each, wall_s=each.wall_s * self.random.gauss(1.0, 0.01)) for each in records
+        ]
+        return replace(measured, records=tuple(noisy))
+
+
+def process(
+    seconds: float, plan: Plan, arm: str, wrong: float = 1.0, wrong_from: int = 0
+) -> Measurement:
+    records = tuple(
+        StepRecord(
+            step,
+            seconds,
+            loss=(wrong if step >= wrong_from else 1.0) / (1 + step),
+            tags=("warmup",) * (step < plan.warmup_steps),
+        )
+        for step in range(plan.warmup_steps + plan.steps)
+    )
+    census = Census(device="cpu", num_threads=1, start_s=START_S, seen=("loaders",))
+    total = START_S + seconds * len(records)
+    return Measurement(arm, ("python",), plan, ENVIRONMENT, records, census=census, process_s=total)
+
+
+Trying = Callable[..., Ledger]
+
+
+@pytest.fixture
+def trying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trying:
+    def run(
+        machine: Machine, names: Sequence[str], classes: dict[str, ParityClass] | None = None,
+        conflicts: dict[str, tuple[str, ...]] | None = None, late: dict[str, int] | None = None,
+        seen_steps: int = 60, directory: str = "run", toggles: bool = False, **options: Any,
+    ) -> Ledger:  # fmt: skip
+        monkeypatch.setattr(session, "trial", machine)
+        monkeypatch.setattr(workbench, "trial", machine)
+        monkeypatch.setattr(workbench, "time", SimpleNamespace(monotonic=machine.monotonic))
+        work = tmp_path / "work"
+        work.mkdir(exist_ok=True)
+        fixes = []
+        for name in names:
+            technique = Optimization(
+                name=name,
+                summary="",
+                parity_class=(classes or {}).get(name, "bitwise"),
+                observed=lambda census, value: None,
+                settings=(True,),
+                conflicts=(conflicts or {}).get(name, ()),
+                toggles=toggles,
+            )
+            monkeypatch.setitem(CATALOGUE, name, technique)
+            fixes.append(
+                Fix(technique, True, ("HL000",), 2.0, warmup_steps=(late or {}).get(name, 0))
+            )
+        return verify(
+            [sys.executable, "-c", ""],
+            fixes,
+            process(STEP_S, Plan(5, seen_steps - 5, 60.0), "script"),
+            directory=tmp_path / directory,
+            workdir=work,
+            **options,
+        )
+
+    return run
+
+
+def product(**gains: float) -> Callable[[frozenset[str], str], float]:
+    def gain(fixes: frozenset[str], session: str) -> float:
+        total = 1.0
+        for name in fixes:
+            total *= gains[name]
+        return total
+
+    return gain

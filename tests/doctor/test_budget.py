@@ -1,0 +1,181 @@
+"""What is asked for is enough, what is left is used, and nothing is run twice: on a machine that is made up."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import simulated_trials
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
+from simulated_trials import START_S, STEP_S, Machine, Trying, product
+
+from hotloop.core.errors import CommandFailed, UsageError
+from hotloop.core.ledger import Ledger
+from hotloop.core.measurement import Measurement, Plan
+from hotloop.doctor.trial_costs import LOOKS, LOSS_RUNS
+from hotloop.report.ledger import render_ledger
+from hotloop.trial.arm import Arm
+
+NUMBER = itertools.count()
+ANY = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    phases=[
+        Phase.explicit,
+        Phase.generate,
+    ],  # a smaller example takes minutes to find, and says no more
+)
+
+
+def again(budget: str) -> str:
+    return f"hotloop doctor --out RUN --budget {budget} -- python train.py"
+
+
+def seconds_of(command: str) -> float:
+    """The budget that a command names."""
+    found = re.search(r"--budget (\d+)([smh])", command)
+    assert found is not None
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+class Slower(Machine):
+    """Each process takes so many times what the diagnosing run lets expect; one past its time is ended."""
+
+    def __init__(self, times: Sequence[float], **gains: float) -> None:
+        super().__init__(product(**gains))
+        self.scatter = 0.0
+        self.times = itertools.cycle(times)
+        self.factor = 1.0
+        single = self.gain
+        self.gain = lambda fixes, session: single(fixes, session) / self.factor
+
+    def __call__(self, arm: Arm, place: Path, *, plan: Plan, **rest: Any) -> Measurement:
+        if place in self.finished:
+            return self.finished[place]
+        self.factor = next(self.times)
+        begun = self.now
+        measured = super().__call__(arm, place, plan=plan, **rest)
+        starting = (self.factor - 1) * START_S
+        self.now += starting
+        if self.now - begun > plan.timeout_s:
+            raise CommandFailed(
+                f"`{arm.name}` ran past its {plan.timeout_s:.0f} s", returncode=None
+            )
+        self.finished[place] = replace(measured, process_s=(measured.process_s or 0.0) + starting)
+        return self.finished[place]
+
+
+def refused(trying: Trying, machine: Machine, names: list[str], **more: Any) -> float:
+    """The sum that is asked for where a second is given."""
+    with pytest.raises(UsageError, match="testing one fix here needs about") as error:
+        trying(machine, names, budget_s=1.0, again=again, **more)
+    assert machine.places == []
+    assert error.value.do is not None
+    assert again("").split("--budget")[0] in error.value.do
+    return seconds_of(error.value.do)
+
+
+def decided(ledger: Ledger, name: str) -> bool:
+    """Whether a fix was timed to its first look; and confirmed, where it was faster."""
+    entry = next(fix for fix in ledger.fixes if fix.name == name)
+    if entry.why.startswith("not tried further: 2 pairs showed"):
+        return True  # screened
+    if entry.status == "not_tried" or entry.verdict is None or entry.verdict.num_pairs < LOOKS[0]:
+        return False
+    return entry.status != "kept" or ledger.together is not None
+
+
+@ANY
+@given(
+    times=st.lists(st.floats(0.5, 2.0), min_size=1, max_size=30),
+    gain=st.sampled_from([0.9, 1.0, 1.3]),
+    others=st.integers(0, 3),
+    seen_steps=st.sampled_from([40, 60, 200, 2000]),
+    switchable=st.booleans(),
+)
+def test_what_is_asked_for_is_enough_for_processes_that_take_up_to_twice_as_long(
+    trying: Trying, times: list[float], gain: float, others: int, seen_steps: int, switchable: bool
+) -> None:
+    names = ["a", *(f"other_{number}" for number in range(others))]
+    gains = {"a": gain, **dict.fromkeys(names[1:], 1.0)}
+    machine = Slower(times, **gains)
+    machine.switchable = frozenset({"a"}) if switchable else frozenset()
+    more = {"directory": f"run-{next(NUMBER)}", "seen_steps": seen_steps}
+    asked = refused(trying, machine, names, **more)
+    ledger = trying(machine, names, budget_s=asked, again=again, **more)
+    assert any(decided(ledger, name) for name in names)
+
+
+@ANY
+@example(
+    times=[5.726749837354402, 4.242293556245304, 4.242293556245304],
+    gains=[1.3, 1.3, 1.02],
+    first=0.3,
+)
+@given(
+    times=st.lists(st.floats(0.3, 6.0), min_size=1, max_size=30),
+    gains=st.lists(st.sampled_from([0.9, 1.0, 1.02, 1.3]), min_size=1, max_size=4),
+    first=st.floats(0.3, 2.0),
+)
+def test_each_answer_asks_for_no_more_before_what_it_got_is_used_and_repeats_nothing(
+    trying: Trying, times: list[float], gains: list[float], first: float
+) -> None:
+    """On any machine: calls that follow what is asked come to an end, in which every fix is decided."""
+    names = [f"fix_{number}" for number in range(len(gains))]
+    machine = Slower(times, **dict(zip(names, gains, strict=True)))
+    more = {"directory": f"run-{next(NUMBER)}", "again": again}
+    budget_s = first * refused(trying, machine, names, directory=more["directory"])
+    for _ in range(12):
+        begun = machine.now
+        try:
+            ledger = trying(machine, names, budget_s=budget_s, **more)
+        except UsageError as error:
+            assert machine.now == begun
+            asked = seconds_of(error.do or "")
+        else:
+            if ledger.continue_with is None:
+                break
+            asked = seconds_of(ledger.continue_with)
+            longest = 6.0 * (START_S + 60 * STEP_S)
+            assert asked <= budget_s or machine.now - begun >= budget_s - 2 * longest
+        budget_s = asked
+    else:
+        pytest.fail("it never came to an end")
+    assert len(machine.places) == len(set(machine.places))
+    learned = [place for place in machine.places if "/losses-" in place]
+    assert sum(place.startswith("as-it-is/") for place in learned) == LOSS_RUNS
+    for fix in ledger.fixes:
+        assert fix.status != "not_tried" or "not tried further" in fix.why
+
+
+def test_what_the_budget_left_out_is_said_with_used_left_and_the_command(trying: Trying) -> None:
+    machine = Slower([4.0], a=1.3, b=1.0)
+    asked = refused(trying, machine, ["a", "b"])
+    ledger = trying(machine, ["a", "b"], budget_s=asked, again=again)
+    entry = next(fix for fix in ledger.fixes if fix.status == "not_tried")
+    assert re.search(
+        rf"out of budget: \d+ s of {asked:.0f} s used; it needs about \d+ s more", entry.why
+    )
+    assert ledger.continue_with is not None
+    assert f"  go on with: {ledger.continue_with}" in render_ledger(ledger)
+
+
+def test_fix_that_goes_on_and_off_is_begun_with_a_budget_for_one_process_a_pair(
+    trying: Trying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulated_trials, "START_S", 20.0)
+    machine = Slower([1.0], a=1.3)
+    with pytest.raises(UsageError, match="and the budget is 450 s"):
+        trying(machine, ["a"], budget_s=450.0, seen_steps=200)
+    machine.switchable = frozenset({"a"})
+    ledger = trying(machine, ["a"], budget_s=450.0, seen_steps=200, toggles=True)
+    assert ledger.kept == ("a",)
+    assert ledger.together is not None
+    assert ledger.together.switched

@@ -1,0 +1,87 @@
+"""Nothing of the probe is heard at a script's end, and no step is lost to it."""
+
+from __future__ import annotations
+
+import pytest
+
+AT_TEARDOWN = """
+import logging, os, sys, builtins
+say = print
+logging.basicConfig(format="%(message)s", stream=sys.stdout)
+class Bar:
+    def __init__(self): self.own = {own}
+    def __del__(self):
+        for does in self.own:
+            does()
+def kept_alive(frame, event, arg):
+    return None
+"""
+OWN = {
+    "prints": "[lambda: say('a'), lambda: print('b'), lambda: builtins.print('c')]",
+    "logs": "[lambda: logging.getLogger().warning('a')]",
+    "moves a file": "[lambda: os.replace('a', 'b'), lambda: os.rename('b', 'a')]",
+    "asks torch": "[lambda grad=torch.is_grad_enabled: grad(), lambda save=torch.save: callable(save)]",
+    "computes": "[lambda m=torch.nn.Linear(1, 1), x=torch.ones(1): m(x)]",
+    "goes backward": "[lambda x=torch.ones(1, requires_grad=True): (x * 2).sum().backward()]",
+    "collects": "[lambda collect=__import__('gc').collect: collect()]",
+    "raises": "[lambda: 1 / 0]",
+}
+
+
+@pytest.mark.at_once(4)
+@pytest.mark.parametrize("own", OWN)
+def test_what_an_object_does_when_the_interpreter_ends_says_what_it_says_alone(
+    run, own: str
+) -> None:  # type: ignore[no-untyped-def]
+    source = AT_TEARDOWN.replace("{own}", OWN[own]) + (
+        "open('a', 'w').close()\ntrain(*build(), 15)\nbar = Bar()\n"
+        # as tqdm does it: a class that holds its instances, which a module that is left to the end holds
+        "Bar.instances = [bar]\nsys.modules['kept'] = Bar\nbuiltins.bar = bar\n"
+    )
+    ended, plain = run(source), run(source, watched=False)
+    assert ended.out == plain.out
+    directory = str(ended.directory.parent)
+    alone = plain.err.replace(directory, "").replace("work-1", "work-0")
+    assert ended.err.replace(directory, "") == alone
+    assert "hotloop" not in ended.err
+    assert len(ended.steps) == 15
+
+
+ENDINGS = {
+    "os._exit": ("os._exit(3)", 3, True),
+    "os._exit on a thread": ("import threading; threading.Thread(target=lambda: os._exit(3)).start(); time.sleep(9)", 3, True),
+    "exec": ("os.execv(sys.executable, [sys.executable, '-c', 'print(1)'])", 0, False),
+    "a failed exec": ("try: os.execv('/nothing', ['x'])\nexcept OSError: train(*build(), 5)\nos._exit(0)", 0, True),
+    "killed by itself": ("import signal; os.kill(os.getpid(), signal.SIGKILL)", -9, False),
+    "ended by itself": ("import signal; os.kill(os.getpid(), signal.SIGTERM)", -15, False),
+    "abort": ("import faulthandler; faulthandler.disable(); os.abort()", -6, False),
+}  # fmt: skip
+
+
+@pytest.mark.at_once(4)
+@pytest.mark.parametrize("how", ENDINGS)
+def test_no_step_is_lost_where_no_exit_handler_runs(run, how: str) -> None:  # type: ignore[no-untyped-def]
+    ending, code, finished = ENDINGS[how]
+    source = (
+        "model, optimizer = build()\nfor _ in range(60):\n    train(model, optimizer, 1); time.sleep(0.03)\n"
+        f"print('its end', flush=True)\n{ending}"
+    )
+    ended = run(source, code=code)
+    assert ended.out.startswith("its end\n")
+    assert [record.step for record in ended.steps][:60] == list(range(60))
+    assert ended.clock["finished"] is finished
+    assert "44 steps" not in str(ended.census.notes)
+
+
+def test_a_child_of_multiprocessing_that_trains_loses_no_step(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+import multiprocessing
+def work(): train(*build(), 60)
+if __name__ == "__main__":
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start(); child.join()
+    print(child.exitcode)
+""")
+    assert ended.out == "0\n"
+    assert len(ended.steps) == 60
+    assert ended.clock["finished"]

@@ -4,15 +4,20 @@
 #   make setup PYTHON=python3.12            another interpreter
 #   make setup PIP_FLAGS='--index-url ...'  another package index, e.g. PyTorch's CPU-only one
 
+# An environment that is there keeps its Python unless another one is asked for.
 PYTHON ?= python3
 PIP_FLAGS ?=
+PACKAGES ?= -c constraints.txt -e '.[dev]'
 WORKERS ?= 2
 # Tests that need a GPU are chosen only where there is one.
 MARKS := not slow$(shell nvidia-smi -L >/dev/null 2>&1 || echo " and not gpu")
 
-VENV := .venv
+VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+VERSION := import sys; print(*sys.version_info[:3], sep=".")
+HAS := $(shell $(BIN)/python -c '$(VERSION)' 2>/dev/null)
+ASKED := $(if $(filter file,$(origin PYTHON)),$(HAS),$(shell $(PYTHON) -c '$(VERSION)' 2>/dev/null))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart test check proof patients-record surface format clean
@@ -29,16 +34,25 @@ help:
 
 setup: $(READY)
 
+ifneq ($(ASKED),$(HAS))
+.PHONY: $(READY)
+endif
+
 # The stamp is written last, so a set-up that was interrupted is taken up again.
 $(READY): pyproject.toml constraints.txt
-	@command -v $(PYTHON) >/dev/null || \
-	  { echo "error: $(PYTHON) is not installed; hotloop needs Python 3.11 or newer" >&2; exit 2; }
+ifneq ($(and $(HAS),$(filter $(HAS),$(ASKED))),)
+	@echo "installing packages into $(VENV) (Python $(HAS))"
+else
+	@$(PYTHON) -c '' 2>/dev/null || \
+	  { echo "error: $(PYTHON) is not installed or does not start; hotloop needs Python 3.11 or newer" >&2; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "error: hotloop needs Python 3.11 or newer, and $(PYTHON) is `$(PYTHON) -V 2>&1`" >&2; \
 	    echo "  choose another one: make setup PYTHON=python3.12" >&2; exit 2; }
-	@$(PYTHON) -m venv $(VENV) || \
+	@echo "creating $(VENV) with `$(PYTHON) -V`$(if $(HAS), in place of the one with Python $(HAS)); torch is large: this can take 10 minutes"
+	@$(PYTHON) -m venv --clear $(VENV) || \
 	  { echo "error: $(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+endif
+	$(BIN)/python -m pip install --disable-pip-version-check $(PIP_FLAGS) $(PACKAGES)
 	@touch $(READY)
 
 quickstart: setup

@@ -178,7 +178,7 @@ def torchs(
     others = [p for p in model.parameters() if id(p) not in chosen]
     both = (
         torch.optim.Muon(matrices, lr=1e-3, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(others, lr=1e-3, weight_decay=0.1, fused=True),
+        torch.optim.AdamW(muon.decayed_apart(others), lr=1e-3, weight_decay=0.1, fused=True),
     )
 
     def step() -> None:

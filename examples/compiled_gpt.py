@@ -24,7 +24,7 @@ def main():
     windows = plain_gpt.TokenWindows(args.data, args.context)
     family = plain_llama if args.llama else plain_gpt
     model = family.make_model(args.vocabulary or windows.vocabulary, args).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, fused=True)
+    optimizer = plain_gpt.make_optimizer(model, args, fused=True)
     loader = plain_gpt.make_loader(windows, args)
 
     @torch.compile

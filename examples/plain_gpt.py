@@ -98,10 +98,11 @@ class GPT(nn.Module):
 
 
 def learning_rate(step, args):
-    """Linear warmup, then cosine down to a tenth."""
+    """Linear warmup, then cosine down to a tenth at the last step."""
     if step < args.warmup:
         return args.lr * (step + 1) / args.warmup
-    done = min(1.0, (step - args.warmup) / max(1, args.schedule_steps - args.warmup))
+    last = args.schedule_steps - 1
+    done = min(1.0, (step - args.warmup) / (last - args.warmup)) if last > args.warmup else 1.0
     return args.lr * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
 
 
@@ -136,6 +137,14 @@ def make_model(vocabulary, args):
     return GPT(vocabulary, args.context, args.layers, args.width, args.heads)
 
 
+def make_optimizer(model, args, **options):
+    """Weight decay for matrices and embeddings, not for norms and biases."""
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=args.lr, **options)
+
+
 def train(args, make_model):
     args.schedule_steps = args.schedule_steps or args.steps
 
@@ -143,7 +152,7 @@ def train(args, make_model):
     torch.manual_seed(args.seed)
     windows = TokenWindows(args.data, args.context)
     model = make_model(args.vocabulary or windows.vocabulary, args).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    optimizer = make_optimizer(model, args)
     loader = make_loader(windows, args)
 
     step = 0

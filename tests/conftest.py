@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 
 # How fast a machine is at this moment is no property of the code.
-hypothesis.settings.register_profile("hotloop", deadline=None)
+hypothesis.settings.register_profile("hotloop", deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("hotloop")
 
 # Before torch is loaded anywhere: two test workers with two threads each would fight for two cores.

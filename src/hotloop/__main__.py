@@ -15,7 +15,8 @@ def main() -> NoReturn:
 
         run_command()
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
+        if sys.stderr is not None:
+            sys.stderr.write("interrupted\n")
         sys.exit(RESUMABLE)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from hotloop.cli.main import run
+from hotloop.core.errors import ExitCode
 
 SOURCE = Path(__file__).parents[2] / "src"
 COMMAND = [sys.executable, "-m", "hotloop", "doctor", "--no-try"]
@@ -288,18 +289,30 @@ def test_a_script_that_ends_while_it_is_profiled_ends_as_ever(tmp_path: Path) ->
     assert found["doctor"]["returncode"] == 0
 
 
-def test_a_torch_that_is_too_old_is_said_and_not_that_there_was_none(tmp_path: Path) -> None:
-    old = "the probe could not start: TorchTooOld: torch 2.5.1 is older than 2.11"
+@pytest.mark.parametrize(
+    ("torch", "why"),
+    [
+        ("__version__ = '2.5.1'", "torch 2.5.1 is older than 2.11"),
+        ("__version__ = '2.13.0'", "No module named 'torch._compile'"),
+    ],
+)
+def test_a_training_that_could_not_be_recorded_is_ended_at_its_import_of_torch(
+    tmp_path: Path, torch: str, why: str
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(torch)
     (tmp_path / "train.py").write_text(
-        "import os\n"
-        "with open(os.environ['HOTLOOP_DOCTOR'] + '/notes.txt', 'a') as file:\n"
-        f"    file.write({old + chr(10)!r} * 3)\n"
+        "print('before', end='')\nimport torch\nopen('trained', 'w').close()\n"
     )
-    done, found = doctor(tmp_path, [sys.executable, "train.py"])
-    assert done.returncode == 3
-    assert done.stderr.count(old) == 1
-    assert "it imported no torch" not in done.stderr
-    assert found["notes"] == [old]
+    arguments = ["doctor", "--no-try", "--out", "run", "--", sys.executable, "train.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "hotloop", *arguments], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == ExitCode.ENVIRONMENT, done.stderr
+    assert done.stdout == "before"
+    assert done.stderr.count(why) == 1
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "trained").exists()
 
 
 def test_a_daemon_is_left_running_and_reported_once_it_has_made_steps(
@@ -440,6 +453,12 @@ def test_a_script_without_torch_is_told_so(tmp_path: Path) -> None:
         (["--diff", ".", "--", sys.executable, "x.py"], "to a directory"),
         (["--no-try", "--steps", "0", "--", sys.executable, "x.py"], "steps"),
         (["--no-try", "--level", "0.9", "--", sys.executable, "x.py"], "level"),
+        (["--budget", "4", "--", sys.executable, "x.py"], "'4' has no unit; say 4m or 4s"),
+        (["--budget", "0m", "--", sys.executable, "x.py"], "is no time"),
+        (["--only", "fused", "--", sys.executable, "x.py"], "did you mean `fused_optimizer`?"),
+        (["--only", "itemcache", "--", sys.executable, "x.py"], "did you mean `item_cache`?"),
+        (["--only", "zzz", "--", sys.executable, "x.py"], "choose among"),
+        (["--", sys.executable, "nothere.py"], "no such script `nothere.py`"),
     ],
 )
 def test_bad_input_is_one_clear_error_and_nothing_is_run(
@@ -465,7 +484,7 @@ def test_what_was_found_is_in_the_json_though_trying_is_refused(
     asked = ["doctor", "--out", "run", "--json", "found.json", "--only", "fused_optimizer"]
     command = ["--", sys.executable, "train.py"]
     assert run([*asked, "--budget", "1s", *command]) == 2
-    assert "too small to try one fix" in capsys.readouterr().err
+    assert "testing one fix here needs about" in capsys.readouterr().err
     found = json.loads(Path("found.json").read_text())
     assert found["bound"] == "input"
     assert found["ledger"] is None
@@ -520,3 +539,25 @@ def test_a_pipe_takes_the_json_once(
     os.close(ours)
     with os.fdopen(theirs) as file:
         assert json.loads(file.read())["bound"] == "input"
+
+
+def test_directory_too_large_to_copy_is_said_before_the_command_runs(tmp_path: Path) -> None:
+    command = script(tmp_path, wait=0.001, steps=30)
+    with (tmp_path / "data.bin").open("wb") as file:
+        file.truncate(600 << 20)
+    given = [sys.executable, "-m", "hotloop", "doctor", "--out", "run"]
+    refused = subprocess.run(
+        [*given, "--budget", "10m", "--", *command], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )  # fmt: skip
+    assert refused.returncode == 2
+    assert "too large to copy" in refused.stderr
+    assert not (tmp_path / "run").exists()
+    done = subprocess.run(
+        [*given, "--", *command], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    before, _, after = done.stderr.partition("is recorded in run")
+    assert "no fix will be tried" in before
+    assert "--in-place" in before
+    assert "--no-try" in before
+    assert "no fix was tried: each trial runs in a copy" in after

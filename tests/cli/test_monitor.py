@@ -9,14 +9,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hotloop.cli import monitor as command
 from hotloop.cli.main import run
+from hotloop.core.command_run import CommandRun
 from hotloop.core.config import RunConfig
-from hotloop.core.files import write_json
+from hotloop.core.files import read_json, write_json
+from hotloop.core.ledger import Ledger
 from hotloop.core.settings import Settings, store_settings
 from hotloop.core.step import StepRecord
 from hotloop.core.telemetry import GpuSample, TelemetrySample
@@ -130,16 +133,96 @@ def test_finished_run_is_said_to_be_finished(monitor: Monitor, training: Path) -
     assert "finished" in monitor(training, "--once")[1].splitlines()[0]
 
 
-@pytest.mark.parametrize("exists", [True, False])
 def test_run_that_has_not_started_is_waited_for_and_no_error(
-    monitor: Monitor, tmp_path: Path, exists: bool
+    monitor: Monitor, tmp_path: Path
 ) -> None:
-    directory = tmp_path / "later"
-    if exists:
-        directory.mkdir()
-    code, out, err = monitor(directory, "--once")
+    (tmp_path / "later").mkdir()
+    (tmp_path / "later" / ".lock").touch()
+    code, out, err = monitor(tmp_path / "later", "--once")
     assert (code, err) == (0, "")
     assert "not started yet" in out
+
+
+def test_path_that_does_not_exist_is_bad_input(monitor: Monitor, tmp_path: Path) -> None:
+    code, out, err = monitor(tmp_path / "nothere", "--once")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: no such directory\n  at {tmp_path}/nothere\n")
+
+
+def test_directory_of_something_else_is_bad_input(monitor: Monitor, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    code, out, err = monitor(tmp_path, "--once")
+    assert (code, out) == (2, "")
+    assert "not a run directory" in err
+
+
+@pytest.fixture
+def examined(tmp_path: Path) -> Path:
+    """What the doctor writes of a command that still runs."""
+    directory = tmp_path / "doctor-train"
+    directory.mkdir()
+    run = CommandRun(("python", "train.py"), str(tmp_path), time.time(), "0.1.0")
+    write_json(directory / "doctor.json", run)
+    steps = [StepRecord(step, 0.25, host={"forward": 0.2}, loss=3.5) for step in range(30)]
+    (directory / "steps-0.jsonl").write_text("".join(each.to_json() + "\n" for each in steps))
+    return directory
+
+
+def ended(directory: Path) -> None:
+    run = read_json(directory / "doctor.json", CommandRun)
+    write_json(directory / "doctor.json", replace(run, ended="by_itself", returncode=0))
+    age(directory)
+
+
+def test_command_that_is_examined_is_shown_with_its_steps(monitor: Monitor, examined: Path) -> None:
+    code, out, _ = monitor(examined, "--once")
+    assert code == 0
+    assert "the doctor runs a command and watches it" in out.splitlines()[0]
+    for part in ("python train.py", "step   30", "250 ms a step", "3.5000", "forward"):
+        assert part in out
+
+
+def test_command_whose_doctor_was_killed_is_not_said_to_run(
+    monitor: Monitor, examined: Path
+) -> None:
+    age(examined)
+    out = monitor(examined, "--once")[1]
+    assert "nothing happens here now" in out
+    assert "the same command with" in out
+
+
+def test_fixes_that_are_tried_are_shown_with_their_processes(
+    monitor: Monitor, examined: Path
+) -> None:
+    ended(examined)
+    assert "the doctor has ended" in monitor(examined, "--once")[1]
+    for name in ("pair-01-a-as-it-is", "pair-01-b-item_cache"):
+        (examined / "trials" / "item_cache" / name).mkdir(parents=True)
+    (examined / "trials/item_cache/pair-01-a-as-it-is/measurement.json").touch()
+    out = monitor(examined, "--once")[1]
+    assert "the doctor tries fixes" in out.splitlines()[0]
+    assert "1 processes measured, pair-01-b-item_cache under way" in out
+    assert "it ended with exit code 0" in out
+    old = time.time() - 600
+    for path in (*examined.rglob("trials"), *(examined / "trials").rglob("*")):
+        os.utime(path, (old, old))
+    assert "nothing happens here now" in monitor(examined, "--once")[1]
+
+
+def test_ledger_is_the_end_of_the_fixes(monitor: Monitor, examined: Path) -> None:
+    ended(examined)
+    (examined / "trials" / "item_cache" / "pair-01-a-as-it-is").mkdir(parents=True)
+    ledger = Ledger((), (), (), together=None, warmup_steps=0, steps=0, wall_s=1.0, budget_s=None)
+    write_json(examined / "ledger.json", ledger)
+    code, out, _ = monitor(examined, "--json", "-")
+    assert (code, json.loads(out)["state"]) == (0, "examined")
+    assert "No fix that can be tried" in dict(json.loads(out)["doctor"])["fixes"]
+
+
+def test_final_training_of_a_quickstart_is_followed(monitor: Monitor, training: Path) -> None:
+    (training.parent / "quick").mkdir()
+    training.rename(training.parent / "quick" / "train")
+    assert "12 of 20" in monitor(training.parent / "quick", "--once")[1]
 
 
 def test_run_that_compiles_is_starting(monitor: Monitor, training: Path) -> None:

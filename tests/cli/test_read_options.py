@@ -51,13 +51,19 @@ def test_all_options() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [(r"\n\n", "\n\n"), (r"a\\n", r"a\n"), (r"\t|\r", "\t|\r"), ("file", "file")],
+    [
+        (r"\n\n", "\n\n"),
+        (r"a\\n", r"a\n"),
+        (r"\t|\r", "\t|\r"),
+        ("file", "file"),
+        (r"\x1e\xe9\\x1e", "\x1e\u00e9\\x1e"),
+    ],
 )
 def test_separator_as_typed(typed: str, meant: str) -> None:
     assert unescape(typed) == meant
 
 
-@pytest.mark.parametrize("typed", ["", "\\", "\\x"])
+@pytest.mark.parametrize("typed", ["", "\\", "\\x", "\\x1", "\\xzz", "\\q"])
 def test_separator_that_cannot_be_read(typed: str) -> None:
     with pytest.raises(UsageError, match="separator"):
         unescape(typed)
@@ -72,6 +78,7 @@ ALL = {
     "text_field": "-a.b",
     "format": "csv",
     "separator": "--\n\\",
+    "delimiter": "\t",
     "min_chars": 3,
     "max_chars": 9,
     "skip_bad": True,
@@ -87,7 +94,7 @@ def test_settings_have_the_options_under_their_names_and_mean_the_same() -> None
     names = ["format" if name == "source_format" else name for name in READ_OPTIONS]
     assert list(ReadingConfig.model_fields) == names == list(ALL)
     assert options_of_settings(ReadingConfig()) == ReadOptions()
-    typed = {**ALL, "separator": r"--\n\\"}
+    typed = {**ALL, "separator": r"--\n\\", "delimiter": r"\t"}
     assert options_of_settings(ReadingConfig.model_validate(typed)) == ALL_READ
 
 
@@ -96,6 +103,6 @@ def test_a_child_process_is_told_to_read_as_this_one_would() -> None:
     assert as_arguments(ReadOptions()) == []
 
 
-@pytest.mark.parametrize("separator", ["\n", "---", "blank-line", "\\n", "= "])
+@pytest.mark.parametrize("separator", ["\n", "---", "blank-line", "\\n", "= ", "\x1e\x85"])
 def test_separator_reaches_a_child_process_as_it_is(separator: str) -> None:
     assert parsed(*as_arguments(ReadOptions(separator=separator))).separator == separator

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from hotloop.core.command_run import CommandRun
 from hotloop.core.files import write_json
 from hotloop.core.judgement import Diagnosis, Parity, Steps, Verdict
+from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.step import StepRecord
 
 VERDICT = Verdict(
@@ -97,6 +99,25 @@ def test_comparison_shows_the_verdict_first(report: Report, tmp_path: Path) -> N
     code, out, _ = report("report", tmp_path)
     assert code == 0
     assert out.splitlines()[2].startswith("A regression: hotloop's settings train 0.80x")
+
+
+def test_page_of_an_examined_command_begins_with_what_was_measured(
+    report: Report, tmp_path: Path
+) -> None:
+    command = ("python", "train.py", "--size", "a b")
+    ended = CommandRun(command, "/there", 1_790_000_000.0, "0.1.0", ended="by_itself", returncode=0)
+    write_json(tmp_path / "doctor.json", ended)
+    parity = Parity("same", "bitwise")
+    gained = Verdict("improved", 1.3, 1.2, 1.4, 0.95, parity, "as-it-is", "fused", num_pairs=4)
+    fix = TriedFix("fused_optimizer", True, "kept", "faster", ("HL401",), verdict=gained)
+    write_json(
+        tmp_path / "ledger.json", Ledger(command, (fix,), (fix.name,), gained, 3, 20, 75.0, None)
+    )
+    report("report", tmp_path, "--html", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "python train.py --size &#x27;a b&#x27;, 2026-09-21</title>" in page
+    answer = page.partition('class="answer')[2].partition("</p>")[0]
+    assert answer.index("With fused_optimizer: 1.30x") < answer.index("Before: ")
 
 
 def test_directory_without_a_run_says_what_a_run_holds(report: Report, tmp_path: Path) -> None:

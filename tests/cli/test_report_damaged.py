@@ -356,3 +356,14 @@ def test_comparison_whose_final_training_is_unfinished(
     assert by_name["data_wait"]["status"] == "pass"
     assert found["trained"]["state"] == "stopped"
     assert read_json(compared / "verdict.json", Verdict) == verdict
+
+
+@pytest.mark.parametrize("trained", ["[{}]", "5", '"x"'])
+def test_quickstart_whose_training_is_no_object_is_damage(
+    report: Report, compared: Path, tmp_path: Path, trained: str
+) -> None:
+    (compared / "quickstart.json").write_text(f'{{"trained": {trained}}}')
+    code, _out, err = report("report", compared, "--html", tmp_path / "page.html")
+    assert code == 2
+    assert "`trained` is not an object" in err
+    assert (tmp_path / "page.html").exists()

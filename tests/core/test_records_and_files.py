@@ -53,7 +53,14 @@ def test_torn_last_line_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["{", "[]", '{"step": 1}', '{"step": 1, "wall_s": -1}', '{"step": 1, "wall_s": 1, "x": 2}'],
+    [
+        "{",
+        "[]",
+        '{"step": 1}',
+        '{"step": 1, "wall_s": -1}',
+        '{"step": 1, "wall_s": 1, "x": 2}',
+        '{"step": 1, "wall_s": 1, "clock_reads": null}',
+    ],
 )
 def test_damaged_record_is_refused_with_its_line(tmp_path: Path, line: str) -> None:
     path = tmp_path / "steps.jsonl"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,124 @@ def test_every_key_is_listed_with_its_default_and_a_whole_sentence() -> None:
         if key.description:
             assert key.summary.endswith((".", ")")), f"{name}: {key.summary}"
             assert key.summary.count("`") % 2 == 0, name
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a: &x {k: v}\nb: &y {a: *x, b: *x}\n", 2),
+        ("data: &a {mix: *a}\n", 1),
+        ("a: &a [1]\ndata:\n  source: [*a, *a]\n", 3),
+    ],
+)
+def test_alias_is_refused_with_its_line(tmp_path: Path, text: str, line: int) -> None:
+    error = error_of(write(tmp_path, text))
+    assert error.what == "not valid YAML: an alias is not read here; write the value out"
+    assert error.where == f"{tmp_path}/config.yaml:{line}"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "0b_",
+        "0x_",
+        "!!int abc",
+        "!!float x",
+        "!!bool x",
+        "!!timestamp x",
+        "!!binary a",
+        "9" * 5000,
+        "[" * 3000,
+        "{a: " * 3000,
+        "!!python/name:os.system",
+        ":".join("9" * 3000),
+    ],
+)
+def test_value_that_yaml_cannot_make_is_one_clear_error(tmp_path: Path, value: str) -> None:
+    from_flag = error_of(write(tmp_path, BASE), f"train.steps={value}")
+    assert from_flag.what.startswith("not valid YAML: ")
+    assert from_flag.where == f"train.steps={value}" or len(from_flag.where or "") == 80
+    from_file = error_of(write(tmp_path, f"{BASE}train:\n  steps: {value}\n"))
+    assert from_file.where == f"{tmp_path}/config.yaml:4"
+    assert len(str(from_file)) < 400
+
+
+@pytest.mark.parametrize("text", ["origins: 5\n", "origins: [1]\n", "origins: {a: 1}\n"])
+def test_origins_that_are_no_words_are_refused(tmp_path: Path, text: str) -> None:
+    error = error_of(write(tmp_path, BASE + text))
+    assert "`origins`" in error.what
+    assert error.where == f"{tmp_path}/config.yaml:3"
+
+
+def test_date_is_text_and_a_long_value_is_cut(tmp_path: Path) -> None:
+    assert load_settings(write(tmp_path, BASE + "name: 2001-12-15\n")).config.name == "2001-12-15"
+    listed = error_of(write(tmp_path, BASE + "name: [2001-12-15]\n"))
+    assert listed.what.endswith("not ['2001-12-15']")
+    long = error_of(write(tmp_path, BASE), f"name={'-' * 5000}")
+    assert len(str(long)) < 400
+
+
+def test_section_whose_keys_are_all_commented_out_has_its_defaults(tmp_path: Path) -> None:
+    settings = load_settings(write(tmp_path, BASE + "train:\n  # steps: 5\nmodel:\n"))
+    assert settings.config.train.steps == 1000
+    assert error_of(write(tmp_path, "data:\n")).what == "`data` is missing"
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "where"),
+    [
+        (BASE + "train: 5\n", (), "{path}:3"),
+        ("data: foo\n", (), "{path}:1"),
+        (BASE, ("train=5",), "train=5"),
+        (BASE, ("data.reading=text",), "data.reading=text"),
+    ],
+)
+def test_value_for_a_section_is_answered_with_how_to_set_its_keys(
+    tmp_path: Path, text: str, overrides: tuple[str, ...], where: str
+) -> None:
+    path = write(tmp_path, text)
+    error = error_of(path, *overrides)
+    assert "is a section, not a setting" in error.what
+    assert error.where == where.format(path=path)
+    assert error.do
+    assert "set its keys" in error.do
+
+
+def test_dotted_key_in_a_file_is_answered_with_how_it_is_written_there(tmp_path: Path) -> None:
+    error = error_of(write(tmp_path, BASE + "train.steps: 5\n"))
+    assert error.what == "`train.steps` is written with a dot, which only flags are"
+    assert error.do == "write `steps` indented below `train:`"
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        f"model.context={10**21}",
+        "model.context=3000000",
+        f"model.width={4 * 10**18}",
+        "model.layers=1000000",
+        f"train.steps={10**12}",
+        f"checkpoint.keep={10**12}",
+        f"data.shuffle_buffer={10**12}",
+    ],
+)
+def test_integer_has_an_upper_bound_that_the_error_states(tmp_path: Path, override: str) -> None:
+    error = error_of(write(tmp_path, BASE), override)
+    assert "less than or equal to" in error.what or "is no int that can be read" in error.what
+
+
+def test_config_that_is_no_regular_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), Path("/dev/full")):
+        assert "not a regular file" in error_of(path).what
+    (tmp_path / "large.yaml").write_bytes(b"# comment\n" * 100_000)
+    assert "larger than" in error_of(tmp_path / "large.yaml").what
+
+
+def test_place_of_a_value_is_its_line_or_the_flag_itself(tmp_path: Path) -> None:
+    path = write(tmp_path, BASE + "train:\n  steps: 5000\n")
+    settings = load_settings(path, ["train.precision=tf32", "train.clip_norm=null"])
+    assert settings.place("train.steps") == f"{path}:4"
+    assert settings.place("train.precision") == "train.precision=tf32"
+    assert settings.place("train.clip_norm") == "train.clip_norm=null"
+    assert settings.place("model.width") is None

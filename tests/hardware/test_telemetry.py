@@ -109,6 +109,8 @@ def test_line_of_a_newer_version_is_read_and_a_damaged_one_counted(tmp_path: Pat
         '{"cpu_fraction":0.5}',
         "[]",
         '{"sampled_at":"x"}',
+        '{"sampled_at":null}',
+        '{"sampled_at":1,"gpus":[{"index":null}]}',
         "\xff",
         '{"sampled_at":1,"gpus":[3]}',
     ]

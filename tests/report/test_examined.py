@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import replace
 from types import ModuleType
 from typing import cast, get_args
 
@@ -20,6 +21,8 @@ from hotloop.core.command_run import CommandRun, Ended
 from hotloop.core.judgement import Bound, Diagnosis, Finding, Steps, Worth
 from hotloop.judge.findings import FINDINGS
 from hotloop.judge.thresholds import HEALTHY_BELOW
+from hotloop.judge.thresholds import WOULD_DO as judged_in_full
+from hotloop.report.advice import findings_section
 from hotloop.report.evidence import evidence_rows, operator_rows, use_rows
 from hotloop.report.examined import (
     ENDED_BEFORE,
@@ -27,6 +30,7 @@ from hotloop.report.examined import (
     NOT_ATTACHED,
     NOT_WRITTEN,
     WORTH_SAYING,
+    WOULD_DO,
     command_rows,
     examined_answer,
     held_back,
@@ -34,7 +38,7 @@ from hotloop.report.examined import (
 )
 from hotloop.report.headline import CLAUSES
 from hotloop.report.html import Page, render_html
-from hotloop.report.terminal import render_diagnosis
+from hotloop.report.terminal import BOUNDS, render_diagnosis
 
 HOST = {"data_wait": 0.31, "forward": 0.3, "backward": 0.35, "unattributed": 0.04}
 STEPS = Steps(60, 5, 0.2)
@@ -69,8 +73,8 @@ def diagnosis(bound: Bound | None = "input", **more: object) -> Diagnosis:
 
 def test_the_answer_names_the_wait_the_gain_and_the_line() -> None:
     assert examined_answer(run(), diagnosis(), num_steps=60) == (
-        "The training waits for data 31 % of the time; without HL102 (batches are made between the "
-        "steps, train.py:42) at most 1.45x as fast."
+        "The training waits for data 31 % of the time; without that it could be up to 1.45x as fast "
+        "(HL102, train.py:42: batches are made between the steps)."
     )
 
 
@@ -83,14 +87,40 @@ def test_the_headline_is_about_the_first_finding_with_its_own_share() -> None:
         evidence={"optimizer_fraction": 0.37},
     )
     assert examined_answer(run(), diagnosis("input", findings=(fused,)), num_steps=60) == (
-        "Updating the weights takes 37 % of the time; without HL401 (the optimizer is not fused, "
-        "t.py:17) at most 1.59x as fast."
+        "Updating the weights takes 37 % of the time; without that it could be up to 1.59x as fast "
+        "(HL401, t.py:17: the optimizer is not fused)."
     )
     elsewhere = Finding(
         "HL801", "Own code", 3.4, site="t.py:7", evidence={"rank": 1, "own_fraction": 0.7}
     )
     text = examined_answer(run(), diagnosis(None, findings=(elsewhere,)), num_steps=60)
     assert text.startswith("On rank 1 the script's own code between the phases takes 70 % of the")
+
+
+def test_what_most_of_the_step_is_stands_before_what_can_be_had() -> None:
+    host = {"forward": 0.3, "backward": 0.37, "optimizer": 0.22, "unattributed": 0.11}
+    fused = Finding(
+        "HL401", "The optimizer is not fused", 1.38, site="t.py:33",
+        evidence={"optimizer_fraction": 0.22},
+    )  # fmt: skip
+    shown = diagnosis("compute", findings=(fused,), breakdown=host)
+    assert examined_answer(run(), shown, num_steps=60) == (
+        "The training computes 67 % of the time; updating the weights takes 22 % of the time; without "
+        "that it could be up to 1.38x as fast (HL401, t.py:33: the optimizer is not fused)."
+    )
+    assert ", mostly computing\n" in render_diagnosis(shown)
+
+
+def test_every_bound_has_words_for_the_terminal() -> None:
+    assert set(BOUNDS) == set(get_args(Bound))
+    assert len(set(BOUNDS.values())) == len(BOUNDS)
+
+
+def test_page_has_every_finding_and_the_terminal_says_so() -> None:
+    many = tuple(replace(FINDING, code=f"HL10{n}") for n in range(5))
+    shown = diagnosis(findings=many)
+    assert "and 2 more in the page and the JSON" in render_diagnosis(shown)
+    assert all(each.code in findings_section(shown, {}) for each in many)
 
 
 def test_what_could_gain_less_than_five_per_cent_is_no_headline() -> None:
@@ -163,7 +193,9 @@ def test_an_end_that_is_not_its_own_is_in_the_answer(
 def test_few_steps_are_said_to_be_few() -> None:
     assert "Only 2 steps say so" in examined_answer(run(), diagnosis(), num_steps=2)
     warmup = Diagnosis(None, Steps(0, 5, None))
-    assert examined_answer(run(), warmup, num_steps=0) == "Only 5 steps of warm-up were seen."
+    text = examined_answer(run(), warmup, num_steps=0)
+    assert text == "Only 5 steps of warm-up were seen; 50 steps in all would do."
+    assert judged_in_full == WOULD_DO
     assert examined_answer(run(), None, num_steps=0) == "No step was recorded."
 
 

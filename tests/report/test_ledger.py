@@ -35,8 +35,19 @@ def test_answer_comes_first_and_every_fix_has_its_line() -> None:
     assert "predicted 1.05 to 1.09" in said[2]
     assert "not applied" in said[3]
     assert "nothing <here> to apply it to" in said[3]
-    assert render_ledger(ledger(MISSED)).startswith("No fix was kept, of 1")
+    assert render_ledger(ledger(MISSED)).startswith("No fix was kept, and none came as far")
     assert "No fix that can be tried" in render_ledger(ledger())
+
+
+def test_what_pairs_could_not_tell_is_undecided_and_what_was_begun_is_stopped() -> None:
+    noisy = replace(KEPT, status="rejected", verdict=replace(VERDICT, outcome="inconclusive"))
+    said = render_ledger(ledger(noisy))
+    assert said.startswith("1 fix tested, none proven faster.")
+    assert "  undecided   fused_optimizer" in said
+    begun = replace(KEPT, status="not_tried", why="not tried further: 1 pair showed 0.08x")
+    assert "  stopped     fused_optimizer" in render_ledger(ledger(begun, noisy))
+    slower = replace(KEPT, status="rejected", verdict=replace(VERDICT, outcome="regressed"))
+    assert "  rejected    fused_optimizer" in render_ledger(ledger(slower))
 
 
 def test_page_shows_it_and_escapes_what_scripts_said() -> None:

@@ -187,6 +187,7 @@ FULL = Page(
     use=((EVIL, EVIL),),
     targets=check_targets(None, verdict=VERDICT),
     diagnosis=DIAGNOSIS,
+    explanations={finding.code: EVIL for finding in DIAGNOSIS.findings},
     sample=EVIL + "\x00\x1b[31m",
     environment=ENVIRONMENT,
     settings=((EVIL, EVIL, EVIL), ("key", "value", "default")),
@@ -206,6 +207,22 @@ def test_full_page_is_well_formed_and_runs_nothing() -> None:
         "before-after", "time", "loss", "speed", "targets", "hardware", "findings", "sample",
         "environment", "settings",
     }  # fmt: skip
+
+
+def test_every_column_head_says_what_it_heads() -> None:
+    heads = re.findall(r"<th(?!ead)[^>]*", render_html(FULL))
+    assert heads
+    assert all('scope="col"' in head for head in heads)
+
+
+def test_the_page_of_a_finding_is_folded_below_it() -> None:
+    (finding, *_) = DIAGNOSIS.findings
+    page = render_html(
+        Page(title="t", diagnosis=DIAGNOSIS, explanations={finding.code: "what <it> means"})
+    )
+    folded = page.index("<details>")
+    assert page.index(f"<strong>{finding.code}</strong>") < folded < page.index("what &lt;it&gt;")
+    assert page.count("<details>") == 1  # none for a code that has no page
 
 
 def test_commands_between_backticks_are_shown_as_code_and_still_escaped() -> None:
@@ -329,7 +346,7 @@ def test_a_page_of_a_million_steps_is_small() -> None:
 def test_at_most_three_findings_are_shown_and_the_rest_counted() -> None:
     text = render_diagnosis(DIAGNOSIS)
     assert text.count("  HL10") == 3
-    assert "and 2 more in the JSON" in text
+    assert "and 2 more in the page and the JSON" in text
     assert "not examined" in text
 
 

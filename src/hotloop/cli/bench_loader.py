@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hotloop.cli.output import json_option, write_object
+
 if TYPE_CHECKING:
     from hotloop.bench.loader import LoaderBenchmark
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--batch", type=click.IntRange(min=1), default=8, show_default=True)
 @click.option("--context", type=click.IntRange(min=1), default=1024, show_default=True)
 @click.option("--rounds", type=click.IntRange(min=3), default=10, show_default=True)
-@click.option("--json", "json_file", metavar="FILE", help="Write it as JSON; `-` for stdout.")
+@json_option("Write it as JSON; `-` for stdout.")
 def loader(
     data: str, tokenizer: str | None, batch: int, context: int, rounds: int, json_file: str | None
 ) -> None:
@@ -28,7 +30,6 @@ def loader(
     import torch
 
     from hotloop.bench.loader import bench_loader, open_for_bench
-    from hotloop.cli.output import write_object
     from hotloop.cli.progress import progress_bar
     from hotloop.core.errors import UsageError
     from hotloop.core.files import to_plain

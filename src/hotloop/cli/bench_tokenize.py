@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hotloop.cli.output import json_option, write_object
+
 if TYPE_CHECKING:
     from hotloop.bench.tokenize import TokenizeBenchmark
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--scratch", type=click.Path(path_type=Path, exists=True), help="Directory for what is written."
 )
-@click.option("--json", "json_file", metavar="FILE", help="Write it as JSON; `-` for stdout.")
+@json_option("Write it as JSON; `-` for stdout.")
 def tokenize(
     sources: tuple[str, ...],
     tokenizer: str,
@@ -48,7 +50,6 @@ def tokenize(
     SOURCE as for prepare; python-stdlib if none is given.
     """
     from hotloop.bench.tokenize import bench_tokenize
-    from hotloop.cli.output import write_object
     from hotloop.cli.progress import progress_bar
     from hotloop.core.files import to_plain
     from hotloop.hardware.environment import read_environment

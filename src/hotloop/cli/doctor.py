@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hotloop.cli.output import json_option, write_object
 from hotloop.core.errors import ExitCode, HotloopError, Interrupted, UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Seconds(click.ParamType[float]):
-    """`90`, `90s`, `10m` or `2h`."""
+    """`90s`, `10m` or `2h`; a bare number could be any of them."""
 
     name = "time"
 
@@ -28,10 +29,12 @@ class _Seconds(click.ParamType[float]):
     ) -> float:
         if isinstance(value, float):
             return value
-        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smh]?)", str(value).strip())
-        if match is None or not float(match.group(1)):
+        match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]+)?)\s*([smh]?)", str(value).strip())
+        if match is None or not float(match[1]):
             self.fail(f"{value!r} is no time; write 90s, 10m or 2h", param, ctx)
-        return float(match.group(1)) * {"": 1, "s": 1, "m": 60, "h": 3600}[match.group(2)]
+        if not match[2]:
+            self.fail(f"{value!r} has no unit; say {match[1]}m or {match[1]}s", param, ctx)
+        return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -70,12 +73,7 @@ class _Seconds(click.ParamType[float]):
     metavar="FILE",
     help="Write a patch with the fixes that were kept, for `git apply` or `patch -p1`, here.",
 )
-@click.option(
-    "--json",
-    "json_file",
-    metavar="FILE",
-    help="Write the diagnosis, and what came of the fixes, to this file.",
-)
+@json_option("Write the diagnosis, and what came of the fixes, to this file.")
 @click.option(
     "--level",
     type=click.FloatRange(min=1, min_open=True),
@@ -123,7 +121,6 @@ def doctor(
     _refuse(no_try, budget, only, in_place, json_file)
     if diff is not None:
         _refuse_diff(diff, no_try)
-    from hotloop.cli.output import write_object
     from hotloop.cli.report import page_of, text_of
     from hotloop.cli.run_directory import read_run
     from hotloop.doctor.program import continued, exit_code, shown
@@ -132,6 +129,8 @@ def doctor(
     begun = None if no_try else continued(out, command, steps=steps)
     if begun is not None:
         _say(f"continuing in {shown(begun.directory)}: the command has run, fixes are tried on")
+    asked = bool(only or diff is not None or budget is not None)
+    too_large = None if no_try or in_place or begun else _why_too_large(out, asked=asked)
     examined = begun if begun is not None else _examined(command, out, steps)
     found = read_run(shown(examined.directory), known=examined.run)
     if begun is not None:  # what came of its fixes is told at the end
@@ -141,7 +140,9 @@ def doctor(
     if examined.refused is not None:
         raise examined.refused
     write_html(examined.directory / "report.html", page_of(found))
-    if not no_try and examined.run.ended in ("by_itself", "enough_steps"):
+    if too_large is not None:
+        _say(f"no fix was tried: {too_large}")
+    elif not no_try and examined.run.ended in ("by_itself", "enough_steps"):
         # It takes long, and may be refused or killed: what is known by now is in the file before it.
         # Not where it goes on: the file may lie among those that trials are copies of.
         is_stored = begun is None and json_file is not None and _can_be_replaced(Path(json_file))
@@ -149,7 +150,7 @@ def doctor(
             write_object(object_of(examined, found), json_file)
         ledger = None
         try:
-            ledger = _tried(examined, budget, only, in_place)
+            ledger = _tried(examined, budget, only, in_place, diff=diff, json_file=json_file)
             if diff is not None:
                 ledger = _write_patch(examined, ledger, Path(diff))
         except Interrupted:
@@ -161,7 +162,7 @@ def doctor(
         found = replace(found, ledger=ledger)
         write_html(examined.directory / "report.html", page_of(found))
     elif not no_try:
-        _say("no fix was tried: the command did not end by itself")
+        _say(f"no fix was tried: {_how_it_ended(examined)}")
     if json_file is not None:
         write_object(object_of(examined, found), json_file)
     if found.ledger is not None and found.ledger.asked and not found.ledger.fixes:
@@ -178,23 +179,51 @@ def _examined(command: tuple[str, ...], out: Path | None, steps: int | None) -> 
         return examine(command, out=out, steps=steps, progress=progress, say=_say, warn=_say)
 
 
+def _why_too_large(out: Path | None, *, asked: bool) -> str | None:
+    """Why fixes cannot be tried on copies of the working directory, said before the command runs.
+
+    Raises `UsageError` instead where trying them was asked for.
+    """
+    from hotloop.trial.isolation import list_workdir
+
+    try:
+        list_workdir(Path.cwd(), without=out or Path("runs"))
+    except UsageError as error:
+        if asked:
+            raise
+        _say(f"no fix will be tried: {error.what}\n  {error.do}")
+        return error.what
+    return None
+
+
 def _tried(
     examined: Examined,
     budget: float | None,
     only: tuple[str, ...],
     in_place: bool,
+    *,
+    diff: str | None,
+    json_file: str | None,
 ) -> Ledger:
     """What came of trying fixes, said on the terminal."""
     from hotloop.cli.terminal_title import title_progress
     from hotloop.doctor.trying import try_fixes
     from hotloop.report.ledger import render_ledger
 
+    options = [
+        part
+        for name, value in (("--diff", diff), ("--json", json_file))
+        if value
+        for part in (name, value)
+    ]
+    options += ["--in-place"] if in_place else []
     with title_progress() as progress:
         ledger = try_fixes(
             examined,
             budget_s=budget,
             only=only,
             in_place=in_place,
+            options=options,
             progress=progress,
             warn=_say,
         )
@@ -218,6 +247,15 @@ def object_of(examined: Examined, found: Found) -> dict[str, Any]:
     }
 
 
+def _how_it_ended(examined: Examined) -> str:
+    from hotloop.core.command_run import describe_end
+
+    code = examined.run.returncode
+    if examined.run.ended == "interrupted" or code is None:
+        return "the command was interrupted"
+    return f"the command {describe_end(code)}"
+
+
 def _can_be_replaced(file: Path) -> bool:
     """Not a pipe or a device: those take one object, once."""
     return file.is_file() or not file.exists()
@@ -225,7 +263,6 @@ def _can_be_replaced(file: Path) -> bool:
 
 def _store(value: dict[str, Any], file: str) -> None:
     """What says this already stays untouched: trials that go on need the files as they were."""
-    from hotloop.cli.output import write_object
 
     try:
         if Path(file).is_file() and json.loads(Path(file).read_text(encoding="utf-8")) == value:
@@ -278,12 +315,6 @@ def _refuse(
         raise UsageError(
             "`--json -` would mix with what the command itself prints",
             do="name a file, or read diagnosis.json in the run directory",
-        )
-    if json_file is not None and not Path(json_file).parent.is_dir():
-        raise UsageError(
-            "no such directory",
-            where=str(Path(json_file).parent),
-            do="make it, or choose another file for --json",
         )
 
 

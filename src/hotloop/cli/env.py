@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hotloop.cli.output import write_object
+from hotloop.cli.output import json_option, write_object
 
 if TYPE_CHECKING:
     from hotloop.core.ceilings import Ceilings
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Where writing is measured [default: here].",
 )
-@click.option("--json", "json_file", metavar="FILE", help="Write it as JSON; `-` for stdout.")
+@json_option("Write it as JSON; `-` for stdout.")
 def env(
     measure: bool | None, threads: int | None, directory: Path | None, json_file: str | None
 ) -> None:
@@ -122,6 +122,7 @@ def _ceilings(
 
     import torch
 
+    from hotloop.cli.console import note
     from hotloop.cli.progress import progress_bar
     from hotloop.core.errors import EnvironmentFailed
     from hotloop.hardware import ceilings as hardware
@@ -151,5 +152,5 @@ def _ceilings(
     try:
         return hardware.store_ceilings(environment, found)
     except EnvironmentFailed as error:
-        click.echo(f"note: not kept: {error.what}", err=True)
+        note(f"not kept: {error.what}")
         return found

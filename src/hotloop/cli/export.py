@@ -7,6 +7,8 @@ from typing import Literal
 
 import click
 
+from hotloop.cli.output import json_option, write_object
+
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
@@ -23,7 +25,7 @@ import click
     default=None,
     help="Load it with transformers and compare the logits. Default: where transformers is installed.",
 )
-@click.option("--json", "json_file", metavar="FILE", help="Write it as JSON; `-` for stdout.")
+@json_option("Write it as JSON; `-` for stdout.")
 def export(
     run: Path,
     out: Path,
@@ -37,7 +39,7 @@ def export(
     """
     import importlib.util
 
-    from hotloop.cli.output import write_object
+    from hotloop.cli.console import note
     from hotloop.models.decoder import num_parameters
     from hotloop.models.export import export as export_model
     from hotloop.models.export import largest_difference
@@ -50,6 +52,8 @@ def export(
     else:
         why_not = "--no-verify"
     trained = load_trained(run, "cpu", weights=weights)
+    for each in trained.notes:
+        note(each)
     difference: float | None = None
 
     def check(written: Path) -> None:
@@ -75,6 +79,7 @@ def export(
             "parameters": num_parameters(trained.model),
             "largest_logit_difference": difference,
             "not_verified": None if verify else why_not,
+            "notes": list(trained.notes),
         }
         write_object(found, json_file)
     if json_file != "-":

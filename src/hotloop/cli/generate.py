@@ -7,6 +7,7 @@ from typing import Literal
 
 import click
 
+from hotloop.cli.output import json_option, write_object
 from hotloop.core.errors import UsageError
 
 
@@ -41,9 +42,7 @@ from hotloop.core.errors import UsageError
     help="The mean kept by `averaging`, or those of the last step. Default: averaged where it is kept.",
 )
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
-@click.option(
-    "--json", "json_file", metavar="FILE", help="Write prompt and text here; `-` for stdout."
-)
+@json_option("Write prompt and text here; `-` for stdout.")
 def generate(
     run: Path,
     prompt: str,
@@ -56,7 +55,7 @@ def generate(
     json_file: str | None,
 ) -> None:
     """Continue a prompt with the newest checkpoint of RUN."""
-    from hotloop.cli.output import write_object
+    from hotloop.cli.console import note
 
     if temperature != 0 and not 0.01 <= temperature <= 100:  # also refuses nan
         raise UsageError(
@@ -70,8 +69,10 @@ def generate(
     from hotloop.train.trained import load_trained, write_text
 
     trained = load_trained(run, device, weights=weights)
+    for each in trained.notes:
+        note(each)
     if weights is None and trained.weights == "averaged":
-        click.echo("note: with the averaged weights; `--weights last` takes the others", err=True)
+        note("with the averaged weights; `--weights last` takes the others")
     text = write_text(
         trained, prompt, num_tokens=tokens, temperature=temperature, top_k=top_k or None, seed=seed
     )
@@ -82,6 +83,7 @@ def generate(
             "weights": trained.weights,
             "prompt": prompt,
             "text": text,
+            "notes": list(trained.notes),
         }
         write_object(found, json_file)
     if json_file != "-":

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import errno
 import importlib
@@ -20,6 +19,7 @@ from typing import NoReturn
 import click
 
 from hotloop import __version__
+from hotloop.cli.console import guard_streams, note, refuse_lost_output, say
 from hotloop.core.errors import EnvironmentFailed, ExitCode, HotloopError, Interrupted, UsageError
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -52,6 +52,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
 CONTINUES = frozenset({"quickstart", "prepare", "train"})
 """Commands that go on where they were interrupted when they are run again."""
 
+STORES = CONTINUES | {"export"}
+"""Commands whose work is what they store. What they print sums it up, and when that is lost it was
+done all the same; of every other command what it prints is the work."""
+
 INTERNAL_ERROR = 70
 """A bug in hotloop (EX_SOFTWARE). None of `ExitCode` fits: 1 would read as a regression and 4 as a
 machine worth leaving."""
@@ -63,7 +67,6 @@ EXTRAS = {
     "transformers": "export",
     "pynvml": "gpu",
     "gigatoken": "fast",
-    "fastokens": "fast",
     "orjson": "fast",
     "zstandard": "zstd",
     "pyarrow": "parquet",
@@ -144,34 +147,26 @@ def main() -> NoReturn:
         group.main(prog_name="hotloop")
     # SIGTERM ends like Ctrl-C: children are ended, what was finished is kept.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    guard_streams()
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; every error ends as one clear message."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(
-            stream, "reconfigure"
-        ):  # a terminal that is not UTF-8 shows `?`, not a traceback
-            stream.reconfigure(errors="replace")
     # make_context and invoke, not group.main(): that one answers a closed pipe with exit code 1,
     # which here means a regression.
     try:
         with group.make_context("hotloop", list(arguments)) as context:
             group.invoke(context)
-        sys.stdout.flush()
-        return ExitCode.FINE
+        return _shown(ExitCode.FINE, arguments)
     except click.exceptions.Exit as ended:
-        return _flushed(ended.exit_code)
+        return _shown(ended.exit_code, arguments)
     except click.ClickException as error:
         return _say(_from_click(error))
     except (KeyboardInterrupt, click.Abort):
         again = bool(CONTINUES & set(arguments[:1]))
         how = "; run the same command again to continue" if again else ""
         return _say(Interrupted(f"interrupted{how}"))
-    except BrokenPipeError:
-        _abandon_stdout()
-        return ExitCode.FINE
     except HotloopError as error:
         return _say(error)
     except Exception as error:  # noqa: BLE001 - whatever it is, no traceback on a user's screen
@@ -179,18 +174,15 @@ def run(arguments: Sequence[str]) -> int:
         return _bug(error) if known is None else _say(known)
 
 
-def _flushed(code: int) -> int:
+def _shown(code: int, arguments: Sequence[str]) -> int:
+    """The exit code of a command that ended well, once what it printed has reached its reader."""
     try:
-        sys.stdout.flush()
-    except OSError:
-        _abandon_stdout()
+        refuse_lost_output()
+    except EnvironmentFailed as lost:
+        if code == ExitCode.FINE and not STORES & set(arguments[:1]):
+            return _say(lost)
+        note(f"what was printed is lost: {lost.what}")
     return code
-
-
-def _abandon_stdout() -> None:
-    """The reader is gone: what is buffered must not fail again when the interpreter ends."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _from_click(error: click.ClickException) -> HotloopError:
@@ -208,7 +200,7 @@ def _known(error: Exception) -> HotloopError | None:
     if isinstance(error, OSError) and error.errno in _STORAGE:
         from hotloop.core.files import storage_error
 
-        return storage_error(error, error.filename or "standard output", "read or write")
+        return storage_error(error, error.filename or "a file", "read or write")
     # By name: torch is not imported here, and its own class derives from RuntimeError.
     if (
         isinstance(error, MemoryError)
@@ -233,13 +225,10 @@ def _known(error: Exception) -> HotloopError | None:
 
 def _say(error: HotloopError) -> int:
     prefix = "" if error.exit_code is ExitCode.RESUMABLE else "error: "
-    # A file name may hold control characters; a terminal must not act on them.
-    text = "".join(c if c.isprintable() or c == "\n" else "?" for c in str(error))
-    with contextlib.suppress(OSError):
-        click.echo(f"{prefix}{text}", err=True)
+    say(f"{prefix}{error}")
     if os.environ.get("HOTLOOP_DEBUG") == "1":
         traceback.print_exc()
-    return _flushed(error.exit_code)
+    return error.exit_code
 
 
 def _bug(error: Exception) -> int:
@@ -257,5 +246,5 @@ def _bug(error: Exception) -> int:
         lines += [f"  at {path}", "  this is a bug in hotloop; that file holds what a report needs"]
     except OSError:
         lines += ["  this is a bug in hotloop; run it again with HOTLOOP_DEBUG=1 to see where"]
-    click.echo("\n".join(lines), err=True)
+    say("\n".join(lines))
     return INTERNAL_ERROR

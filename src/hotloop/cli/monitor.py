@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from pathlib import Path
@@ -9,20 +10,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hotloop.cli.output import write_object
+from hotloop.cli.output import json_option, write_object
 from hotloop.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from hotloop.monitor.snapshot import RunFacts, RunMonitor, SystemMonitor
+    from hotloop.monitor.snapshot import RunFacts, RunMonitor, State, SystemMonitor
+
+SILENT_S = 120.0
+"""Trials write as they go: a doctor that wrote nothing for so long may have been ended."""
 
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path), required=False)
 @click.option("--system", is_flag=True, help="This machine alone, without a run.")
 @click.option("--once", is_flag=True, help="Print one frame as plain text and end.")
-@click.option(
-    "--json", "json_file", metavar="FILE", help="Write one look as JSON and end; `-`: stdout."
-)
+@json_option("Write one look as JSON and end; `-`: stdout.")
 @click.option(
     "--every",
     "every_s",
@@ -48,8 +50,11 @@ def monitor(
             where="hotloop monitor",
             do="`hotloop monitor runs/NAME`, or `hotloop monitor --system`",
         )
-    if run is not None and run.exists() and not run.is_dir():
-        raise UsageError("not a directory", where=str(run), do="give the directory of a run")
+    if run is not None and not run.is_dir():
+        what = "not a directory" if run.exists() else "no such directory"
+        raise UsageError(what, where=str(run), do="give the directory of a run")
+    if run is not None and (run / "train" / "config.yaml").is_file():
+        run = run / "train"  # the final training of a quickstart
     try:
         _watch(run, once or json_file is not None or not sys.stdout.isatty(), json_file, every_s)
     except KeyboardInterrupt:  # the way to end it, not an interrupted task
@@ -88,18 +93,24 @@ def _live(watched: RunMonitor | SystemMonitor, every_s: float) -> None:
 
 
 def read_facts(directory: Path) -> RunFacts | None:
-    """What the files of a run say about it; `None` before it has written its settings."""
+    """What the files of a run say about it; `None` before it has written its settings.
+
+    Raises `UsageError` for a directory that holds something else, or something damaged.
+    """
     from hotloop.cli.run_directory import ceilings_of, model_flops
     from hotloop.core.ceilings import PRECISION_DTYPES
     from hotloop.core.census import Census
+    from hotloop.core.command_run import COMMAND_RUN_FILE
     from hotloop.core.files import read_json
     from hotloop.core.measurement import Environment
     from hotloop.core.settings import load_settings
     from hotloop.monitor.snapshot import RunFacts
 
+    if (directory / COMMAND_RUN_FILE).is_file():
+        return _doctor_facts(directory)
     stored = directory / "config.yaml"
     if not stored.is_file():
-        return None
+        return _not_begun(directory)
     settings = load_settings(stored)
     train = settings.config.train
     described, census_file = directory / "environment.json", directory / "census.json"
@@ -124,3 +135,84 @@ def read_facts(directory: Path) -> RunFacts | None:
         census=census,
         ceilings=None if threads is None else ceilings_of(environment, threads),
     )
+
+
+def _not_begun(directory: Path) -> RunFacts | None:
+    """Of a directory without settings: trials of a comparison, or nothing yet."""
+    from hotloop.cli.run_directory import STAGES
+    from hotloop.core.telemetry import TELEMETRY_FILE
+    from hotloop.monitor.snapshot import RunFacts
+
+    trials, silent_s = _trials_so_far(directory)
+    if trials:
+        state: State = "comparing" if silent_s < SILENT_S else "halted"
+        return RunFacts(None, doctor=state, doctor_rows=tuple(trials), complete=False)
+    names = {each.name for each in directory.iterdir() if not each.name.startswith(".")}
+    if names and not names & {*STAGES, "environment.json", TELEMETRY_FILE}:
+        raise UsageError(
+            "not a run directory",
+            where=str(directory),
+            do=f"a run directory holds at least one of {', '.join(STAGES)}",
+        )
+    return None
+
+
+def _doctor_facts(directory: Path) -> RunFacts:
+    """Of a command that the doctor examines; read again at every look, since what it does changes."""
+    import shlex
+
+    from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun, describe_end
+    from hotloop.core.files import read_json
+    from hotloop.core.ledger import LEDGER_FILE, Ledger
+    from hotloop.core.step import steps_name, steps_of_ranks
+    from hotloop.core.telemetry import TELEMETRY_FILE
+    from hotloop.monitor.follow import is_alive
+    from hotloop.monitor.snapshot import RunFacts
+    from hotloop.report.ledger import ledger_answer
+
+    run = read_json(directory / COMMAND_RUN_FILE, CommandRun)
+    files = steps_of_ranks(directory)
+    name = files[min(files)].name if files else steps_name(0)
+    rows = [("command", shlex.join(run.command))]
+    state: State = "examined"
+    if run.ended is None:
+        state = "examining" if is_alive(directory, (name, TELEMETRY_FILE)) else "halted"
+    elif run.returncode is not None:
+        rows.append(("end", f"it {describe_end(run.returncode)}"))
+    trials, silent_s = _trials_so_far(directory)
+    ledger = directory / LEDGER_FILE
+    if ledger.is_file() and (not trials or time.time() - ledger.stat().st_mtime <= silent_s):
+        rows.append(("fixes", ledger_answer(read_json(ledger, Ledger))))
+    elif trials:
+        rows += trials
+        state = "trying_fixes" if silent_s < SILENT_S else "halted"
+    if state == "halted":
+        rows.append(
+            ("silent", f"if it was ended, the same command with `--out {directory}` continues")
+        )
+    return RunFacts(
+        run.steps, steps_file=name, doctor=state, doctor_rows=tuple(rows), complete=False
+    )
+
+
+def _trials_so_far(directory: Path) -> tuple[list[tuple[str, str]], float]:
+    """A row for each fix: the processes that were measured; and the seconds since anything was written."""
+    from hotloop.doctor.directory import TRIALS
+
+    if not (directory / TRIALS).is_dir():
+        return [], math.inf
+    rows, newest = [("baseline", "not measured yet")], (directory / TRIALS).stat().st_mtime
+    for fix in sorted(each for each in (directory / TRIALS).iterdir() if each.name != "cache"):
+        processes = [each for each in fix.iterdir() if each.is_dir()] if fix.is_dir() else []
+        measured = [each for each in processes if (each / "measurement.json").is_file()]
+        under_way = "".join(
+            f", {each.name} under way" for each in processes if each not in measured
+        )
+        if processes:
+            rows.append(
+                (fix.name.replace("-", " "), f"{len(measured)} processes measured{under_way}")
+            )
+        for process in processes:
+            written = (process, process / "log.txt", *(process / "run").glob("*"))
+            newest = max(newest, *(each.stat().st_mtime for each in written if each.exists()))
+    return rows[1:] or rows, max(time.time() - newest, 0.0)

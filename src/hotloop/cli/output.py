@@ -2,14 +2,58 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import click
 
+from hotloop.cli.console import refuse_lost_output
 from hotloop.core.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def json_option(help: str) -> Callable[[F], F]:
+    """`--json FILE` of a command, refused before its work where FILE could not be written after it."""
+
+    def decorate(command: F) -> F:
+        @functools.wraps(command)
+        def checked(*args: Any, json_file: str | None, **options: Any) -> Any:
+            refuse_unwritable(json_file, made=options.get("out"))
+            return command(*args, json_file=json_file, **options)
+
+        return cast(F, click.option("--json", "json_file", metavar="FILE", help=help)(checked))
+
+    return decorate
+
+
+def refuse_unwritable(file: str | None, *, made: Path | None) -> None:
+    """Raises what `write_object` would raise later. The directory `made` comes with the work."""
+    if file is None or file == "-":
+        return
+    from hotloop.core.errors import EnvironmentFailed
+
+    path = Path(file)
+    if path.is_dir():
+        raise UsageError("a directory, not a file", where=file, do="name a file for --json")
+    if not path.parent.is_dir():
+        if made is None or made.absolute() not in path.absolute().parents:
+            raise _no_directory(path)
+    elif not os.access(path if path.exists() and not path.is_file() else path.parent, os.W_OK):
+        raise EnvironmentFailed(
+            "cannot write: permission denied", where=file, do="choose another file for --json"
+        )
+
+
+def _no_directory(path: Path) -> UsageError:
+    return UsageError(
+        "no such directory", where=str(path.parent), do="make it, or choose another file for --json"
+    )
 
 
 def write_object(value: dict[str, Any], file: str) -> None:
@@ -20,14 +64,13 @@ def write_object(value: dict[str, Any], file: str) -> None:
     plain = _finite(value)
     if file == "-":
         click.echo(json.dumps(plain, indent=1, allow_nan=False))
+        refuse_lost_output()
         return
     from hotloop.core.files import storage_error, write_json
 
     path = Path(file)
     if not path.parent.is_dir():
-        raise UsageError(
-            "no such directory", where=str(path.parent), do="make it, or choose another file"
-        )
+        raise _no_directory(path)
     if path.exists() and not path.is_file():
         # A device, a pipe or `/dev/fd/N`: written into. Renaming a file over it would destroy it.
         try:

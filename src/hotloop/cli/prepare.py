@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hotloop.cli.output import json_option, write_object
 from hotloop.cli.read_options import READ_OPTIONS, options_of, read_options
 
 if TYPE_CHECKING:
@@ -54,8 +55,7 @@ if TYPE_CHECKING:
     metavar="NAME",
     default="auto",
     show_default=True,
-    help="reference, words, fastokens, gigatoken, or auto: the fastest with the reference's ids on a "
-    "sample of the text.",
+    help="reference, words, gigatoken, or auto: the fastest of them. The ids do not depend on it.",
 )
 @click.option(
     "--on",
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Read every byte of a prepared directory and say whether it is what was written.",
 )
-@click.option("--json", "json_file", metavar="FILE", help="Write it as JSON; `-` for stdout.")
+@json_option("Write it as JSON; `-` for stdout.")
 def prepare(
     sources: tuple[str, ...],
     out: Path | None,
@@ -96,11 +96,11 @@ def prepare(
 ) -> None:
     """Turn text into checksummed token shards that training reads.
 
-    SOURCE is a file or a directory of text, a glob, or python-stdlib, the sources of the running
-    interpreter's standard library. Killed or interrupted, the same command goes on where it was;
-    where sources have changed, only they are read again.
+    SOURCE is a file or a directory (text, JSON lines, csv, parquet, Arrow, compressed or not), a quoted
+    glob, - for standard input, a URL, hf:NAME:CONFIG:SPLIT for a data set on the Hugging Face hub, or
+    python-stdlib, the sources of the running interpreter's standard library. Killed or interrupted,
+    the same command goes on where it was; where sources have changed, only they are read again.
     """
-    from hotloop.cli.output import write_object
     from hotloop.cli.progress import progress_bar
     from hotloop.core.errors import UsageError
     from hotloop.core.files import to_plain
@@ -151,7 +151,6 @@ def prepare(
 
 
 def _verify(directory: Path, json_file: str | None) -> None:
-    from hotloop.cli.output import write_object
     from hotloop.cli.progress import progress_bar
     from hotloop.core.errors import UsageError
     from hotloop.core.files import to_plain

@@ -1,4 +1,5 @@
-"""Draws `core.progress`: a bar on a terminal, plain lines anywhere else. Always on stderr."""
+"""Draws `core.progress`: a bar on a terminal, plain lines anywhere else. Always on stderr, and only
+while somebody reads: a stopped terminal or pager must not hold up what is trained."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from hotloop.cli.console import can_show, say_if_read
 from hotloop.core.progress import Progress
 
 DRAW_EVERY_S = 0.5
@@ -21,7 +23,7 @@ def progress_bar() -> Iterator[Progress]:
         with _bars() as progress:
             yield progress
     else:
-        yield plain_lines(lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
+        yield plain_lines(say_if_read)
 
 
 def plain_lines(write: Callable[[str], None]) -> Progress:
@@ -93,7 +95,8 @@ def _bars() -> Iterator[Progress]:
             tasks[what] = bars.add_task(what, total=total, note=note)
         current, drawn_at = what, now
         bars.update(tasks[what], completed=done, total=total, note=note)
-        bars.refresh()
+        if can_show():
+            bars.refresh()
 
     with bars:
         yield progress

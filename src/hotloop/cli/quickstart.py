@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hotloop.cli.output import json_option, write_object
+
 if TYPE_CHECKING:
     from hotloop.quickstart.program import Quickstart
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=0, min_open=True),
     help="Length of the final training.",
 )
-@click.option("--json", "json_file", metavar="FILE", help="Write what was found here.")
+@json_option("Write what was found here.")
 def quickstart(out: Path, minutes: float, json_file: str | None) -> None:
     """Show on this machine what hotloop's settings are worth, then train with them.
 
@@ -34,7 +36,7 @@ def quickstart(out: Path, minutes: float, json_file: str | None) -> None:
     settings in turn in fresh processes, compares speed and losses, trains for a few minutes and writes
     a sample. Works offline. The same command again continues, or shows what was measured.
     """
-    from hotloop.cli.output import write_object
+    from hotloop.cli.console import note
     from hotloop.cli.progress import progress_bar
     from hotloop.cli.report import compile_cost, page_of
     from hotloop.cli.run_directory import read_run
@@ -44,7 +46,7 @@ def quickstart(out: Path, minutes: float, json_file: str | None) -> None:
     from hotloop.report.terminal import render_diagnosis, render_verdict
 
     with progress_bar() as progress:
-        compared = measure_and_judge(out, progress=progress, warn=_warn)
+        compared = measure_and_judge(out, progress=progress, warn=note)
     click.echo(f"\n{render_verdict(compared.verdict)}\n")
     click.echo("The hotloop process of middle speed:")
     click.echo(f"{render_diagnosis(compared.diagnosis)}\n")
@@ -73,7 +75,3 @@ def _trained(found: Quickstart) -> str:
 def _printable(line: str) -> str:
     """The line without what a terminal would obey: an untrained model writes any byte."""
     return "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in line)
-
-
-def _warn(message: str) -> None:
-    click.echo(f"note: {message}", err=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hotloop.core.errors import UsageError
-from hotloop.core.escapes import unescape
+from hotloop.core.escapes import delimiter_of, unescape
 
 if TYPE_CHECKING:
     from hotloop.data.sources import ReadOptions
@@ -32,9 +32,14 @@ _OPTIONS = (
     click.option(
         "--separator",
         metavar="STRING",
-        help="What stands between two documents of plain text (\\n and \\t are understood; overlapping "
+        help="What stands between two documents of plain text (\\n, \\t and \\x1e are understood; overlapping "
         "ones, as ---- for ---, are one), blank-line, or file: each file is one document. [default: files of a directory are "
         "documents, a file given by itself is cut into pieces]",
+    ),
+    click.option(
+        "--delimiter",
+        metavar="CHARACTER",
+        help="What stands between the columns of csv and tsv, as ; or \\t. [default: a comma, a tab]",
     ),
     click.option(
         "--min-chars",
@@ -75,6 +80,7 @@ READ_OPTIONS = (
     "text_field",
     "source_format",
     "separator",
+    "delimiter",
     "min_chars",
     "max_chars",
     "skip_bad",
@@ -100,6 +106,8 @@ def options_of(values: dict[str, Any]) -> ReadOptions:
     chosen["format"] = chosen.pop("source_format")
     if chosen["separator"] is not None:
         chosen["separator"] = unescape(chosen["separator"])
+    if chosen["delimiter"] is not None:
+        chosen["delimiter"] = delimiter_of(chosen["delimiter"])
     if chosen["max_chars"] is not None and chosen["max_chars"] < chosen["min_chars"]:
         raise UsageError(
             f"--max-chars {chosen['max_chars']} is less than --min-chars {chosen['min_chars']}",

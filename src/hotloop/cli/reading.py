@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hotloop.core.errors import HotloopError, UsageError
+from hotloop.core.untrusted import MAX_LINES_BYTES, parse_object, read_bytes
 
 if TYPE_CHECKING:
     from hotloop.core.command_run import CommandRun
@@ -142,12 +142,9 @@ def mapping(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return parse_object(read_bytes(path))
+    except (OSError, ValueError) as error:
         raise UsageError(f"not valid JSON: {error}", where=str(path)) from error
-    if not isinstance(value, dict):
-        raise UsageError("damaged: not an object", where=str(path))
-    return value
 
 
 def evaluations(reading: Reading) -> tuple[dict[str, Any], ...]:
@@ -159,13 +156,17 @@ def evaluations(reading: Reading) -> tuple[dict[str, Any], ...]:
         return ()
     evals: list[dict[str, Any]] = []
     damaged: dict[int, str] = {}
-    lines = path.read_bytes().split(b"\n")
+    try:
+        lines = read_bytes(path, limit_bytes=MAX_LINES_BYTES).split(b"\n")
+    except OSError as error:
+        reading.problems.append(UsageError(f"cannot read: {error.strerror}", where=str(path)))
+        return ()
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            evals.append(_evaluation(json.loads(line)))
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+            evals.append(_evaluation(parse_object(line, finite=False)))
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             torn = number == len(lines)
             damaged[number] = TORN if torn else f"{type(error).__name__}: {error}"
     reading.damaged_lines(path, damaged, "evaluation")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hotloop.cli.output import write_object
+from hotloop.cli.output import json_option, write_object
 from hotloop.cli.run_directory import Found, read_run
 from hotloop.cli.run_notes import num_done
 from hotloop.core.errors import UsageError
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--json", "json_file", metavar="FILE", help="Write all that was found; `-`: stdout.")
+@json_option("Write all that was found; `-`: stdout.")
 @click.option("--html", "html_file", type=click.Path(path_type=Path), help="Write a page.")
 def report(run: Path, json_file: str | None, html_file: Path | None) -> None:
     """Say what the run or comparison in the directory RUN showed.
@@ -223,6 +225,8 @@ def pairs_of(found: Found) -> tuple[PairSpeeds, ...]:
 def page_of(found: Found) -> Page:
     """The same, as a `report.html.Page`."""
     from hotloop.judge.course import arms_course, machine_course, step_course
+    from hotloop.judge.findings import FINDINGS
+    from hotloop.report.explain import explain_finding
     from hotloop.report.html import Page
     from hotloop.report.ranks import rank_rows
 
@@ -238,9 +242,10 @@ def page_of(found: Found) -> Page:
     sample = ((found.quickstart or {}).get("trained") or {}).get("sample")
     name = run.settings.config.name if run.settings else found.directory.name
     unit = found.verdict.unit if found.verdict is not None else "token"
+    found_codes = [finding.code for finding in found.diagnosis.findings] if found.diagnosis else []
     return Page(
-        title=f"hotloop: {'quickstart' if found.trained is not None else name}",
-        answer=answer_of(found),
+        title=f"hotloop: {'quickstart' if found.trained is not None else name}{_when(run.command_run)}",
+        answer=_measured_first(found),
         problems=problem_lines(found),
         notes=found.notes,
         facts=facts_of(found, brief=True),
@@ -262,6 +267,11 @@ def page_of(found: Found) -> Page:
         use=use_rows(found),
         targets=found.targets,
         diagnosis=found.diagnosis,
+        explanations={
+            code: explain_finding(FINDINGS[code].__doc__)
+            for code in found_codes
+            if code in FINDINGS
+        },
         examined=run.measurement.census if run.command_run and run.measurement else None,
         sample=sample if isinstance(sample, str) else "",
         ledger=found.ledger,
@@ -269,6 +279,23 @@ def page_of(found: Found) -> Page:
         settings=settings_rows(run.settings),
         footer=f"Made by `hotloop report {found.directory}` from the files in that directory.",
     )
+
+
+def _when(examined: CommandRun | None) -> str:
+    """The examined command and the day it ran, for the page's title."""
+    if examined is None:
+        return ""
+    day = datetime.fromtimestamp(examined.started_at, UTC).strftime("%Y-%m-%d")
+    return f", {shlex.join(examined.command)}, {day}"
+
+
+def _measured_first(found: Found) -> str:
+    """What fixes were measured to gain stands before what the diagnosis expected."""
+    from hotloop.report.ledger import ledger_answer
+
+    if found.ledger is None or not found.ledger.kept:
+        return answer_of(found)
+    return f"{ledger_answer(found.ledger)} Before: {answer_of(found)}"
 
 
 def _breakdowns(found: Found) -> dict[str, dict[str, float]]:

@@ -134,7 +134,7 @@ def read_run(directory: Path, *, known: CommandRun | None = None) -> Found:
         diagnosis=stored or found.diagnosis,
         verdict=verdict,
         ledger=reading.stored(LEDGER_FILE, Ledger),
-        quickstart=reading.tried(lambda: mapping(directory / "quickstart.json")),
+        quickstart=reading.tried(lambda: _quickstart(directory / "quickstart.json")),
         trials=trials,
         trained=trained,
     )
@@ -151,6 +151,13 @@ def read_run(directory: Path, *, known: CommandRun | None = None) -> Found:
     found = replace(found, notes=tuple(reading.notes))
     targets = reading.tried(lambda: _targets(found))
     return replace(found, targets=targets or (), problems=tuple(reading.problems))
+
+
+def _quickstart(path: Path) -> dict[str, Any] | None:
+    found = mapping(path)
+    if found is not None and not isinstance(found.get("trained"), dict | None):
+        raise UsageError("damaged: `trained` is not an object", where=str(path))
+    return found
 
 
 def _read_training(reading: Reading, known: CommandRun | None = None) -> Found:
@@ -230,8 +237,8 @@ def _targets(found: Found) -> tuple[Target, ...]:
         return ()
     repeats: tuple[tuple[StepRecord, ...], ...] = ()
     if found.trials is not None:
-        trained = (found.quickstart or {}).get("trained")
-        with_plain = isinstance(trained, dict) and trained.get("settings") == "plain"
+        trained = (found.quickstart or {}).get("trained") or {}
+        with_plain = trained.get("settings") == "plain"
         processes = found.trials.baseline_runs if with_plain else found.trials.candidate_runs
         repeats = tuple(process.records for process in processes)
     try:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING
 
 from hotloop.cli.reading import Reading
 from hotloop.core.errors import UsageError
+from hotloop.core.untrusted import parse_object, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -139,9 +139,14 @@ def _stability_notes(reading: Reading, records: Sequence[StepRecord]) -> list[st
     path = reading.directory / ROLLBACKS_FILE
     if not path.is_file():
         return notes
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+    try:
+        lines = read_bytes(path).splitlines(keepends=True)
+    except OSError as error:
+        reading.problems.append(UsageError(f"cannot read: {error.strerror}", where=str(path)))
+        return notes
+    for number, line in enumerate(lines, 1):
         try:
-            entry = json.loads(line)
+            entry = parse_object(line)
             notes.append(
                 f"rollback at step {int(entry['step'])}, back to {int(entry['back_to'])}: "
                 f"{int(entry['lost_steps'])} steps and {float(entry['lost_s']):.1f} s undone "

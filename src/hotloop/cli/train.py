@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hotloop.core.config import known_keys
+from hotloop.core.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
     from hotloop.core.ranks import Ranks
@@ -38,6 +39,18 @@ def _list_keys(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     metavar="N",
     help="Only measure: end after N steps, without evaluating or saving.",
 )
+@click.option(
+    "--from-step",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Continue from the checkpoint of step N and not from the newest; 0 starts over.",
+)
+@click.option(
+    "--stretch-schedule",
+    "stretch",
+    is_flag=True,
+    help="Allow another train.steps although the schedule's rates until now would have been others.",
+)
 @click.option("--json", "json_file", metavar="FILE", help="Write the outcome here; `-` for stdout.")
 @click.option(
     "--keys",
@@ -52,6 +65,8 @@ def train(
     overrides: tuple[str, ...],
     out: Path | None,
     stop_after: int | None,
+    from_step: int | None,
+    stretch: bool,
     json_file: str | None,
 ) -> None:
     """Train a model from a CONFIG file; KEY=VALUE changes a setting.
@@ -59,28 +74,44 @@ def train(
     Ctrl-C saves. The same command again continues where it stopped. Several processes:
     `torchrun --nproc-per-node 2 -m hotloop train CONFIG`; they share the microbatches of each step.
     """
-    from hotloop.cli.output import write_object
+    from hotloop.cli.console import note
+    from hotloop.cli.output import refuse_unwritable, write_object
     from hotloop.cli.progress import progress_bar
     from hotloop.core.progress import silent
     from hotloop.core.ranks import read_ranks
     from hotloop.core.settings import load_settings
+    from hotloop.train.early import refuse_early
 
+    if stop_after is not None and from_step is not None:
+        raise UsageError(
+            "--from-step continues a run, and --stop-after only measures",
+            do="leave one of them out",
+        )
     ranks = read_ranks(os.environ)
     with _meeting(ranks) as meeting:
         settings = load_settings(config, overrides)
+        directory = out or Path("runs") / settings.config.name
+        refuse_unwritable(json_file, made=directory)
+        refuse_early(settings.config)
         from hotloop.train.start import start
 
-        directory = out or Path("runs") / settings.config.name
         tells = ranks.is_first
         with progress_bar() if tells else nullcontext(silent) as progress:
-            outcome = start(
-                settings,
-                directory,
-                stop_after=stop_after,
-                progress=progress,
-                warn=_warn if tells else _keep_to_itself,
-                meeting=meeting,
-            )
+            try:
+                outcome = start(
+                    settings,
+                    directory,
+                    stop_after=stop_after,
+                    from_step=from_step,
+                    stretch=stretch,
+                    progress=progress,
+                    warn=note if tells else _keep_to_itself,
+                    meeting=meeting,
+                )
+            except Interrupted as ended:
+                if from_step is not None:
+                    ended.do = "run the command again without --from-step to continue"
+                raise
         if not tells:
             return
         if json_file is not None:
@@ -122,10 +153,6 @@ def _tell(outcome: Finished, directory: Path) -> None:
     click.echo(
         f"{directory}: `hotloop report {shlex.quote(str(directory))}` shows where the time went"
     )
-
-
-def _warn(message: str) -> None:
-    click.echo(f"note: {message}", err=True)
 
 
 def _keep_to_itself(message: str) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotloop.core.errors import HotloopError, UsageError
+from hotloop.core.untrusted import parse_object, read_bytes
 
 if TYPE_CHECKING:
     from hotloop.core.measurement import Measurement
@@ -53,7 +53,7 @@ def find_trials(directory: Path) -> tuple[Trials | None, list[HotloopError]]:
     problems: list[HotloopError] = []
     plan: dict[str, Any] = {}
     try:
-        plan = json.loads(path.read_text(encoding="utf-8"))
+        plan = parse_object(read_bytes(path))
         names = [str(plan[role]["name"]) for role in ("baseline", "candidate")]
     except (OSError, ValueError, TypeError, KeyError) as error:
         problems.append(UsageError(f"damaged plan: {error!r}", where=str(path)))

@@ -84,6 +84,8 @@ class LineUse:
     inside: str | None = None
     """What that line was calling: `module.function` of the innermost frame, from the package on where it is
     installed: `torch.nn.functional.cross_entropy`."""
+    feeds: bool = False
+    """It is run by an iterator, a generator or a `__getitem__` of the user's that gives the loop its data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,8 @@ class Census:
     """Seconds from the start of the process to its first step: importing, building, loading."""
     planned_steps: int | None = None
     """Steps that the training says it will make, e.g. a Trainer's `max_steps`."""
+    other_trainings: tuple[int, ...] = ()
+    """Steps of each process that trained beside this one without a rank of its own: not watched."""
     parallel: str | None = None
     """How the ranks train together: `DistributedDataParallel`, `DataParallel`, ..."""
     input_shapes: int | None = None

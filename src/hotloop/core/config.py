@@ -17,7 +17,15 @@ from pydantic import BaseModel, Field, model_validator
 
 from hotloop.core.data_config import DataConfig, data_setting_without_effect
 from hotloop.core.model_config import ModelConfig, model_setting_without_effect
-from hotloop.core.section import Fraction, Natural, Positive, PositiveNumber, Section, Seed
+from hotloop.core.section import (
+    MAX_COUNT,
+    Fraction,
+    Natural,
+    Positive,
+    PositiveNumber,
+    Section,
+    Seed,
+)
 
 
 class OptimizerConfig(Section):
@@ -33,7 +41,7 @@ class OptimizerConfig(Section):
     nesterov: bool | None = None
     """Look one step ahead with the momentum. null takes false for sgd and true for muon."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
-    """Applied to every parameter, as `torch.optim.AdamW` does by default; with sgd added to the gradient."""
+    """Applied to matrices and embeddings, not to norms and biases, as nanoGPT does; with sgd added to the gradient."""
     fused: bool | Literal["auto"] = "auto"
     """One kernel for the whole update (with muon: for the part that AdamW updates)."""
 
@@ -141,7 +149,7 @@ class EvalConfig(Section):
 class CheckpointConfig(Section):
     every_steps: Natural = 250
     """0 saves only at the end and on Ctrl-C."""
-    keep: Annotated[int, Field(ge=2)] = 2
+    keep: Annotated[int, Field(ge=2, le=MAX_COUNT)] = 2
     """Newest checkpoints kept."""
 
 
@@ -180,9 +188,14 @@ class RunConfig(Section):
                 f"`schedule.warmup_steps` {self.schedule.warmup_steps} leaves nothing of "
                 f"`train.steps` {self.train.steps}; lower the one or raise the other"
             )
+        if self.schedule.name == "wsd" and not self.decay_steps:
+            raise ValueError(
+                f"`schedule.decay_fraction` {self.schedule.decay_fraction:g} of `train.steps` "
+                f"{self.train.steps} is no step, so that `wsd` would never fall; raise one of them, or "
+                "choose `schedule.name: constant`"
+            )
         if self.schedule.name == "wsd" and (
-            self.schedule.warmup_steps + self.schedule.decay_fraction * self.train.steps
-            > self.train.steps
+            self.schedule.warmup_steps + self.decay_steps > self.train.steps
         ):
             raise ValueError(
                 f"`schedule.warmup_steps` {self.schedule.warmup_steps} reaches into the decay: "
@@ -199,6 +212,11 @@ class RunConfig(Section):
     @property
     def windows_per_step(self) -> int:
         return self.train.microbatch * self.train.grad_accum_steps
+
+    @property
+    def decay_steps(self) -> int:
+        """The last steps, over which `wsd` falls."""
+        return round(self.schedule.decay_fraction * self.train.steps)
 
     @property
     def global_batch_tokens(self) -> int:
@@ -232,7 +250,7 @@ def without_effect(config: RunConfig, given: Collection[str]) -> tuple[str, str]
         ),
         "schedule.decay_fraction": (schedule != "wsd", "set `schedule.name: wsd`, or remove it"),
         "schedule.initial_fraction": (
-            schedule != "onecycle" or not config.schedule.warmup_steps,
+            schedule != "onecycle" or config.schedule.warmup_steps < 2,
             "set `schedule.name: onecycle` with some `schedule.warmup_steps`, or remove it",
         ),
         **{

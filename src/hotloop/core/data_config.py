@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from hotloop.core.errors import UsageError
-from hotloop.core.escapes import unescape
+from hotloop.core.escapes import delimiter_of, unescape
 from hotloop.core.section import Natural, Positive, PositiveNumber, Section, Seed
 
 SMALLEST_SHARE = 1e-9
@@ -28,6 +28,8 @@ class ReadingConfig(Section):
     separator: str | None = None
     """What stands between two documents of plain text (`\\n` and `\\t` are understood), `blank-line`, or
     `file`: each file is one. null makes files of a directory documents, and cuts a file given by itself."""
+    delimiter: str | None = None
+    """Character between the columns of csv and tsv. null is a comma, or a tab."""
     min_chars: Natural = 0
     """Leave out documents with fewer characters."""
     max_chars: Positive | None = None
@@ -41,6 +43,16 @@ class ReadingConfig(Section):
     """Patterns: read only such files of a directory, `*.py` or `docs/**/*.md`."""
     exclude: list[str] = Field(default_factory=list)
     """Patterns of files of a directory not to read; a name such as `vendor` leaves out what is below."""
+
+    @field_validator("delimiter")
+    @classmethod
+    def _is_one_character(cls, delimiter: str | None) -> str | None:
+        if delimiter is not None:
+            try:
+                delimiter_of(delimiter)
+            except UsageError as error:
+                raise ValueError(f"{error.what}; {error.do}") from error
+        return delimiter
 
     @field_validator("separator")
     @classmethod

@@ -2,32 +2,53 @@
 
 from __future__ import annotations
 
+import re
+
 from hotloop.core.errors import UsageError
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 _NAMES = {meant: name for name, meant in _ESCAPES.items()}
+_ESCAPED = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(.?))", re.DOTALL)
 
 
-def unescape(separator: str) -> str:
-    """A separator as typed, with `\\n`, `\\t`, `\\r`, `\\0` and `\\\\` understood. Raises `UsageError`."""
-    text, rest = "", separator
-    while rest:
-        if rest[0] == "\\":
-            if rest[1:2] not in _ESCAPES or not rest[1:]:
-                raise UsageError(
-                    f"cannot read the separator {separator!r}",
-                    do="after a backslash comes n, t, r, 0 or another backslash",
-                )
-            text += _ESCAPES[rest[1]]
-            rest = rest[2:]
-        else:
-            text += rest[0]
-            rest = rest[1:]
+def unescape(typed: str) -> str:
+    """A string as typed, with `\\n`, `\\t`, `\\r`, `\\0`, `\\x1e` and `\\\\` understood. Raises `UsageError`."""
+
+    def meant(match: re.Match[str]) -> str:
+        if match[1] is not None:
+            return chr(int(match[1], 16))
+        if match[2] not in _ESCAPES:
+            raise UsageError(
+                f"cannot read the separator {typed!r}",
+                do="after a backslash comes n, t, r, 0, x and two digits of a hexadecimal number, or "
+                "another backslash",
+            )
+        return _ESCAPES[match[2]]
+
+    text = _ESCAPED.sub(meant, typed)
     if not text:
         raise UsageError("the separator is empty", do="give a string, blank-line or file")
     return text
 
 
+def delimiter_of(typed: str) -> str:
+    """The one character between columns. Raises `UsageError`."""
+    text = unescape(typed) if typed else ""
+    if len(text) != 1 or text in '"\r\n\0':
+        raise UsageError(
+            f"cannot read the delimiter {typed!r}",
+            do="give one character, as ; or \\t, and neither a quote nor a line end",
+        )
+    return text
+
+
 def escape(text: str) -> str:
     """What `unescape` reads back as `text`."""
-    return "".join(f"\\{_NAMES[c]}" if c in _NAMES else c for c in text)
+    return "".join(
+        f"\\{_NAMES[c]}"
+        if c in _NAMES
+        else c
+        if c.isprintable() or ord(c) > 255
+        else f"\\x{ord(c):02x}"
+        for c in text
+    )

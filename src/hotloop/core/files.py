@@ -12,11 +12,21 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.core.untrusted import parse_json, read_bytes
 
 T = TypeVar("T")
 
 ROLLBACKS_FILE = "rollbacks.jsonl"
 """In a run directory: a line for every time that training went back to a checkpoint."""
+
+
+def process_space() -> str:
+    """Which processes this one can see, hence which locks: the boot and the PID namespace; empty: not known."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
 
 
 def storage_error(error: OSError, path: Path | str, doing: str) -> EnvironmentFailed:
@@ -85,13 +95,11 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path, kind: type[T]) -> T:
     """Read a core dataclass back. Raises `UsageError` when missing, damaged or of another version."""
     try:
-        text = path.read_text(encoding="utf-8")
+        plain = parse_json(read_bytes(path))
     except FileNotFoundError as error:
         raise UsageError("no such file", where=str(path)) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read: {error}", where=str(path)) from error
-    try:
-        plain = json.loads(text)
+    except OSError as error:
+        raise UsageError(f"cannot read: {error.strerror}", where=str(path)) from error
     except ValueError as error:
         raise UsageError(f"not valid JSON: {error}", where=str(path)) from error
     wanted = getattr(kind, "__dataclass_fields__", {}).get("schema")

@@ -79,6 +79,8 @@ class Ledger:
     """Techniques that were asked for by name; empty: findings chose."""
     diff: str | None = None
     """The file that the patch was written to."""
+    continue_with: str | None = None
+    """The command that goes on with what the budget left out; `None`: it left out nothing."""
     schema: str = LEDGER_SCHEMA
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from hotloop.core.section import Fraction, Positive, PositiveNumber, Section
+from hotloop.core.section import Fraction, PositiveNumber, Section
 
 Norm = Literal["layernorm", "rmsnorm"]
 Positions = Literal["learned", "rotary"]
 Mlp = Literal["gelu", "swiglu", "relu2"]
+
+
+Size = Annotated[int, Field(gt=0, le=1 << 20)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +39,13 @@ class ModelConfig(Section):
     family: Literal["gpt2", "llama"] = "gpt2"
     """Preset for `norm`, `positions`, `mlp`, `bias` and `tied` where they are null.
     gpt2: layernorm, learned, gelu, biases, tied. llama: rmsnorm, rotary, swiglu, no biases, untied."""
-    layers: Positive = 6
-    width: Positive = 384
+    layers: Annotated[int, Field(gt=0, le=10_000)] = 6
+    width: Size = 384
     """Width of the residual stream. Must be a multiple of `heads`."""
-    heads: Positive = 6
-    context: Positive = 256
+    heads: Size = 6
+    context: Size = 256
     """Tokens a window holds, and the longest context the model can see."""
-    vocabulary: Positive | None = None
+    vocabulary: Annotated[int, Field(gt=0, le=1 << 26)] | None = None
     """Ids the model can embed; null takes the tokenizer's size."""
     dropout: Fraction = 0.0
     norm: Norm | None = None
@@ -55,10 +58,10 @@ class ModelConfig(Section):
     """Base of the rotary wavelengths. Needs `positions: rotary`."""
     mlp: Mlp | None = None
     """Feed-forward part; `swiglu` has a third matrix, the gate. null takes the family's."""
-    hidden: Positive | None = None
+    hidden: Annotated[int, Field(gt=0, le=1 << 24)] | None = None
     """Inner width of the feed-forward part. null takes 4 x `width`; with swiglu 8/3 x `width`, rounded
     up to a multiple of 64."""
-    kv_heads: Positive | None = None
+    kv_heads: Size | None = None
     """Heads of keys and values, each shared by `heads / kv_heads` query heads. null takes `heads`."""
     qk_norm: bool = False
     """RMSNorm over every head of queries and keys, before the rotary turn."""

@@ -6,8 +6,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Positive = Annotated[int, Field(gt=0)]
-Natural = Annotated[int, Field(ge=0)]
+MAX_COUNT = 1_000_000_000
+"""Of anything that settings count; what goes on to torch or numpy stays within their 64 bits."""
+
+Positive = Annotated[int, Field(gt=0, le=MAX_COUNT)]
+Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]

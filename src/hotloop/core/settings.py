@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import re
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +15,10 @@ from pydantic import ValidationError
 from hotloop.core.config import RunConfig, known_keys, set_dotted, without_effect
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_atomically
+from hotloop.core.untrusted import read_bytes
+from hotloop.core.yaml_text import MAX_SHOWN, read_yaml, read_yaml_value, shown
 
-MAX_CONFIG_BYTES = 1 << 20
+MAX_CONFIG_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +38,12 @@ class Settings:
     def origin(self, key: str) -> str:
         return self.origins.get(key, "default")
 
-
-class _Loader(yaml.SafeLoader):
-    """Safe loading that also reads `1e-3` as a number, as YAML 1.2 does."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
-)
+    def place(self, key: str) -> str | None:
+        """Where an error message finds a value: `FILE:LINE`, the flag itself, or nowhere."""
+        origin = self.origins.get(key)
+        if origin == "flag":
+            return f"{key}={json.dumps(self.config.flat()[key])}".replace('"', "")
+        return origin
 
 
 def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
@@ -53,37 +51,26 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
 
     Raises `UsageError` naming the file and line of the first thing wrong.
     """
-    try:
-        if path.is_file() and path.stat().st_size > MAX_CONFIG_BYTES:
-            raise UsageError("a config file this large is a mistake", where=str(path))
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise UsageError(
-            "no such config file", where=str(path), do="see configs/ for the ones that are shipped"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise UsageError("the config is not UTF-8 text", where=str(path)) from error
-    except OSError as error:
-        raise UsageError(f"cannot read the config: {error.strerror}", where=str(path)) from error
-    values, lines = _parse(text, path)
+    values, lines = read_yaml(_text_of(path), str(path))
     if isinstance(values.get("data"), list):  # short for `data: {mix: [...]}`
         values["data"] = {"mix": values["data"]}
         lines = {"data.mix" if key == "data" else key: line for key, line in lines.items()}
-    origins: dict[str, str] = dict(values.pop("origins", None) or {})
-    stored = values.pop("digest", None) is not None  # a run's own config.yaml: every key is there
-    where = {key: f"{path}:{line}" for key, line in lines.items()}
     known = known_keys()
-    for key, line in lines.items():
-        section = key.split(".")[0]
-        if key not in known and section not in ("origins", "digest"):
-            _refuse_unknown(key, known, f"{path}:{line}")
+    where = {key: f"{path}:{line}" for key, line in lines.items()}
+    origins = _stored_origins(values, where)
+    stored = values.pop("digest", None) is not None  # a run's own config.yaml: every key is there
+    for key, place in where.items():
+        if key in _sections(known) and _drop_empty(values, key):
+            continue  # all that stood below it is commented out
+        if key not in known and key.split(".")[0] not in ("origins", "digest"):
+            _refuse_unknown(key, known, place)
         if key in known and not stored:
-            origins[key] = f"{path}:{line}"
+            origins[key] = place
     for override in overrides:
         key, value = _parse_override(override, known)
         set_dotted(values, key, value)
         origins[key] = "flag"
-        where[key] = f"{key}={value}"
+        where[key] = _cut(override)
     _prefer_flagged_source(values, origins)
     try:
         config = RunConfig.model_validate(values)
@@ -107,52 +94,59 @@ def store_settings(settings: Settings, path: Path) -> None:
     write_atomically(path, yaml.safe_dump(document, sort_keys=False).encode())
 
 
-def _parse(text: str, path: Path) -> tuple[dict[str, Any], dict[str, int]]:
-    """The nested values, and the line of every leaf key (1-based)."""
-    lines: dict[str, int] = {}
+def _text_of(path: Path) -> str:
     try:
-        loader = _Loader(text)
-        try:
-            node = loader.get_single_node()
-            if node is None:
-                return {}, {}
-            if not isinstance(node, yaml.MappingNode):
-                raise UsageError("a config is a mapping of keys to values", where=f"{path}:1")
-            _collect_lines(node, "", lines, path)
-            return loader.construct_document(node), lines
-        finally:
-            loader.dispose()
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error)
-        raise UsageError(f"not valid YAML: {problem}", where=f"{path}{line}") from error
+        return read_bytes(path, limit_bytes=MAX_CONFIG_BYTES).decode("utf-8")
+    except FileNotFoundError as error:
+        raise UsageError(
+            "no such config file", where=str(path), do="see configs/ for the ones that are shipped"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UsageError("the config is not UTF-8 text", where=str(path)) from error
+    except OSError as error:
+        raise UsageError(f"cannot read the config: {error.strerror}", where=str(path)) from error
 
 
-def _collect_lines(node: yaml.MappingNode, prefix: str, lines: dict[str, int], path: Path) -> None:
-    for key_node, value_node in node.value:
-        line = key_node.start_mark.line + 1
-        if not isinstance(key_node, yaml.ScalarNode):
-            raise UsageError("a key must be a word", where=f"{path}:{line}")
-        key = f"{prefix}{key_node.value}"
-        if key in lines or any(known.startswith(f"{key}.") for known in lines):
-            raise UsageError(f"key `{key}` is given twice", where=f"{path}:{line}")
-        if isinstance(value_node, yaml.MappingNode):
-            _collect_lines(value_node, f"{key}.", lines, path)
-        else:
-            lines[key] = line
+def _stored_origins(values: dict[str, Any], where: Mapping[str, str]) -> dict[str, str]:
+    """What a run's own config.yaml says of the origins of its values; taken out of `values`."""
+    origins = values.pop("origins", None) or {}
+    if not isinstance(origins, dict) or not all(
+        isinstance(text, str) for pair in origins.items() for text in pair
+    ):
+        place = next(place for key, place in where.items() if key.split(".")[0] == "origins")
+        raise UsageError(
+            "`origins` must say in words where each value came from",
+            where=place,
+            do="remove it: only the config.yaml of a run has it",
+        )
+    return origins
+
+
+def _sections(known: Collection[str]) -> set[str]:
+    """`train`, `data.reading`, ...: the keys below which others stand."""
+    return {key.rpartition(".")[0] for key in known if "." in key}
+
+
+def _drop_empty(values: dict[str, Any], section: str) -> bool:
+    """Whether there is nothing in the section; it is then left out of `values`."""
+    *parents, last = section.split(".")
+    for parent in parents:
+        values = values[parent]
+    if values[last] is None:
+        del values[last]
+        return True
+    return False
 
 
 def _parse_override(override: str, known: Collection[str]) -> tuple[str, Any]:
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise UsageError(f"expected key=value, got {override!r}", do="for example train.steps=100")
+        raise UsageError(
+            f"expected key=value, got {shown(override)}", do="for example train.steps=100"
+        )
     if key not in known:
-        _refuse_unknown(key, known, override)
-    try:
-        return key, yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise UsageError(f"cannot read the value of {override!r}") from error
+        _refuse_unknown(key, known, _cut(override))
+    return key, read_yaml_value(text, _cut(override))
 
 
 def _prefer_flagged_source(values: dict[str, Any], origins: dict[str, str]) -> None:
@@ -174,13 +168,25 @@ def _prefer_flagged_source(values: dict[str, Any], origins: dict[str, str]) -> N
                         del origins[name]
 
 
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+
+
 def _refuse_unknown(key: str, known: Collection[str], where: str) -> None:
+    if key in _sections(known):
+        example = next(name for name in known if name.startswith(f"{key}."))
+        name = example.removeprefix(f"{key}.")
+        raise UsageError(
+            f"`{key}` is a section, not a setting",
+            where=where,
+            do=f"set its keys: `{key}: {{{name}: ...}}` in a file, `{example}=...` as a flag",
+        )
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
     if not close:  # the right name in the wrong section
         last = key.rsplit(".", 1)[-1]
         close = [name for name in known if name.rsplit(".", 1)[-1] == last]
     hint = f"did you mean `{close[0]}`?" if close else "`hotloop train --keys` lists every key"
-    raise UsageError(f"unknown key `{key}`", where=where, do=hint)
+    raise UsageError(f"unknown key `{_cut(key)}`", where=where, do=hint)
 
 
 def _explain(error: ValidationError, path: Path, where: Mapping[str, str]) -> UsageError:
@@ -197,7 +203,7 @@ def _explain(error: ValidationError, path: Path, where: Mapping[str, str]) -> Us
     )
     inner = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden" and key != inner:  # within a list: no line tells it
-        return UsageError(f"unknown key `{inner}`", where=place)
+        return UsageError(f"unknown key `{_cut(inner)}`", where=place)
     if key == "data.mix":  # says which corpus, and which of its keys
         key = inner
     message = first["msg"].removeprefix("Value error, ")
@@ -216,7 +222,7 @@ def _explain(error: ValidationError, path: Path, where: Mapping[str, str]) -> Us
     if first["type"] == "value_error":
         return UsageError(f"`{key}`: {message}" if key else message, where=place)
     return UsageError(
-        f"`{key}`: {message}, not {given!r}",
+        f"`{key}`: {message}, not {shown(given)}",
         where=place,
         do=known[key].summary or None if key in known else None,
     )

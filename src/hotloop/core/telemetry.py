@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
+
+from hotloop.core.untrusted import open_regular, parse_object
 
 TELEMETRY_FILE = "telemetry.jsonl"
 
@@ -90,7 +92,7 @@ def _gpu(values: dict[str, Any]) -> GpuSample:
 def _numbers(values: dict[str, Any], *, but: tuple[str, ...]) -> dict[str, Any]:
     """The same values. Raises `TypeError` for one that is no number."""
     for key, value in values.items():
-        if key in but or value is None:
+        if key in but or (value is None and key not in _REQUIRED):
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
             raise TypeError(f"`{key}` is not a number")
@@ -106,6 +108,7 @@ def _of(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
 
 
 _NAMES = {kind: {each.name for each in fields(kind)} for kind in (GpuSample, TelemetrySample)}
+_REQUIRED = {each.name for kind in _NAMES for each in fields(kind) if each.default is MISSING}
 
 
 def read_telemetry(
@@ -127,7 +130,7 @@ def readable_telemetry(
     samples: list[TelemetrySample] = []
     damaged: dict[int, str] = {}
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, 2)
             start = 0 if tail_bytes is None else max(0, size - tail_bytes)
             file.seek(start)
@@ -138,10 +141,7 @@ def readable_telemetry(
         if not line.strip() or (start and number == 1):  # that one starts somewhere inside
             continue
         try:
-            values = json.loads(line)
-            if not isinstance(values, dict):
-                raise ValueError("not an object")
-            samples.append(TelemetrySample.from_mapping(values))
+            samples.append(TelemetrySample.from_mapping(parse_object(line)))
         except ValueError as error:
             damaged[number] = str(error)
     return samples, damaged

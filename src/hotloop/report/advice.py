@@ -2,47 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from hotloop.core.judgement import Diagnosis, Finding, TrialOutcome
 from hotloop.report.evidence import evidence_rows
 from hotloop.report.tables import table
-from hotloop.report.terminal import MAX_FINDINGS, with_interval
+from hotloop.report.terminal import with_interval
 from hotloop.report.words import gain, worth_sentence
 
 
-def findings_section(diagnosis: Diagnosis | None) -> str:
+def findings_section(diagnosis: Diagnosis | None, pages: Mapping[str, str]) -> str:
+    """Findings with their evidence; `pages` explains each code, and is folded below it."""
     if diagnosis is None:
         return ""
-    shown = diagnosis.findings[:MAX_FINDINGS]
-    findings = "".join(_finding(finding) for finding in shown)
-    more = len(diagnosis.findings) - len(shown)
-    rest = f"<p>and {more} more in the JSON</p>" if more else ""
-    if shown:
-        rest += (
-            "<p>How to test it, and what can go wrong: "
-            f"<code>hotloop explain {escape(shown[0].code)}</code></p>"
-        )
+    findings = "".join(_finding(each, pages.get(each.code, "")) for each in diagnosis.findings)
     missing = "".join(f"<li>{escape(what)}</li>" for what in diagnosis.not_examined)
     return (
-        (f"<ul>{findings}</ul>{rest}" if findings else "<p>None.</p>")
+        (f"<ul>{findings}</ul>" if findings else "<p>None.</p>")
         + _ledger(diagnosis.trials)
         + _worth(diagnosis)
         + (f"<h3>Not examined</h3><ul>{missing}</ul>" if missing else "")
     )
 
 
-def _finding(finding: Finding) -> str:
+def _finding(finding: Finding, page: str) -> str:
     site = f" at <code>{escape(finding.site)}</code>" if finding.site else ""
-    answered = (
-        f"; answered by <code>{escape(finding.optimization)}</code>" if finding.optimization else ""
+    fixed = (
+        f"; fixed by <code>{escape(finding.optimization)}</code>" if finding.optimization else ""
     )
     advice = f"<br>{escape(finding.advice)}" if finding.advice else ""
     return (
         f"<li><strong>{escape(finding.code)}</strong> {escape(finding.title)}{site} "
-        f"({gain(finding)}{answered}){advice}{_evidence(finding)}</li>"
+        f"({gain(finding)}{fixed}){advice}{_evidence(finding)}{_explanation(finding.code, page)}</li>"
     )
+
+
+def _explanation(code: str, page: str) -> str:
+    if not page:
+        return ""
+    summary = f"<summary>What {escape(code)} means, how to test it, what can go wrong</summary>"
+    return f"<details>{summary}<pre>{escape(page)}</pre></details>"
 
 
 def _evidence(finding: Finding) -> str:

@@ -64,7 +64,7 @@ def target_table(targets: Sequence[Target]) -> str:
         f'<td class="why">{escape(t.reason)}</td></tr>'
         for t in targets
     )
-    head = '<th></th><th>target</th><th class="number">measured</th><th>bar</th><th>why</th>'
+    head = '<th scope="col"></th><th scope="col">target</th><th scope="col" class="number">measured</th><th scope="col">bar</th><th scope="col">why</th>'
     return (
         f'<p>{count_line(targets)}.</p><table class="targets"><thead><tr>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table>"

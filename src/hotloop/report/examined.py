@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from hotloop.core.command_run import CommandRun, describe_end, signal_name
 from hotloop.core.judgement import Diagnosis
 from hotloop.report import numbers
-from hotloop.report.headline import cause
+from hotloop.report.headline import cause, remedy
 from hotloop.report.numbers import percent
 
 NO_STEPS = (
@@ -22,6 +22,7 @@ NOT_ATTACHED = (
     "PYTHONPATH (`-I`, `-E`, `-S`, `env -i`), or it ended at once (`os._exit`)"
 )
 NOT_WRITTEN = "it made at least one step, and ended before its steps were written"
+STILL_RUNS = "what it left running has made no step yet: `hotloop report` with this directory shows the steps to come"
 ENDED_BEFORE = (
     "it ended before anything of it was recorded: whether it used torch by then is not known"
 )
@@ -35,7 +36,7 @@ def examined_answer(run: CommandRun, diagnosis: Diagnosis | None, *, num_steps: 
         what = (
             "No step was recorded"
             if not seen
-            else f"Only {numbers.count(seen)} steps of warm-up were seen"
+            else f"Only {numbers.count(seen)} steps of warm-up were seen; {WOULD_DO} steps in all would do"
         )
         return f"{what}: {end}." if end else f"{what}."
     sentence = _main_clause(diagnosis)
@@ -43,6 +44,8 @@ def examined_answer(run: CommandRun, diagnosis: Diagnosis | None, *, num_steps: 
     return f"{sentence[0].upper()}{sentence[1:]}{f'; {end}' if end else ''}.{few}"
 
 
+WOULD_DO = 50
+"""Steps of a command with which it is judged in full."""
 FEW_STEPS = 5
 """Steps below which the answer says how little it rests on."""
 WORTH_SAYING = 1.05
@@ -50,15 +53,14 @@ WORTH_SAYING = 1.05
 
 
 def _main_clause(diagnosis: Diagnosis) -> str:
-    """The first finding with its own share and gain; where none gains enough, what bounds the step."""
+    """What most of the step is, and the first finding with its own share and gain; else what limits the step."""
     gains = (f for f in diagnosis.findings if not f.gain_is_loose)
     best = next((f for f in gains if f.gain_at_most >= WORTH_SAYING), None)
     if best is not None:
-        where = f", {best.site}" if best.site is not None else ""
-        title = f"{best.title[0].lower()}{best.title[1:]}"
         clause = cause(best, who="the training" if diagnosis.device is None else "the device")
-        gain = numbers.ratio(best.gain_at_most)
-        return f"{clause}; without {best.code} ({title}{where}) at most {gain} as fast"
+        if diagnosis.bound == "compute":
+            clause = f"{held_back(diagnosis)}; {clause}"
+        return f"{clause}{remedy(best)}"
     bound = held_back(diagnosis)
     if diagnosis.worth is not None and diagnosis.worth.answer == "not known":
         return bound if diagnosis.bound is None else f"{bound}; what would help is not known"
@@ -196,6 +198,8 @@ def why_no_step(
     """
     if run.ended is None:
         return []
+    if run.left_running:
+        return [STILL_RUNS]
     if stepped:
         return [NOT_WRITTEN]
     if not attached:

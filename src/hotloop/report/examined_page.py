@@ -16,18 +16,18 @@ def host_section(census: Census | None) -> str:
     parts = []
     if lines := line_rows(census.lines):
         parts.append(
-            "<p>Where the thread that trains was, looked at many times a second: share of the "
-            "counted time, phase, the line of the script, its function, and what that line called."
-            "</p>" + table(("share", "phase", "line", "function", "inside"), lines)
+            "<p>Samples of the training thread, many a second: share of the counted time, phase, the line "
+            "of the script, its function, and what that line called.</p>"
+            + table(("share", "phase", "line", "function", "inside"), lines)
         )
     if calls := call_rows(census):
         parts.append(
-            "<h3>Calls that were counted</h3>"
+            "<h3>Logging, saving, evaluation, copies and waits</h3>"
             + table(("", "call", "line", "number", "host time"), calls)
         )
     if operators := operator_rows(census.operators):
         parts.append(
-            "<h3>Operations of a step, profiled apart from the counted steps</h3>"
+            "<h3>Operations of a step (profiled; not in the counted steps)</h3>"
             + table(("operation", "dtype", "per step", "time per step"), operators)
         )
     return "".join(parts)
@@ -49,5 +49,5 @@ def use_section(census: Census | None) -> str:
         return ""
     reasons = "".join(f"<li><code>{escape(why)}</code></li>" for why in census.recompile_reasons)
     return table(("", ""), use_rows(census), kind="pairs-of") + (
-        f"<h3>Why it was compiled anew</h3><ul>{reasons}</ul>" if reasons else ""
+        f"<h3>Why it was recompiled</h3><ul>{reasons}</ul>" if reasons else ""
     )

@@ -1,9 +1,9 @@
-"""What a finding holds up, with its own share of the time, as a clause."""
+"""A finding's own share of the time, and what mending it could bring, as clauses."""
 
 from __future__ import annotations
 
 from hotloop.core.judgement import Finding
-from hotloop.report.numbers import percent
+from hotloop.report.numbers import percent, ratio
 
 CLAUSES = {
     "data_wait_fraction": "{who} waits for data {share} of the time",
@@ -27,7 +27,7 @@ CLAUSES = {
     "evaluation_fraction": "evaluating takes {share} of the time",
     "logging_fraction": "logging takes {share} of the time",
     "own_fraction": "the script's own code between the phases takes {share} of the time",
-    "parallel_fraction": "work that more threads could share takes {share} of the time",
+    "parallel_fraction": "{share} of the time one thread computes what more could share",
     "collection_fraction": "collecting garbage takes {share} of the time",
     "throttled_fraction": "heat or power holds the device back {share} of the time",
     "start_fraction": "starting takes {share} of the run",
@@ -50,3 +50,17 @@ def cause(finding: Finding, *, who: str) -> str:
     clause = CLAUSES[name].format(who=who, share=percent(value))
     rank = finding.evidence.get("rank")
     return clause if rank is None else f"on rank {rank} {clause}"
+
+
+def remedy(finding: Finding) -> str:
+    """What mending it could bring, with its code and line; or why that cannot be told."""
+    title = f"{finding.title[0].lower()}{finding.title[1:]}"
+    where = f"{finding.code}, {finding.site}" if finding.site is not None else finding.code
+    others = finding.evidence.get("other_programs_fraction")
+    if isinstance(others, float):
+        return (
+            f" ({where}); other programs keep {percent(others)} of the CPUs busy, so whether workers would "
+            "help cannot be told now: run it again when the machine is quiet"
+        )
+    gain = ratio(finding.gain_at_most)
+    return f"; without that it could be up to {gain} as fast ({where}: {title})"

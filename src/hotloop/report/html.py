@@ -63,6 +63,8 @@ class Page:
     """How much of the hardware was used, in words."""
     targets: Sequence[Target] = ()
     diagnosis: Diagnosis | None = None
+    explanations: Mapping[str, str] = field(default_factory=dict)
+    """The page of `hotloop explain` for each finding's code."""
     examined: Census | None = None
     """What somebody else's command was seen to do; its findings then stand before everything else."""
     ledger: Ledger | None = None
@@ -89,19 +91,19 @@ def render_html(page: Page) -> str:
         ("speed", "Speed", _speed(page.steps)),
         ("targets", "Targets", target_table(page.targets) if page.targets else ""),
         ("hardware", "Use of the hardware", _hardware(page)),
-        ("findings", "Findings", findings_section(page.diagnosis)),
+        ("findings", "Findings", findings_section(page.diagnosis, page.explanations)),
         ("sample", "A sample of the trained model", _sample(page.sample)),
         ("environment", "Environment", _environment(page.environment)),
         ("settings", "Settings", settings_table(page.settings)),
     ]
     if page.examined is not None:
         sections = [
-            ("fixes", "Fixes that were tried", ledger_section(page.ledger)),
-            ("findings", "Findings", findings_section(page.diagnosis)),
+            ("fixes", "Fixes tried", ledger_section(page.ledger)),
+            ("findings", "Findings", findings_section(page.diagnosis, page.explanations)),
             ("time", "Where a step's time goes", _time(page)),
-            ("host", "Where the host was", host_section(page.examined)),
+            ("host", "Time by line", host_section(page.examined)),
             ("loaders", "Loaders", loaders_section(page.examined)),
-            ("seen", "What was seen to be used", use_section(page.examined)),
+            ("seen", "Settings detected", use_section(page.examined)),
             *(each for each in sections if each[0] not in ("findings", "time")),
         ]
     shown = [(name, title, body) for name, title, body in sections if body]

@@ -21,7 +21,7 @@ def ledger_answer(ledger: Ledger) -> str:
     if all(fix.status == "not_tried" for fix in ledger.fixes):
         return "No fix was tried."
     if not ledger.kept:
-        return f"No fix was kept, of {_tried(len(ledger.fixes))}."
+        return f"{_tested(ledger)}."
     names = " and ".join(ledger.kept)
     if ledger.together is None:
         return f"Kept {names}, but together they could not be measured."
@@ -40,6 +40,8 @@ def render_ledger(ledger: Ledger) -> str:
         lines.append(f"  its steps are not comparable from run to run: {ledger.not_comparable}")
     if ledger.fixes:
         lines.append(f"  {_how(ledger)}")
+    if ledger.continue_with is not None:
+        lines.append(f"  go on with: {ledger.continue_with}")
     return "\n".join(lines)
 
 
@@ -48,7 +50,20 @@ def _line(fix: TriedFix, width: int) -> str:
     measured = fix.verdict if fix.status != "not_tried" else None
     ratio = _ratio(measured) if measured is not None else ""
     said = ", ".join(part for part in (fix.why, ratio, on_top(fix), expected(fix)) if part)
-    return f"  {fix.status.replace('_', ' '):<11} {fix.name:<{width}}  {said}"
+    return f"  {_status(fix):<11} {fix.name:<{width}}  {said}"
+
+
+def _status(fix: TriedFix) -> str:
+    """A word for it: `undecided` where its pairs could not tell, `stopped` before they were enough."""
+    if (
+        fix.status == "rejected"
+        and fix.verdict is not None
+        and fix.verdict.outcome == "inconclusive"
+    ):
+        return "undecided"
+    if fix.status == "not_tried" and fix.verdict is not None:
+        return "stopped"
+    return fix.status.replace("_", " ")
 
 
 def on_top(fix: TriedFix) -> str:
@@ -73,8 +88,11 @@ def _ratio(verdict: Verdict) -> str:
     return f"{numbers.ratio(verdict.ratio, digits=digits)} ({spread}, {verdict.num_pairs} {unit})"
 
 
-def _tried(count: int) -> str:
-    return "1 that was looked at" if count == 1 else f"{count} that were looked at"
+def _tested(ledger: Ledger) -> str:
+    num = sum(fix.verdict is not None for fix in ledger.fixes)
+    if not num:
+        return "No fix was kept, and none came as far as being timed"
+    return f"{'1 fix' if num == 1 else f'{num} fixes'} tested, none proven faster"
 
 
 def ledger_section(ledger: Ledger | None) -> str:
@@ -86,7 +104,7 @@ def ledger_section(ledger: Ledger | None) -> str:
         parts.append(ratio_chart(ledger.together))
     rows = [
         (
-            fix.status.replace("_", " "),
+            _status(fix),
             f"`{fix.name}` {'' if fix.value is True else fix.value}".strip(),
             "" if fix.verdict is None else _ratio(fix.verdict),
             on_top(fix),
@@ -97,9 +115,11 @@ def ledger_section(ledger: Ledger | None) -> str:
         for fix in ledger.fixes
     ]
     head = ("", "fix", "measured", "on top", "expected", "why", "answers")
-    parts.append(table(head, rows))
+    parts.append(table(head, rows, kind="fixes"))
     if ledger.fixes:
         parts.append(f"<p>{escape(_how(ledger))}</p>")
+    if ledger.continue_with is not None:
+        parts.append(f"<p>Go on with <code>{escape(ledger.continue_with)}</code></p>")
     if any(fix.patch for fix in ledger.fixes):
         parts.append(f"<pre>{escape(render_patch(ledger))}</pre>")
     return "".join(parts)

@@ -43,9 +43,9 @@ def breakdown(arms: Mapping[str, Mapping[str, float]]) -> str:
     totals = "".join(
         f'<td class="number">{numbers.share(sum(f.values()))}</td>' for f in arms.values()
     )
-    head = "".join(f'<th class="number">{escape(arm)}</th>' for arm in arms)
+    head = "".join(f'<th scope="col" class="number">{escape(arm)}</th>' for arm in arms)
     return (
-        f'{bars}<div class="wide"><table class="breakdown"><thead><tr><th>phase</th>{head}</tr></thead>'
+        f'{bars}<div class="wide"><table class="breakdown"><thead><tr><th scope="col">phase</th>{head}</tr></thead>'
         f'<tbody>{body}<tr class="total"><td>total</td>{totals}</tr></tbody></table></div>'
     )
 
@@ -58,7 +58,8 @@ def _stack(fractions: Mapping[str, float], names: Sequence[str]) -> str:
         if not share:
             continue
         words = name.replace("_", " ")
-        text = f"{words} {100 * share:.0f} %" if share >= 0.16 else ""
+        percent = f"{100 * share:.0f} %"
+        text = f"{words} {percent}" if share >= 0.16 else percent if share >= 0.07 else ""
         parts.append(
             f'<span class="{phase(name)}" style="flex:{share:.5f} 1 0" '
             f'title="{escape(words)} {100 * share:.1f} %">{escape(text)}</span>'
@@ -104,12 +105,12 @@ def step_bars(spans: Sequence[StepSpan]) -> str:
             f"a step ({_steps(slow)})"
         )
     return figure(
-        "Seconds of a step, by phase",
+        "Time of each step, by phase",
         plot(
             x,
             y,
             body + hover,
-            label="seconds of a step by phase, over the steps",
+            label="time of each step by phase, over the steps",
             kind="tall",
             below=_tag_rows(spans, x),
         ),

@@ -56,7 +56,7 @@ td{overflow-wrap:anywhere}
 td:first-child{overflow-wrap:normal}
 td.number,th.number{text-align:right;white-space:pre}tr.total td{border-top:1px solid var(--line)}
 .mono{font:13px/1.5 ui-monospace,monospace}.mono td:first-child{overflow-wrap:anywhere}
-code,pre{font:13px/1.5 ui-monospace,monospace;overflow-wrap:anywhere}
+code,pre{font:13px/1.5 ui-monospace,monospace;overflow-wrap:break-word}
 pre{background:var(--panel);padding:12px;white-space:pre-wrap;border-radius:6px}
 figure{margin:18px 0 26px;min-width:0}
 figcaption{line-height:1.4}
@@ -116,6 +116,7 @@ color:var(--dim)}
 .stack span{min-width:0;overflow:hidden;white-space:nowrap;font-size:.8rem;line-height:30px;text-align:center;
 border-right:1px solid var(--bg);text-overflow:clip}
 .stack span:last-child{border-right:0}
+.stack span,.swatch,.key.box{box-shadow:inset 0 0 0 1px var(--dim)}
 .breakdown td:first-child{white-space:nowrap}.breakdown th.number{white-space:normal;vertical-align:bottom}
 .swatch{display:inline-block;width:12px;height:12px;border-radius:2px;margin-right:8px;vertical-align:-1px}
 .targets td{padding-top:5px;padding-bottom:5px;border-top:1px solid var(--line)}
@@ -123,6 +124,7 @@ border-right:1px solid var(--bg);text-overflow:clip}
 .targets .status{white-space:nowrap;font-weight:600}
 .targets .pass .status{color:var(--good)}.targets .fail .status{color:var(--bad)}
 .targets .not_applicable .status,.targets .why{color:var(--dim)}
+details{margin:4px 0 10px}summary{cursor:pointer;color:var(--s1)}
 footer{margin-top:48px;color:var(--dim);font-size:.85rem}
 @media (max-width:640px){
 main{padding:18px 14px 48px}.answer{font-size:1.15rem;padding-left:12px}
@@ -137,7 +139,12 @@ main{padding:18px 14px 48px}.answer{font-size:1.15rem;padding-left:12px}
 .mono thead{display:none}.mono,.mono tbody{display:block}
 .mono tr{display:grid;grid-template-columns:1fr auto;gap:0 12px;border-top:1px solid var(--line);padding:4px 0}
 .mono td{padding:0}.mono td:nth-child(3){grid-column:1/-1;color:var(--dim)}
-.pairs-of td{display:block;padding:0}.pairs-of td:first-child{color:var(--dim);padding-top:6px}
+.pairs-of,.pairs-of tbody{display:block}.pairs-of tr{display:grid;grid-template-columns:minmax(7em,38%) 1fr;gap:0 10px}
+.pairs-of td{padding:2px 0}.pairs-of td:first-child{color:var(--dim)}
+.fixes thead{display:none}.fixes,.fixes tbody{display:block}
+.fixes tr{display:grid;grid-template-columns:auto 1fr;gap:0 10px;border-top:1px solid var(--line);padding:6px 0}
+.fixes td{padding:0;grid-column:1/-1}.fixes td:nth-child(1){grid-column:1}.fixes td:nth-child(2){grid-column:2}
+.fixes td:empty{display:none}.fixes td:nth-child(n+4){color:var(--dim)}
 td,th{padding-right:12px}
 }
 @media print{

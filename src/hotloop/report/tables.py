@@ -41,7 +41,7 @@ def settings_table(settings: Sequence[tuple[str, str, str]]) -> str:
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, kind: str = "") -> str:
     if not rows:
         return ""
-    top = "".join(f"<th>{escape(name)}</th>" for name in head)
+    top = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
     body = "".join(
         "<tr>" + "".join(f"<td>{coded(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )

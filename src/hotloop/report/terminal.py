@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hotloop.core.course import PairSpeeds
-from hotloop.core.judgement import Diagnosis, Finding, TrialOutcome, Verdict
+from hotloop.core.judgement import Bound, Diagnosis, Finding, TrialOutcome, Verdict
 from hotloop.core.step import HOST_PHASES
 from hotloop.report import numbers
 from hotloop.report.evidence import evidence_rows
@@ -15,6 +15,24 @@ BAR_CELLS = 32
 MAX_FINDINGS = 3
 MAX_EVIDENCE = 4
 """Of each finding, in the terminal; the page and the JSON have all."""
+BOUNDS: dict[Bound, str] = {
+    "input": "limited by waiting for data",
+    "copy": "limited by copies to the device",
+    "host": "limited by Python code around the model",
+    "launch": "limited by starting many short operations",
+    "sync": "limited by the host waiting for the device",
+    "compute": "mostly computing",
+    "memory_bandwidth": "limited by the speed of memory",
+    "communication": "limited by waiting for other processes",
+    "memory_capacity": "limited by the size of memory",
+    "checkpoint": "limited by saving",
+    "evaluation": "limited by evaluation",
+    "logging": "limited by logging",
+    "optimizer": "limited by the optimizer",
+    "gc": "limited by garbage collection",
+    "recompile": "limited by recompiling",
+    "balanced": "balanced",
+}
 
 
 def render_verdict(
@@ -104,13 +122,13 @@ def render_findings(findings: Sequence[Finding]) -> str:
         site = f"  at {finding.site}" if finding.site else ""
         lines.append(f"  {finding.code}  {finding.title}{site} ({gain(finding)})")
         if finding.optimization:
-            lines.append(f"         answered by `{finding.optimization}`")
+            lines.append(f"         fixed by `{finding.optimization}`")
         if finding.advice:
             lines.append(f"         {finding.advice}")
         if seen := evidence_rows(finding.evidence)[:MAX_EVIDENCE]:
             lines.append(f"         seen: {'; '.join(f'{name} {value}' for name, value in seen)}")
     if len(findings) > MAX_FINDINGS:
-        lines.append(f"  and {len(findings) - MAX_FINDINGS} more in the JSON")
+        lines.append(f"  and {len(findings) - MAX_FINDINGS} more in the page and the JSON")
     lines.append(f"  how to test it, and what can go wrong: `hotloop explain {findings[0].code}`")
     return "\n".join(lines)
 
@@ -177,7 +195,7 @@ def _speed_line(diagnosis: Diagnosis) -> str:
     warmup = f"{count} after {steps.warmup:,} of warm-up"
     parts.append(f"{speed} over all {warmup}" if speed else warmup)
     if diagnosis.bound:
-        parts.append(f"bound by: {diagnosis.bound}".replace("bound by: balanced", "balanced"))
+        parts.append(BOUNDS[diagnosis.bound])
     return ", ".join(parts)
 
 

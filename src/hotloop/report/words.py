@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hotloop.core.course import Pace
-from hotloop.core.judgement import Finding, Parity, Verdict, Worth
+from hotloop.core.judgement import Finding, Parity, Verdict, Worth, WorthAnswer
 from hotloop.report import numbers
 
 PHRASES = {
@@ -108,10 +108,18 @@ def gain(finding: Finding) -> str:
     return f"at most {numbers.ratio(finding.gain_at_most)}"
 
 
+ANSWERS: dict[WorthAnswer, str] = {
+    "worth trying": "Worth trying",
+    "leave it running": "Not worth a test for this run alone",
+    "nothing to gain here": "Nothing to gain here",
+    "not known": "Not known",
+}
+
+
 def worth_sentence(worth: Worth) -> str:
     """Whether finding out pays, and why."""
     reason = worth.reason.strip().rstrip(".")
-    answer = f"{worth.answer[0].upper()}{worth.answer[1:]}"
+    answer = ANSWERS[worth.answer]
     return f"{answer}: {reason}." if reason else f"{answer}."
 
 

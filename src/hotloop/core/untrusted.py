@@ -1,0 +1,98 @@
+"""Reads files and JSON that anybody may have written. Standard library only.
+
+Whatever is wrong with a file is an `OSError`, whatever is wrong with JSON is a `ValueError`: never a wait
+for a pipe, an endless device, a recursion or a number that cannot be printed.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, NoReturn
+
+MAX_BYTES = 1 << 28
+"""Of a file that is read whole as one JSON value, or as text."""
+MAX_LINES_BYTES = 1 << 30
+"""Of a file of one JSON value per line."""
+MAX_DEPTH = 64
+"""Lists and objects within each other."""
+MAX_DIGITS = 20
+"""Of an integer: 2**64 has as many."""
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """A regular file, open for reading bytes. Raises `OSError` for a pipe, a device or a directory."""
+    # Without O_NONBLOCK, opening a named pipe would wait for its writer.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def read_bytes(path: Path, *, limit_bytes: int = MAX_BYTES) -> bytes:
+    """The content of a regular file of up to `limit_bytes`. Raises `OSError` for everything else."""
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > limit_bytes:
+            raise OSError(errno.EFBIG, f"larger than {limit_bytes >> 10:,} KiB", str(path))
+        return file.read()
+
+
+def parse_json(content: bytes | str, *, finite: bool = True) -> Any:
+    """The value. Raises `ValueError`, and nothing else. Python's NaN and Infinity are read unless `finite`."""
+    text = content if isinstance(content, str) else content.decode("utf-8")
+    try:
+        value = (_FINITE if finite else _ANY).decode(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
+        ]
+        if not level:
+            return value
+    raise ValueError("nested too deeply")
+
+
+def parse_object(content: bytes | str, *, finite: bool = True) -> dict[str, Any]:
+    """The same of a JSON object. Raises `ValueError` for any other value."""
+    value = parse_json(content, finite=finite)
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return value
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS + digits.startswith("-"):
+        raise ValueError(f"an integer of {len(digits)} digits")
+    return int(digits)
+
+
+def _finite_number(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is too large a number")
+    return number
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number in JSON")
+
+
+_FINITE = json.JSONDecoder(
+    parse_int=_integer, parse_float=_finite_number, parse_constant=_no_number
+)
+_ANY = json.JSONDecoder(parse_int=_integer)

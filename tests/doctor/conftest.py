@@ -7,12 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).parent
-if str(HERE) not in sys.path:
-    sys.path.append(str(HERE))
-
-from simulated_trials import trying  # noqa: E402
+from simulated_trials import trying
 
 __all__ = ["trying"]
 

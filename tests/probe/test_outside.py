@@ -34,6 +34,9 @@ def outside(tmp_path: Path) -> Path:
 def run(inside: Path, script: str) -> tuple[int, list[str]]:
     """Exit code, and the paths that were refused."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(OWN), VARIABLE: str(inside)}
+    environment["TMPDIR"] = str(
+        inside
+    )  # as trials have it: dill, that torch imports, looks for one
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=inside,

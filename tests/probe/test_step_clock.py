@@ -76,6 +76,7 @@ print(json.dumps(sorted(m for m in set(sys.modules) - before if m.startswith("ho
         "hotloop.core.census",
         "hotloop.core.errors",
         "hotloop.core.step",
+        "hotloop.core.untrusted",
         "hotloop.probe",
         "hotloop.probe.entry",
         "hotloop.probe.foreign_process",

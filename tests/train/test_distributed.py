@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from killed import killed_after
 
 from hotloop.checkpoint import store
 from hotloop.checkpoint.state import FILES, random_file
@@ -166,8 +167,7 @@ logging: {{tensorboard: false}}
     )
     interrupt(made)
     train_alone(made.config, made.directory("grown"))
-    for step in (8, 12):  # as if one process had been killed after step 4
-        forget_checkpoint(made.directory("grown"), step)
+    killed_after(made.directory("grown"), step=4)
     jobs = []
     for name, job in JOBS.items():
         directory = made.directory(job.get("in", name))
@@ -188,11 +188,6 @@ def interrupt(made: Made) -> None:
     out, err = child.communicate(timeout=60)
     (made.root / "interrupted.txt").write_text(out + err)
     shutil.copytree(directory, made.root / "as interrupted")
-
-
-def forget_checkpoint(directory: Path, step: int) -> None:
-    (path,) = (directory / "checkpoints").glob(f"step-{step:08}-*")
-    shutil.rmtree(path)
 
 
 @pytest.mark.parametrize("name", ["plain", "llama", "sgd"])
@@ -307,8 +302,7 @@ def test_run_begun_by_one_process_is_continued_by_two_and_by_one_again(
     assert losses(grown)[:4] == losses(alone)[:4]
     shrunk = tmp_path / "shrunk"
     shutil.copytree(made.directory("plain"), shrunk)
-    for step in (8, 12):
-        forget_checkpoint(shrunk, step)
+    killed_after(shrunk, step=4)
     # The same step in other microbatches may continue it, too.
     train_alone(made.config, shrunk, "train.microbatch=8", "train.grad_accum_steps=1")
     assert losses(shrunk) == pytest.approx(losses(alone), rel=REDUCTION_ORDER)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import struct
 import threading
 import time
@@ -12,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from killed import killed_after
 
 from hotloop.core.errors import Interrupted, UsageError
 from hotloop.core.settings import load_settings
@@ -246,13 +246,13 @@ def test_mlflow_keeps_steps_evaluations_settings_and_continues_the_run(
     identity = json.loads((run / "trackers.json").read_text())["mlflow"]
     client = MlflowClient(store)
     assert client.get_run(identity["run_id"]).info.status == "FAILED"
-    train(tiny_config, run, *settings, "eval.windows=3", warn=said.append)
+    train(tiny_config, run, *settings, "checkpoint.keep=3", warn=said.append)
     assert said == []
     assert json.loads((run / "trackers.json").read_text())["mlflow"] == identity
     found = client.get_run(identity["run_id"])
     assert (found.info.status, found.info.run_name) == ("FINISHED", "first")
     assert found.data.params["optimizer.learning_rate"] == "0.001"
-    assert found.data.params["eval.windows"] == "4"  # a parameter is what the run began with
+    assert found.data.params["checkpoint.keep"] == "2"  # a parameter is what the run began with
     assert found.data.tags["origin.logging.project"] == "flag"
     written = list(read_steps(run / "steps.jsonl"))
     for name in ("loss", "grad_norm"):
@@ -264,8 +264,7 @@ def test_mlflow_keeps_steps_evaluations_settings_and_continues_the_run(
 
     # A run that somebody deleted there is begun anew.
     client.delete_run(identity["run_id"])
-    (newest,) = (run / "checkpoints").glob("step-00000012-*")
-    shutil.rmtree(newest)
+    killed_after(run, step=8)
     train(tiny_config, run, *settings, warn=said.append)
     assert said == []
     again = json.loads((run / "trackers.json").read_text())["mlflow"]["run_id"]

@@ -47,8 +47,7 @@ def find_trials(directory: Path) -> tuple[Trials | None, list[HotloopError]]:
     path = place / "plan.json"
     if not path.is_file():
         return None, []
-    from hotloop.core.files import read_json
-    from hotloop.core.measurement import Measurement
+    from hotloop.trial.measure import load_measurement
 
     problems: list[HotloopError] = []
     plan: dict[str, Any] = {}
@@ -69,7 +68,7 @@ def find_trials(directory: Path) -> tuple[Trials | None, list[HotloopError]]:
             num_cut_off += 1
             continue
         try:
-            run = read_json(stored, Measurement)
+            run = load_measurement(stored)
         except HotloopError as error:
             problems.append(error)
             continue

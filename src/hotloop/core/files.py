@@ -92,10 +92,13 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, (json.dumps(plain, indent=1, allow_nan=False) + "\n").encode())
 
 
-def read_json(path: Path, kind: type[T]) -> T:
-    """Read a core dataclass back. Raises `UsageError` when missing, damaged or of another version."""
+def read_json(path: Path, kind: type[T], *, finite: bool = True) -> T:
+    """Read a core dataclass back. Raises `UsageError` when missing, damaged or of another version.
+
+    Python's NaN and Infinity are damage, unless `finite` is false.
+    """
     try:
-        plain = parse_json(read_bytes(path))
+        plain = parse_json(read_bytes(path), finite=finite)
     except FileNotFoundError as error:
         raise UsageError("no such file", where=str(path)) from error
     except OSError as error:

@@ -197,7 +197,9 @@ def _lines_of(path: Path) -> Iterator[tuple[int, StepRecord | str]]:
         if not line.strip():
             continue
         try:
-            values = parse_json(line)
+            values = parse_json(
+                line, finite=False
+            )  # a loss may be NaN: other writers leave it bare
         except ValueError as error:
             yield number, TORN if number == last else str(error)
             continue

@@ -125,7 +125,7 @@ def store_measurement(path: Path, measurement: Measurement) -> None:
 
 def load_measurement(path: Path) -> Measurement:
     """Raises `UsageError` when it is missing, damaged or of another version."""
-    return read_json(path, Measurement)
+    return read_json(path, Measurement, finite=False)
 
 
 def _variables(

@@ -25,6 +25,7 @@ OWN = {
     "goes backward": "[lambda x=torch.ones(1, requires_grad=True): (x * 2).sum().backward()]",
     "collects": "[lambda collect=__import__('gc').collect: collect()]",
     "raises": "[lambda: 1 / 0]",
+    "watches no collections": "[__import__('gc').callbacks.clear()] and []",
 }
 
 

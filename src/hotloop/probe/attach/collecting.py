@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import contextlib
 import ctypes
 import gc
 import sys
@@ -40,7 +41,8 @@ class Collecting:
         sys.unraisablehook = hook = self._unraisable
 
         def release() -> None:
-            gc.callbacks.remove(saw)
+            with contextlib.suppress(ValueError):  # the script may have emptied the list
+                gc.callbacks.remove(saw)
             if sys.unraisablehook == hook:
                 sys.unraisablehook = self._before
 

@@ -17,6 +17,7 @@ def kept_alive(frame, event, arg):
     return None
 """
 OWN = {
+    "watches no collections": "[__import__('gc').callbacks.clear()] and []",
     "prints": "[lambda: say('a'), lambda: print('b'), lambda: builtins.print('c')]",
     "logs": "[lambda: logging.getLogger().warning('a')]",
     "moves a file": "[lambda: os.replace('a', 'b'), lambda: os.rename('b', 'a')]",
@@ -25,11 +26,10 @@ OWN = {
     "goes backward": "[lambda x=torch.ones(1, requires_grad=True): (x * 2).sum().backward()]",
     "collects": "[lambda collect=__import__('gc').collect: collect()]",
     "raises": "[lambda: 1 / 0]",
-    "watches no collections": "[__import__('gc').callbacks.clear()] and []",
 }
 
 
-@pytest.mark.at_once(4)
+@pytest.mark.at_once(5)
 @pytest.mark.parametrize("own", OWN)
 def test_what_an_object_does_when_the_interpreter_ends_says_what_it_says_alone(
     run, own: str

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,6 +62,35 @@ print(os.getcwd(), tempfile.gettempdir())
     assert {p: p.read_bytes() for p in user.rglob("*") if p.is_file()} == before
     assert str(user) not in (tmp_path / "trial" / "log.txt").read_text()
     assert not (tmp_path / "trial" / "work").exists()  # twenty copies would fill a disk
+
+
+def test_edited_files_are_seen_by_the_trial_alone(tmp_path: Path) -> None:
+    root = tmp_path / "user"
+    (root / "package").mkdir(parents=True)
+    (root / "package" / "__init__.py").write_text("VALUE = 'as it is'\n")
+    (root / "linked.py").symlink_to("package/__init__.py")
+    command = (sys.executable, "-c", "import package, linked; print(package.VALUE, linked.VALUE)")
+    edited = {"package/__init__.py": b"VALUE = 'edited'\n"}
+    arm = Arm("edited", command, "none", workdir=root, edited=edited)
+    run(arm, tmp_path / "trial")
+    assert (tmp_path / "trial" / "log.txt").read_text() == "edited edited\n"
+    assert (root / "package" / "__init__.py").read_text() == "VALUE = 'as it is'\n"
+    plain = Arm("edited", command, "none", workdir=root)
+    other = Arm("edited", command, "none", workdir=root, edited={"linked.py": b""})
+    assert arm.to_mapping() != plain.to_mapping()
+    assert arm.to_mapping() != other.to_mapping()
+
+
+def test_edited_files_are_refused_where_the_command_runs_in_its_own_directory(
+    tmp_path: Path,
+) -> None:
+    arm = Arm("edited", ("true",), "none", workdir=tmp_path, edited={"train.py": b""})
+    with pytest.raises(UsageError, match="in the working directory itself none is edited"):
+        measure(
+            arm, directory=tmp_path / "trial", plan=Plan(0, 1, 60), seed="0",
+            cache=tmp_path / "cache", workdir=None,
+        )  # fmt: skip
+    assert not (tmp_path / "train.py").exists()
 
 
 def test_copy_leaves_out_history_and_sessions_and_links_environments(

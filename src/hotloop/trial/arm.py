@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -48,6 +49,8 @@ class Arm:
     """Kept from writing outside of the copy that it runs in; nothing where it runs in place."""
     inputs: tuple[Path, ...] = ()
     """Files that the command reads and that decide what it does: other contents make another arm."""
+    edited: Mapping[str, bytes] = field(default_factory=dict)
+    """Path relative to the working directory -> what that file holds in the trial. The file itself stays."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", self.name):
@@ -64,6 +67,8 @@ class Arm:
             )
         if unknown := set(self.switched) - set(self.fixes):
             raise UsageError(f"arm {self.name!r} has no {sorted(unknown)[0]!r} to switch")
+        if self.edited and self.workdir is None:
+            raise UsageError(f"arm {self.name!r} edits files and has no working directory")
 
     def to_mapping(self) -> dict[str, object]:
         """What makes two arms the same, ready for JSON."""
@@ -80,7 +85,14 @@ class Arm:
             **({"comparable": True} if self.comparable else {}),
             **({"fenced": True} if self.fenced else {}),
             "inputs": {str(path): _digest(path) for path in self.inputs},
+            **({"edited": digest_of(self.edited)} if self.edited else {}),
         }
+
+
+def digest_of(files: Mapping[str, bytes]) -> str:
+    """SHA-256 of these names and contents."""
+    each = [(name, hashlib.sha256(held).hexdigest()) for name, held in sorted(files.items())]
+    return hashlib.sha256(json.dumps(each).encode()).hexdigest()
 
 
 def _digest(path: Path) -> str:

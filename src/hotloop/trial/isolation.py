@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from hotloop.core.errors import UsageError
-from hotloop.core.files import storage_error
+from hotloop.core.files import storage_error, write_atomically
 
 MAX_COPY_BYTES = 512 << 20
 MAX_COPY_FILES = 20_000
@@ -105,6 +105,24 @@ def copy_workdir(listing: Listing, target: Path) -> None:
             (target / relative).symlink_to(destination)
     except OSError as error:
         raise storage_error(error, target, "copy the working directory") from error
+
+
+def lay_over(files: Mapping[str, bytes], work: Path) -> None:
+    """Give the trial that runs in `work` other contents of `files`, by path relative to it.
+
+    Each is replaced, never written into: what a trial sees may share its bytes with the user's own file.
+    Raises `EnvironmentFailed` on a full disk.
+    """
+    for relative, content in files.items():
+        target = (work / relative).resolve()
+        assert target.is_relative_to(work.resolve()), f"{relative} leads out of the trial"
+        try:
+            mode = target.stat().st_mode if target.exists() else None
+            write_atomically(target, content)
+            if mode is not None:
+                target.chmod(mode)
+        except OSError as error:
+            raise storage_error(error, target, "edit a file of a trial") from error
 
 
 def in_copy(text: str, original: Path, copy: Path) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 import hotloop
 from hotloop.core.census import Census
-from hotloop.core.errors import CommandFailed
+from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.files import read_json, storage_error, to_plain, write_atomically
 from hotloop.core.measurement import Environment, Measurement, Plan, Sample
 from hotloop.core.step import StepRecord, read_steps
@@ -36,6 +36,7 @@ from hotloop.trial.isolation import (
     Listing,
     copy_workdir,
     in_copy,
+    lay_over,
     offline,
     temporary_directory,
     without_own_variables,
@@ -81,8 +82,13 @@ def measure(
     command = [argument.replace(RUN_PLACEHOLDER, str(run)) for argument in arm.command]
     if workdir is not None:
         copy_workdir(workdir, work)
+        lay_over(arm.edited, work)
         command = [in_copy(argument, workdir.root, work) for argument in command]
     elif arm.workdir is not None:
+        if arm.edited:
+            raise UsageError(
+                f"arm {arm.name!r} edits files, and in the working directory itself none is edited"
+            )
         work = arm.workdir.resolve()
     environment = read_environment(workdir=arm.workdir)
     with temporary_directory(directory) as temporary:

@@ -168,3 +168,12 @@ def test_wrong_usage_is_exit_2_with_a_hint(
     text = capsys.readouterr().err
     assert text.startswith("error: ")
     assert expected in text
+
+
+def test_no_command_shows_the_help_and_calls_nothing_an_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.run([]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("Usage: hotloop")
+    assert "error" not in err

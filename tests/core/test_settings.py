@@ -48,7 +48,7 @@ def test_key_in_the_wrong_section_is_answered_with_the_right_one(tmp_path: Path)
         ("train:\n  compile: maybe\n", ":4", "'auto' or a valid boolean"),
         ("optimizer:\n  learning_rate: 0\n", ":4", "greater than 0"),
         ("model:\n  heads: 5\n", ":4", "not a multiple of `heads` 5"),
-        ("schedule:\n  warmup_steps: 5000\n", "", "leaves nothing of `train.steps`"),
+        ("schedule:\n  warmup_steps: 5000\n", ":4", "leaves nothing of `train.steps`"),
         ("checkpoint:\n  keep: 1\n", ":4", "greater than or equal to 2"),
     ],
 )
@@ -292,3 +292,11 @@ def test_place_of_a_value_is_its_line_or_the_flag_itself(tmp_path: Path) -> None
     assert settings.place("train.precision") == "train.precision=tf32"
     assert settings.place("train.clip_norm") == "train.clip_norm=null"
     assert settings.place("model.width") is None
+
+
+def test_contradiction_of_a_section_is_found_at_the_flag_that_made_it(tmp_path: Path) -> None:
+    config = write(tmp_path, f"{BASE}train:\n  steps: 20\nschedule:\n  warmup_steps: 5\n")
+    flag = "schedule.warmup_steps=999"
+    assert error_of(config, flag).where == flag
+    both = write(tmp_path, f"{BASE}train:\n  steps: 20\nschedule:\n  warmup_steps: 999\n")
+    assert error_of(both).where == f"{tmp_path}/config.yaml:6"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.core.run_lock import locked, refuse_busy
+
 WITHOUT_TORCH = """
 import sys
 from hotloop.cli.main import run
@@ -40,3 +42,19 @@ def test_text_that_cannot_be_is_refused_before_torch_is_loaded(
     assert done.returncode == 2, done.stderr
     assert says in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def test_directory_in_which_another_process_trains_is_refused_before_torch_is_loaded(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    with locked(out):
+        done = subprocess.run(
+            [sys.executable, "-c", WITHOUT_TORCH, "train", str(tiny_config), "--out", str(out)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 4, done.stderr
+    assert "another process is training in this directory" in done.stderr
+    refuse_busy(out)  # the lock went with its holder

@@ -161,6 +161,9 @@ def run(arguments: Sequence[str]) -> int:
         return _shown(ExitCode.FINE, arguments)
     except click.exceptions.Exit as ended:
         return _shown(ended.exit_code, arguments)
+    except click.exceptions.NoArgsIsHelpError as error:
+        say(error.format_message())
+        return ExitCode.USAGE
     except click.ClickException as error:
         return _say(_from_click(error))
     except (KeyboardInterrupt, click.Abort):

@@ -32,7 +32,7 @@ def json_option(help: str) -> Callable[[F], F]:
     return decorate
 
 
-def refuse_unwritable(file: str | None, *, made: Path | None) -> None:
+def refuse_unwritable(file: str | None, *, made: Path | None, option: str = "--json") -> None:
     """Raises what `write_object` would raise later. The directory `made` comes with the work."""
     if file is None or file == "-":
         return
@@ -40,19 +40,21 @@ def refuse_unwritable(file: str | None, *, made: Path | None) -> None:
 
     path = Path(file)
     if path.is_dir():
-        raise UsageError("a directory, not a file", where=file, do="name a file for --json")
+        raise UsageError("a directory, not a file", where=file, do=f"name a file for {option}")
     if not path.parent.is_dir():
         if made is None or made.absolute() not in path.absolute().parents:
-            raise _no_directory(path)
+            raise _no_directory(path, option)
     elif not os.access(path if path.exists() and not path.is_file() else path.parent, os.W_OK):
         raise EnvironmentFailed(
-            "cannot write: permission denied", where=file, do="choose another file for --json"
+            "cannot write: permission denied", where=file, do=f"choose another file for {option}"
         )
 
 
-def _no_directory(path: Path) -> UsageError:
+def _no_directory(path: Path, option: str = "--json") -> UsageError:
     return UsageError(
-        "no such directory", where=str(path.parent), do="make it, or choose another file for --json"
+        "no such directory",
+        where=str(path.parent),
+        do=f"make it, or choose another file for {option}",
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hotloop.cli.output import json_option, write_object
+from hotloop.cli.output import json_option, refuse_unwritable, write_object
 from hotloop.cli.run_directory import Found, read_run
 from hotloop.cli.run_notes import num_done
 from hotloop.core.errors import UsageError
@@ -32,6 +32,8 @@ def report(run: Path, json_file: str | None, html_file: Path | None) -> None:
     Reads whatever is there, also of a run that still trains, was interrupted, or is damaged: then
     everything else is shown, and the exit code is 2.
     """
+    if html_file is not None:
+        refuse_unwritable(str(html_file), made=run, option="--html")
     found = read_run(run)
     if html_file is not None:
         from hotloop.report.html import write_html

@@ -79,6 +79,7 @@ def train(
     from hotloop.cli.progress import progress_bar
     from hotloop.core.progress import silent
     from hotloop.core.ranks import read_ranks
+    from hotloop.core.run_lock import refuse_busy
     from hotloop.core.settings import load_settings
     from hotloop.train.early import refuse_early
 
@@ -92,6 +93,8 @@ def train(
         settings = load_settings(config, overrides)
         directory = out or Path("runs") / settings.config.name
         refuse_unwritable(json_file, made=directory)
+        if ranks.is_first:
+            refuse_busy(directory)
         refuse_early(settings.config)
         from hotloop.train.start import start
 
@@ -149,7 +152,9 @@ def _tell(outcome: Finished, directory: Path) -> None:
     if seen:
         click.echo(f"stability: {seen}")
     if outcome.tokens_per_s is not None:
-        click.echo(f"{rate(outcome.tokens_per_s, 'tokens')} in steady state")
+        click.echo(
+            f"{rate(outcome.tokens_per_s, 'tokens')} in the median step, evaluation and saves left out"
+        )
     click.echo(
         f"{directory}: `hotloop report {shlex.quote(str(directory))}` shows where the time went"
     )

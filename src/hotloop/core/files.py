@@ -92,6 +92,9 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, (json.dumps(plain, indent=1, allow_nan=False) + "\n").encode())
 
 
+AGAIN = "remove it, and make it again with the command that wrote it"
+
+
 def read_json(path: Path, kind: type[T], *, finite: bool = True) -> T:
     """Read a core dataclass back. Raises `UsageError` when missing, damaged or of another version.
 
@@ -104,7 +107,7 @@ def read_json(path: Path, kind: type[T], *, finite: bool = True) -> T:
     except OSError as error:
         raise UsageError(f"cannot read: {error.strerror}", where=str(path)) from error
     except ValueError as error:
-        raise UsageError(f"not valid JSON: {error}", where=str(path)) from error
+        raise UsageError(f"not valid JSON: {error}", where=str(path), do=AGAIN) from error
     wanted = getattr(kind, "__dataclass_fields__", {}).get("schema")
     if wanted is not None and isinstance(plain, dict) and plain.get("schema") != wanted.default:
         raise UsageError(
@@ -118,4 +121,4 @@ def read_json(path: Path, kind: type[T], *, finite: bool = True) -> T:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         what = f"{field}: {first['msg']}" if field else first["msg"]
-        raise UsageError(f"damaged: {what}", where=str(path)) from error
+        raise UsageError(f"damaged: {what}", where=str(path), do=AGAIN) from error

@@ -19,6 +19,7 @@ from hotloop.core.untrusted import read_bytes
 from hotloop.core.yaml_text import MAX_SHOWN, read_yaml, read_yaml_value, shown
 
 MAX_CONFIG_BYTES = 1 << 18
+LIST_KEYS = "`hotloop train --keys` lists every key with its default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +186,7 @@ def _refuse_unknown(key: str, known: Collection[str], where: str) -> None:
     if not close:  # the right name in the wrong section
         last = key.rsplit(".", 1)[-1]
         close = [name for name in known if name.rsplit(".", 1)[-1] == last]
-    hint = f"did you mean `{close[0]}`?" if close else "`hotloop train --keys` lists every key"
+    hint = f"did you mean `{close[0]}`?" if close else LIST_KEYS
     raise UsageError(f"unknown key `{_cut(key)}`", where=where, do=hint)
 
 
@@ -220,9 +221,20 @@ def _explain(error: ValidationError, path: Path, where: Mapping[str, str]) -> Us
     if len(alternatives) > 1:
         message = "input should be " + " or ".join(sorted(alternatives))
     if first["type"] == "value_error":
-        return UsageError(f"`{key}`: {message}" if key else message, where=place)
+        return UsageError(
+            f"`{key}`: {message}" if key else message, where=_meant(key, message, where, place)
+        )
     return UsageError(
         f"`{key}`: {message}, not {shown(given)}",
         where=place,
-        do=known[key].summary or None if key in known else None,
+        do=known[key].summary or LIST_KEYS if key in known else LIST_KEYS,
     )
+
+
+def _meant(section: str, message: str, where: Mapping[str, str], place: str) -> str:
+    """Where the key stands that a message about a whole section names: by a flag, or else the first in it."""
+    named = {key: message.find(f"`{key.removeprefix(f'{section}.')}`") for key in where}
+    found = sorted((at, key) for key, at in named.items() if at >= 0 and key.startswith(section))
+    spots = [(where[key], key) for _, key in found]
+    flags = [spot for spot, key in spots if spot.startswith(f"{key}=")]
+    return (flags or [spot for spot, _ in spots] or [place])[0]

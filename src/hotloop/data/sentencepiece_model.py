@@ -54,7 +54,11 @@ def sentencepiece_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
-        raise UsageError("no such tokenizer file", where=str(path)) from error
+        raise UsageError(
+            "no such tokenizer file",
+            where=str(path),
+            do="name a tokenizer.json, or a directory that holds one",
+        ) from error
     except OSError as error:
         raise UsageError(f"cannot read the tokenizer: {error.strerror}", where=str(path)) from error
 

@@ -191,7 +191,11 @@ def read_text(path: Path) -> str:
     try:
         return read_bytes(path).decode("utf-8")
     except FileNotFoundError as error:
-        raise UsageError("no such tokenizer file", where=str(path)) from error
+        raise UsageError(
+            "no such tokenizer file",
+            where=str(path),
+            do="name a tokenizer.json, or a directory that holds one",
+        ) from error
     except UnicodeDecodeError as error:
         raise UsageError("the tokenizer file is not UTF-8 text", where=str(path)) from error
     except OSError as error:

@@ -8,6 +8,7 @@ from collections import deque
 from pathlib import Path
 
 from hotloop.core.files import process_space
+from hotloop.core.run_lock import LOCK, is_locked
 from hotloop.core.step import StepRecord
 from hotloop.core.untrusted import open_regular, parse_object, read_bytes
 
@@ -87,8 +88,8 @@ def is_alive(directory: Path, names: tuple[str, ...]) -> bool:
     The lock is looked up, not tried: trying would refuse a training that starts in that moment.
     The kernel lists no locks of other containers: theirs, and a doctor's command, are known by the files.
     """
-    lock = directory / ".lock"
-    if _is_locked(lock):
+    lock = directory / LOCK
+    if is_locked(lock):
         return True
     try:
         if (space := process_space()) and read_bytes(lock).decode() == space:
@@ -102,18 +103,4 @@ def is_alive(directory: Path, names: tuple[str, ...]) -> bool:
                 return True
         except OSError:
             continue
-    return False
-
-
-def _is_locked(path: Path) -> bool:
-    """By /proc/locks: `1: FLOCK ADVISORY WRITE 1234 fd:01:5678 0 EOF`."""
-    try:
-        inode = path.stat().st_ino
-        lines = Path("/proc/locks").read_text().splitlines()
-    except OSError:
-        return False
-    for line in lines:
-        words = line.split()
-        if len(words) >= 6 and words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode):
-            return True
     return False

@@ -12,6 +12,7 @@ from hotloop.data.rows import refuse_short
 from hotloop.data.sources import PYTHON_STDLIB
 from hotloop.data.sources.files import is_url
 from hotloop.data.sources.hub import PREFIX
+from hotloop.data.sources.unit import NAMES
 
 
 def refuse_early(config: RunConfig) -> None:
@@ -31,10 +32,12 @@ def refuse_early(config: RunConfig) -> None:
                 raise UsageError(
                     "no such source",
                     where=source,
-                    do=f"name a file, a directory, or `{PYTHON_STDLIB}`",
+                    do=NAMES,
                 )
     start = config.train.init_from
     if start is not None and not (Path(start).expanduser() / "config.json").is_file():
         raise UsageError(
-            "no model in the format of transformers: it has no config.json", where=start
+            "no model in the format of transformers: it has no config.json",
+            where=start,
+            do="name the directory that `save_pretrained` wrote",
         )

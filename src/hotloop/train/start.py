@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from hotloop.core.errors import EnvironmentFailed
-from hotloop.core.files import process_space, storage_error, write_atomically, write_json
+from hotloop.core.files import write_atomically, write_json
 from hotloop.core.measurement import Environment
 from hotloop.core.progress import Progress, silent
+from hotloop.core.run_lock import locked
 from hotloop.core.settings import Settings, store_settings
 from hotloop.core.step import read_steps, steps_name, steps_of_ranks
 from hotloop.data.growing import Growing
@@ -219,40 +218,3 @@ def forget_steps(directory: Path, *, from_step: int, num_ranks: int) -> None:
     for rank, path in steps_of_ranks(directory).items():
         if rank >= num_ranks:
             keep_steps_before(path, from_step)
-
-
-@contextmanager
-def locked(directory: Path, *, wanted: bool = True) -> Iterator[None]:
-    """One training goes on in a directory at a time. The lock goes with the process, however it ends.
-
-    Where it is not `wanted` the directory is only made: another process of the training holds it.
-    """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        # For reading as well: where a named pipe is in its place, that one would else wait for a reader.
-        flags = os.O_RDWR | os.O_CREAT
-        file = os.fdopen(os.open(directory / ".lock", flags, 0o666), "rb+", 0) if wanted else None
-    except OSError as error:
-        raise storage_error(error, directory, "make the run directory") from error
-    if file is None:
-        yield
-        return
-    with file:
-        try:
-            import fcntl
-        except ImportError:  # Windows: no advisory locks of this kind
-            yield
-            return
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            file.truncate(0)
-            file.write(process_space().encode())  # who is of it too can tell by the lock who trains
-        except BlockingIOError as error:
-            raise EnvironmentFailed(
-                "another process is training in this directory",
-                where=str(directory),
-                do="wait for it, or choose another --out",
-            ) from error
-        except OSError:
-            pass  # a file system without locks: nothing to go by
-        yield

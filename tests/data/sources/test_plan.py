@@ -68,7 +68,7 @@ def test_separator_without_text_is_refused(tree: Path, read) -> None:
 def test_glob_is_as_if_the_files_were_named(tree: Path, read) -> None:
     assert texts(read, tree / "*.*") == ["a.py", "b.md"]
     assert texts(read, tree / "**/*.py") == ["a.py", "src/d.py", "src/deep/e.py", "vendor/c.py"]
-    with pytest.raises(UsageError, match="no file fits"):
+    with pytest.raises(UsageError, match="no file matches"):
         read(tree / "*.txt")
 
 
@@ -185,7 +185,7 @@ def test_stars_below_several_roots(tmp_path: Path, read, monkeypatch: pytest.Mon
     assert [document.origin for document in found] == [
         "5.txt", "x/data/a/1.txt", "y/data/2.txt", "z/3.txt"
     ]  # fmt: skip
-    with pytest.raises(UsageError, match="no file fits"):
+    with pytest.raises(UsageError, match="no file matches"):
         read("**/*.py")
 
 

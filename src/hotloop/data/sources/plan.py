@@ -28,6 +28,7 @@ from hotloop.data.sources.hub import PREFIX, hub_units
 from hotloop.data.sources.split import split
 from hotloop.data.sources.tree import chosen, glob_files, standard_library_files, tree_files
 from hotloop.data.sources.unit import (
+    NAMES,
     PYTHON_STDLIB,
     STANDARD_INPUT,
     ReadOptions,
@@ -127,7 +128,7 @@ class _Planner:
             raise UsageError(
                 "no such source",
                 where=source,
-                do=f"name a file, a directory, or `{PYTHON_STDLIB}`",
+                do=NAMES,
             )
 
     def _glob(self, index: int, pattern: str) -> Iterator[tuple[str, bool]]:
@@ -145,7 +146,11 @@ class _Planner:
             # Not Path.glob: it knows no absolute patterns.
             found = sorted(set(glob.glob(pattern)))  # noqa: PTH207
         if not found:
-            raise UsageError("no file fits the pattern", where=pattern)
+            raise UsageError(
+                "no file matches the pattern",
+                where=pattern,
+                do=f"run `ls` with it from {Path.cwd()}: a relative pattern begins there",
+            )
         excluded = self._exclude.resolve() if self._exclude is not None else None
         for name in found:
             path = Path(name)
@@ -203,7 +208,7 @@ class _Planner:
                 cuttable=file.fetch is not None,
             )
         if empty and not self.reports[index].counts:
-            raise UsageError("no such source", where=source)
+            raise UsageError("no such source", where=source, do=NAMES)
 
     def _described(
         self,

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from typing import Literal, NamedTuple
 
 PYTHON_STDLIB = "python-stdlib"
+
+NAMES = f"name a file, a directory, a pattern such as `texts/**/*.txt`, a URL, `hf:NAME`, `-` or `{PYTHON_STDLIB}`"
 STANDARD_INPUT = "-"
 
 PIECE_BYTES = 8 << 20

@@ -16,7 +16,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.files import to_plain
 from hotloop.core.judgement import Verdict
 from hotloop.core.measurement import COMPARABLE_KEYS, Environment, Measurement
-from hotloop.judge.compare import compare
+from hotloop.judge.compare import Pair, compare
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "verdict.json"
 
@@ -233,16 +233,75 @@ def test_plain_samples_are_compared_by_value_per_work() -> None:
     assert verdict.parity.result == "not_checked"
 
 
-def test_rare_slow_steps_that_eat_the_gain_are_said() -> None:
+def test_typical_step_that_gains_while_all_steps_together_lose_is_no_improvement() -> None:
+    verdict = judge(with_stall(2.0))  # one stall of 20 steps
+    assert verdict.outcome == "inconclusive"
+    assert verdict.all_in.ratio_high < 1
+    (doubt,) = verdict.doubts
+    assert doubt.startswith(
+        "Its typical step is faster (1.1x), but all steps together are slower (0.6"
+    )
+    assert doubt in verdict.reasons
+
+
+def with_stall(seconds: float, *, tags: tuple[str, ...] = (), at: int = -1) -> list[Pair]:
+    """Pairs of a candidate whose steps take 10 % less, but for one of them."""
     some = []
     for baseline, candidate in pairs(1.1, 6):
         records = list(candidate.records)
-        records[-1] = replace(records[-1], wall_s=2.0)  # one stall of 20 steps
+        records[at] = replace(records[at], wall_s=seconds, tags=tags)
         some.append((baseline, replace(candidate, records=tuple(records))))
-    verdict = judge(some)
-    assert verdict.outcome == "improved"
-    assert verdict.all_in.ratio_high < 1
-    assert "Steady steps are improved, but all steps together are regressed." in verdict.reasons
+    return some
+
+
+def test_slow_steps_that_eat_part_of_the_gain_count() -> None:
+    verdict = judge(with_stall(0.2))
+    assert (verdict.outcome, verdict.over) == ("improved", "all")
+    assert verdict.ratio == verdict.all_in.ratio == pytest.approx(30 / (29 / 1.1 + 2), rel=0.01)
+
+
+def test_steps_that_compile_once_are_a_cost_of_the_start_and_not_of_every_stretch() -> None:
+    once, late = (judge(with_stall(2.0, tags=("compile",), at=at)) for at in (4, -1))
+    assert once.outcome == "improved"
+    assert once.all_in.ratio == pytest.approx(1.1, rel=0.01)
+    assert late.outcome == "inconclusive"
+
+
+def fed(
+    arm: str, step_s: float, *, ready: tuple[int, int], position: int, luck: float
+) -> Measurement:
+    """A run over 30 batches of loader workers, of which fewer and fewer are ready."""
+    made = run(arm, step_s * (1 + luck), position=position)
+    first, last = ready
+    records = []
+    for number, record in enumerate(made.records):
+        left = first + (last - first) * max(number - 2, 0) / 29
+        records.append(replace(record, batches_taken=1, batches_ready=round(left)))
+    return replace(made, records=tuple(records))
+
+
+def queued(ready: tuple[int, int]) -> list[Pair]:
+    """Workers make a batch each 0.1 s either way; the candidate has some in stock, and takes 0.05 s a step."""
+    some = []
+    for i in range(4):
+        lucks = [0.002 * (-1) ** i, 0.001 * (i % 3)]
+        baseline = fed("plain", 0.1, ready=(0, 0), position=i % 2, luck=lucks[0])
+        candidate = fed("fast", 0.05, ready=ready, position=1 - i % 2, luck=lucks[1])
+        some.append((baseline, candidate))
+    return some
+
+
+def test_speed_that_a_full_queue_lends_is_not_counted() -> None:
+    verdict = judge(queued((15, 0)), over="all")
+    assert verdict.outcome != "improved"
+    assert verdict.ratio == pytest.approx(1.0, abs=0.06)
+    assert judge(queued((15, 15)), over="all").ratio == pytest.approx(2.0, rel=0.01)
+
+
+def test_steps_fed_by_a_queue_alone_say_nothing() -> None:
+    verdict = judge(queued((30, 0)), over="all")
+    assert verdict.outcome == "inconclusive"
+    assert "of the batches of the counted steps were ready before them" in verdict.doubts[0]
 
 
 def test_explicit_aa_pairs_raise_the_noise_floor() -> None:

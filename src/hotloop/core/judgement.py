@@ -96,8 +96,10 @@ class Verdict:
     unit: str = "token"
     """What one unit of work is."""
     reasons: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    """Those of the reasons for which nothing is claimed, whatever the interval."""
     over: Window = "steady"
-    """The steps that decided."""
+    """The steps that decided: all of them also where their total and the typical step disagree."""
     switched: bool = False
     """Each pair is one process, in which the candidate's change went on and off."""
     schema: str = VERDICT_SCHEMA

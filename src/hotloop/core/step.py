@@ -41,7 +41,10 @@ TAGS = (
 
 
 _MAY_OVERFLOW = frozenset({"loss", "grad_norm"})
-_AMOUNTS = frozenset({"tokens", "samples", "learning_rate", "syncs", "peak_bytes", "clock_reads"})
+_AMOUNTS = frozenset(
+    {"tokens", "samples", "learning_rate", "syncs", "peak_bytes", "clock_reads"}
+    | {"batches_taken", "batches_ready"}
+)
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
@@ -71,6 +74,10 @@ class StepRecord:
     clock_reads: int = 0
     """How often the probe read its clock; times the measured cost of a read it is the overhead."""
     tags: tuple[str, ...] = ()
+    batches_taken: int | None = None
+    """From loader workers; `None` where none were seen."""
+    batches_ready: int | None = None
+    """Made by loader workers and not taken, at the end of the step."""
 
     def to_json(self) -> str:
         """One line of `steps.jsonl`, without the fields that are not known.

@@ -98,6 +98,8 @@ def not_faster(verdict: Verdict) -> str:
     }
     if verdict.outcome != "inconclusive":
         return words[verdict.outcome]
+    if verdict.doubts:
+        return "inconclusive: " + " ".join(verdict.doubts)
     # The interval may be clear of a gain where it is not clear of the edge to `regressed`.
     if verdict.ratio_high is not None and verdict.ratio_high < 1:
         return "slower"

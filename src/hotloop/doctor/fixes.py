@@ -16,6 +16,13 @@ from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Diagnosis, Finding, Interval
 from hotloop.core.ledger import TriedFix
 from hotloop.core.measurement import Measurement
+from hotloop.doctor.step_queue import (
+    NO_QUEUE,
+    StepQueue,
+    queue_of,
+    script_queue,
+    value_that_shows,
+)
 from hotloop.hardware.machine import Machine
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import Optimization
@@ -37,10 +44,19 @@ class Fix:
     """The ratio that is expected of it, from the evidence of those findings."""
     warmup_steps: int = 0
     """Steps before its effect can show; 0: it shows at once."""
+    queue: StepQueue = NO_QUEUE
+    """Of loader workers while the fix is on."""
+    most_ratio: float | None = None
+    """No ratio above this is possible."""
 
     @property
     def name(self) -> str:
         return self.technique.name
+
+    @property
+    def ratio_at_most(self) -> float:
+        """That is expected, which decides over how many steps it is compared; 1 where nothing is."""
+        return max(self.predicted.ratio_high, 1.0) if self.predicted is not None else 1.0
 
 
 def fixes_for(
@@ -49,8 +65,13 @@ def fixes_for(
     census: Census | None = None,
     *,
     only: Mapping[str, tuple[Any, ...]] = MappingProxyType({}),
+    num_steps: int | None = None,
 ) -> tuple[Fix, ...]:
-    """Those that a finding names, the most promising first; with `only` (see `asked_for`), exactly these."""
+    """Those that a finding names, the most promising first; with `only` (see `asked_for`), exactly these.
+
+    num_steps: that the command makes, in which what a value brings has to show; a value that was asked for
+    stays what it is.
+    """
     found = []
     for name in live_names():
         technique = CATALOGUE[name]
@@ -71,7 +92,10 @@ def fixes_for(
         )
         if value is None:
             continue
+        if num_steps is not None and census is not None and not only.get(name):
+            value = value_that_shows(technique, value, census, num_steps)
         warmup_for = technique.warmup_for
+        ahead = technique.batches_ahead and census and technique.batches_ahead(census, value)
         found.append(
             Fix(
                 technique,
@@ -80,6 +104,8 @@ def fixes_for(
                 max((each.gain_at_most for each in asking), default=None),
                 expected(technique, value, asking),
                 warmup_for(census) if warmup_for is not None and census is not None else 0,
+                queue_of(ahead, census) if ahead and census else script_queue(census),
+                ahead.most_ratio if ahead else None,
             )
         )
     return tuple(sorted(found, key=lambda fix: -_promise(fix)))

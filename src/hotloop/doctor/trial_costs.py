@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from hotloop.core.errors import UsageError
 from hotloop.core.measurement import Measurement
+from hotloop.doctor.step_queue import script_queue
 from hotloop.judge.parity import MAX_STEPS, MIN_STEPS
 from hotloop.trial.plan import TrialPlan
 
 COUNTED_S = 6.0
 """Seconds of counted steps in one process, about."""
+FASTER_S = 1.0
+"""The same of the process that is expected to be faster: at least."""
 STEPS = (20, 1000)
 LEAST_STEPS = STEPS[0] // 2
 TOGGLED_STEPS = 2 * STEPS[0]
@@ -70,8 +73,11 @@ def plan_for(measurement: Measurement, *, steps: int | None) -> tuple[TrialPlan,
     median = walls[len(walls) // 2]
     total = len(measurement.records)
     warmup = max(min(len(measurement.records) - len(records), total // 3), 3)
+    queue = script_queue(measurement.census)
+    if queue.fits(total):
+        warmup = max(warmup, queue.warmup_steps)
     wanted = steps or min(max(int(COUNTED_S / max(median, 1e-6)), STEPS[0]), STEPS[1])
-    counted = min(wanted, total - warmup)
+    counted = queue.counted(wanted, total - warmup) or min(wanted, total - warmup)
     if counted < LEAST_STEPS or total < MIN_STEPS:
         least = max(MIN_STEPS, warmup + LEAST_STEPS)
         if steps is not None and sum("profiled" not in each.tags for each in records) >= steps:

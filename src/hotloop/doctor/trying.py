@@ -34,7 +34,9 @@ def try_fixes(
     measurement = load_measurement(examined.directory / MEASUREMENT_FILE)
     machine, census = machine_of(measurement), measurement.census
     asked = asked_for(only)
-    fixes = fixes_for(examined.diagnosis, machine, census, only=asked)
+    fixes = fixes_for(
+        examined.diagnosis, machine, census, only=asked, num_steps=len(measurement.records)
+    )
     left_out: tuple[TriedFix, ...] = (
         () if asked else left_out_of(examined.diagnosis, fixes, machine, census)
     )

@@ -37,9 +37,11 @@ from hotloop.doctor.deciding import judged, longer, may_yet, runs_of, showed, tr
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learned, Learning
+from hotloop.doctor.plausible import confirmed_over_more, is_surprising
 from hotloop.doctor.stacking import order_of, stack
 from hotloop.doctor.switched import most_children
 from hotloop.doctor.trial_costs import (
+    LOOKS,
     MARGIN,
     SLACK,
     TOGGLED_STEPS,
@@ -57,6 +59,8 @@ from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import SessionResult, alone_in
 
 SCREENING_PAIRS = 2
+MORE_STEPS = 2
+"""Times as many, to look into a gain that was not expected."""
 
 
 def verify(
@@ -230,7 +234,11 @@ class _Trying:
 
     def _with_steps(self, fix: Fix, entry: TriedFix) -> TriedFix:
         """Those of its own pairs, where it was timed."""
-        if entry.verdict is None or (plan := _plan_of(self.bench, entry.verdict, [fix])) is None:
+        if (
+            entry.steps is not None
+            or entry.verdict is None
+            or (plan := _plan_of(self.bench, entry.verdict, [fix])) is None
+        ):
             return entry
         return replace(entry, warmup_steps=plan.warmup_steps, steps=plan.steps)
 
@@ -298,20 +306,47 @@ class _Trying:
             result = self._compared(fix, learned)
         except (CommandFailed, WritesOutside) as error:
             return _failed(self.bench, fix, error)
+        if is_surprising(result.verdict, fix):
+            try:
+                result = self._looked_into(fix, learned, result)
+            except (CommandFailed, WritesOutside) as error:
+                return _failed(self.bench, fix, error)
         parity = longer(learned.parity, result)
         result = replace(result, verdict=replace(result.verdict, parity=parity))
         status, why = judged(result, fix)
         if status == "not_tried":
             return self._unpaid(fix, learned, verdict=result.verdict)
-        return tried_fix(fix, status, why, verdict=result.verdict)
+        counted = result.pairs[0][1].plan
+        return replace(
+            tried_fix(fix, status, why, verdict=result.verdict),
+            warmup_steps=counted.warmup_steps,
+            steps=counted.steps,
+        )
 
-    def _compared(self, fix: Fix, learned: Learned, pairs_now: int | None = None) -> SessionResult:
+    def _looked_into(self, fix: Fix, learned: Learned, result: SessionResult) -> SessionResult:
+        """Over more steps, where it gains far more than was expected; with the verdict of both."""
+        bench = self.bench
+        over_more: SessionResult | None = None
+        usual, plan = bench.plan_for([fix]), bench.plan_for([fix], times=MORE_STEPS)
+        assert usual is not None
+        is_more = plan is not None and plan.steps >= MORE_STEPS / 1.5 * usual.steps
+        if is_more and not bench.short_s(LOOKS[0], plan=plan, place=f"{fix.name}-longer"):
+            over_more = self._compared(fix, learned, times=MORE_STEPS)
+        verdict = confirmed_over_more(
+            result.verdict, over_more.verdict if over_more is not None else None, fix
+        )
+        return replace(over_more or result, verdict=verdict)
+
+    def _compared(
+        self, fix: Fix, learned: Learned, pairs_now: int | None = None, *, times: int = 1
+    ) -> SessionResult:
         bench = self.bench
         return bench.compare(
             bench.baseline,
             bench.with_fixes(fix.name, [fix]),
             fixes=[fix],
-            place=fix.name,
+            place=fix.name if times == 1 else f"{fix.name}-longer",
+            times=times,
             parity_class=parity_of_live([fix.name]),
             parity=learned.parity,
             pairs_now=pairs_now,

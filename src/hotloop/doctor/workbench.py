@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,9 +20,11 @@ from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.progress import Progress, silent
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
+from hotloop.doctor.plausible import with_doubts
 from hotloop.doctor.trial_costs import (
     AA_RUNS,
     AFTER_EPOCH,
+    FASTER_S,
     LEAST_STEPS,
     LOOKS,
     MARGIN,
@@ -84,10 +87,22 @@ class Workbench:
     def spent_s(self) -> float:
         return time.monotonic() - self.started
 
-    def plan_for(self, fixes: Sequence[Fix]) -> TrialPlan | None:
-        """With a warm-up after which all of them show; `None` where the run is too short for that."""
+    def plan_for(self, fixes: Sequence[Fix], *, times: int = 1) -> TrialPlan | None:
+        """With a warm-up after which all of them show; `None` where the run is too short for that.
+
+        times: as many counted steps as usual.
+        """
         warmup = max([self.plan.warmup_steps, *(fix.warmup_steps for fix in fixes)])
-        counted = min(self.plan.steps, self.num_steps - warmup)
+        queue = max((fix.queue for fix in fixes), key=lambda each: each.length)
+        # By what was expected at first: the same in a call that goes on.
+        faster_s = self.first_costs.step_s / max(fix.ratio_at_most for fix in fixes)
+        wanted = max(self.plan.steps, min(math.ceil(FASTER_S / max(faster_s, 1e-6)), STEPS[1]))
+        wanted *= times
+        at_most = self.num_steps - max(warmup, queue.warmup_steps)
+        if (counted := queue.counted(wanted, at_most)) is not None:
+            warmup = max(warmup, queue.warmup_steps)
+        else:  # the queue's length is known at each step, and what it lends is taken off
+            counted = self.num_steps - warmup
         if counted < min(self.plan.steps, LEAST_STEPS):
             return None
         longer = replace(self.plan, warmup_steps=warmup, steps=counted)
@@ -221,20 +236,23 @@ class Workbench:
         slower_start_s: float = 0.0,
         reserved: bool = True,
         switched: Collection[str] = (),
+        times: int = 1,
     ) -> SessionResult:
         """Interleaved pairs of `candidate` with `baseline`; raises what `compare_arms` raises, and `refuse_writes`.
 
         fixes: those of the candidate, which `plan_for` has a plan for. switched: the ones that make the
         difference between the arms, where they can go on and off within a process; where there are steps
-        enough for that, a pair is one process.
+        enough for that, a pair is one process. times: see `plan_for`; then a pair is never one process.
         """
-        shown = self.switched_plan(fixes) if switched else None
+        shown = self.switched_plan(fixes) if switched and times == 1 else None
         if shown is not None:
             candidate = replace(candidate, switched=tuple(sorted(switched)))
         else:
-            shown = self.plan_for(fixes)
+            shown = self.plan_for(fixes, times=times)
         assert shown is not None
         as_it_is = baseline.name == AS_IT_IS and not candidate.switched
+        counted = (shown.warmup_steps, shown.steps)
+        same_steps = counted == (self.plan.warmup_steps, self.plan.steps)
         plan = replace(
             shown,
             looks=LOOKS,
@@ -252,8 +270,8 @@ class Workbench:
             )
             return not short_s
 
-        # They are about the command as it is; other arms have the noise of their own runs.
-        noise = self.noise() if as_it_is else ()
+        # They are about the command as it is over the usual steps; other arms have the noise of their own runs.
+        noise = self.noise() if as_it_is and same_steps else ()
         begun, made = self.spent_s, count(1)
 
         def stop_now() -> bool:
@@ -293,7 +311,7 @@ class Workbench:
         refuse_writes(directory, baseline.name)
         if as_it_is:  # what it takes now, beside whatever else the machine does
             self.correct_costs(result.pairs[-1][0])
-        return result
+        return with_doubts(result, fixes)
 
     def _timeout_of(self, plan: TrialPlan) -> float:
         """No process may take much more than what is left, however patient the plan is."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +15,11 @@ from hotloop.core.step import StepRecord
 
 Unit = Literal["token", "sample", "step", "work"]
 
+LEAST_FROM_QUEUE, LEAST_SHORTER = 0.05, 2.0
+"""Share of the batches taken, and batches, by which a queue of ready ones has to become shorter to count."""
+MOST_FROM_QUEUE = 0.75
+"""Beyond it the few batches that were made meanwhile do not tell how fast they are made."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunTimes:
@@ -24,8 +29,11 @@ class RunTimes:
     steady_s: float
     """Median of seconds per unit of work."""
     all_in_s: float
-    """Total seconds over total work."""
+    """Total seconds over total work, at the pace that can be kept up: where loader workers made fewer
+    batches than were taken, the seconds in which they make as many."""
     num_counted: int
+    from_queue: float = 0.0
+    """Share of the batches of the counted steps that were made before them."""
 
 
 def unit_of(records: Iterable[StepRecord]) -> Unit:
@@ -67,7 +75,49 @@ def run_times(measurement: Measurement) -> RunTimes | None:
                     do="measure this run again",
                 )
     per_work = np.asarray(seconds, dtype=float) / np.asarray(work, dtype=float)
-    return RunTimes(unit, float(np.median(per_work)), sum(seconds) / sum(work), len(seconds))
+    from_queue = share_from_queue(measurement.records)
+    made = 1 - min(from_queue, MOST_FROM_QUEUE)
+    all_in_s = _seconds_without_compiling(counted, seconds) / sum(work) / made
+    return RunTimes(unit, float(np.median(per_work)), all_in_s, len(seconds), from_queue)
+
+
+def share_from_queue(records: Sequence[StepRecord]) -> float:
+    """Share of the batches of the counted steps by which the queue of ready batches became shorter.
+
+    0 where no loader has workers, where the queue grew or stayed about as long: between two batches it
+    changes by some, which says nothing.
+    """
+    counted = [each for each in records if "warmup" not in each.tags]
+    known = [
+        (each.batches_taken, each.batches_ready)
+        for each in counted
+        if each.batches_taken is not None and each.batches_ready is not None
+    ]
+    if not counted or len(known) < len(counted):
+        return 0.0
+    taken = sum(each for each, _ in known)
+    ready = [each for _, each in known]
+    ends = max(len(ready) // 20, 1)
+    shorter = sum(ready[:ends]) / ends - sum(ready[-ends:]) / ends
+    if len(ready) > ends:
+        shorter *= len(ready) / (
+            len(ready) - ends
+        )  # between the middles of both ends lie fewer steps
+    if not taken or shorter < max(LEAST_SHORTER, LEAST_FROM_QUEUE * taken):
+        return 0.0
+    return min(shorter / taken, 1.0)
+
+
+def _seconds_without_compiling(counted: Sequence[StepRecord], seconds: Sequence[float]) -> float:
+    """Their sum; steps that compiled are taken for typical ones where none does so in the second half.
+
+    What is compiled again and again costs in every stretch of a run; what is compiled once is a cost of the start.
+    """
+    compiled = {number for number, each in enumerate(counted) if "compile" in each.tags}
+    others = [value for number, value in enumerate(seconds) if number not in compiled]
+    if not compiled or not others or max(compiled) >= len(seconds) // 2:
+        return sum(seconds)
+    return sum(others) * len(seconds) / len(others)
 
 
 def _work(record: StepRecord, unit: Unit) -> float:

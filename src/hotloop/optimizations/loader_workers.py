@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hotloop.optimizations.optimization import Optimization
+from hotloop.optimizations.optimization import BatchesAhead, Optimization
 from hotloop.optimizations.source_edit import Keywords, SourceEdit
 
 if TYPE_CHECKING:
@@ -77,6 +77,26 @@ def rest_of_step(census: Census, loader: LoaderUse) -> float | None:
         return None
     rest = census.profiled_step_s - loader.wait_s * max(census.microbatches or 1.0, 1.0)
     return max(rest, 0.02 * census.profiled_step_s)
+
+
+USUAL_PREFETCH = 2
+"""Batches under way per worker: torch's own default."""
+
+
+def batches_ahead(census: Census, value: Any = None) -> BatchesAhead | None:
+    """Of the slowest loader that trains, with `value` workers or, without one, as the script has it."""
+    loader = slowest_loader(census)
+    if loader is None:
+        return None
+    number = loader.num_workers if value is None else int(value)
+    # Without workers a step makes its batch and then computes: n workers and the computing go on at once.
+    most = number / loader.num_workers if loader.num_workers else number + 1.0
+    factor = loader.prefetch_factor or USUAL_PREFETCH
+    return BatchesAhead(number, number * factor, most if number > loader.num_workers else None)
+
+
+def _fewer(value: Any) -> tuple[Any, ...]:
+    return tuple(range(int(value) - 1, 1, -1))
 
 
 def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
@@ -150,6 +170,8 @@ LOADER_WORKERS = Optimization(
     live_form=_live,
     expect=_expect,
     over="all",
+    batches_ahead=batches_ahead,
+    smaller=_fewer,
     conflicts=(),
     risks=(
         "Each worker holds the dataset. Datasets, collate functions and samplers that draw random numbers "

@@ -14,6 +14,18 @@ if TYPE_CHECKING:
 
 Expect = Callable[[Mapping[str, Any], Any], "tuple[float, float] | None"]
 
+
+@dataclass(frozen=True, slots=True)
+class BatchesAhead:
+    """What loader workers may have ready, and what that bounds."""
+
+    workers: int
+    batches: int
+    """The most that are under way at a time: workers times prefetch factor."""
+    most_ratio: float | None = None
+    """No ratio above this is possible."""
+
+
 Setting = Mapping[str, Any]
 """Dotted config keys and their values; also what a trial of the technique is named by."""
 
@@ -90,6 +102,10 @@ class Optimization:
     """Steps of a run before its effect can show, such as those of an epoch; `None`: it shows at once."""
     over: Window = "steady"
     """The steps that its gain shows in: typical ones, or rare slow ones and with them all together."""
+    batches_ahead: Callable[[Census, Any], BatchesAhead | None] | None = None
+    """Of the loader that trains, with the value; `None`: the technique leaves that as the script has it."""
+    smaller: Callable[[Any], tuple[Any, ...]] | None = None
+    """Values to fall back to, the best first, where a run is too short to show what a value keeps up."""
     toggles: bool = False
     """Its live form can go on and off between two steps of one process, where the device is a CPU."""
     what_if: bool = False

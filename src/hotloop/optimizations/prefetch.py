@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hotloop.optimizations.loader_workers import rest_of_step, slowest_loader
-from hotloop.optimizations.optimization import Optimization, leaving
+from hotloop.optimizations.optimization import BatchesAhead, Optimization, leaving
 from hotloop.optimizations.source_edit import Keywords, SourceEdit
 
 if TYPE_CHECKING:
@@ -29,6 +29,13 @@ def _values_for(census: Census) -> tuple[Any, ...]:
     rest_s = rest_of_step(census, loader)
     late = (loader.wait_p99_s or 0.0) / (loader.num_workers * rest_s) if rest_s else 0.0
     return (min(max(4, 2 * now, now + math.ceil(late)), MOST),)
+
+
+def _batches_ahead(census: Census, value: Any) -> BatchesAhead | None:
+    loader = slowest_loader(census)
+    if loader is None:
+        return None
+    return BatchesAhead(loader.num_workers, loader.num_workers * int(value))
 
 
 def _live(value: Any, report: Report) -> None:
@@ -92,6 +99,7 @@ PREFETCH = Optimization(
     live_form=_live,
     expect=leaving("late_fraction", 0.0, 0.7),
     over="all",
+    batches_ahead=_batches_ahead,
     conflicts=("loader_workers",),
     risks=(
         "The queue takes memory: workers x prefetch_factor x bytes of a batch. A sampler that draws random "

@@ -93,6 +93,15 @@ def compiler_counts() -> tuple[bool | None, int | None, int | None]:
         return None, None, None
 
 
+def num_graphs() -> int:
+    """Compiled so far; cheap enough to be read in every step."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    try:
+        return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])
+    except (AttributeError, KeyError, TypeError):  # internals of another torch
+        return 0
+
+
 _before_end: list[Callable[[], None]] = []
 
 

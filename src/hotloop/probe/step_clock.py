@@ -31,6 +31,7 @@ import torch
 
 from hotloop.core.census import Census
 from hotloop.core.step import StepRecord
+from hotloop.probe.batch_queue import BatchQueue
 from hotloop.probe.entry import WatchedMethod, after_step, around_method, step_hook
 from hotloop.probe.foreign_process import (
     compiler_counts,
@@ -38,6 +39,7 @@ from hotloop.probe.foreign_process import (
     device_of,
     end_process,
     keep_untraced,
+    num_graphs,
     parameter_dtypes,
     refuse_untested_torch,
 )
@@ -53,7 +55,9 @@ class StepClock:
     stop_after: end the process once this many steps are recorded; `None` lets it run to its end.
     """
 
-    def __init__(self, directory: Path, *, stop_after: int | None) -> None:
+    def __init__(
+        self, directory: Path, *, stop_after: int | None, queue: BatchQueue | None = None
+    ) -> None:
         self._directory = directory
         self._stop_after = stop_after
         self._rank = os.environ.get("RANK", "0")
@@ -67,6 +71,10 @@ class StepClock:
         self._losses: list[list[float | torch.Tensor]] = []
         self._step_losses: list[float | torch.Tensor] = []
         self._other_updates = 0
+        self._queue = queue
+        self._batches: list[tuple[int, int]] = []
+        """Taken in all and ready, at the end of each step."""
+        self._graphs: list[int] = []
         self._active = True
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
@@ -92,6 +100,10 @@ class StepClock:
         self._marks.append(self._mark() if self._on_cuda else time.perf_counter())
         self._losses.append(self._step_losses)
         self._step_losses = []
+        self._graphs.append(num_graphs())
+        if self._queue is not None:
+            taken = self._queue.taken
+            self._batches.append((taken, self._queue.ready if taken else 0))
         if len(self._marks) == self._stop_after:
             self.finish(stopped=True)
             end_process()
@@ -162,18 +174,24 @@ class StepClock:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         records = []
+        batches, taken_before = self._batches or [(0, 0)] * len(self._marks), 0
+        graphs_before = 0
         before: float | torch.cuda.Event = self._started
         for step, (mark, kept) in enumerate(zip(self._marks, self._losses, strict=True)):
             values = [float(loss) for loss in kept]
+            taken, ready = batches[step]
             records.append(
                 StepRecord(
                     step=step,
                     wall_s=self._seconds(before, mark),
                     loss=sum(values) if values else None,
                     clock_reads=1 + len(values),
+                    tags=("compile",) if self._graphs[step] > graphs_before else (),
+                    batches_taken=taken - taken_before if taken else None,
+                    batches_ready=ready if taken else None,
                 )
             )
-            before = mark
+            before, taken_before, graphs_before = mark, taken, self._graphs[step]
         return records
 
     def _seconds(self, before: float | torch.cuda.Event, after: float | torch.cuda.Event) -> float:
@@ -192,14 +210,14 @@ class StepClock:
                 f"other optimizers updated {self._other_updates} times; "
                 "a step ends with the first optimizer that stepped"
             )
-        compiled, num_graphs, num_breaks = compiler_counts()
+        compiled, graphs, num_breaks = compiler_counts()
         return Census(
             device=str(self._device),
             num_threads=torch.get_num_threads(),
             parameter_dtypes=self._dtypes,
             optimizer=self._described,
             compiled=compiled,
-            num_graphs=num_graphs,
+            num_graphs=graphs,
             num_graph_breaks=num_breaks,
             host_peak_bytes=host_peak_bytes(),
             clock_read_s=self._measured_cost(),
@@ -259,7 +277,7 @@ def install(directory: Path, *, stop_after: int | None = None) -> StepClock:
     """Hook this process. Raises `TorchTooOld` for a torch that was not tested."""
     refuse_untested_torch()
     keep_untraced(StepClock.guarded, StepClock.went_backward)
-    clock = StepClock(directory, stop_after=stop_after)
+    clock = StepClock(directory, stop_after=stop_after, queue=BatchQueue())
     after_step(_after_step(clock))
     around_method(torch.Tensor, "backward", _backward(clock))
     if hasattr(os, "register_at_fork"):

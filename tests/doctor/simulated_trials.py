@@ -141,7 +141,8 @@ def trying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trying:
     def run(
         machine: Machine, names: Sequence[str], classes: dict[str, ParityClass] | None = None,
         conflicts: dict[str, tuple[str, ...]] | None = None, late: dict[str, int] | None = None,
-        seen_steps: int = 60, directory: str = "run", toggles: bool = False, **options: Any,
+        seen_steps: int = 60, directory: str = "run", toggles: bool = False,
+        of_fixes: dict[str, Any] | None = None, **options: Any,
     ) -> Ledger:  # fmt: skip
         monkeypatch.setattr(session, "trial", machine)
         monkeypatch.setattr(workbench, "trial", machine)
@@ -161,7 +162,11 @@ def trying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trying:
             )
             monkeypatch.setitem(CATALOGUE, name, technique)
             fixes.append(
-                Fix(technique, True, ("HL000",), 2.0, warmup_steps=(late or {}).get(name, 0))
+                Fix(
+                    *(technique, True, ("HL000",), 2.0),
+                    warmup_steps=(late or {}).get(name, 0),
+                    **(of_fixes or {}),
+                )
             )
         return verify(
             [sys.executable, "-c", ""],

@@ -13,7 +13,7 @@ import hotloop.core.step as step_module
 from hotloop.core.census import Census
 from hotloop.core.files import read_json
 from hotloop.core.step import StepRecord, read_steps
-from hotloop.probe import entry, foreign_process, step_clock
+from hotloop.probe import batch_queue, entry, foreign_process, step_clock
 
 MODEL = """
 import json, os, sys, torch
@@ -78,6 +78,7 @@ print(json.dumps(sorted(m for m in set(sys.modules) - before if m.startswith("ho
         "hotloop.core.step",
         "hotloop.core.untrusted",
         "hotloop.probe",
+        "hotloop.probe.batch_queue",
         "hotloop.probe.entry",
         "hotloop.probe.foreign_process",
         "hotloop.probe.memory",
@@ -88,7 +89,8 @@ print(json.dumps(sorted(m for m in set(sys.modules) - before if m.startswith("ho
 
 def test_files_of_the_clock_import_nothing_but_torch_and_the_standard_library() -> None:
     allowed = {*sys.stdlib_module_names, "torch", "hotloop"}
-    for module in (census_module, errors_module, step_module, entry, foreign_process, step_clock):
+    clock = (batch_queue, entry, foreign_process, step_clock)
+    for module in (census_module, errors_module, step_module, *clock):
         assert module.__file__
         for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
             if isinstance(node, ast.Import):
@@ -224,3 +226,41 @@ except foreign_process.TorchTooOld as error:
     print(json.dumps(str(error)))
 """
     assert "older than 99.0" in str(run(source, tmp_path))
+
+
+def test_batches_that_workers_have_ready_are_counted_at_each_step(tmp_path: Path) -> None:
+    source = """
+import time
+from torch.utils.data import DataLoader
+from hotloop.probe import step_clock
+clock = step_clock.install(here)
+model, optimizer = build()
+for number, x in enumerate(DataLoader(torch.randn(24, 8), batch_size=2, num_workers=2, prefetch_factor=3)):
+    if number == 0:
+        end = time.monotonic() + 60
+        while clock._queue.ready < 6 and time.monotonic() < end:
+            time.sleep(0.05)  # workers fill their queue meanwhile
+    loss = model(x).square().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+clock.finish()
+print("0")
+"""
+    run(source, tmp_path)
+    found = records(tmp_path)
+    assert [each.batches_taken for each in found] == [1] * 12
+    assert found[0].batches_ready == 6  # two workers, three each
+    assert found[-1].batches_ready == 0
+
+
+def test_steps_of_a_script_without_workers_know_no_queue(tmp_path: Path) -> None:
+    source = """
+from hotloop.probe import step_clock
+clock = step_clock.install(here)
+train(*build(), 2)
+clock.finish()
+print("0")
+"""
+    run(source, tmp_path)
+    assert {(each.batches_taken, each.batches_ready) for each in records(tmp_path)} == {
+        (None, None)
+    }

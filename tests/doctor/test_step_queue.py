@@ -1,0 +1,107 @@
+"""How long a process is where loader workers run ahead, and what is not claimed where it is too short."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from simulated_trials import Machine, Trying, product
+
+from hotloop.core.census import Census, LoaderUse
+from hotloop.core.judgement import Interval
+from hotloop.core.measurement import Environment, Measurement, Plan
+from hotloop.core.step import StepRecord
+from hotloop.doctor.step_queue import StepQueue, script_queue, value_that_shows
+from hotloop.doctor.trial_costs import plan_for
+from hotloop.optimizations.catalogue import CATALOGUE
+
+ENVIRONMENT = Environment(
+    "cpu", 1, None, 2, 2.0, None, "Linux", None, "3.12.1", None, None, None, "0"
+)
+LOADER = LoaderUse(
+    *("train.py:11", True, "Remote", None, None, False, False, 0, 8, False, False),
+    *(None, 60, 2048, 0.4, 0.5, 0.4, 0.0, None, 0.01, 1, None, 60),
+)
+
+
+def census(**of_loader: object) -> Census:
+    return Census(device="cpu", loaders=(replace(LOADER, **of_loader),))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("num_steps", "workers"), [(60, 9), (400, 32), (30, 4), (12, 32)])
+def test_no_more_workers_are_tried_than_the_run_can_show(num_steps: int, workers: int) -> None:
+    technique = CATALOGUE["loader_workers"]
+    assert value_that_shows(technique, 32, census(), num_steps) == workers
+
+
+def test_counting_begins_after_what_was_queued_and_covers_whole_waves_of_several_queues() -> None:
+    queue = StepQueue(length=64, wave=32)
+    assert queue.warmup_steps == 67
+    assert queue.counted(20, 1000) == 192
+    assert queue.counted(300, 1000) == 320
+    assert queue.counted(20, 150) == 128
+    assert queue.counted(20, 127) is None
+
+
+def test_script_with_workers_of_its_own_is_counted_after_their_queue() -> None:
+    records = tuple(StepRecord(step, 0.5, tags=("warmup",) * (step < 3)) for step in range(100))
+    seen = census(num_workers=8, prefetch_factor=2)
+    plan, _ = plan_for(
+        Measurement("script", (), Plan(3, 97, 60.0), ENVIRONMENT, records, census=seen), steps=None
+    )
+    assert (plan.warmup_steps, plan.steps) == (19, 48)
+    assert script_queue(replace(seen, microbatches=4.0)).length == 4
+
+
+def test_more_than_is_possible_is_no_gain(trying: Trying) -> None:
+    ledger = trying(Machine(product(a=12.0)), ["a"], of_fixes={"most_ratio": 9.0})
+    (entry,) = ledger.fixes
+    assert (entry.status, ledger.kept) == ("rejected", ())
+    assert entry.why.startswith("inconclusive: 12x is more than")
+    assert entry.verdict is not None
+    assert entry.verdict.outcome == "inconclusive"
+
+
+EXPECTED = Interval(1.1, 1.05, 1.2)
+
+
+def test_gain_far_above_what_was_expected_is_measured_over_more_steps(trying: Trying) -> None:
+    machine = Machine(product(a=2.0))
+    ledger = trying(machine, ["a"], seen_steps=200, of_fixes={"predicted": EXPECTED})
+    (entry,) = ledger.fixes
+    assert (entry.status, entry.steps) == ("kept", 120)
+    assert any(place.startswith("a-longer/pair-") for place in machine.places)
+
+
+def test_gain_far_above_what_was_expected_that_fades_is_none(trying: Trying) -> None:
+    def gain(fixes: frozenset[str], session: str) -> float:
+        return {"a": 2.0, "a-longer": 1.3}.get(session, 1.0) if fixes else 1.0
+
+    ledger = trying(Machine(gain), ["a"], seen_steps=200, of_fixes={"predicted": EXPECTED})
+    (entry,) = ledger.fixes
+    assert (entry.status, ledger.kept) == ("rejected", ())
+    assert "2x is far above what was expected (1.05x to 1.2x), and over more steps it is 1.3x" in (
+        entry.why
+    )
+
+
+def test_gain_far_above_what_was_expected_needs_more_steps_than_a_short_run_has(
+    trying: Trying,
+) -> None:
+    ledger = trying(Machine(product(a=2.0)), ["a"], of_fixes={"predicted": EXPECTED})
+    (entry,) = ledger.fixes
+    assert entry.status == "rejected"
+    assert entry.why.endswith("and there were no more steps to look at")
+
+
+@pytest.mark.parametrize(("ratio", "status"), [(2.0, "rejected"), (1.0, "rejected")])
+def test_run_that_only_uses_up_what_was_queued_claims_nothing(
+    trying: Trying, ratio: float, status: str
+) -> None:
+    ledger = trying(Machine(product(a=ratio)), ["a"], of_fixes={"queue": StepQueue(64, 32)})
+    (entry,) = ledger.fixes
+    assert entry.status == status
+    if ratio > 1:
+        assert "workers may have batches for 64 steps ready" in entry.why
+    else:
+        assert entry.why == "no gain"

@@ -15,6 +15,11 @@ Status = Literal["kept", "rejected", "what_if", "not_applied", "failed", "not_tr
 """`what_if`: measured to show what something costs, and never kept. `not_tried` may have been begun."""
 
 
+Isolation = Literal["layer", "landlock", "copy", "none"]
+"""What kept trials from the user's files. `layer`: each wrote to a layer of its own, without network; `landlock`:
+the kernel refused writes outside of a copy; `copy`: a copy, and what Python opens outside of it was refused."""
+
+
 @dataclass(frozen=True, slots=True)
 class TriedFix:
     """One technique on one command."""
@@ -79,6 +84,10 @@ class Ledger:
     """Techniques that were asked for by name; empty: findings chose."""
     diff: str | None = None
     """The file that the patch was written to."""
+    isolation: Isolation | None = None
+    """`None`: no fix was tried."""
+    network: bool = False
+    """Trials could reach other machines."""
     continue_with: str | None = None
     """The command that goes on with what the budget left out; `None`: it left out nothing."""
     schema: str = LEDGER_SCHEMA

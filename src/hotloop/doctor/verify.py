@@ -39,6 +39,7 @@ from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learned, Learning
 from hotloop.doctor.plausible import confirmed_over_more, is_surprising
 from hotloop.doctor.stacking import order_of, stack
+from hotloop.doctor.starting_point import isolation_of
 from hotloop.doctor.switched import most_children
 from hotloop.doctor.trial_costs import (
     LOOKS,
@@ -56,6 +57,7 @@ from hotloop.optimizations.catalogue import parity_of_live
 from hotloop.trial.arm import Arm
 from hotloop.trial.measure import MEASUREMENT_FILE
 from hotloop.trial.plan import TrialPlan
+from hotloop.trial.sandbox.layered import Layered
 from hotloop.trial.session import SessionResult, alone_in
 
 SCREENING_PAIRS = 2
@@ -390,5 +392,7 @@ def _ledger(bench: Workbench, tried: Sequence[TriedFix] = (), **rest: Any) -> Le
         steps=bench.plan.steps,
         wall_s=bench.spent_s,
         budget_s=bench.budget_s,
+        isolation=isolation_of(bench.listing),
+        network=bench.network or not isinstance(bench.listing, Layered),
         **{"kept": (), "together": None, **rest},
     )

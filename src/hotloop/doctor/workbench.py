@@ -21,6 +21,7 @@ from hotloop.core.progress import Progress, silent
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.plausible import with_doubts
+from hotloop.doctor.starting_point import start_of
 from hotloop.doctor.trial_costs import (
     AA_RUNS,
     AFTER_EPOCH,
@@ -36,7 +37,7 @@ from hotloop.doctor.writes import refuse_writes
 from hotloop.judge.compare import looks_faster
 from hotloop.trial.arm import Arm
 from hotloop.trial.halves import block_steps_for, counted_in_blocks
-from hotloop.trial.isolation import Listing, list_workdir
+from hotloop.trial.measure import Workdir
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import Pair, SessionResult, compare_arms
 from hotloop.trial.single import is_finished, trial
@@ -62,7 +63,10 @@ class Workbench:
     progress: Progress = silent
     warn: Callable[[str], None] = lambda text: None
     started: float = field(default_factory=lambda: time.monotonic())
-    listing: Listing | None = field(init=False)
+    listing: Workdir | None = field(init=False)
+    """What trials start from."""
+    network: bool = False
+    """Trials may reach other machines."""
     first_costs: Costs = field(init=False)
     """What was expected before any trial."""
     must_confirm: bool = False
@@ -74,7 +78,9 @@ class Workbench:
     def __post_init__(self) -> None:
         self.first_costs = self.costs
         workdir = None if self.plan.in_place else self.baseline.workdir
-        self.listing = None if workdir is None else list_workdir(workdir, without=self.directory)
+        self.listing = (
+            None if workdir is None else start_of(self.directory, workdir, network=self.network)
+        )
 
     @property
     def left_s(self) -> float:

@@ -47,6 +47,8 @@ class Listing:
     """Relative path, and where the link in the copy points."""
     digest: str
     """Of names, sizes and modification times: the same tree gives the same digest."""
+    source: Path | None = None
+    """Where the files lie; `None`: in `root` itself."""
 
     @property
     def total_bytes(self) -> int:
@@ -70,7 +72,7 @@ def list_workdir(root: Path, *, without: Path, shared: Sequence[str] = ()) -> Li
     digest = sha256()
     for path in _walk(root, root, without.resolve(), linked):
         relative = path.relative_to(root).as_posix()
-        if relative in linked or _is_python_environment(path):
+        if relative in linked or is_python_environment(path):
             links.append((relative, str(path)))
         elif path.is_symlink():
             links.append((relative, _link_target(path, root)))
@@ -98,7 +100,7 @@ def copy_workdir(listing: Listing, target: Path) -> None:
             (target / directory).mkdir(parents=True, exist_ok=True)
         for relative, _ in listing.files:
             try:
-                shutil.copy2(listing.root / relative, target / relative)
+                shutil.copy2((listing.source or listing.root) / relative, target / relative)
             except FileNotFoundError:  # gone since it was listed, as temporary files are
                 continue
         for relative, destination in listing.links:
@@ -205,13 +207,13 @@ def _walk(directory: Path, root: Path, without: Path, linked: set[str]) -> Itera
             if path.name in LEFT_OUT or path == without or (path / SESSION_MARK).exists():
                 continue
             yield path
-            if not _is_python_environment(path):
+            if not is_python_environment(path):
                 yield from _walk(path, root, without, linked)
         elif path.is_file():  # no sockets, no pipes
             yield path
 
 
-def _is_python_environment(path: Path) -> bool:
+def is_python_environment(path: Path) -> bool:
     if path.is_symlink() or not path.is_dir():
         return False
     return (path / "pyvenv.cfg").exists() or (path / "conda-meta").is_dir()

@@ -4,7 +4,8 @@
 <trial>/measurement.json   written last, whole or not at all: its presence means the trial is done
         log.txt            what the command printed
         run/               `{run}`, or the records of the step clock
-        work/              the copy of the working directory, while the command runs
+        work/              the copy of the working directory, while the command runs; or
+        layer/             what it writes over the working directory itself
         path/hotloop       the only thing of ours that a foreign interpreter can import
 ```
 """
@@ -17,6 +18,7 @@ import os
 import random
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,10 @@ from hotloop.trial.isolation import (
     without_own_variables,
 )
 from hotloop.trial.process import Finished, Tick, describe_end, run_process, tail
+from hotloop.trial.sandbox.layered import Layered, run_layered
+
+Workdir = Listing | Layered
+"""What keeps the user's working directory as it is."""
 
 MEASUREMENT_FILE = "measurement.json"
 LOG_FILE = "log.txt"
@@ -57,7 +63,7 @@ def measure(
     plan: Plan,
     seed: str,
     cache: Path,
-    workdir: Listing | None,
+    workdir: Workdir | None,
     tick: Tick | None = None,
     switching: Switching | None = None,
 ) -> Measurement:
@@ -65,7 +71,8 @@ def measure(
 
     seed: of the environment's padding, another one for every process.
     cache: directory of compiled code shared by the trials of a session.
-    workdir: what to copy and run in; `None` runs in `arm.workdir` itself, or in an empty directory.
+    workdir: what to copy and run in, or to lay a layer over; `None` runs in `arm.workdir` itself, or in an
+    empty directory.
     switching: at which steps the arm's `switched` go on and off.
     Raises `CommandFailed` when the command fails, runs past its time or makes too few steps;
     `UsageError` when it cannot be started; `EnvironmentFailed` when the disk refuses.
@@ -80,7 +87,9 @@ def measure(
     except OSError as error:
         raise storage_error(error, directory, "prepare a trial") from error
     command = [argument.replace(RUN_PLACEHOLDER, str(run)) for argument in arm.command]
-    if workdir is not None:
+    if isinstance(workdir, Layered):
+        work = workdir.root
+    elif workdir is not None:
         copy_workdir(workdir, work)
         lay_over(arm.edited, work)
         command = [in_copy(argument, workdir.root, work) for argument in command]
@@ -101,8 +110,8 @@ def measure(
         if arm.fenced and not _is_users(work, directory):
             within = (run, directory, temporary, cache.resolve())
             env[outside.VARIABLE] = os.pathsep.join(map(str, within))
-        finished = run_process(
-            command,
+        process = partial(
+            run_process,
             workdir=work,
             env=env,
             log=log,
@@ -110,6 +119,13 @@ def measure(
             name=arm.name,
             tick=tick,
         )
+        if isinstance(workdir, Layered):
+            shared = (run, directory / "path", temporary, cache)
+            finished = run_layered(
+                command, workdir, place=directory / "layer", shared=shared, process=process
+            )
+        else:
+            finished = process(command)
     if finished.returncode:
         raise CommandFailed(
             f"`{arm.name}` {describe_end(finished.returncode)}",

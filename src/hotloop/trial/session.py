@@ -32,7 +32,8 @@ from hotloop.judge.looks import should_stop
 from hotloop.optimizations.switching import Switching
 from hotloop.trial.arm import Arm, refuse_missing
 from hotloop.trial.halves import halves, off_halves, switching_of
-from hotloop.trial.isolation import SESSION_MARK, Listing, list_workdir
+from hotloop.trial.isolation import SESSION_MARK, list_workdir
+from hotloop.trial.measure import Workdir
 from hotloop.trial.plan import TrialPlan, candidate_first, process_seed
 from hotloop.trial.single import is_finished, trial
 
@@ -68,7 +69,7 @@ def compare_arms(
     over: Window = "steady",
     pairs_now: int | None = None,
     cache: Path | None = None,
-    workdir: Listing | None = None,
+    workdir: Workdir | None = None,
     goes_on: Callable[[Verdict], bool] = lambda verdict: True,
     stop_now: Callable[[], bool] = lambda: False,
     progress: Progress = silent,
@@ -133,7 +134,7 @@ class _Session:
         self,
         directory: Path,
         plan: TrialPlan,
-        listings: dict[str, Listing | None],
+        listings: dict[str, Workdir | None],
         progress: Progress,
         cache: Path,
         *,
@@ -257,7 +258,7 @@ def _refuse_bad_arms(baseline: Arm, candidate: Arm, plan: TrialPlan) -> None:
             )
 
 
-def _listing(arm: Arm, plan: TrialPlan, directory: Path) -> Listing | None:
+def _listing(arm: Arm, plan: TrialPlan, directory: Path) -> Workdir | None:
     if arm.workdir is None or plan.in_place:
         return None
     return list_workdir(arm.workdir, without=directory, shared=plan.shared)
@@ -268,7 +269,7 @@ def _store_plan(
     baseline: Arm,
     candidate: Arm,
     plan: TrialPlan,
-    listings: dict[str, Listing | None],
+    listings: dict[str, Workdir | None],
 ) -> None:
     """Write plan.json, or check that the one there is of this very session.
 

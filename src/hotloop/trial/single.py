@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from hotloop.core.errors import CommandFailed, EnvironmentFailed
@@ -10,9 +9,10 @@ from hotloop.core.files import storage_error
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.optimizations.switching import Switching
 from hotloop.trial.arm import Arm
-from hotloop.trial.isolation import Listing, remove_temporary
-from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement, measure
+from hotloop.trial.isolation import remove_temporary
+from hotloop.trial.measure import MEASUREMENT_FILE, Workdir, load_measurement, measure
 from hotloop.trial.process import Tick
+from hotloop.trial.sandbox.layered import remove_tree
 
 
 def is_finished(place: Path) -> bool:
@@ -27,7 +27,7 @@ def trial(
     plan: Plan,
     seed: str,
     cache: Path,
-    workdir: Listing | None,
+    workdir: Workdir | None,
     what: str,
     tick: Tick | None = None,
     switching: Switching | None = None,
@@ -41,7 +41,7 @@ def trial(
     try:
         if place.exists():  # unfinished: it was ended in the middle
             remove_temporary(place)
-            shutil.rmtree(place)
+            remove_tree(place)
         return measure(
             arm,
             directory=place,

@@ -1,0 +1,68 @@
+"""What every trial starts from: the working directory as it was before the command ran, in a sandbox.
+
+```
+RUN/before/   isolation.json   how trials are kept apart
+              before.json, files/   the snapshot, or a whole copy
+```
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from hotloop.core.errors import UsageError
+from hotloop.core.files import write_json
+from hotloop.core.ledger import Isolation
+from hotloop.core.untrusted import parse_object, read_bytes
+from hotloop.trial.isolation import copy_workdir, list_workdir
+from hotloop.trial.measure import Workdir
+from hotloop.trial.sandbox.layered import Layered, Storage, storage_for
+from hotloop.trial.snapshot import read_snapshot, take_snapshot
+
+BEFORE = "before"
+ISOLATION_FILE = "isolation.json"
+
+
+def keep_start(directory: Path, workdir: Path) -> None:
+    """Keep `workdir` as it is now for the trials of the doctor's `directory`.
+
+    Raises `UsageError` where trials need copies of it and it is too large, `EnvironmentFailed` when the disk refuses.
+    """
+    kept, storage = directory / BEFORE, storage_for(directory)
+    if storage is not None:
+        take_snapshot(workdir, kept)
+    else:
+        copy_workdir(list_workdir(workdir, without=directory), kept / "files")
+    write_json(kept / ISOLATION_FILE, {"storage": storage})
+
+
+def start_of(directory: Path, workdir: Path, *, network: bool = False) -> Workdir:
+    """What was kept; where nothing was, what is there now. Raises what `keep_start` raises."""
+    kept = directory / BEFORE
+    if not (kept / ISOLATION_FILE).exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        keep_start(directory, workdir)
+    storage = _storage(kept / ISOLATION_FILE)
+    snapshot = None if storage is None else read_snapshot(kept)
+    if storage is not None and snapshot is not None:
+        return Layered(snapshot, directory.resolve(), storage, network)
+    files = kept / "files"
+    return replace(list_workdir(files, without=directory), root=workdir.resolve(), source=files)
+
+
+def isolation_of(workdir: Workdir | None) -> Isolation:
+    """In a word, for what is stored."""
+    if workdir is None:
+        return "none"
+    return "layer" if isinstance(workdir, Layered) else "copy"
+
+
+def _storage(path: Path) -> Storage | None:
+    try:
+        stored = parse_object(read_bytes(path)).get("storage")
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"damaged: {error}", where=str(path), do="name another directory with --out"
+        ) from error
+    return stored if stored in ("disk", "memory") else None

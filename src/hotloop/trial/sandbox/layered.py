@@ -1,0 +1,187 @@
+"""Trials in the working directory itself, where every write goes to a layer that is thrown away.
+
+Needs user namespaces and an overlayfs in them, which Linux has since 5.13 and administrators may refuse.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import hotloop
+from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.core.files import storage_error
+from hotloop.trial.process import Finished
+from hotloop.trial.sandbox.launcher import FAILED, NOT_RUN
+from hotloop.trial.snapshot import Snapshot
+
+Storage = Literal["disk", "memory"]
+"""Where layers lie. Memory is for file systems that cannot hold one: network disks, images of containers."""
+_FAILURE_FILE = "failure"
+_TEST_TIMEOUT_S = 60.0
+_FULL_BYTES = 1 << 20
+"""A disk with less free space is full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layered:
+    """How trials of one command are kept apart from everything else."""
+
+    snapshot: Snapshot
+    hidden: Path
+    """The doctor's directory, absolute: a trial sees it empty but for its own parts."""
+    storage: Storage = "disk"
+    network: bool = False
+    """It may reach other machines; else only itself."""
+
+    @property
+    def digest(self) -> str:
+        """Of the directory that it starts from."""
+        return self.snapshot.digest
+
+    @property
+    def root(self) -> Path:
+        """The working directory."""
+        return self.snapshot.root
+
+
+def run_layered(
+    command: Sequence[str],
+    layered: Layered,
+    *,
+    place: Path,
+    shared: Sequence[Path],
+    process: Callable[[Sequence[str]], Finished],
+) -> Finished:
+    """Run `command` in a sandbox of its own, whose layer is in the new directory `place` and gone afterwards.
+
+    shared: directories that take what is recorded. process: starts a command and waits for its end. Raises
+    `EnvironmentFailed` where the sandbox cannot be set up or its disk is full, `UsageError` where the command
+    cannot be started or the directory is no more what it was.
+    """
+    try:
+        finished = process(_launched(command, layered, place=place, shared=shared))
+        if finished.returncode:
+            _refuse_failed(finished.returncode, command, place)
+        return finished
+    finally:
+        remove_tree(place)
+
+
+def _launched(
+    command: Sequence[str], layered: Layered, *, place: Path, shared: Sequence[Path]
+) -> list[str]:
+    """The command that becomes `command` in a sandbox."""
+    changes = layered.snapshot.differences()
+    spec = {
+        "root": str(place / "root"),
+        "storage": str(place / "store") if layered.storage == "disk" else None,
+        "hosts": str(place / "hosts"),
+        "failure": str(place / _FAILURE_FILE),
+        "hidden": [str(layered.hidden)],
+        "shared": [str(path.resolve()) for path in shared if path.exists()],
+        "network": layered.network,
+        "workdir": str(layered.root),
+        "made": changes.made,
+        "directories": changes.directories,
+        "restored": [(str(layered.snapshot.content(name)), name) for name in changes.restored],
+        "links": changes.links,
+    }
+    file = place / "spec.json"
+    try:
+        (place / "root").mkdir(parents=True)
+        # Not an argument: those are bounded, and shown to everyone.
+        file.write_text(json.dumps(spec), encoding="utf-8")
+    except OSError as error:
+        raise storage_error(error, file, "prepare a trial") from error
+    packages = str(Path(hotloop.__file__).resolve().parent.parent)
+    start = (
+        f"import sys; sys.path.append({packages!r}); "
+        "from hotloop.trial.sandbox.launcher import main; main()"
+    )
+    # -I -S: nothing of the user's environment is loaded.
+    return [sys.executable, "-I", "-S", "-c", start, str(file), *command]
+
+
+def _refuse_failed(returncode: int, command: Sequence[str], place: Path) -> None:
+    """Where it was not the command that failed."""
+    failure = place / _FAILURE_FILE
+    why = failure.read_text(encoding="utf-8", errors="replace") if failure.is_file() else ""
+    if why and returncode == NOT_RUN:
+        raise UsageError(
+            f"cannot run `{command[0]}`: {why}",
+            do="check the command, and that its program may be executed",
+        )
+    if why and returncode == FAILED:
+        raise EnvironmentFailed(
+            f"the sandbox of a trial could not be set up: {why}",
+            where=str(place),
+            do="make sure that this disk has space, or name a run directory on another one with --out",
+        )
+    if shutil.disk_usage(place).free < _FULL_BYTES:
+        raise EnvironmentFailed(
+            "the disk is full: what a trial writes is kept beside what it records until it ends",
+            where=str(place),
+            do="free some space, or name a run directory on another disk with --out",
+        )
+
+
+def storage_for(directory: Path) -> Storage | None:
+    """Where layers of trials in `directory` can lie here; `None` where the kernel refuses them."""
+    if sys.platform != "linux":
+        return None
+    storages: tuple[Storage, ...] = ("disk", "memory")
+    return next((each for each in storages if _holds(directory, each)), None)
+
+
+def _holds(directory: Path, storage: Storage) -> bool:
+    """Tried for real: a file is written in a sandbox, and must not be there afterwards."""
+    try:
+        place = Path(tempfile.mkdtemp(prefix=".sandbox-", dir=directory))
+    except OSError as error:
+        raise storage_error(error, directory, "prepare a trial") from error
+    try:
+        written, shown = place / "outside" / "written", place / "seen" / "shown"
+        written.parent.mkdir()
+        shown.parent.mkdir()
+        snapshot = Snapshot(written.parent, place / "kept", {}, frozenset(), {}, frozenset())
+        layered = Layered(snapshot, place / "layer", storage)
+        source = f"open({str(written)!r}, 'w').close(); open({str(shown)!r}, 'w').close()"
+        program = [sys.executable, "-I", "-S", "-c", source]
+        command = _launched(program, layered, place=place / "layer", shared=[shown.parent])
+        done = subprocess.run(
+            command,
+            cwd=written.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_TEST_TIMEOUT_S,
+            check=False,
+        )
+        return done.returncode == 0 and shown.exists() and not written.exists()
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    finally:
+        remove_tree(place)
+
+
+def remove_tree(place: Path) -> None:
+    """Also where overlayfs left a directory that nobody may look into."""
+    shutil.rmtree(place, ignore_errors=True)
+    if not place.exists():
+        return
+    for directory, names, _ in os.walk(place):
+        for name in names:
+            try:
+                Path(directory, name).chmod(0o700)
+            except OSError:
+                continue
+    shutil.rmtree(place, ignore_errors=True)

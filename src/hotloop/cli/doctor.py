@@ -130,8 +130,8 @@ def doctor(
     if begun is not None:
         _say(f"continuing in {shown(begun.directory)}: the command has run, fixes are tried on")
     asked = bool(only or diff is not None or budget is not None)
-    too_large = None if no_try or in_place or begun else _why_too_large(out, asked=asked)
-    examined = begun if begun is not None else _examined(command, out, steps)
+    start = None if no_try or in_place or begun else _Start(asked=asked)
+    examined = begun if begun is not None else _examined(command, out, steps, start)
     found = read_run(shown(examined.directory), known=examined.run)
     if begun is not None:  # what came of its fixes is told at the end
         found = replace(found, ledger=None)
@@ -140,8 +140,8 @@ def doctor(
     if examined.refused is not None:
         raise examined.refused
     write_html(examined.directory / "report.html", page_of(found))
-    if too_large is not None:
-        _say(f"no fix was tried: {too_large}")
+    if start is not None and start.why_not is not None:
+        _say(f"no fix was tried: {start.why_not}")
     elif not no_try and examined.run.ended in ("by_itself", "enough_steps"):
         # It takes long, and may be refused or killed: what is known by now is in the file before it.
         # Not where it goes on: the file may lie among those that trials are copies of.
@@ -170,30 +170,41 @@ def doctor(
     raise click.exceptions.Exit(exit_code(examined, level=level))
 
 
-def _examined(command: tuple[str, ...], out: Path | None, steps: int | None) -> Examined:
+def _examined(
+    command: tuple[str, ...], out: Path | None, steps: int | None, start: _Start | None
+) -> Examined:
     """The command, run to its end."""
     from hotloop.cli.terminal_title import title_progress
     from hotloop.doctor.program import examine
 
     with title_progress() as progress:
-        return examine(command, out=out, steps=steps, progress=progress, say=_say, warn=_say)
+        before = start.keep if start is not None else lambda directory: None
+        return examine(
+            command, out=out, steps=steps, before=before, progress=progress, say=_say, warn=_say
+        )
 
 
-def _why_too_large(out: Path | None, *, asked: bool) -> str | None:
-    """Why fixes cannot be tried on copies of the working directory, said before the command runs.
+class _Start:
+    """Keeps the working directory as it is before the command runs: trials start from that.
 
-    Raises `UsageError` instead where trying them was asked for.
+    asked: fixes were asked for, so that what makes trying them impossible is an error, said at once.
     """
-    from hotloop.trial.isolation import list_workdir
 
-    try:
-        list_workdir(Path.cwd(), without=out or Path("runs"))
-    except UsageError as error:
-        if asked:
-            raise
-        _say(f"no fix will be tried: {error.what}\n  {error.do}")
-        return error.what
-    return None
+    def __init__(self, *, asked: bool) -> None:
+        self._asked = asked
+        self.why_not: str | None = None
+        """Why no fix can be tried."""
+
+    def keep(self, directory: Path) -> None:
+        from hotloop.doctor.starting_point import keep_start
+
+        try:
+            keep_start(directory, Path.cwd())
+        except UsageError as error:
+            if self._asked:
+                raise
+            _say(f"no fix will be tried: {error.what}\n  {error.do}")
+            self.why_not = error.what
 
 
 def _tried(

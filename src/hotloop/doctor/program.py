@@ -61,6 +61,7 @@ def examine(
     *,
     out: Path | None = None,
     steps: int | None = None,
+    before: Callable[[Path], None] = lambda directory: None,
     progress: Progress = silent,
     say: Callable[[str], None] = lambda text: None,
     warn: Callable[[str], None] = lambda text: None,
@@ -68,12 +69,18 @@ def examine(
     """Run `command` here and now, and judge its steps.
 
     out: a new directory. steps: end the command after so many counted steps, without its own ending.
+    before: called with the run directory just before the command starts; what it raises ends this.
     say: told before the command starts, and when a user waits for it; warn: what was not recorded.
     Raises `UsageError` for a command that cannot be run or seen into, `EnvironmentFailed` when the
     disk refuses, or where the probe cannot start: the command is ended at its import of torch then. A command that fails or is interrupted is an answer, in `run.ended`.
     """
     refuse_unexaminable(command, os.environ)
     directory = make_run_directory(out, script_name(command))
+    try:
+        before(directory)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
     machine = read_machine()
     run = CommandRun(
         command=tuple(command),

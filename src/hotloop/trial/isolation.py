@@ -24,8 +24,10 @@ MAX_COPY_BYTES = 512 << 20
 MAX_COPY_FILES = 20_000
 SESSION_MARK = ".hotloop-session"
 """A directory holding this file belongs to hotloop and is left out of copies."""
-LEFT_OUT = frozenset({".git", ".hg", ".svn", "node_modules", "wandb", "mlruns"})
-"""Histories and tracker outputs: never input of a training step, often large."""
+HISTORIES = frozenset({".git", ".hg", ".svn"})
+"""Never input of a training step, often large."""
+OUTPUTS = frozenset({"node_modules", "wandb", "mlruns"})
+"""Of trackers and other tools, where they are made: at the top. A package may have such a name."""
 OWN_VARIABLES = (
     *("HOTLOOP_STEP_CLOCK", "HOTLOOP_PADDING", "HOTLOOP_FIXES"),
     *("HOTLOOP_SAME_RANDOMNESS", "HOTLOOP_WITHIN"),
@@ -204,13 +206,20 @@ def _walk(directory: Path, root: Path, without: Path, linked: set[str]) -> Itera
         if path.is_symlink() or path.relative_to(root).as_posix() in linked:
             yield path
         elif path.is_dir():
-            if path.name in LEFT_OUT or path == without or (path / SESSION_MARK).exists():
+            if path == without or (path / SESSION_MARK).exists() or _is_left_out(path, root):
                 continue
             yield path
             if not is_python_environment(path):
                 yield from _walk(path, root, without, linked)
         elif path.is_file():  # no sockets, no pipes
             yield path
+
+
+def _is_left_out(path: Path, root: Path) -> bool:
+    if path.name in HISTORIES:
+        return True
+    is_output = path.name in OUTPUTS and path.parent == root
+    return is_output and not (path / "__init__.py").exists()
 
 
 def is_python_environment(path: Path) -> bool:

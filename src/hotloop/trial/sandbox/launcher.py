@@ -21,8 +21,11 @@ from hotloop.trial.sandbox.syscalls import (
     CLONE_NEWNS,
     CLONE_NEWUSER,
     MS_BIND,
+    SCOPE_SIGNALS,
     change_root,
     drop_capabilities,
+    landlock,
+    landlock_version,
     mount,
     start_loopback,
     unshare,
@@ -69,6 +72,8 @@ def _enter(spec: dict[str, Any], workdir: str) -> None:
         _name_this_machine(tree, Path(spec["hosts"]))
     change_root(root)
     drop_capabilities()
+    if landlock_version() >= 6:
+        landlock(scopes=SCOPE_SIGNALS)
     os.chdir(workdir)
 
 

@@ -7,6 +7,7 @@ import fcntl
 import os
 import socket
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWNET = 0x20000, 0x8000000, 0x10000000, 0x40000000
@@ -20,6 +21,8 @@ _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = -100, 0x8000, 1
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS = 1, 2
+"""Needs version 6 of Landlock."""
 _CAPABILITIES_KEPT = frozenset({0, 1, 2, 3, 4, 5, 6, 7, 14, 15, 23, 24})
 """Those over files, own processes and limits; none to mount, configure networks or trace."""
 
@@ -112,9 +115,15 @@ def landlock_version() -> int:
         return 0
 
 
-def landlock(*, writes: int, connects: int, writable: list[str]) -> None:
-    """Refuse these kinds of writes to this process and its children, but below `writable`."""
-    attributes = struct.pack("=QQ", writes, connects)[: 16 if connects else 8]
+def landlock(
+    *, writes: int = 0, connects: int = 0, scopes: int = 0, writable: Sequence[str] = ()
+) -> None:
+    """Refuse these to this process and its children for good: kinds of writes but below `writable`.
+
+    scopes: what stays among them. An older kernel knows `writes` alone, and refuses the others here.
+    """
+    attributes = struct.pack("=QQQ", writes, connects, scopes)
+    attributes = attributes[: 24 if scopes else 16 if connects else 8]
     rules = _syscall("landlock_create", attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint(0))  # fmt: skip
     try:
         for path in writable:

@@ -1,0 +1,179 @@
+"""A trial runs where the command runs, and nothing of what it does is seen outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import escapes
+import pytest
+
+from hotloop.core.errors import CommandFailed, EnvironmentFailed, UsageError
+from hotloop.core.measurement import Measurement, Plan
+from hotloop.trial.arm import Arm
+from hotloop.trial.measure import LOG_FILE, measure
+from hotloop.trial.sandbox.layered import Layered, Storage, storage_for
+from hotloop.trial.snapshot import take_snapshot
+
+NO_LAYERS = storage_for(Path(os.environ.get("TMPDIR", "/tmp"))) is None
+pytestmark = pytest.mark.skipif(
+    NO_LAYERS, reason="this kernel gives no layers to unprivileged users"
+)
+
+
+def layered(workdir: Path, doctors: Path, storage: Storage = "disk", **rest: bool) -> Layered:
+    """As the doctor makes it before the command runs."""
+    doctors.mkdir(parents=True, exist_ok=True)
+    return Layered(take_snapshot(workdir, doctors / "before"), doctors.resolve(), storage, **rest)
+
+
+def tried(arm: Arm, start: Layered, *, timeout_s: float = 120.0) -> tuple[Measurement, str]:
+    """One trial, and what it printed."""
+    number = sum(1 for _ in start.hidden.glob("trials/*"))
+    place = start.hidden / "trials" / f"trial-{number}"
+    measured = measure(
+        arm, directory=place, plan=Plan(0, 1, timeout_s), seed="0", cache=start.hidden / "cache",
+        workdir=start,
+    )  # fmt: skip
+    assert not (place / "layer").exists()
+    return measured, (place / LOG_FILE).read_text()
+
+
+def tree(root: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Everything that can be seen of it."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        status = path.lstat()
+        content = path.read_bytes() if path.is_file() else b""
+        found[str(path.relative_to(root))] = (status.st_mode, status.st_mtime_ns, content)
+    return found
+
+
+# Escapes
+
+
+@dataclass
+class Outside:
+    """What was there before the attempts, and is there after them."""
+
+    said: dict[str, str]
+    before: dict[str, tuple[int, int, bytes]]
+    after: dict[str, tuple[int, int, bytes]]
+    reached: list[str]
+    left: list[str]
+    victim_lives: bool
+
+
+@pytest.fixture(scope="module", params=["disk", "memory"])
+def outside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outside:
+    root = tmp_path_factory.mktemp("world")
+    for number in range(len(escapes.ATTEMPTS)):
+        target = root / "targets" / str(number)
+        (target / "sub").mkdir(parents=True)
+        (target / "sub" / "deep.txt").write_text("deep")
+        (target / "kept.txt").write_text("kept")
+        (target / "tensor.bin").write_bytes(bytes(16))
+        with sqlite3.connect(target / "base.db") as base:
+            base.execute("create table t (a)")
+    work = root / "targets" / "work"
+    work.mkdir()
+    (work / "kept.txt").write_text("kept")
+    shutil.copy(escapes.__file__, work / "escapes.py")
+    start = layered(work, root / "doctor", request.param)
+    before = tree(root / "targets")
+    reached: list[str] = []
+    victim = subprocess.Popen(["sleep", "300"])
+    with servers(root, reached) as ports:
+        ports["victim"] = victim.pid
+        report = "{run}/said.json"
+        command = (sys.executable, "escapes.py", str(root), report, json.dumps(ports))
+        _, printed = tried(Arm("escapes", command, "none", workdir=work), start)
+    said = next(start.hidden.glob("trials/*/run/said.json"))
+    places = [Path.home(), Path("/dev/shm"), Path("/tmp"), Path("/var/tmp")]
+    left = [str(path) for place in places for path in place.glob(f"*{root.name}-*")]
+    lives = victim.poll() is None
+    victim.kill()
+    victim.wait()
+    return Outside(
+        json.loads(said.read_text()), before, tree(root / "targets"), reached, left, lives
+    )
+
+
+class servers:  # noqa: N801 -- a context manager, as open is
+    """What listens on this machine; notes what it is sent."""
+
+    def __init__(self, root: Path, reached: list[str]) -> None:
+        self._reached = reached
+        self._tcp = socket.create_server(("", 0))
+        self._udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._udp.bind(("127.0.0.1", 0))
+        self._paths = []
+        for address in (str(root / "server.sock"), f"\0{root}"):
+            server = socket.socket(socket.AF_UNIX)
+            server.bind(address)
+            server.listen()
+            self._paths.append(server)
+
+    def __enter__(self) -> dict[str, int]:
+        for server in (self._tcp, *self._paths):
+            threading.Thread(target=self._accept, args=(server,), daemon=True).start()
+        return {"tcp": self._tcp.getsockname()[1], "udp": self._udp.getsockname()[1]}
+
+    def __exit__(self, *error: object) -> None:
+        self._udp.setblocking(False)
+        try:
+            self._reached.append(f"udp {self._udp.recv(10)!r}")
+        except BlockingIOError:
+            pass
+        for server in (self._tcp, self._udp, *self._paths):
+            server.close()
+
+    def _accept(self, server: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            self._reached.append(f"{server.family} was connected to")
+            connection.close()
+
+
+@pytest.mark.parametrize("number", range(len(escapes.ATTEMPTS)), ids=list(escapes.ATTEMPTS))
+def test_what_an_attempt_changes_is_not_seen_outside(outside: Outside, number: int) -> None:
+    below = f"{number}/"
+    mine = {name: seen for name, seen in outside.before.items() if f"{name}/".startswith(below)}
+    assert {
+        name: seen for name, seen in outside.after.items() if f"{name}/".startswith(below)
+    } == mine
+    assert list(escapes.ATTEMPTS)[number] in outside.said
+
+
+def test_nothing_else_is_changed_reached_or_left(outside: Outside) -> None:
+    assert outside.after == outside.before
+    assert outside.reached == []
+    assert outside.left == []
+
+
+def test_attempts_are_real(outside: Outside) -> None:
+    """Most seem to work: a script that writes where it always writes must not fail for being tried."""
+    work = [name for name, what in outside.said.items() if what == "seemed to work"]
+    must = ["open", "sqlite3", "subprocess cp", "safetensors", "torch.from_file", "rmtree", "mmap"]
+    assert set(must) <= set(work), outside.said
+    assert "ECONNREFUSED" in outside.said["TCP"] or "refused" in outside.said["TCP"]
+
+
+def test_processes_outside_are_not_signalled(outside: Outside) -> None:
+    from hotloop.trial.sandbox.syscalls import landlock_version
+
+    if landlock_version() < 6:
+        pytest.skip("this kernel cannot keep signals in")
+    assert outside.victim_lives

@@ -448,6 +448,8 @@ def test_a_script_without_torch_is_told_so(tmp_path: Path) -> None:
             "no such directory",
         ),
         (["--no-try", "--diff", "x.diff", "--", sys.executable, "x.py"], "has no effect"),
+        (["--no-try", "--network", "--", sys.executable, "x.py"], "has no effect"),
+        (["--in-place", "--network", "--", sys.executable, "x.py"], "has no effect"),
         (["--diff", "-", "--", sys.executable, "x.py"], "would mix with"),
         (["--diff", "no/dir/x.diff", "--", sys.executable, "x.py"], "no such directory"),
         (["--diff", ".", "--", sys.executable, "x.py"], "to a directory"),
@@ -541,11 +543,22 @@ def test_a_pipe_takes_the_json_once(
         assert json.loads(file.read())["bound"] == "input"
 
 
+WITHOUT_NAMESPACES = (
+    *("unshare", "--user", "--map-root-user", "sh", "-c"),
+    *('echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"', "sh"),
+)
+"""Runs a command where the kernel gives it no namespaces."""
+
+
+@pytest.mark.skipif(
+    subprocess.run([*WITHOUT_NAMESPACES, "true"], check=False, capture_output=True).returncode != 0,
+    reason="needs a user namespace to forbid others in it",
+)
 def test_directory_too_large_to_copy_is_said_before_the_command_runs(tmp_path: Path) -> None:
     command = script(tmp_path, wait=0.001, steps=30)
     with (tmp_path / "data.bin").open("wb") as file:
         file.truncate(600 << 20)
-    given = [sys.executable, "-m", "hotloop", "doctor", "--out", "run"]
+    given = [*WITHOUT_NAMESPACES, sys.executable, "-m", "hotloop", "doctor", "--out", "run"]
     refused = subprocess.run(
         [*given, "--budget", "10m", "--", *command], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )  # fmt: skip

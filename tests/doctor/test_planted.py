@@ -13,7 +13,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord
-from hotloop.doctor import trial_costs
+from hotloop.doctor import starting_point, trial_costs
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.verify import verify
 from hotloop.optimizations.catalogue import CATALOGUE
@@ -96,6 +96,7 @@ def rejected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TriedFix]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(PLANTED))
         patch.setenv("PLANTED_OUTSIDE", str(precious))
+        patch.setattr(starting_point, "storage_for", lambda directory: None)
         for name, fix in PLANTED_FIXES.items():
             patch.setitem(CATALOGUE, name, fix)
         names = ("crashes", "other_order", "writes_outside", "no_clipping", "not_applied")
@@ -148,14 +149,28 @@ def test_fix_that_hangs_is_ended(
 
 @pytest.mark.parametrize("write", ["open({!r}, 'w').close()", "torch.save(1, {!r})"])
 def test_script_that_writes_outside_is_refused_and_nothing_is_written(
-    planted: None, tmp_path: Path, write: str
+    planted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: str
 ) -> None:
+    monkeypatch.setattr(starting_point, "storage_for", lambda directory: None)
     path = tmp_path / "elsewhere" / "checkpoint.pt"
     path.parent.mkdir()
     with pytest.raises(UsageError, match="writes outside its working directory") as refused:
         trying(tmp_path, "claims", before=write.format(str(path)))
     assert refused.value.where == str(path)
     assert "--in-place" in str(refused.value)
+    assert not path.exists()
+
+
+def test_script_that_writes_outside_is_tried_in_a_layer_and_nothing_is_written(
+    planted: None, tmp_path: Path
+) -> None:
+    if starting_point.storage_for(tmp_path) is None:
+        pytest.skip("this kernel gives no layers to unprivileged users")
+    path = tmp_path / "elsewhere" / "checkpoint.pt"
+    path.parent.mkdir()
+    ledger = trying(tmp_path, "not_applied", before=f"torch.save(1, {str(path)!r})")
+    assert ledger.fixes[0].status == "not_applied"
+    assert (ledger.isolation, ledger.network) == ("layer", False)
     assert not path.exists()
 
 

@@ -10,14 +10,12 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import escapes
 import pytest
 
-from hotloop.core.errors import CommandFailed, EnvironmentFailed, UsageError
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.trial.arm import Arm
 from hotloop.trial.measure import LOG_FILE, measure
@@ -96,7 +94,7 @@ def outside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         ports["victim"] = victim.pid
         report = "{run}/said.json"
         command = (sys.executable, "escapes.py", str(root), report, json.dumps(ports))
-        _, printed = tried(Arm("escapes", command, "none", workdir=work), start)
+        tried(Arm("escapes", command, "none", workdir=work), start)
     said = next(start.hidden.glob("trials/*/run/said.json"))
     places = [Path.home(), Path("/dev/shm"), Path("/tmp"), Path("/var/tmp")]
     left = [str(path) for place in places for path in place.glob(f"*{root.name}-*")]
@@ -108,7 +106,7 @@ def outside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     )
 
 
-class servers:  # noqa: N801 -- a context manager, as open is
+class servers:
     """What listens on this machine; notes what it is sent."""
 
     def __init__(self, root: Path, reached: list[str]) -> None:

@@ -54,7 +54,10 @@ class _Seconds(click.ParamType[float]):
 @click.option(
     "--in-place",
     is_flag=True,
-    help="Try fixes in the working directory itself, not in copies of it.",
+    help="Try fixes in the working directory itself, where what they write stays.",
+)
+@click.option(
+    "--network", is_flag=True, help="Let trials reach other machines; trackers stay offline."
 )
 @click.option(
     "--out",
@@ -90,6 +93,7 @@ def doctor(
     budget: float | None,
     only: tuple[str, ...],
     in_place: bool,
+    network: bool,
     out: Path | None,
     steps: int | None,
     diff: str | None,
@@ -104,8 +108,9 @@ def doctor(
     `accelerate launch ...`. It runs here and once, with its own output, files and ending; only the run
     directory is added. Ctrl-C ends it, and what was seen until then is judged.
 
-    Then each fix that has a live form and answers a finding is tried: copies of the working directory, the
-    command as it is and with the fix in turns, in fresh processes, until the difference is known.
+    Then each fix that has a live form and answers a finding is tried: the command as it is and with the fix in
+    turns, in fresh processes, until the difference is known. Each starts from the files as they were before the
+    command ran, and what it writes is thrown away.
     """
     if scorecard:
         from hotloop.cli.scorecard import show_scorecard
@@ -113,12 +118,18 @@ def doctor(
         _refuse_beside_scorecard(
             {
                 **{"--no-try": no_try, "--budget": budget, "--only": only, "--in-place": in_place},
-                **{"--out": out, "--steps": steps, "--diff": diff, "--level": level},
+                **{
+                    "--network": network,
+                    "--out": out,
+                    "--steps": steps,
+                    "--diff": diff,
+                    "--level": level,
+                },
             }
         )
         show_scorecard(command, json_file)
         return
-    _refuse(no_try, budget, only, in_place, json_file)
+    _refuse(no_try, budget, only, in_place, network, json_file)
     if diff is not None:
         _refuse_diff(diff, no_try)
     from hotloop.cli.report import page_of, text_of
@@ -150,7 +161,9 @@ def doctor(
             write_object(object_of(examined, found), json_file)
         ledger = None
         try:
-            ledger = _tried(examined, budget, only, in_place, diff=diff, json_file=json_file)
+            ledger = _tried(
+                examined, budget, only, in_place, network, diff=diff, json_file=json_file
+            )
             if diff is not None:
                 ledger = _write_patch(examined, ledger, Path(diff))
         except Interrupted:
@@ -212,6 +225,7 @@ def _tried(
     budget: float | None,
     only: tuple[str, ...],
     in_place: bool,
+    network: bool,
     *,
     diff: str | None,
     json_file: str | None,
@@ -227,13 +241,14 @@ def _tried(
         if value
         for part in (name, value)
     ]
-    options += ["--in-place"] if in_place else []
+    options += [*(["--in-place"] if in_place else []), *(["--network"] if network else [])]
     with title_progress() as progress:
         ledger = try_fixes(
             examined,
             budget_s=budget,
             only=only,
             in_place=in_place,
+            network=network,
             options=options,
             progress=progress,
             warn=_say,
@@ -312,10 +327,17 @@ def _write_patch(examined: Examined, ledger: Ledger, target: Path) -> Ledger:
 
 
 def _refuse(
-    no_try: bool, budget: float | None, only: tuple[str, ...], in_place: bool, json_file: str | None
+    no_try: bool,
+    budget: float | None,
+    only: tuple[str, ...],
+    in_place: bool,
+    network: bool,
+    json_file: str | None,
 ) -> None:
     given = [name for name, value in (("--budget", budget), ("--only", only)) if value]
-    given += ["--in-place"] if in_place else []
+    given += [*(["--in-place"] if in_place else []), *(["--network"] if network else [])]
+    if in_place and network:
+        raise UsageError("--network has no effect with --in-place", do="leave one of them out")
     if no_try and given:
         raise UsageError(f"{given[0]} has no effect with --no-try", do="leave one of them out")
     if only:

@@ -10,6 +10,7 @@ from hotloop.core.judgement import Parity, ParityClass
 from hotloop.core.measurement import Measurement
 from hotloop.doctor.applied import why_not_applied, why_wrong
 from hotloop.doctor.fixes import Fix
+from hotloop.doctor.starting_point import what_trials_lack
 from hotloop.doctor.switched import can_be_switched
 from hotloop.doctor.trial_costs import LOSS_RUNS
 from hotloop.doctor.workbench import Workbench
@@ -106,8 +107,7 @@ class Learning:
             raise CommandFailed(
                 f"the command has run, but does not run in a trial: {error.what}",
                 where=error.where,
-                do="a trial is a copy of the working directory, offline; where it needs what lies beside "
-                f"that directory, try --in-place. {error.do or ''}".rstrip(),
+                do=f"{what_trials_lack(bench.listing)}. {error.do or ''}".rstrip(),
                 returncode=error.returncode,
             ) from error
         if (path := outside_path(place)) is not None:

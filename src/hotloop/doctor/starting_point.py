@@ -58,6 +58,29 @@ def isolation_of(workdir: Workdir | None) -> Isolation:
     return "layer" if isinstance(workdir, Layered) else "copy"
 
 
+def what_trials_lack(workdir: Workdir | None) -> str:
+    """What a command that has run may miss in a trial, and what to do."""
+    if isinstance(workdir, Layered):
+        if workdir.network:
+            return "a trial sees every file, and what it writes is kept from them; trackers are offline"
+        return "a trial sees every file, but no other machine; where it needs one, allow it with --network"
+    return (
+        "a trial is a copy of the working directory, with trackers offline; where it needs what lies beside "
+        "that directory, try --in-place"
+    )
+
+
+def weak_isolation(workdir: Workdir | None) -> str | None:
+    """What to say before the first trial where the kernel does not keep it in; `None` where it does."""
+    if workdir is None or isinstance(workdir, Layered):
+        return None
+    return (
+        "this system allows no user namespaces with overlayfs: trials run in copies of the working directory, "
+        "and only what Python opens outside of them is refused. C libraries, child processes and the network "
+        "are not kept in; --no-try leaves trials out"
+    )
+
+
 def _storage(path: Path) -> Storage | None:
     try:
         stored = parse_object(read_bytes(path)).get("storage")

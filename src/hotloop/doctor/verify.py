@@ -39,7 +39,7 @@ from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learned, Learning
 from hotloop.doctor.plausible import confirmed_over_more, is_surprising
 from hotloop.doctor.stacking import order_of, stack
-from hotloop.doctor.starting_point import isolation_of
+from hotloop.doctor.starting_point import isolation_of, weak_isolation
 from hotloop.doctor.switched import most_children
 from hotloop.doctor.trial_costs import (
     LOOKS,
@@ -75,6 +75,7 @@ def verify(
     budget_s: float | None = None,
     steps: int | None = None,
     in_place: bool = False,
+    network: bool = False,
     asked: Sequence[str] = (),
     left_out: Sequence[TriedFix] = (),
     again: Callable[[str], str] = lambda budget: (
@@ -86,7 +87,7 @@ def verify(
 ) -> Ledger:
     """Try each fix, then together those that helped. Called again, finished trials are not repeated.
 
-    directory: the doctor's, where `trials/` and `ledger.json` go. asked: names that were asked for. left_out:
+    directory: the doctor's, where `trials/` and `ledger.json` go. network: trials may reach other machines. asked: names that were asked for. left_out:
     entries of the ledger for what answers a finding and is not tried. again: the command that goes on here with
     such a `--budget`. notice: said before the first trial.
     A fix whose trial fails is reported, and the rest goes on. Raises `UsageError` for a run too short, a
@@ -113,14 +114,16 @@ def verify(
         budget_s=budget_s,
         progress=progress,
         warn=warn,
+        network=network,
     )
     directory.mkdir(parents=True, exist_ok=True)
     with alone_in(directory):
         refuse_other_values(directory, fixes)
         if budget_s is not None and "loss_steps" not in begun:
             begin_within(bench, fixes, again)
-        if notice:
-            warn(notice)
+        for said in (notice, weak_isolation(bench.listing)):
+            if said:
+                warn(said)
         store_options(directory, bench.plan, bench.loss_steps)
         continued = any((directory / TRIALS).glob(f"*/*/{MEASUREMENT_FILE}"))
         ledger = _Trying(bench, may_fit="steps" not in begun, again=again).all(fixes)

@@ -143,7 +143,19 @@ def _how(ledger: Ledger) -> str:
     switched = [fix.name for fix in ledger.fixes if fix.verdict and fix.verdict.switched]
     if switched:
         how += f", {_all(switched)} going on and off within each process"
-    return f"{', '.join(parts)}, {how}; {took}"
+    return f"{', '.join(parts)}, {how}{_kept_in(ledger)}; {took}"
+
+
+def _kept_in(ledger: Ledger) -> str:
+    """Where these processes could write."""
+    network = "" if ledger.network else " and no network"
+    where = {
+        "layer": f", with every write in a layer of its own{network}",
+        "landlock": f", in copies that the kernel keeps them from leaving{network}",
+        "copy": ", in copies of the working directory",
+        "none": ", in the working directory itself",
+    }
+    return where[ledger.isolation] if ledger.isolation is not None else ""
 
 
 def _over(ledger: Ledger) -> dict[tuple[int, int], list[str]]:

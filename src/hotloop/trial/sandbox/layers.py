@@ -29,6 +29,13 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "d
 DEVICE_PREFIXES = ("nvidia", "accel")
 DEVICE_LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}  # fmt: skip
 PROC_READ_ONLY = ("sys", "irq", "bus", "fs", "sysrq-trigger")
+SYSTEM = ("/bin", "/boot", "/etc", "/lib", "/lib64", "/sbin", "/snap", "/usr")
+"""Nothing below is a user's."""
+MAX_DEPTH, MAX_LOOKED = 3, 500
+"""How far directories of others are looked through for those that a user may write."""
+MAX_LOOKED_WORKDIR = 5000
+MAX_ADOPTED, MAX_ADOPTED_BYTES = 2000, 256 << 20
+"""Files of others in the working directory that can be changed in a layer."""
 MAX_COPIED_BYTES = 1 << 20
 """A file beside a mount cannot have a layer. Small ones are copied, larger ones read-only."""
 
@@ -91,9 +98,36 @@ class Tree:
         (own / "up").mkdir(parents=True)
         (own / "work").mkdir()
         shutil.copystat(path, own / "up")
+        if os.geteuid() != 0:
+            self._open_ways(path, own / "up")
         below, up, work = (_escaped(each) for each in (path, own / "up", own / "work"))
         data = f"userxattr,lowerdir={below},upperdir={up},workdir={work}"
         mount("overlay", target, "overlay", data=data)
+
+    def _open_ways(self, path: Path, up: Path) -> None:
+        """Make directories of others in the layer where a writable one lies below them.
+
+        overlayfs would give them there to their owner or group, whom an unprivileged namespace does not know.
+        In the working directory files of another group, as shared disks have them, are copied for the same reason.
+        """
+        ways: set[Path] = set()
+        if self._workdir.is_relative_to(path):
+            ways |= {self._workdir, *self._workdir.parents}
+        if str(path) not in SYSTEM:
+            ways |= _ways_to_writable(path, MAX_LOOKED)
+        files: list[Path] = []
+        if self._workdir.is_relative_to(path):
+            ways |= _ways_to_writable(self._workdir, MAX_LOOKED_WORKDIR, files)
+        for way in sorted(ways):
+            if way != path and way.is_relative_to(path):
+                target = up / way.relative_to(path)
+                target.mkdir(parents=True, exist_ok=True)
+                shutil.copystat(way, target)
+        left = MAX_ADOPTED_BYTES
+        for file in files[:MAX_ADOPTED]:
+            left -= file.stat().st_size
+            if left >= 0:
+                shutil.copy2(file, up / file.relative_to(path))
 
     def _split(self, path: Path) -> None:
         """Its entries one by one."""
@@ -141,6 +175,43 @@ class Tree:
         target = self.inside(str(path))
         target.mkdir(parents=True, exist_ok=True)
         return target
+
+
+def _ways_to_writable(root: Path, most: int, files: list[Path] | None = None) -> set[Path]:
+    """Directories of others from `root` on that can be written, or hold one that can, as far as it is looked.
+
+    files: takes those of others that can be written, unless they are large.
+    """
+    ways: set[Path] = set()
+    waiting, looked = [(root, 0)], 0
+    while waiting and looked < most:
+        directory, depth = waiting.pop(0)
+        looked += 1
+        try:
+            entries = list(os.scandir(directory))
+        except OSError:
+            continue
+        for entry in entries[:most]:
+            if entry.is_symlink():
+                continue
+            path = Path(entry.path)
+            is_own = _is_own(entry.stat())
+            is_writable = is_own or os.access(path, os.W_OK)
+            if not entry.is_dir():
+                readable = entry.is_file() and is_writable and os.access(path, os.R_OK)
+                if files is not None and readable and not is_own:
+                    files.append(path)
+                    ways |= {directory, *directory.parents}
+                continue
+            if is_writable:
+                ways |= {directory, *directory.parents} | (set() if is_own else {path})
+            if files is not None or (not is_own and depth < MAX_DEPTH):
+                waiting.append((path, depth + 1))
+    return ways
+
+
+def _is_own(status: os.stat_result) -> bool:
+    return (status.st_uid, status.st_gid) == (os.geteuid(), os.getegid())
 
 
 def mount_points() -> list[Path]:

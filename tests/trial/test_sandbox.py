@@ -56,6 +56,23 @@ def tree(root: Path) -> dict[str, tuple[int, int, bytes]]:
     return found
 
 
+def test_edited_files_are_seen_by_the_trial_alone(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    (work / "package").mkdir(parents=True)
+    (work / "package" / "__init__.py").write_text("VALUE = 'as it is'")
+    (work / "linked.py").symlink_to("package/__init__.py")
+    start = layered(work, tmp_path / "doctor")
+    command = (sys.executable, "-c", "import package, linked; print(package.VALUE, linked.VALUE)")
+    edited = {"package/__init__.py": b"VALUE = 'edited'"}
+    _, printed = tried(Arm("plain", command, "none", workdir=work, edited=edited), start)
+    assert printed == "edited edited\n"
+    edited = {"linked.py": b"VALUE = 'by its link'"}
+    _, printed = tried(Arm("plain", command, "none", workdir=work, edited=edited), start)
+    assert printed == "by its link by its link\n"
+    assert (work / "package" / "__init__.py").read_text() == "VALUE = 'as it is'"
+    assert (work / "linked.py").is_symlink()
+
+
 # Escapes
 
 

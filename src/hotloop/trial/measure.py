@@ -122,7 +122,12 @@ def measure(
         if isinstance(workdir, Layered):
             shared = (run, directory / "path", temporary, cache)
             finished = run_layered(
-                command, workdir, place=directory / "layer", shared=shared, process=process
+                command,
+                workdir,
+                place=directory / "layer",
+                shared=shared,
+                process=process,
+                edited=arm.edited,
             )
         else:
             finished = process(command)

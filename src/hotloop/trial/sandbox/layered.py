@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,7 +25,7 @@ from hotloop.trial.snapshot import Snapshot
 
 Storage = Literal["disk", "memory"]
 """Where layers lie. Memory is for file systems that cannot hold one: network disks, images of containers."""
-_FAILURE_FILE = "failure"
+_FAILURE_FILE, _EDITED = "failure", "edited"
 _TEST_TIMEOUT_S = 60.0
 _FULL_BYTES = 1 << 20
 """A disk with less free space is full."""
@@ -60,15 +60,18 @@ def run_layered(
     place: Path,
     shared: Sequence[Path],
     process: Callable[[Sequence[str]], Finished],
+    edited: Mapping[str, bytes] | None = None,
 ) -> Finished:
     """Run `command` in a sandbox of its own, whose layer is in the new directory `place` and gone afterwards.
 
-    shared: directories that take what is recorded. process: starts a command and waits for its end. Raises
+    shared: directories that take what is recorded. edited: what files of the working directory hold in it. process: starts a command and waits for its end. Raises
     `EnvironmentFailed` where the sandbox cannot be set up or its disk is full, `UsageError` where the command
     cannot be started or the directory is no more what it was.
     """
     try:
-        finished = process(_launched(command, layered, place=place, shared=shared))
+        finished = process(
+            _launched(command, layered, place=place, shared=shared, edited=edited or {})
+        )
         if finished.returncode:
             _refuse_failed(finished.returncode, command, place)
         return finished
@@ -77,10 +80,16 @@ def run_layered(
 
 
 def _launched(
-    command: Sequence[str], layered: Layered, *, place: Path, shared: Sequence[Path]
+    command: Sequence[str],
+    layered: Layered,
+    *,
+    place: Path,
+    shared: Sequence[Path],
+    edited: Mapping[str, bytes],
 ) -> list[str]:
     """The command that becomes `command` in a sandbox."""
     changes = layered.snapshot.differences()
+    contents = {_resolved(name, layered.root): content for name, content in edited.items()}
     spec = {
         "root": str(place / "root"),
         "storage": str(place / "store") if layered.storage == "disk" else None,
@@ -92,7 +101,8 @@ def _launched(
         "workdir": str(layered.root),
         "made": changes.made,
         "directories": changes.directories,
-        "restored": [(str(layered.snapshot.content(name)), name) for name in changes.restored],
+        "restored": [(str(layered.snapshot.content(name)), name) for name in changes.restored]
+        + [(str(place / _EDITED / name), name) for name in contents],
         "links": changes.links,
     }
     file = place / "spec.json"
@@ -100,6 +110,12 @@ def _launched(
         (place / "root").mkdir(parents=True)
         # Not an argument: those are bounded, and shown to everyone.
         file.write_text(json.dumps(spec), encoding="utf-8")
+        for name, content in contents.items():
+            target, original = place / _EDITED / name, layered.root / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+            if original.exists():
+                target.chmod(original.stat().st_mode)
     except OSError as error:
         raise storage_error(error, file, "prepare a trial") from error
     packages = str(Path(hotloop.__file__).resolve().parent.parent)
@@ -109,6 +125,13 @@ def _launched(
     )
     # -I -S: nothing of the user's environment is loaded.
     return [sys.executable, "-I", "-S", "-c", start, str(file), *command]
+
+
+def _resolved(name: str, root: Path) -> str:
+    """Where the file itself lies, relative to the working directory."""
+    target = (root / name).resolve()
+    assert target.is_relative_to(root), f"{name} leads out of the working directory"
+    return target.relative_to(root).as_posix()
 
 
 def _refuse_failed(returncode: int, command: Sequence[str], place: Path) -> None:
@@ -156,7 +179,9 @@ def _holds(directory: Path, storage: Storage) -> bool:
         layered = Layered(snapshot, place / "layer", storage)
         source = f"open({str(written)!r}, 'w').close(); open({str(shown)!r}, 'w').close()"
         program = [sys.executable, "-I", "-S", "-c", source]
-        command = _launched(program, layered, place=place / "layer", shared=[shown.parent])
+        command = _launched(
+            program, layered, place=place / "layer", shared=[shown.parent], edited={}
+        )
         done = subprocess.run(
             command,
             cwd=written.parent,

@@ -10,7 +10,6 @@ import inspect
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from types import CodeType, FrameType
 
 from hotloop.core.census import LineUse
@@ -28,7 +27,6 @@ _WORKING = frozenset({Watch.guarded.__code__, Watch.tried.__code__})
 Key = tuple[str, CodeType, int, CodeType, CodeType | None]
 """(phase, the user's code, the instruction there, the innermost code, what of the user's feeds the loop there)"""
 _FEEDING = frozenset({"__next__", "__iter__", "__getitem__", "__getitems__"})
-_TRAINING = frozenset({"forward", "backward", "optimizer"})
 _MANAGERS = f"{os.sep}contextlib.py"
 
 
@@ -41,8 +39,6 @@ class Sampler:
         self._pending: dict[int, Counter[Key]] = {}
         self._whole: Counter[Key] = Counter()
         self._total = 0
-        self._trains: set[CodeType] = set()
-        """The user's functions in which the training itself was seen: a generator among them feeds nothing."""
         self.num = 0
 
     @property
@@ -84,7 +80,7 @@ class Sampler:
                 inside: str | None = PROBE
             else:
                 inside = None if inner is code else f"{module_of(inner)}.{inner.co_qualname}"
-            feeds = feeder is not None and feeder not in self._trains
+            feeds = feeder is not None and feeder not in self._watch.trains
             merged[phase, site, code.co_qualname, inside, feeds] += number
         return tuple(
             LineUse(
@@ -130,17 +126,9 @@ class Sampler:
         inner = working if working and phase == "unattributed" else frame.f_code
         feeder = None
         if phase == "unattributed":
-            feeder = next((each.f_code for each in self._own(frame) if _feeds(each)), None)
-        elif phase in _TRAINING:
-            self._trains.update(each.f_code for each in self._own(frame))
+            own = sites.own_frames(frame)
+            feeder = next((each.f_code for each in own if _feeds(each)), None)
         counter[phase, place[0], place[1], inner, feeder] += 1
-
-    def _own(self, frame: FrameType | None) -> Iterator[FrameType]:
-        """The frames of the user's own code, from the innermost outward."""
-        while frame is not None:
-            if self._watch.sites.own(frame.f_code):
-                yield frame
-            frame = frame.f_back
 
 
 def _feeds(frame: FrameType) -> bool:

@@ -6,6 +6,7 @@ import inspect
 import os
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path, PurePath
 from types import CodeType, FrameType
 from typing import Any
@@ -61,6 +62,13 @@ class Sites:
         if known is None:
             known = self._known[name] = self._is_own(name)
         return known
+
+    def own_frames(self, frame: FrameType | None) -> Iterator[FrameType]:
+        """The frames of the user's own code, from the innermost outward."""
+        while frame is not None:
+            if self.own(frame.f_code):
+                yield frame
+            frame = frame.f_back
 
     def _is_own(self, name: str) -> bool:
         if name.startswith("<"):

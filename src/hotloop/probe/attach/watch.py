@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -67,6 +68,8 @@ class Watch:
         self.profiling = False
         self.evaluates = False
         """Passes that evaluate have been seen, and nothing of training since."""
+        self.trains: set[CodeType] = set()
+        """The user's functions in which a step has ended: a generator among them feeds nothing."""
         self.tags: list[str] = []
         self.closed: deque[ClosedStep | None] = deque()
         """For the writer; `None`: the steps so far were none, throw them away."""
@@ -192,6 +195,8 @@ class Watch:
         else:
             self._waiting.append((closed, device.cut()))
             self.release()
+        if self.step < WARMUP_STEPS:
+            self.trains |= {each.f_code for each in self.sites.own_frames(sys._getframe())}
         self.step += 1
         self.samples = self.backwards = self.passed = self.hooks = 0
         self.tags, self.losses = [], []

@@ -58,7 +58,9 @@ endif
 quickstart: setup
 	$(BIN)/hotloop quickstart --out runs/quickstart
 
+# Compiled once for the hundreds of processes that the tests start, also where Python is told not to.
 test: setup
+	@$(BIN)/python -m compileall -q src
 	$(BIN)/python -m pytest -n $(WORKERS) -m "$(MARKS)"
 
 check: setup

@@ -54,6 +54,7 @@ def test_too_many_threads_become_fewer(run_foreign: Any) -> None:
     assert ran.applied == [f"threads: 1 instead of {threads}"]
 
 
+@pytest.mark.at_once(1)
 @pytest.mark.parametrize(
     ("where", "line", "why"),
     [

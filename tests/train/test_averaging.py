@@ -186,6 +186,7 @@ start(load_settings(Path(sys.argv[1]), sys.argv[4:]), Path(sys.argv[2]))
 """
 
 
+@pytest.mark.at_once(1)
 @pytest.mark.parametrize(("settings", "killed_after"), [(EMA, 7), (TAIL, 5), (TAIL, 10)])
 def test_killed_with_minus_9_it_continues_to_the_same_mean_bit_by_bit(
     tiny_config: Path, tmp_path: Path, settings: tuple[str, ...], killed_after: int

@@ -146,6 +146,7 @@ def process_of(child: subprocess.Popen[str], *words: str) -> psutil.Process:
     raise AssertionError(f"no process with {words}")
 
 
+@pytest.mark.slow
 def test_ranks_train_on_growing_text_what_one_process_trains_on_prepared_text(
     place: Place,
 ) -> None:

@@ -38,6 +38,7 @@ def digests(weights: dict[str, torch.Tensor]) -> list[str]:
     return sorted(hashlib.sha256(content).hexdigest() for content in contents)
 
 
+@pytest.mark.at_once(1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_whole_training_is_the_same_to_the_last_bit(
     tiny_config: Path, prepared: Path, tmp_path: Path, family: str

@@ -105,6 +105,7 @@ def test_spike_before_the_first_save_goes_back_to_the_start(
     assert [record.step for record in records if "rolled_back" in record.tags] == [0]
 
 
+@pytest.mark.at_once(3)
 @pytest.mark.parametrize(
     ("killed_after", "settings"),
     [

@@ -52,6 +52,7 @@ for number in range({steps}):
 """
 
 
+@pytest.mark.at_once(2)
 @pytest.mark.parametrize(
     "source",
     [

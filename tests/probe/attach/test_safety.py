@@ -53,7 +53,7 @@ def own(err: str, work: str) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.at_once(6)
+@pytest.mark.at_once(3)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_script_does_what_it_does_without_the_probe(run, name: str) -> None:  # type: ignore[no-untyped-def]
     source, code = SCRIPTS[name]
@@ -258,6 +258,7 @@ print("ended")
 """
 
 
+@pytest.mark.at_once(2)
 @pytest.mark.parametrize("code", [WITHOUT_NUMPY, BUILTINS, DEEP, ON_A_THREAD])
 def test_script_that_relies_on_what_a_hook_could_change(run, code: str) -> None:  # type: ignore[no-untyped-def]
     ended, plain = run(code), run(code, watched=False)

@@ -97,6 +97,7 @@ fit(Items())
 }
 
 
+@pytest.mark.at_once(1)
 @pytest.mark.parametrize("by", FEEDS)
 def test_what_the_script_iterates_over_feeds_it(run, by: str) -> None:  # type: ignore[no-untyped-def]
     ended = run(LOOP + MAKE + FEEDS[by])

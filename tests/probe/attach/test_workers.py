@@ -30,7 +30,7 @@ if __name__ == "__main__": main()
 """
 
 
-@pytest.mark.at_once(2)
+@pytest.mark.at_once(1)
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 @pytest.mark.parametrize("steps", [12, 40])
 def test_transforms_that_are_modules_are_no_steps(run, context: str, steps: int) -> None:  # type: ignore[no-untyped-def]
@@ -43,6 +43,7 @@ def test_transforms_that_are_modules_are_no_steps(run, context: str, steps: int)
     assert all(record.host["backward"] > 0 for record in ended.steps)
 
 
+@pytest.mark.at_once(1)
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_every_update_is_a_step_and_nothing_else_is(run, context: str) -> None:  # type: ignore[no-untyped-def]
     ended = run(TRANSFORMS.format(context=context, epochs=1))

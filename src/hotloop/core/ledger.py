@@ -78,6 +78,9 @@ class Ledger:
     together_warmup_steps: int | None = None
     together_steps: int | None = None
     """Of each process of `together`."""
+    together_patched: str | None = None
+    """SHA-256 of the edited files that the confirming processes ran, and that a patch holds. `None`: no file of
+    the script was edited there, so that no patch is written."""
     continued: bool = False
     """Trials of an earlier call were used, whose time is not part of `wall_s`."""
     asked: tuple[str, ...] = ()

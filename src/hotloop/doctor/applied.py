@@ -17,7 +17,7 @@ def why_not_applied(
 ) -> str | None:
     """Why its effect was not seen in a process that should have had it; `None` if it was in all.
 
-    runs: the directories that these processes wrote into.
+    runs: the directories that these processes wrote into; none where it is written into the script's source.
     """
     lines = [_lines(run / APPLIED_FILE, fix.name) for run in runs]
     for found in lines:
@@ -27,8 +27,8 @@ def why_not_applied(
     for measurement in measurements:
         census = measurement.census
         if census is not None and fix.technique.observed(census, fix.value) is False:
-            said = next((str(line["what"]) for found in lines for line in found), "nothing")
-            return f"its effect was not seen in the census (it said: {said})"
+            said = next((f" (it said: {line['what']})" for found in lines for line in found), "")
+            return f"its effect was not seen in the census{said}"
     return None
 
 

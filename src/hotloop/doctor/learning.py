@@ -18,6 +18,7 @@ from hotloop.doctor.writes import WritesOutside, outside_path, refused_outside
 from hotloop.judge.parity import judge_parity
 from hotloop.judge.repeatable import why_not_repeatable
 from hotloop.optimizations.catalogue import parity_of_live
+from hotloop.trial.arm import Arm
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,12 @@ class Learning:
         """Of one run with these fixes, whatever it is called. Raises `CommandFailed`, `WritesOutside`."""
         names = frozenset(fix.name for fix in fixes)
         if names not in self._known:
-            self._known[names] = self._run(name, fixes)
+            self._known[names] = self.of_arm(self._bench.with_fixes(name, fixes), fixes)
         return self._known[names]
 
-    def _run(self, name: str, fixes: Sequence[Fix]) -> Learned:
-        bench, arm = self._bench, self._bench.with_fixes(name, fixes)
+    def of_arm(self, arm: Arm, fixes: Sequence[Fix]) -> Learned:
+        """Of one run of `arm`, which has `fixes`: those that are not live in it are edited into its files."""
+        bench = self._bench
         steps = bench.loss_steps_of(fixes)
         baseline = self._baseline(steps)
         try:
@@ -67,12 +69,13 @@ class Learning:
             raise WritesOutside(path)
         parity_class = parity_of_live([fix.name for fix in fixes])
         for fix in fixes:
-            wrong = why_wrong(fix, [place / "run"])
+            wrong = why_wrong(fix, [place / "run"]) if fix.name in arm.fixes else None
             if wrong is not None:
                 wrong = wrong if len(fixes) == 1 else f"{fix.name}: {wrong}"
                 return Learned(Parity("different", parity_class, reason=wrong), wrong=wrong)
         for fix in fixes:
-            why = why_not_applied(fix, [place / "run"], [measurement])
+            runs = [place / "run"] if fix.name in arm.fixes else []
+            why = why_not_applied(fix, runs, [measurement])
             if why is not None:
                 return Learned(Parity("not_checked", None, reason=why), f"{fix.name}: {why}")
         parity = self._judged(baseline, measurement, parity_class)

@@ -69,6 +69,7 @@ def try_fixes(
             measurement,
             directory=examined.directory,
             workdir=Path(examined.run.workdir),
+            examined_at=examined.run.started_at,
             budget_s=budget_s,
             steps=examined.run.steps,
             in_place=in_place,

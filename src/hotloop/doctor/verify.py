@@ -14,6 +14,7 @@ fresh     what is left against the command as it is, measured anew: the one numb
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +73,7 @@ def verify(
     *,
     directory: Path,
     workdir: Path,
+    examined_at: float = math.inf,
     budget_s: float | None = None,
     steps: int | None = None,
     in_place: bool = False,
@@ -87,7 +89,8 @@ def verify(
 ) -> Ledger:
     """Try each fix, then together those that helped. Called again, finished trials are not repeated.
 
-    directory: the doctor's, where `trials/` and `ledger.json` go. network: trials may reach other machines. asked: names that were asked for. left_out:
+    examined_at: when the command was started that `measurement` is of. directory: the doctor's, where `trials/` and
+    `ledger.json` go. network: trials may reach other machines. asked: names that were asked for. left_out:
     entries of the ledger for what answers a finding and is not tried. again: the command that goes on here with
     such a `--budget`. notice: said before the first trial.
     A fix whose trial fails is reported, and the rest goes on. Raises `UsageError` for a run too short, a
@@ -111,6 +114,8 @@ def verify(
         begun.get("loss_steps", loss_steps(measurement)),
         len(measurement.records),
         most_children=most_children(measurement),
+        census=measurement.census,
+        examined_at=examined_at,
         budget_s=budget_s,
         progress=progress,
         warn=warn,
@@ -159,15 +164,16 @@ class _Trying:
         kept = [fix for fix in fixes if tried[fix.name].status == "kept"]
         undecided = [fix for fix in fixes if may_yet(tried[fix.name])]
         order = order_of(kept, undecided, tried)
-        names, together = stack(self.bench, self.learning, kept, tried, undecided)
+        found = stack(self.bench, self.learning, kept, tried, undecided)
+        together = found.verdict
         self.unpaid |= {fix.name: fix for fix in order if tried[fix.name].status == "not_tried"}
-        stacked = _stacked(order, tried) if together is not None else []
-        confirming = together and _plan_of(self.bench, together, stacked)
+        confirming = together and _plan_of(self.bench, together, found.fixes)
         return _ledger(
             self.bench,
             [self._with_steps(fix, tried[fix.name]) for fix in fixes],
-            kept=names,
+            kept=() if found.why_not else tuple(fix.name for fix in found.fixes),
             together=together,
+            together_patched=found.patched,
             together_warmup_steps=confirming and confirming.warmup_steps,
             together_steps=confirming and confirming.steps,
             not_comparable=self.learning.not_comparable,
@@ -363,14 +369,6 @@ class _Trying:
 def _plan_of(bench: Workbench, verdict: Verdict, fixes: Sequence[Fix]) -> TrialPlan | None:
     """What its processes counted."""
     return bench.switched_plan(fixes) if verdict.switched else bench.plan_for(fixes)
-
-
-def _stacked(order: Sequence[Fix], tried: dict[str, TriedFix]) -> list[Fix]:
-    """Those that fresh pairs were made of, confirmed or not: the best, and each that was faster on top."""
-    first, *others = order
-    added = {fix.name: tried[fix.name].added for fix in others}
-    on_top = [fix for fix in others if (it := added[fix.name]) and it.outcome == "improved"]
-    return [first, *on_top]
 
 
 def _failed(bench: Workbench, fix: Fix, error: CommandFailed | WritesOutside) -> TriedFix:

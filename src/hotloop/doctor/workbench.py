@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from hotloop.core.census import Census
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Parity, ParityClass, Verdict
 from hotloop.core.measurement import Measurement, Plan
@@ -59,6 +60,9 @@ class Workbench:
     """Of the command, as far as it was seen to make any."""
     most_children: int | None = None
     """Processes that make its batches; `None` where a step may use up what was made during others."""
+    census: Census | None = None
+    """Of the diagnosed run, and when that was started: where its loaders were made, in which files."""
+    examined_at: float = math.inf
     budget_s: float | None = None
     progress: Progress = silent
     warn: Callable[[str], None] = lambda text: None

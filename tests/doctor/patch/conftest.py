@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 from hotloop.core.census import Census
 from hotloop.core.command_run import CommandRun
 from hotloop.core.ledger import Ledger, TriedFix
-from hotloop.doctor.patch.write import write_patch
+from hotloop.doctor.patch.write import patch_for, write_patch
 from hotloop.optimizations.live import APPLIED_FILE, DIRECTORY_VARIABLE, SETTINGS_VARIABLE
 from hotloop.trial import bootstrap
 from hotloop.trial.isolation import copy_workdir, list_workdir
@@ -46,8 +46,16 @@ class Tried:
             hotloop="0",
             steps=None,
         )
+        tried = patch_for(
+            self.ledger.fixes,
+            workdir=self.workdir,
+            started_at=self.started_at,
+            census=self.census,
+            directory=self.directory,
+        )
+        ledger = replace(self.ledger, together_patched=tried.digest)
         return write_patch(
-            self.ledger, run=run, census=self.census, directory=self.directory, target=self.target
+            ledger, run=run, census=self.census, directory=self.directory, target=self.target
         )
 
     def diff(self) -> str:

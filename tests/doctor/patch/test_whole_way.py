@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from hotloop.trial.arm import digest_of
+
 SOURCE = str(Path(__file__).parents[3] / "src")
 MANY_WEIGHTS = """\
 import torch
@@ -75,7 +77,14 @@ def test_patch_of_a_doctor_is_its_next_baseline(tmp_path: Path) -> None:
     assert "Patch: fixes.diff" in done.stderr
     assert census["optimizer"] == "AdamW"
     assert (workdir / "train.py").read_text() == MANY_WEIGHTS
+    # What the confirming processes ran is what is written, and nothing was put into them besides.
+    trials = workdir.parent / "first" / "trials"
+    plan = json.loads((trials / "together-fused_optimizer" / "plan.json").read_text())
+    assert plan["candidate"]["edited"] == found["ledger"]["together_patched"]
+    assert "fixes" not in plan["candidate"]
     subprocess.run(["git", "apply", "fixes.diff"], cwd=workdir, check=True)
+    edited = {"train.py": (workdir / "train.py").read_bytes()}
+    assert digest_of(edited) == found["ledger"]["together_patched"]
     _, census, again = doctor(workdir, "second", "--no-try")
     assert census["optimizer"] == "AdamW(fused)"
     assert float(again.stdout) == pytest.approx(float(done.stdout), rel=1e-4)

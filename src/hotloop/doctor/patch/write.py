@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from hotloop.core.census import Census
@@ -25,8 +26,11 @@ from hotloop.doctor.patch.words import words_for
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.loader_workers import PERSISTENT_BY_HAND
 from hotloop.optimizations.source_edit import AroundCall, BeforeLoop, Keywords, SetUp, SourceEdit
+from hotloop.trial.arm import digest_of
 
 ANEW = f"its workers start anew with each epoch, and those that were measured stay; {PERSISTENT_BY_HAND}"
+
+NOT_RUN = "the edited files were not run, and only what was measured is written"
 
 MOST_PLACES = 4
 """Places that one fix may need; a diff of more is no longer read by anybody."""
@@ -60,24 +64,74 @@ def refuse_target(path: Path) -> None:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """What some fixes come to in the user's source."""
+
+    files: Mapping[str, bytes]
+    """Path relative to the working directory -> the whole file, edited."""
+    diff: bytes
+    fixes: tuple[TriedFix, ...]
+    """With `patch` and `patch_text`."""
+
+    @property
+    def digest(self) -> str | None:
+        """Names the edited files; `None` where none is edited."""
+        return digest_of(self.files) if self.files else None
+
+
+def patch_for(
+    fixes: Sequence[TriedFix],
+    *,
+    workdir: Path,
+    started_at: float,
+    census: Census | None,
+    directory: Path,
+    why_not: str | None = None,
+) -> Patch:
+    """The edits of all `fixes`, which changes nothing yet.
+
+    started_at, census: of the diagnosed run. directory: the doctor's. why_not: nothing may be edited, and why.
+    """
+    files = _Files(workdir, started_at)
+    # In one order whoever asks: what was tried is found again by its digest.
+    entries = [
+        _patched(fix, files, directory, census, why_not)
+        for fix in sorted(fixes, key=lambda fix: fix.name)
+    ]
+    return Patch(files.contents(), files.diff(), tuple(entries))
+
+
 def write_patch(
     ledger: Ledger, *, run: CommandRun, census: Census | None, directory: Path, target: Path
 ) -> Ledger:
     """Write the diff of all kept fixes to `target`, and what became of each into the ledger.
 
     run, census: of the diagnosed run. directory: the doctor's, whose `ledger.json` is written again. Nothing
-    of the user's is changed; where no kept fix can be edited, `target` is not written either.
+    of the user's is changed; where no kept fix can be edited, or the edited files are not those that the
+    confirming processes ran, `target` is not written either.
     """
-    files = _Files(Path(run.workdir), run.started_at)
-    fixes = []
-    for fix in ledger.fixes:
-        if fix.name in ledger.kept:
-            fix = _patched(fix, files, directory, census)
-        fixes.append(fix)
-    diff = files.diff()
-    if diff:
-        write_atomically(target, diff)
-    ledger = replace(ledger, fixes=tuple(fixes), diff=str(target) if diff else None)
+    kept = [fix for fix in ledger.fixes if fix.name in ledger.kept]
+    made = partial(
+        patch_for,
+        kept,
+        workdir=Path(run.workdir),
+        started_at=run.started_at,
+        census=census,
+        directory=directory,
+    )
+    patch = made()
+    if patch.digest is not None and patch.digest != ledger.together_patched:
+        tried = ledger.together_patched is not None
+        patch = made(why_not="it would not be what was tried" if tried else NOT_RUN)
+    if patch.diff:
+        write_atomically(target, patch.diff)
+    entries = {fix.name: fix for fix in patch.fixes}
+    ledger = replace(
+        ledger,
+        fixes=tuple(entries.get(fix.name, fix) for fix in ledger.fixes),
+        diff=str(target) if patch.diff else None,
+    )
     write_json(directory / LEDGER_FILE, ledger)
     return ledger
 
@@ -107,6 +161,9 @@ class _Files:
             unified_diff(source.file, source.content, edited(source, held))
         self.edits = edits
 
+    def contents(self) -> dict[str, bytes]:
+        return {source.file: edited(source, held) for source, held in self.edits.items()}
+
     def diff(self) -> bytes:
         return b"".join(
             unified_diff(source.file, source.content, edited(source, held))
@@ -114,7 +171,9 @@ class _Files:
         )
 
 
-def _patched(fix: TriedFix, files: _Files, directory: Path, census: Census | None) -> TriedFix:
+def _patched(
+    fix: TriedFix, files: _Files, directory: Path, census: Census | None, why_not: str | None
+) -> TriedFix:
     technique = CATALOGUE[fix.name]
     said = taken_in(directory / (fix.directory or ""), fix.name, files.workdir)
     taken = [each for each in said if each.applied]
@@ -122,6 +181,8 @@ def _patched(fix: TriedFix, files: _Files, directory: Path, census: Census | Non
     try:
         wanted = form_of(fix, taken)
         edits = _edits(wanted, taken, said, files, census)
+        if why_not is not None:
+            raise Unsafe(why_not)
         files.add(edits)
     except Unsafe as why:
         text = words_for(technique, wanted, taken, str(why))

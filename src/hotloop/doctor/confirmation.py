@@ -1,0 +1,236 @@
+"""All that was kept, written into a copy of the user's source, against the command as it is.
+
+What is confirmed is what a patch then holds. A fix that is something else once it is written out leaves the
+stack; one that has no edit stays a live form beside the edited files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from hotloop.core.errors import CommandFailed
+from hotloop.core.judgement import Verdict
+from hotloop.core.ledger import TriedFix
+from hotloop.doctor.applied import why_not_applied, why_wrong
+from hotloop.doctor.deciding import longer, not_faster
+from hotloop.doctor.fixes import Fix
+from hotloop.doctor.learning import Learned, Learning
+from hotloop.doctor.switched import why_not_switched
+from hotloop.doctor.trial_costs import LOOKS
+from hotloop.doctor.workbench import Workbench, is_about_baseline
+from hotloop.doctor.writes import WritesOutside
+from hotloop.optimizations.catalogue import parity_of_live
+from hotloop.trial.arm import Arm
+from hotloop.trial.session import SessionResult
+from hotloop.trial.single import is_finished
+
+if TYPE_CHECKING:
+    from hotloop.doctor.patch.write import Patch
+
+LONGEST_NAME = 64
+NOT_PAID = "not paid"
+"""Instead of a reason: the budget did not do for the runs that confirm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """What fresh pairs say of all that was kept."""
+
+    fixes: tuple[Fix, ...] = ()
+    """Those that the candidate has."""
+    verdict: Verdict | None = None
+    why_not: str | None = None
+    """`None`: it is confirmed, where any fix is left."""
+    patched: str | None = None
+    """Digest of the candidate's edited files; `None`: it has none."""
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    """Fix -> what the patched script does that the live form did not."""
+
+
+class _NotConfirmed(Exception):
+    """Why the pairs need not be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    arm: Arm
+    fixes: Sequence[Fix]
+    patch: Patch
+
+    @property
+    def written(self) -> list[Fix]:
+        """Those that its files are edited for."""
+        return [fix for fix in self.fixes if fix.name not in self.arm.fixes]
+
+
+def confirmed(
+    bench: Workbench, learning: Learning, stacked: Sequence[Fix], tried: Mapping[str, TriedFix]
+) -> Confirmed:
+    """The stack, without what cannot be written out as it was verified, on pairs that chose nothing."""
+    fixes, dropped = list(stacked), dict[str, str]()
+    while fixes:
+        candidate = _candidate(bench, "together", fixes, tried)
+        try:
+            learned = _learned(bench, learning, candidate)
+            if isinstance(learned, Learned):
+                result = _timed(bench, learning, candidate, learned)
+                return replace(result, fixes=tuple(fixes), dropped=dropped)
+        except (_NotConfirmed, CommandFailed, WritesOutside) as error:
+            failed = "" if isinstance(error, _NotConfirmed) else "the confirming runs failed: "
+            why = failed + first_line(error)
+            return Confirmed(tuple(fixes), why_not=why, dropped=dropped)
+        if learned == NOT_PAID:
+            return Confirmed(tuple(fixes), why_not=NOT_PAID, dropped=dropped)
+        dropped |= _at_fault(bench, learning, candidate, learned, tried)
+        fixes = [fix for fix in fixes if fix.name not in dropped]
+    return Confirmed(dropped=dropped)
+
+
+def _candidate(
+    bench: Workbench, kind: str, fixes: Sequence[Fix], tried: Mapping[str, TriedFix]
+) -> _Candidate:
+    """The command with `fixes` in its source as far as they can be written there, and live else."""
+    from hotloop.doctor.patch.write import NOT_RUN, patch_for  # loads libcst
+
+    workdir = bench.baseline.workdir
+    assert workdir is not None
+    patch = patch_for(
+        [tried[fix.name] for fix in fixes],
+        workdir=workdir,
+        started_at=bench.examined_at,
+        census=bench.census,
+        directory=bench.directory,
+        why_not=NOT_RUN if bench.plan.in_place else None,
+    )
+    words = {fix.name for fix in patch.fixes if fix.patch != "edited"}
+    # A call that continues may have kept others than the call before it.
+    name = short_name(f"{kind}-" + "+".join(fix.name for fix in fixes))
+    arm = bench.with_fixes(name, [fix for fix in fixes if fix.name in words])
+    return _Candidate(replace(arm, edited=patch.files), fixes, patch)
+
+
+def _learned(bench: Workbench, learning: Learning, candidate: _Candidate) -> Learned | str:
+    """What the candidate learns, or what the patched script does that it should not.
+
+    Raises `_NotConfirmed`, `CommandFailed` and `WritesOutside` of live forms and of the command as it is.
+    """
+    arm, fixes = candidate.arm, candidate.fixes
+    if not arm.edited:
+        learned = learning.of(arm.name, fixes)
+        if learned.not_applied is not None:
+            raise _NotConfirmed(f"together not applied: {learned.not_applied}")
+        return learned
+    place = bench.losses_place(arm, bench.loss_steps_of(fixes))
+    if bench.short_s(1, losses=not is_finished(place), reserved=False, place=arm.name):
+        return NOT_PAID
+    try:
+        learned = learning.of_arm(arm, fixes)
+    except WritesOutside as error:
+        return f"writes outside of its directory: {error.path}"
+    except CommandFailed as error:
+        if is_about_baseline(error):
+            raise
+        last = (error.do or error.what).strip().splitlines()[-1]
+        return f"fails: {last.strip()}"
+    if learned.not_applied is not None:
+        return f"is without it: {learned.not_applied}"
+    if learned.parity.result == "different":
+        return f"does not train as before: {learned.parity.reason}"
+    if learned.parity.result == "not_checked":
+        return f"is not known to learn the same: {learned.parity.reason}"
+    return learned
+
+
+def _at_fault(
+    bench: Workbench,
+    learning: Learning,
+    candidate: _Candidate,
+    why: str,
+    tried: Mapping[str, TriedFix],
+) -> dict[str, str]:
+    """Those of the edits that are wrong by themselves; all of them where none is."""
+    if len(candidate.written) == 1:
+        return {candidate.written[0].name: why}
+    found = {}
+    for fix in candidate.written:
+        alone = _learned(bench, learning, _candidate(bench, "patched", [fix], tried))
+        if isinstance(alone, str) and alone != NOT_PAID:
+            found[fix.name] = alone
+    return found or {fix.name: why for fix in candidate.written}
+
+
+def _timed(
+    bench: Workbench, learning: Learning, candidate: _Candidate, learned: Learned
+) -> Confirmed:
+    """On fresh pairs. Raises `CommandFailed` and `WritesOutside`."""
+    names = [fix.name for fix in candidate.fixes]
+    digest = candidate.patch.digest
+    if not bench.short_s(1, reserved=False, place=candidate.arm.name):
+        # What cannot be turned would be on in both halves.
+        switched = learned.switchable.issuperset(names) and not candidate.arm.edited
+        found = _compared(bench, candidate.arm, candidate.fixes, learned, switched=switched)
+    else:
+        found = Confirmed(why_not=NOT_PAID)
+    return replace(found, patched=digest)
+
+
+def _compared(
+    bench: Workbench, arm: Arm, fixes: Sequence[Fix], learned: Learned, *, switched: bool
+) -> Confirmed:
+    names = [fix.name for fix in fixes]
+    result = bench.compare(
+        bench.baseline,
+        arm,
+        fixes=fixes,
+        place=arm.name,
+        parity_class=parity_of_live(names),
+        parity=learned.parity,
+        reserved=False,
+        switched=names if switched else (),
+    )
+    verdict = result.verdict
+    flaw = flaw_of(result, fixes, arm, learned)
+    if flaw is not None:
+        return Confirmed(verdict=verdict, why_not=f"together {flaw}")
+    if verdict.num_pairs < LOOKS[0] and verdict.outcome != "incomparable":
+        return Confirmed(verdict=verdict, why_not=NOT_PAID)
+    if verdict.outcome != "improved":
+        why = f"fresh pairs do not confirm it: {not_faster(verdict)}"
+        return Confirmed(verdict=verdict, why_not=why)
+    if verdict.parity.result not in ("same", "within_noise"):
+        why = f"together they do not learn the same: {verdict.parity.reason}"
+        return Confirmed(verdict=verdict, why_not=why)
+    return Confirmed(verdict=verdict)
+
+
+def flaw_of(result: SessionResult, fixes: Sequence[Fix], arm: Arm, learned: Learned) -> str | None:
+    """What speaks against a candidate in its timed runs: a fix that was not applied, losses that part later."""
+    found = sorted(result.directory.glob(f"pair-*-{arm.name}/run"))
+    for fix in fixes:
+        runs = found if fix.name in arm.fixes else []
+        wrong = why_wrong(fix, runs)
+        if wrong is not None:
+            return f"{fix.name}: {wrong}"
+        why = why_not_applied(fix, runs, [candidate for _, candidate in result.pairs])
+        if why is None and fix.name in result.switched:
+            why = why_not_switched(fix.name, runs)
+        if why is not None:
+            return f"{fix.name} was not applied: {why}"
+    parity = longer(learned.parity, result)
+    return f"it learns something else: {parity.reason}" if parity.result == "different" else None
+
+
+def first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]
+
+
+def short_name(name: str) -> str:
+    """Fit for an arm and a directory."""
+    name = name.replace("+", "-")
+    if len(name) <= LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: LONGEST_NAME - 9]}-{digest}"

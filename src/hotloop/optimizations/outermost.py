@@ -14,16 +14,28 @@ Call = Callable[..., Any]
 Around = Callable[[Call, nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 
 
-def around_training_calls(around: Around, *, evaluating: bool = False) -> None:
+def around_training_calls(
+    around: Around,
+    *,
+    evaluating: bool = False,
+    frozen: Callable[[nn.Module], None] = lambda module: None,
+) -> None:
     """Have `around(call, module, args, kwargs)` make every such call; `call(*args, **kwargs)` goes on.
 
-    evaluating: those without gradients, too.
+    evaluating: those without gradients, too. frozen: told once of each module that has weights, none of them
+    trained, and whose call therefore stays as it is: who edits that call changes it as well.
     """
     inside = False
+    told: set[int] = set()
 
     def watched(original: Any, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         nonlocal inside
-        if inside or not (evaluating or torch.is_grad_enabled()) or not _learns(module):
+        if inside or not (evaluating or torch.is_grad_enabled()):
+            return original(module, *args, **kwargs)
+        if not _learns(module):
+            if id(module) not in told and next(module.parameters(), None) is not None:
+                told.add(id(module))
+                frozen(module)
             return original(module, *args, **kwargs)
         if torch._C._current_graph_task_id() != -1:
             # A checkpointed block is computed again inside the pass backward: part of its model's call.

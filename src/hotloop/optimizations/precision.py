@@ -110,7 +110,10 @@ def _live(value: Any, report: Report) -> None:
                 report.applied(name, device_type=device_type, made=_kind(made))
         return _as_fp32(made)
 
-    around_training_calls(around)
+    def frozen(module: torch.nn.Module) -> None:
+        report.refused(f"{type(module).__name__}: none of its weights is trained")
+
+    around_training_calls(around, frozen=frozen)
 
 
 def _watched(call: Any, args: Any, kwargs: Any) -> tuple[Any, bool]:

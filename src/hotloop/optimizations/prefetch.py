@@ -82,7 +82,9 @@ def _observed(census: Census, value: Any) -> bool | None:
 
 def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
     values = {"prefetch_factor": str(int(value))}
-    return Keywords("torch.utils.data", ("DataLoader",), values, at="loader")
+    return Keywords(
+        "torch.utils.data", ("DataLoader",), values, unless_zero="num_workers", at="loader"
+    )
 
 
 PREFETCH = Optimization(

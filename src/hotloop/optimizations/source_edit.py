@@ -23,6 +23,8 @@ class Keywords:
     """By keyword, as Python source."""
     where_given: Mapping[str, str] = field(default_factory=dict)
     """Of these only what the call has already."""
+    unless_zero: str = ""
+    """Another keyword, which must not be 0 for these: where the script decides it while it runs, they depend on it."""
     at: Literal["here", "loader"] = "here"
     """`loader`: where the loaders that train were made, which is another place than where they are read."""
 
@@ -37,6 +39,8 @@ class SetUp:
     lines: tuple[str, ...]
     clashes: tuple[str, ...] = ()
     """Words of a script that sets the same itself: it is not edited."""
+    note: str = ""
+    """For who reads the patch."""
 
     def in_words(self) -> str:
         return "write `" + "; ".join(self.lines) + "` right after torch is imported"

@@ -105,7 +105,11 @@ def _chosen_in_code() -> str | None:
 
 
 def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
-    return SetUp((f"torch.set_num_threads({int(value)})",), ("set_num_threads", *VARIABLES))
+    return SetUp(
+        (f"torch.set_num_threads({int(value)})  # for the machine that it was measured on",),
+        ("set_num_threads", *VARIABLES),
+        f"{int(value)} suits this machine alone; `OMP_NUM_THREADS={int(value)}` in the shell does the same here",
+    )
 
 
 THREADS = Optimization(

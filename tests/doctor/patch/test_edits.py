@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import textwrap
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -186,9 +187,10 @@ def test_name_that_is_bound_otherwise_is_not_torchs(tmp_path: Path) -> None:
     [
         ("DataLoader(d)", "DataLoader(d, num_workers=2)"),
         (
-            "DataLoader(d, num_workers=config.workers, shuffle=True)",
+            "DataLoader(d, num_workers=4, shuffle=True)",
             "DataLoader(d, num_workers=2, shuffle=True)",
         ),
+        ("DataLoader(d, num_workers=config.workers)", None),
         (
             "DataLoader(d, 4, persistent_workers=False, **({}))",
             None,
@@ -227,6 +229,39 @@ def test_what_torch_refuses_without_workers_is_taken_back(tmp_path: Path) -> Non
         "DataLoader([1], num_workers=0, persistent_workers=False, prefetch_factor=None, "
         "multiprocessing_context=None)\n"
     )
+
+
+@pytest.mark.parametrize("given", ["args.workers", "max(2, cpus())", "4 if fast else 0"])
+def test_option_of_the_script_is_never_left_without_effect(tmp_path: Path, given: str) -> None:
+    text = f"from torch.utils.data import DataLoader\nDataLoader(d, num_workers={given})\n"
+    with pytest.raises(Unsafe, match="which would have no effect any more"):
+        with_keywords(tmp_path, text, "DataLoader", WORKERS)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_longer_queue_goes_with_any_number_of_workers_of_an_option(
+    tmp_path: Path, workers: int
+) -> None:
+    text = "from torch.utils.data import DataLoader\nDataLoader([1], num_workers=args.workers)\n"
+    longer = form("prefetch", 8)
+    assert isinstance(longer, Keywords)
+    new = with_keywords(tmp_path, text, "DataLoader", longer)
+    assert new.decode().endswith(
+        "DataLoader([1], num_workers=args.workers, prefetch_factor=8 if args.workers else None)\n"
+    )
+    exec(compile(new, "train.py", "exec"), {"args": Namespace(workers=workers)})  # torch takes it
+    computed = text.replace("args.workers", "count()")
+    with pytest.raises(Unsafe, match="may be 0 there"):
+        with_keywords(tmp_path, computed, "DataLoader", longer)
+
+
+def test_number_of_threads_is_said_to_be_of_one_machine(tmp_path: Path) -> None:
+    threads = form("threads", 2)
+    assert isinstance(threads, SetUp)
+    assert set_up(tmp_path, "import torch\nmain()\n", threads) == (
+        "import torch\ntorch.set_num_threads(2)  # for the machine that it was measured on\nmain()\n"
+    )
+    assert "suits this machine alone" in threads.note
 
 
 def test_workers_are_never_told_to_persist(tmp_path: Path) -> None:

@@ -206,7 +206,9 @@ def loader_use(site: str, *, epochs: int = 1, trains: bool = True) -> LoaderUse:
 
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_workers_are_written_where_the_loader_is_made(tried: Try, epochs: int) -> None:
-    found = tried(MINGPT, {"fused_optimizer": True}, "projects/adder/adder.py")
+    trainer = MINGPT["mingpt/trainer.py"].replace("=config.num_workers", "=4")
+    files = {**MINGPT, "mingpt/trainer.py": trainer}
+    found = tried(files, {"fused_optimizer": True}, "projects/adder/adder.py")
     (entry,) = found.ledger.fixes
     trials = found.directory / "trials"
     for path in trials.rglob("fixes.jsonl"):
@@ -222,7 +224,7 @@ def test_workers_are_written_where_the_loader_is_made(tried: Try, epochs: int) -
     )
     changed = [line for line in found.diff().split("\n")[2:] if line[:1] in ("+", "-")]
     assert changed == [
-        "-            num_workers=config.num_workers,",
+        "-            num_workers=4,",
         "+            num_workers=2,",
     ]
     (fix,) = found.write().fixes
@@ -383,6 +385,39 @@ def test_what_a_library_calls_is_said_in_words(tried: Try, tmp_path: Path) -> No
     )
     assert "`bf16=True`" in bf16
     assert "torch.compile(model)" in compiled  # a Linear of torch's own
+
+
+TEACHER = """\
+import json
+import torch
+
+torch.manual_seed(0)
+student, teacher = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4).requires_grad_(False)
+optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+
+def run(net, x):
+    return net(x)
+
+losses = []
+for _ in range(3):
+    x = torch.randn(2, 4)
+    loss = (run(student, x) - run(teacher, x)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+print(json.dumps(losses))
+"""
+
+
+def test_call_that_serves_a_frozen_model_too_is_words(tried: Try) -> None:
+    found = tried({"train.py": TEACHER}, {"precision": "bf16"})
+    (fix,) = found.write().fixes
+    assert fix.patch == "words"
+    assert "at train.py:9 it took effect at one time and could not at another" in (
+        fix.patch_text or ""
+    )
+    assert not found.target.exists()
 
 
 UNSAFE = """\

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 
 import libcst as cst
 
@@ -23,6 +24,8 @@ def keywords_edit(source: Source, call: cst.Call, wanted: Keywords) -> Change:
         **wanted.values,
         **{name: value for name, value in wanted.where_given.items() if name in held},
     }
+    _refuse_options(call, values)
+    values = _conditional(call, values, wanted.unless_zero)
     missing = [name for name in values if name not in held]
     if any(each.star == "**" for each in call.args) and missing:
         raise Unsafe(f"`{_text(call, '**')}` may hold `{missing[0]}` already")
@@ -40,6 +43,40 @@ def keywords_edit(source: Source, call: cst.Call, wanted: Keywords) -> Change:
         again.set_keywords(tree, end, values)
 
     return Change(call, to, redo)
+
+
+def _refuse_options(call: cst.Call, values: Mapping[str, str]) -> None:
+    """Raises `Unsafe` where a keyword has what the script decides while it runs: an option would have no effect."""
+    for name in values:
+        given = _given(call, name)
+        if given is not None and not _is_literal(given):
+            text = cst.Module([]).code_for_node(given)
+            raise Unsafe(f"`{name}` is `{text}` there, which would have no effect any more")
+
+
+def _conditional(call: cst.Call, values: Mapping[str, str], unless_zero: str) -> dict[str, str]:
+    """With `values` only where keyword `unless_zero` of the call is not 0."""
+    given = _given(call, unless_zero)
+    if given is None or _is_literal(given):
+        return dict(values)
+    text = cst.Module([]).code_for_node(given)
+    if not isinstance(given, (cst.Name, cst.Attribute)):
+        raise Unsafe(f"`{unless_zero}` may be 0 there: it is `{text}`")
+    return {name: f"{value} if {text} else None" for name, value in values.items()}
+
+
+def _given(call: cst.Call, name: str) -> cst.BaseExpression | None:
+    return next(
+        (a.value for a in call.args if a.keyword is not None and a.keyword.value == name), None
+    )
+
+
+def _is_literal(value: cst.BaseExpression) -> bool:
+    try:
+        ast.literal_eval(cst.Module([]).code_for_node(value))
+    except (ValueError, SyntaxError):
+        return False
+    return True
 
 
 def _refuse_other_callee(source: Source, call: cst.Call, wanted: Keywords) -> None:

@@ -189,6 +189,7 @@ def _patched(
         return replace(fix, patch="words", patch_text=text)
     lines = sorted({(source.file, source.start(edit.node)[0]) for source, edit in edits})
     notes = [edit.note for _, edit in edits if isinstance(edit, Change) and edit.note]
+    notes += [wanted.note] if isinstance(wanted, SetUp) and wanted.note else []
     text = "; ".join([", ".join(f"{file}:{line}" for file, line in lines), *notes])
     return replace(fix, patch="edited", patch_text=text)
 

@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +17,12 @@ import pytest
 from hotloop.core.census import Census
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import ParityClass
-from hotloop.core.ledger import Ledger
+from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord
 from hotloop.doctor import workbench
 from hotloop.doctor.fixes import Fix
+from hotloop.doctor.patch import write
 from hotloop.doctor.verify import verify
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import Optimization
@@ -33,6 +35,8 @@ ENVIRONMENT = Environment(
     "cpu", 1, None, 2, 2.0, None, "Linux", None, "3.12.1", None, None, None, "0"
 )
 STEP_S, START_S = 0.1, 2.0
+WRITTEN = "train.py"
+"""What this file of an arm holds: the names of fixes that are edited into it."""
 
 
 class Machine:
@@ -42,6 +46,7 @@ class Machine:
         self.gain = gain
         """Of a set of fixes in the session of that name, a ratio."""
         self.other_losses: frozenset[str] = frozenset()
+        self.other_once_written: frozenset[str] = frozenset()
         self.wrong_from = 0
         self.gives_wrong: Callable[[str, str], bool] = lambda fix, place: False
         self.slow_after, self.slow_start_s = 10**6, 0.0
@@ -65,18 +70,20 @@ class Machine:
     def __call__(self, arm: Arm, place: Path, *, plan: Plan, **rest: Any) -> Measurement:
         if place in self.finished:
             return self.finished[place]
-        fixes = frozenset(arm.fixes)
+        written = frozenset(arm.edited.get(WRITTEN, b"").decode().split())
+        fixes = frozenset(arm.fixes) | written
         name = place.parent.name
         self.places.append(f"{name}/{place.name}")
         if not fixes and name == self.baseline_fails_in and place.name.startswith("pair-"):
             raise CommandFailed(f"pair 1: `{arm.name}` ended with exit code 1", returncode=1)
-        if fixes:
+        if arm.fixes:
             (place / "run").mkdir(parents=True)
             silent = self.not_applied_in.get(name) if place.name.startswith("pair-") else None
             lines: list[dict[str, Any]] = [
-                {"fix": fix, "applied": True, "what": "it"} for fix in fixes - {silent}
+                {"fix": fix, "applied": True, "what": "it"}
+                for fix in frozenset(arm.fixes) - {silent}
             ]
-            for fix in fixes:
+            for fix in arm.fixes:
                 if self.gives_wrong(fix, f"{name}/{place.name}"):
                     said = {"fix": fix, "applied": False, "what": "stale items", "wrong": True}
                     lines.append(said)
@@ -86,7 +93,7 @@ class Machine:
             self._say_turns(place / "run" / "turns.json", fixes, turned)
         luck = self.random.gauss(1.0, self.scatter)
         seconds = STEP_S / self.gain(fixes, name) * luck
-        wrong = 1.5 if fixes & self.other_losses else 1.0
+        wrong = 1.5 if fixes & self.other_losses or written & self.other_once_written else 1.0
         measured = process(seconds, plan, arm.name, wrong, self.wrong_from)
         if arm.switched and name != self.stuck_in:
             off = STEP_S / self.gain(fixes - set(arm.switched), name) * luck
@@ -133,6 +140,14 @@ def process(
     return Measurement(arm, ("python",), plan, ENVIRONMENT, records, census=census, process_s=total)
 
 
+def patch_of(edits: Sequence[str], fixes: Sequence[TriedFix], **rest: Any) -> write.Patch:
+    """Files in which those of `fixes` are written that have an edit, here `edits`."""
+    written = sorted(fix.name for fix in fixes if fix.name in edits)
+    entries = [replace(fix, patch="edited" if fix.name in edits else "words") for fix in fixes]
+    files = {WRITTEN: " ".join(written).encode()} if written else {}
+    return write.Patch(files, b"", tuple(entries))
+
+
 Trying = Callable[..., Ledger]
 
 
@@ -142,8 +157,10 @@ def trying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trying:
         machine: Machine, names: Sequence[str], classes: dict[str, ParityClass] | None = None,
         conflicts: dict[str, tuple[str, ...]] | None = None, late: dict[str, int] | None = None,
         seen_steps: int = 60, directory: str = "run", toggles: bool = False,
-        of_fixes: dict[str, Any] | None = None, **options: Any,
+        of_fixes: dict[str, Any] | None = None, edits: Sequence[str] = (),
+        **options: Any,
     ) -> Ledger:  # fmt: skip
+        monkeypatch.setattr(write, "patch_for", partial(patch_of, edits))
         monkeypatch.setattr(session, "trial", machine)
         monkeypatch.setattr(workbench, "trial", machine)
         monkeypatch.setattr(workbench, "time", SimpleNamespace(monotonic=machine.monotonic))

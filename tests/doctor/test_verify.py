@@ -11,12 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from simulated_trials import START_S, STEP_S, Machine, Trying, product
+from simulated_trials import START_S, STEP_S, WRITTEN, Machine, Trying, product
 
 from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Interval, Parity, ParityClass, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.doctor.deciding import may_yet, not_faster
+from hotloop.trial.arm import digest_of
 
 
 def by_name(ledger: Ledger) -> dict[str, TriedFix]:
@@ -115,6 +116,50 @@ def switchable(seed: int, **gains: float) -> Machine:
 
 
 STEPS_TO_SWITCH = 200
+
+
+def test_what_is_written_is_what_fresh_pairs_are_made_of(trying: Trying) -> None:
+    ledger = trying(Machine(product(a=1.2, b=1.5)), ["a", "b"], edits=["a", "b"])
+    assert ledger.kept == ("b", "a")
+    assert ledger.together is not None
+    assert ledger.together.ratio == pytest.approx(1.8, rel=0.01)
+    assert ledger.together_patched == digest_of({WRITTEN: b"a b"})
+
+
+def test_what_is_something_else_once_it_is_written_leaves_the_others(trying: Trying) -> None:
+    machine = Machine(product(a=1.2, b=1.5, c=1.1))
+    machine.other_once_written = frozenset({"b"})
+    ledger = trying(machine, ["a", "b", "c"], edits=["a", "b"])
+    entry = by_name(ledger)["b"]
+    assert entry.status == "rejected"
+    assert entry.why.startswith(
+        "faster, and learns the same, but the patched script does not train as before: losses part"
+    )
+    assert ledger.kept == ("a", "c")  # c has no edit: it stays a live form
+    assert ledger.together is not None
+    assert ledger.together.ratio == pytest.approx(1.32, rel=0.01)
+    assert ledger.together_patched == digest_of({WRITTEN: b"a"})
+
+
+def test_only_fix_is_not_kept_where_the_patched_script_is_another(trying: Trying) -> None:
+    machine = Machine(product(a=1.5))
+    machine.other_once_written = frozenset({"a"})
+    ledger = trying(machine, ["a"], edits=["a"])
+    assert (ledger.kept, ledger.together, ledger.together_patched) == ((), None, None)
+    assert by_name(ledger)["a"].status == "rejected"
+    assert not any(place.startswith("together-a/pair") for place in machine.places)
+
+
+def test_small_gain_of_an_edit_is_seen_within_processes_too(trying: Trying) -> None:
+    machine = switchable(1, a=1.06)
+    ledger = trying(machine, ["a"], edits=["a"], seen_steps=STEPS_TO_SWITCH)
+    assert ledger.kept == ("a",)
+    assert ledger.together is not None
+    assert (ledger.together.outcome, ledger.together.switched) == ("improved", True)
+    assert ledger.together.ratio == pytest.approx(1.06, abs=0.01)
+    # Tried first, in pairs of processes, which differ by more.
+    assert any(place.startswith("together-a/pair-04-b") for place in machine.places)
+    assert any(place.startswith("together-a/losses") for place in machine.places)
 
 
 def test_small_gain_is_seen_within_processes_that_differ_by_more(trying: Trying) -> None:

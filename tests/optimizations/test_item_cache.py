@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from hotloop.core.census import Census, LoaderUse
+from hotloop.optimizations import item_store
 from hotloop.optimizations.dataset_state import fingerprint
 from hotloop.optimizations.item_cache import ITEM_CACHE
-from hotloop.optimizations.item_store import ItemStore
+from hotloop.optimizations.item_store import SHARE_OF_MEMORY, ItemStore, memory_for_items
 from hotloop.optimizations.live import APPLIED_FILE, DIRECTORY_VARIABLE, SETTINGS_VARIABLE
 from hotloop.optimizations.samples import decoded, encoded, same
 from hotloop.trial import bootstrap
@@ -335,3 +336,21 @@ def test_it_is_tried_where_an_item_comes_twice() -> None:
         assert (
             ITEM_CACHE.values_for(Census(loaders=(use(per_epoch=40, num_epochs=2, **other),))) == ()
         )
+
+
+def test_store_is_bounded_by_the_memory_that_a_container_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = tmp_path / "group"
+    group.mkdir()
+    monkeypatch.setattr(item_store, "control_groups", lambda controller: [group, tmp_path])
+    wanted = 1 << 20
+    assert memory_for_items(wanted) == wanted
+    (group / "memory.max").write_text("max\n")
+    assert memory_for_items(wanted) == wanted
+    (tmp_path / "memory.max").write_text("500000\n")  # of the group above
+    (tmp_path / "memory.current").write_text("400000\n")
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 20000\n")
+    assert memory_for_items(wanted) == 120_000 // SHARE_OF_MEMORY
+    (tmp_path / "memory.current").write_text("600000\n")
+    assert memory_for_items(wanted) == 0

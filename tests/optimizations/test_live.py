@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,30 @@ def test_optimizer_that_the_script_chose_stays(tmp_path: Path, made: str, why: s
     ((applied, what),) = said(lines)
     assert not applied
     assert why in what
+
+
+STRIDES = """
+weight = torch.nn.Parameter(torch.randn(3, 5))
+column = torch.nn.Parameter(torch.randn(5, 1))
+optimizer = torch.optim.AdamW([weight, column], lr=0.1)
+for number in range(6):
+    weight.grad = torch.randn(5, 3).t() if number == 3 else torch.randn(3, 5)
+    column.grad = torch.randn(5, 1).as_strided((5, 1), (1, 3))  # of one column: nothing lies otherwise
+    optimizer.step()
+print(json.dumps([weight.tolist(), column.tolist(), [group["fused"] for group in optimizer.param_groups]]))
+"""
+
+
+def test_fused_update_ends_before_a_gradient_that_lies_otherwise(tmp_path: Path) -> None:
+    (weight, column, fused), lines = run(tmp_path, STRIDES, {"fused_optimizer": True})
+    (weight_before, column_before, _), _ = run(tmp_path, STRIDES, {})
+    assert [*chain(*weight)] == pytest.approx([*chain(*weight_before)], rel=1e-5)
+    assert [*chain(*column)] == pytest.approx([*chain(*column_before)], rel=1e-5)
+    assert fused == [None]
+    applied, wrong = lines
+    assert applied["applied"]
+    assert wrong["wrong"]
+    assert "the gradient of a weight of shape (3, 5) lies otherwise in memory" in wrong["what"]
 
 
 def test_optimizer_that_cannot_be_fused_is_made_as_it_was(tmp_path: Path) -> None:

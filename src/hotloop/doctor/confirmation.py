@@ -174,7 +174,43 @@ def _timed(
         found = _compared(bench, candidate.arm, candidate.fixes, learned, switched=switched)
     else:
         found = Confirmed(why_not=NOT_PAID)
+    if candidate.arm.edited and (found.verdict is None or found.verdict.outcome == "inconclusive"):
+        found = _within_processes(bench, learning, candidate, learned, found)
     return replace(found, patched=digest)
+
+
+def _within_processes(
+    bench: Workbench,
+    learning: Learning,
+    candidate: _Candidate,
+    learned: Learned,
+    found: Confirmed,
+) -> Confirmed:
+    """What the live forms show, on and off within processes that differ by more than the gain, or `found`.
+
+    Only of a patched copy that learns the same, and whose own pairs do not say otherwise: edited files cannot be
+    turned on and off.
+    """
+    fixes = candidate.fixes
+    arm = bench.with_fixes(short_name(f"{candidate.arm.name}-live"), fixes)
+    live = learning.of(arm.name, fixes)
+    if (
+        not live.switchable.issuperset(fix.name for fix in fixes)
+        or bench.switched_plan(fixes) is None
+        or bench.short_s(1, reserved=False, place=arm.name, plan=bench.switched_plan(fixes))
+    ):
+        return found
+    within = _compared(bench, arm, fixes, replace(live, parity=learned.parity), switched=True)
+    return within if within.why_not is None and _agree(within.verdict, found.verdict) else found
+
+
+def _agree(one: Verdict | None, other: Verdict | None) -> bool:
+    """Whether both may be right."""
+    if one is None or other is None or one.ratio_low is None or other.ratio_low is None:
+        return True
+    assert one.ratio_high is not None
+    assert other.ratio_high is not None
+    return one.ratio_low <= other.ratio_high and other.ratio_low <= one.ratio_high
 
 
 def _compared(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from hotloop.core.census import Census
     from hotloop.hardware.machine import Machine
     from hotloop.optimizations.live import Report
+
+LOOK_EVERY = 32
+"""Updates; at the first ones, too."""
 
 
 def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
@@ -35,12 +38,14 @@ def _live(value: Any, report: Report) -> None:
     """Have torch's optimizers that can be fused be made so, unless the script chose otherwise."""
     import torch
 
+    from hotloop.probe.entry import before_step
+
     being_made: set[int] = set()
     for kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad):
-        kind.__init__ = _fusing(kind.__init__, report, being_made)  # type: ignore[method-assign]
+        kind.__init__ = _fusing(kind.__init__, report, being_made, before_step)  # type: ignore[method-assign]
 
 
-def _fusing(original: Any, report: Report, being_made: set[int]) -> Any:
+def _fusing(original: Any, report: Report, being_made: set[int], before_step: Any) -> Any:
     @functools.wraps(original)
     def made(self: Any, params: Any, *args: Any, **kwargs: Any) -> None:
         # AdamW is an Adam, and calls its __init__; the step clock makes one to measure its own cost
@@ -69,9 +74,43 @@ def _fusing(original: Any, report: Report, being_made: set[int]) -> Any:
             report.refused(f"{name}: {error}")
             original(self, params, *args, **kwargs)
             return
+        before_step(_looking_at_strides(self, report))
         report.applied(name, turn=_turn_of(self))
 
     return made
+
+
+def _looking_at_strides(optimizer: Any, report: Report) -> Callable[[Any], None]:
+    """To be called before updates: torch's fused ones take a weight's and its gradient's elements in the order in
+    which they lie in memory, and pair the wrong ones where that is not the same order."""
+    made = weakref.ref(optimizer)
+    num_updates = 0
+
+    def look(stepping: Any) -> None:
+        nonlocal num_updates
+        own = made()
+        if own is None or own is not stepping:
+            return
+        num_updates += 1
+        if num_updates > 4 and num_updates % LOOK_EVERY:  # each costs a little for every weight
+            return
+        for group in own.param_groups:
+            for weight in group["params"]:
+                if group["fused"] and _lies_otherwise(weight, weight.grad):
+                    group["fused"] = None
+                    report.wrong(
+                        f"{type(own).__name__}: the gradient of a weight of shape {tuple(weight.shape)} lies "
+                        "otherwise in memory, and torch's fused update would pair the wrong elements"
+                    )
+
+    return look
+
+
+def _lies_otherwise(weight: Any, gradient: Any) -> bool:
+    if gradient is None or gradient.is_sparse or weight.stride() == gradient.stride():
+        return False
+    each = zip(weight.shape, weight.stride(), gradient.stride(), strict=True)
+    return any(size > 1 and of_weight != of_gradient for size, of_weight, of_gradient in each)
 
 
 def _turn_of(optimizer: Any) -> Turn | None:

@@ -11,6 +11,8 @@ import struct
 import zlib
 from pathlib import Path
 
+from hotloop.probe.attach.machine import control_groups
+
 _HEAD = struct.Struct("<QQQ")
 """Bytes used, epoch, and whether the store is closed."""
 _ENTRY = struct.Struct("<QQQ")
@@ -108,10 +110,35 @@ class ItemStore:
 
 
 def memory_for_items(wanted_bytes: int) -> int:
-    """`wanted_bytes`, or the share of the machine's available memory that may be taken."""
+    """`wanted_bytes`, or the share that may be taken of what is available: on the machine, and in each of the
+    control groups (a container is one) that this process is in."""
+    left = [_available(), *map(_left_in, control_groups("memory"))]
+    return min([wanted_bytes, *(each // SHARE_OF_MEMORY for each in left if each is not None)])
+
+
+def _available() -> int | None:
+    return _number(Path("/proc/meminfo"), "MemAvailable:", 1 << 10)
+
+
+def _left_in(group: Path) -> int | None:
+    """Bytes until its limit, with the file cache that it can do without; `None` where it has no limit."""
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        try:
+            left = int((group / limit).read_text()) - int((group / used).read_text())
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+        cache = _number(group / "memory.stat", "inactive_file", 1) or 0
+        return max(left + cache, 0)
+    return None
+
+
+def _number(file: Path, name: str, unit: int) -> int | None:
+    """The number of a line `name number`, in bytes of so large a `unit`."""
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        available = next(int(x.split()[1]) << 10 for x in lines if x.startswith("MemAvailable:"))
+        lines = file.read_text(encoding="ascii").splitlines()
+        return next(int(each.split()[1]) * unit for each in lines if each.split()[:1] == [name])
     except (OSError, StopIteration, ValueError, IndexError):
-        return wanted_bytes
-    return min(wanted_bytes, available // SHARE_OF_MEMORY)
+        return None

@@ -10,7 +10,7 @@ from pathlib import Path
 def usable_cpus() -> float:
     """CPUs this process may use: its affinity, or the quota of its control group where that is less."""
     cpus = float(len(_affinity()) or os.cpu_count() or 1)
-    for directory in _groups():
+    for directory in control_groups("cpu"):
         words = _words(directory / "cpu.max")  # version 2: "max 100000" or "200000 100000"
         if len(words) == 2 and words[0] != "max":
             cpus = min(cpus, int(words[0]) / int(words[1]))
@@ -95,13 +95,13 @@ def _children() -> list[str]:
     return found
 
 
-def _groups() -> list[Path]:
-    """The control groups that this process is in, and those above, where they are mounted."""
+def control_groups(controller: str) -> list[Path]:
+    """The control groups for `controller` that this process is in, and those above, where they are mounted."""
     root = Path("/sys/fs/cgroup")
     found = []
     for line in _lines(Path("/proc/self/cgroup")):
         parts = line.split(":", 2)
-        if len(parts) != 3 or (parts[1] and "cpu" not in parts[1].split(",")):
+        if len(parts) != 3 or (parts[1] and controller not in parts[1].split(",")):
             continue
         base = root / parts[1] if parts[1] else root
         path = base / parts[2].lstrip("/")

@@ -158,7 +158,7 @@ def trying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trying:
         conflicts: dict[str, tuple[str, ...]] | None = None, late: dict[str, int] | None = None,
         seen_steps: int = 60, directory: str = "run", toggles: bool = False,
         of_fixes: dict[str, Any] | None = None, edits: Sequence[str] = (),
-        **options: Any,
+        returncode: int | None = None, **options: Any,
     ) -> Ledger:  # fmt: skip
         monkeypatch.setattr(write, "patch_for", partial(patch_of, edits))
         monkeypatch.setattr(session, "trial", machine)
@@ -188,7 +188,9 @@ def trying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trying:
         return verify(
             [sys.executable, "-c", ""],
             fixes,
-            process(STEP_S, Plan(5, seen_steps - 5, 60.0), "script"),
+            replace(
+                process(STEP_S, Plan(5, seen_steps - 5, 60.0), "script"), returncode=returncode
+            ),
             directory=tmp_path / directory,
             workdir=work,
             **options,

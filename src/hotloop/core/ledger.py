@@ -11,8 +11,10 @@ LEDGER_SCHEMA = "hotloop.ledger/1"
 SCORECARD_SCHEMA = "hotloop.scorecard/1"
 LEDGER_FILE = "ledger.json"
 
-Status = Literal["kept", "rejected", "what_if", "not_applied", "failed", "not_tried"]
-"""`what_if`: measured to show what something costs, and never kept. `not_tried` may have been begun."""
+Status = Literal[
+    "kept", "rejected", "does_not_pay", "what_if", "not_applied", "failed", "not_tried"
+]
+"""`does_not_pay`: its steps are faster, and the command ends before that has paid for its start. `what_if`: measured to show what something costs, and never kept. `not_tried` may have been begun."""
 
 
 Isolation = Literal["layer", "landlock", "copy", "none"]
@@ -49,6 +51,10 @@ class TriedFix:
     """Of each timed process; a fix that shows late has more than others. `None`: it was not timed."""
     steps: int | None = None
     """Counted steps of each timed process. `None`: it was not timed."""
+    start_s: float | None = None
+    """Seconds by which the process of a kept fix takes longer to begin: compiling, starting workers."""
+    pays_after_steps: int | None = None
+    """Steps after which these are made up for."""
     patch: Literal["edited", "words"] | None = None
     """Of a kept one, once a patch was asked for: part of the diff, or only said in words."""
     patch_text: str | None = None

@@ -19,6 +19,7 @@ from hotloop.doctor.confirmation import (
 from hotloop.doctor.deciding import not_faster, showed
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learning
+from hotloop.doctor.start_cost import with_start_cost
 from hotloop.doctor.trial_costs import LOOKS
 from hotloop.doctor.workbench import Workbench
 from hotloop.doctor.writes import WritesOutside
@@ -140,7 +141,13 @@ def _added(
         if entry.status == "kept"
         else f"{alone}, but faster on top of {onto}, and learns the same"
     )
-    return replace(entry, status="kept", why=why, added=verdict), True
+    entry = with_start_cost(
+        replace(entry, status="kept", why=why, added=verdict),
+        pairs=() if result.switched else result.pairs,
+        losses=bench.first_losses(bench.with_fixes(fix.name, [fix]), [fix]),
+        total_steps=bench.total_steps,
+    )
+    return entry, entry.status == "kept"
 
 
 def conflict(stacked: Sequence[Fix], fix: Fix) -> str | None:

@@ -19,7 +19,7 @@ from hotloop.optimizations.optimization import BatchesAhead, Optimization
 QUEUES = 3
 """That a window covers, where the run is long enough."""
 LEAST_WAVES = 4
-"""That it has to cover; with the usual two batches per worker two queues."""
+"""That it has to cover, and one queue; with the usual two batches per worker these are two."""
 START_STEPS = 3
 """Before workers are sure to have begun: the live form watches two or three batches first."""
 
@@ -44,7 +44,8 @@ class StepQueue:
             return min(wanted, at_most)
         several = max(wanted, QUEUES * self.length)
         waves = min(math.ceil(several / self.wave), at_most // self.wave)
-        return waves * self.wave if waves >= LEAST_WAVES else None
+        enough = waves >= LEAST_WAVES and waves * self.wave >= self.length
+        return waves * self.wave if enough else None
 
     def fits(self, num_steps: int) -> bool:
         """Whether a run of so many steps shows what these workers keep up."""

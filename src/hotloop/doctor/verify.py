@@ -40,6 +40,7 @@ from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learned, Learning
 from hotloop.doctor.plausible import confirmed_over_more, is_surprising
 from hotloop.doctor.stacking import order_of, stack
+from hotloop.doctor.start_cost import with_start_cost
 from hotloop.doctor.starting_point import isolation_of, weak_isolation
 from hotloop.doctor.switched import most_children
 from hotloop.doctor.trial_costs import (
@@ -113,6 +114,7 @@ def verify(
         directory,
         begun.get("loss_steps", loss_steps(measurement)),
         len(measurement.records),
+        total_steps=_total_steps(measurement),
         most_children=most_children(measurement),
         census=measurement.census,
         examined_at=examined_at,
@@ -140,6 +142,13 @@ def verify(
         )
         write_json(directory / LEDGER_FILE, ledger)
     return ledger
+
+
+def _total_steps(measurement: Measurement) -> int | None:
+    """That the command makes, where it ended by itself or says so."""
+    if measurement.returncode == 0:
+        return len(measurement.records)
+    return measurement.census.planned_steps if measurement.census is not None else None
 
 
 class _Trying:
@@ -327,11 +336,19 @@ class _Trying:
         status, why = judged(result, fix)
         if status == "not_tried":
             return self._unpaid(fix, learned, verdict=result.verdict)
-        counted = result.pairs[0][1].plan
-        return replace(
+        counted, bench = result.pairs[0][1].plan, self.bench
+        entry = replace(
             tried_fix(fix, status, why, verdict=result.verdict),
             warmup_steps=counted.warmup_steps,
             steps=counted.steps,
+        )
+        if status != "kept":
+            return entry
+        return with_start_cost(
+            entry,
+            pairs=() if result.switched else result.pairs,
+            losses=bench.first_losses(bench.with_fixes(fix.name, [fix]), [fix]),
+            total_steps=bench.total_steps,
         )
 
     def _looked_into(self, fix: Fix, learned: Learned, result: SessionResult) -> SessionResult:

@@ -29,6 +29,7 @@ from hotloop.doctor.trial_costs import (
     FASTER_S,
     LEAST_STEPS,
     LOOKS,
+    LOSS_RUNS,
     MARGIN,
     STEPS,
     USUAL_PAIRS,
@@ -58,6 +59,8 @@ class Workbench:
     loss_steps: int
     num_steps: int
     """Of the command, as far as it was seen to make any."""
+    total_steps: int | None = None
+    """That the command makes in all, where that is known."""
     most_children: int | None = None
     """Processes that make its batches; `None` where a step may use up what was made during others."""
     census: Census | None = None
@@ -202,6 +205,13 @@ class Workbench:
         more = max(steps / self.plan.num_steps, 1.0)
         timeout_s = self._timeout_of(replace(self.plan, timeout_s=self.plan.timeout_s * more))
         return self._run(arm, place, Plan(0, steps, timeout_s), what), place
+
+    def first_losses(self, arm: Arm, fixes: Sequence[Fix]) -> tuple[list[Measurement], Measurement]:
+        """The runs for losses as it is, and that of `arm`; they were made before."""
+        steps = self.loss_steps_of(fixes)
+        numbers = range(1, LOSS_RUNS + 1)
+        as_it_is = [self.losses_of(self.baseline, steps, number)[0] for number in numbers]
+        return as_it_is, self.losses_of(arm, steps)[0]
 
     def losses_place(self, arm: Arm, steps: int, number: int = 1) -> Path:
         """Named by all that decides them: a run of something else is never taken for it."""

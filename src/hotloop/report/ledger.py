@@ -48,8 +48,10 @@ def render_ledger(ledger: Ledger) -> str:
 def _line(fix: TriedFix, width: int) -> str:
     # What is not tried further says itself what its few pairs were.
     measured = fix.verdict if fix.status != "not_tried" else None
-    ratio = _ratio(measured) if measured is not None else ""
-    said = ", ".join(part for part in (fix.why, ratio, on_top(fix), expected(fix)) if part)
+    # A number that is in doubt is said with its doubt, if at all.
+    ratio = _ratio(measured) if measured is not None and not measured.doubts else ""
+    parts = (fix.why, ratio, on_top(fix), start_cost(fix), expected(fix))
+    said = ", ".join(part for part in parts if part)
     return f"  {_status(fix):<11} {fix.name:<{width}}  {said}"
 
 
@@ -69,6 +71,18 @@ def _status(fix: TriedFix) -> str:
 def on_top(fix: TriedFix) -> str:
     """What it brought to those that were kept before it."""
     return "" if fix.added is None else f"on top {_ratio(fix.added)}"
+
+
+def start_cost(fix: TriedFix) -> str:
+    """What it takes before its first fast step, of one that is kept."""
+    if fix.start_s is None or fix.pays_after_steps is None or fix.status != "kept":
+        return ""
+    if not fix.pays_after_steps:
+        return "pays from the first step on"
+    return (
+        f"starting takes {numbers.seconds(fix.start_s)} more, paid after {fix.pays_after_steps:,} "
+        f"{'step' if fix.pays_after_steps == 1 else 'steps'}"
+    )
 
 
 def expected(fix: TriedFix) -> str:
@@ -106,15 +120,16 @@ def ledger_section(ledger: Ledger | None) -> str:
         (
             _status(fix),
             f"`{fix.name}` {'' if fix.value is True else fix.value}".strip(),
-            "" if fix.verdict is None else _ratio(fix.verdict),
+            "" if fix.verdict is None or fix.verdict.doubts else _ratio(fix.verdict),
             on_top(fix),
+            start_cost(fix),
             expected(fix),
             fix.why,
             " ".join(fix.answers),
         )
         for fix in ledger.fixes
     ]
-    head = ("", "fix", "measured", "on top", "expected", "why", "answers")
+    head = ("", "fix", "measured", "on top", "start", "expected", "why", "answers")
     parts.append(table(head, rows, kind="fixes"))
     if ledger.fixes:
         parts.append(f"<p>{escape(_how(ledger))}</p>")

@@ -1,0 +1,73 @@
+"""What a fix costs before the first fast step, and after how many steps it has paid for that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean, median
+
+from hotloop.core.ledger import TriedFix
+from hotloop.core.measurement import Measurement
+from hotloop.trial.session import Pair
+
+
+def with_start_cost(
+    entry: TriedFix,
+    *,
+    pairs: Sequence[Pair],
+    losses: tuple[Sequence[Measurement], Measurement],
+    total_steps: int | None,
+) -> TriedFix:
+    """The entry of a kept fix with its seconds at start; `does_not_pay` where the command ends before they pay.
+
+    pairs: timed with and without it, none where it went on and off within processes. losses: runs as it is and one with it, the first of all to compile.
+    total_steps: of the command, where that is known.
+    """
+    ratio = entry.verdict.ratio if entry.added is None and entry.verdict else None
+    ratio = entry.added.ratio if entry.added is not None else ratio
+    if entry.status != "kept" or ratio is None or ratio <= 1:
+        return entry
+    step_s = fmean(_pace(run) for run in [baseline for baseline, _ in pairs] or losses[0])
+    start_s = max(_slower_start_s(pairs), compiling_s(*losses))
+    pays_after = math.ceil(start_s / (step_s * (1 - 1 / ratio)))
+    entry = replace(entry, start_s=start_s, pays_after_steps=pays_after)
+    if total_steps is None or pays_after <= total_steps:
+        return entry
+    why = (
+        f"its steps are faster, but starting takes {start_s:.3g} s more: that pays after {pays_after:,} steps, "
+        f"and the command makes {total_steps:,}"
+    )
+    return replace(entry, status="does_not_pay", why=why)
+
+
+def compiling_s(baselines: Sequence[Measurement], candidate: Measurement) -> float:
+    """Seconds by which steps that compiled took longer than the same steps of the command as it is.
+
+    Timed processes find what was compiled before them; the user's first run does not.
+    """
+    tagged = [record for record in candidate.records if "compile" in record.tags]
+    known = min(len(run.records) for run in baselines)
+    longer = [
+        record.wall_s - fmean(run.records[record.step].wall_s for run in baselines)
+        for record in tagged
+        if record.step < known
+    ]
+    return max(math.fsum(longer), 0.0)
+
+
+def _slower_start_s(pairs: Sequence[Pair]) -> float:
+    """By how much a process with it takes longer to begin; 0 unless every pair shows it, since starts scatter."""
+    longer = [_start_s(candidate) - _start_s(baseline) for baseline, candidate in pairs]
+    return median(longer) if longer and min(longer) > 0 else 0.0
+
+
+def _start_s(run: Measurement) -> float:
+    """Seconds of a process beyond its steps at their later pace."""
+    return (run.process_s or 0.0) - len(run.records) * _pace(run)
+
+
+def _pace(run: Measurement) -> float:
+    """Losses are of runs that mark no warm-up: their later half."""
+    counted = run.counted()
+    return fmean(record.wall_s for record in counted[len(counted) // 2 :])

@@ -1,0 +1,73 @@
+"""What a fix costs before its first fast step, on a machine that is made up."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_trials import Machine, Trying, product
+
+from hotloop.core.measurement import Measurement
+from hotloop.report.ledger import render_ledger
+
+
+class Compiling(Machine):
+    """The first process with `a` compiles for so long in its first step; later ones find what it made."""
+
+    def __init__(self, compile_s: float, start_s: float = 0.0, **gains: float) -> None:
+        super().__init__(product(**gains))
+        self.compile_s, self.start_s = compile_s, start_s
+
+    def __call__(self, arm: Any, place: Path, **rest: Any) -> Measurement:
+        if place in self.finished:
+            return self.finished[place]
+        made = super().__call__(arm, place, **rest)
+        if "a" not in arm.fixes:
+            return made
+        first, *others = made.records
+        first = replace(first, wall_s=first.wall_s + self.compile_s, tags=(*first.tags, "compile"))
+        took = (made.process_s or 0.0) + self.compile_s + self.start_s
+        made = replace(made, records=(first, *others), process_s=took)
+        self.compile_s = 0.0
+        self.finished[place] = made
+        return made
+
+
+def test_seconds_of_compiling_are_said_with_the_step_that_pays_for_them(trying: Trying) -> None:
+    ledger = trying(Compiling(3.0, a=1.25), ["a"])
+    (entry,) = ledger.fixes
+    assert entry.status == "kept"
+    assert entry.start_s == pytest.approx(3.0, rel=0.05)
+    assert entry.pays_after_steps == pytest.approx(150, rel=0.1)  # 20 ms a step
+    said = render_ledger(ledger)
+    assert re.search(
+        rf"starting takes [\d.]+ s more, paid after {entry.pays_after_steps} steps", said
+    )
+
+
+def test_process_that_begins_later_with_it_counts_where_every_pair_shows_it(trying: Trying) -> None:
+    (entry,) = trying(Compiling(0.0, 1.0, a=1.25), ["a"]).fixes
+    assert entry.start_s == pytest.approx(1.0, rel=0.1)
+    (entry,) = trying(Compiling(0.0, a=1.25), ["a"], directory="other").fixes
+    assert entry.start_s == pytest.approx(0.0, abs=0.1)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_fix_that_does_not_pay_before_the_command_ends_is_not_kept(
+    trying: Trying, ended: bool
+) -> None:
+    code = 0 if ended else None
+    ledger = trying(Compiling(40.0, a=2.0), ["a"], returncode=code)
+    (entry,) = ledger.fixes
+    if ended:
+        assert (entry.status, ledger.kept, ledger.together) == ("does_not_pay", (), None)
+        assert re.search(
+            r"starting takes [34][\d.]+ s more: that pays after [78]\d\d steps", entry.why
+        )
+        assert entry.why.endswith("and the command makes 60")
+        assert "does not pay  a" in render_ledger(ledger)
+    else:  # how many steps it makes is not known
+        assert ledger.kept == ("a",)

@@ -56,7 +56,10 @@ def _line(fix: TriedFix, width: int) -> str:
 
 
 def _status(fix: TriedFix) -> str:
-    """A word for it: `undecided` where its pairs could not tell, `stopped` before they were enough."""
+    """A word for it: `undecided` where its pairs could not tell, `stopped` before they were enough, `pays late`
+    where the command ends before it has paid for its start."""
+    if fix.status == "does_not_pay":
+        return "pays late"
     if (
         fix.status == "rejected"
         and fix.verdict is not None
@@ -106,7 +109,11 @@ def _tested(ledger: Ledger) -> str:
     num = sum(fix.verdict is not None for fix in ledger.fixes)
     if not num:
         return "No fix was kept, and none came as far as being timed"
-    return f"{'1 fix' if num == 1 else f'{num} fixes'} tested, none proven faster"
+    tested = f"{'1 fix' if num == 1 else f'{num} fixes'} tested"
+    late = [fix.name for fix in ledger.fixes if fix.status == "does_not_pay"]
+    if late:
+        return f"{tested}, none kept: the command ends before {_all(late)} would pay for its start"
+    return f"{tested}, none proven faster"
 
 
 def ledger_section(ledger: Ledger | None) -> str:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-import sys
 from pathlib import Path
 
+import doctor_aa
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-import doctor_aa  # noqa: E402
 
 
 @pytest.mark.parametrize("switched", [False, True])

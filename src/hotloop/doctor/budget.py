@@ -61,9 +61,10 @@ def needed_s(
     plan = plan or bench.plan_for([fix])
     if learned is not None and fix.name in learned.switchable:
         plan = bench.switched_plan([fix]) or plan
+    losses = 0.0 if learned is not None else _losses(bench, fix)
     return bench.needed_s(
         LOOKS[0],
-        losses=0.0 if learned is not None else _losses(bench, fix),
+        losses=losses + _written(bench, fix),
         slower_start_s=learned.slower_start_s if learned is not None else 0.0,
         plan=plan,
         place=fix.name,
@@ -77,6 +78,12 @@ def asked_s(bench: Workbench, fixes: Sequence[Fix]) -> float:
     needs = [needed_s(bench, fix, cautious=True) for fix in fixes]
     # All are confirmed at once. What is finished is not in the needs: a comparison at least may be left.
     return MARGIN * max(sum(needs) - (len(fixes) - 1) * comparison, comparison, *needs)
+
+
+def _written(bench: Workbench, fix: Fix) -> int:
+    """Runs for the losses of edited files, before pairs are made of them."""
+    places = bench.place_of("").glob("together-*/losses-*")
+    return int(fix.technique.source_edit is not None and not any(map(is_finished, places)))
 
 
 def _losses(bench: Workbench, fix: Fix) -> float:

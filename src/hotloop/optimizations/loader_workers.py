@@ -135,8 +135,8 @@ def _observed(census: Census, value: Any) -> bool | None:
 
 
 def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
-    """So many workers, which start anew with each epoch: those of the live form stay where nobody changes the
-    dataset, and `persistent_workers=True` would have them stay in any case."""
+    """So many workers, which start anew with each epoch, and are confirmed as such: those of the live form stay
+    where nobody changes the dataset, and `persistent_workers=True` would have them stay in any case."""
     if value and facts.get("script_workers") == value:
         return (
             "it has so many workers already, which start anew with each epoch, and those that were measured stay; "

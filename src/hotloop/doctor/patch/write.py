@@ -28,7 +28,7 @@ from hotloop.optimizations.loader_workers import PERSISTENT_BY_HAND
 from hotloop.optimizations.source_edit import AroundCall, BeforeLoop, Keywords, SetUp, SourceEdit
 from hotloop.trial.arm import digest_of
 
-ANEW = f"its workers start anew with each epoch, and those that were measured stay; {PERSISTENT_BY_HAND}"
+ANEW = f"its workers start anew with each epoch, as they did where it was confirmed; {PERSISTENT_BY_HAND}"
 
 NOT_RUN = "the edited files were not run, and only what was measured is written"
 

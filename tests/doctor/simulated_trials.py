@@ -47,7 +47,7 @@ class Machine:
         """Of a set of fixes in the session of that name, a ratio."""
         self.other_losses: frozenset[str] = frozenset()
         self.other_once_written: frozenset[str] = frozenset()
-        self.wrong_from = 0
+        self.wrong_by, self.wrong_from = 1.5, 0
         self.gives_wrong: Callable[[str, str], bool] = lambda fix, place: False
         self.slow_after, self.slow_start_s = 10**6, 0.0
         self.baseline_fails_in = ""
@@ -93,7 +93,8 @@ class Machine:
             self._say_turns(place / "run" / "turns.json", fixes, turned)
         luck = self.random.gauss(1.0, self.scatter)
         seconds = STEP_S / self.gain(fixes, name) * luck
-        wrong = 1.5 if fixes & self.other_losses or written & self.other_once_written else 1.0
+        is_wrong = fixes & self.other_losses or written & self.other_once_written
+        wrong = self.wrong_by if is_wrong else 1.0
         measured = process(seconds, plan, arm.name, wrong, self.wrong_from)
         if arm.switched and name != self.stuck_in:
             off = STEP_S / self.gain(fixes - set(arm.switched), name) * luck
@@ -158,7 +159,8 @@ def trying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trying:
         conflicts: dict[str, tuple[str, ...]] | None = None, late: dict[str, int] | None = None,
         seen_steps: int = 60, directory: str = "run", toggles: bool = False,
         of_fixes: dict[str, Any] | None = None, edits: Sequence[str] = (),
-        returncode: int | None = None, **options: Any,
+        returncode: int | None = None, matmul_dtypes: tuple[str, ...] = ("float32",),
+        **options: Any,
     ) -> Ledger:  # fmt: skip
         monkeypatch.setattr(write, "patch_for", partial(patch_of, edits))
         monkeypatch.setattr(session, "trial", machine)
@@ -185,11 +187,15 @@ def trying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trying:
                     **(of_fixes or {}),
                 )
             )
+        seen = process(STEP_S, Plan(5, seen_steps - 5, 60.0), "script")
+        assert seen.census is not None
         return verify(
             [sys.executable, "-c", ""],
             fixes,
             replace(
-                process(STEP_S, Plan(5, seen_steps - 5, 60.0), "script"), returncode=returncode
+                seen,
+                census=replace(seen.census, matmul_dtypes=matmul_dtypes),
+                returncode=returncode,
             ),
             directory=tmp_path / directory,
             workdir=work,

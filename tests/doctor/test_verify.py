@@ -323,6 +323,21 @@ def test_fast_fix_that_learns_something_else_is_not_timed(trying: Trying) -> Non
     assert not any("/pair-" in place for place in machine.places)
 
 
+@pytest.mark.parametrize(
+    ("dtypes", "status"), [(("float32",), "rejected"), (("bfloat16", "float32"), "kept")]
+)
+def test_what_the_products_are_computed_in_decides_how_far_losses_may_part(
+    trying: Trying, dtypes: tuple[str, ...], status: str
+) -> None:
+    machine = Machine(product(a=1.5))
+    machine.other_losses, machine.wrong_by = frozenset({"a"}), 1.0001
+    (entry,) = trying(machine, ["a"], {"a": "reduction_order"}, matmul_dtypes=dtypes).fixes
+    assert entry.status == status
+    # Only what the usual band rejects is held against how the script amplifies rounding.
+    noisy = [place for place in machine.places if place.startswith("rounded-otherwise/")]
+    assert bool(noisy) == (status == "rejected")
+
+
 @pytest.mark.parametrize("where", ["losses", "pair-03"])
 def test_fix_that_found_out_too_late_is_rejected_however_equal_its_losses(
     trying: Trying, where: str

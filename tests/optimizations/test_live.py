@@ -154,6 +154,42 @@ print(json.dumps([str(given.dtype), str(loss.dtype), exact]))
     assert without == 0
 
 
+@pytest.mark.parametrize(
+    ("ending", "named"),
+    [
+        ("torch.nn.Sigmoid()", "sigmoid"),
+        ("torch.nn.Sequential(torch.nn.Sigmoid(), torch.nn.Flatten(0))", "sigmoid"),
+        ("torch.nn.Softmax(1)", "softmax"),
+        ("torch.nn.LogSoftmax(1)", "log_softmax"),
+    ],
+)
+def test_model_that_ends_in_probabilities_is_left_in_float32(
+    tmp_path: Path, ending: str, named: str
+) -> None:
+    # In bf16 a probability above 0.998 is 1, and the loss outside of the model has no gradient for it.
+    script = f"""
+model = torch.nn.Sequential(model, {ending})
+model(x)
+given = model(x)
+with torch.no_grad():
+    print(json.dumps(model(x).sub(given).abs().max().item()))
+"""
+    difference, lines = run(tmp_path, script, {"precision": "bf16"})
+    assert difference == 0
+    ((applied, what),) = said(lines)
+    assert not applied
+    assert f"ends in {named} in bf16" in what
+
+
+def test_probabilities_inside_of_a_model_are_no_reason_against_bf16(tmp_path: Path) -> None:
+    script = """
+model = torch.nn.Sequential(model, torch.nn.Sigmoid(), torch.nn.Linear(4, 1))
+print(json.dumps(str(model(x).dtype)))
+"""
+    _, lines = run(tmp_path, script, {"precision": "bf16"})
+    assert said(lines) == [(True, "Sequential")]
+
+
 def test_script_that_autocasts_is_left_alone(tmp_path: Path) -> None:
     script = """
 with torch.autocast("cpu", torch.bfloat16):

@@ -13,6 +13,7 @@ import hotloop.core.step as step_module
 from hotloop.core.census import Census
 from hotloop.core.files import read_json
 from hotloop.core.step import StepRecord, read_steps
+from hotloop.core.weights import WeightUpdates
 from hotloop.probe import batch_queue, entry, foreign_process, step_clock
 
 MODEL = """
@@ -97,6 +98,20 @@ def test_files_of_the_clock_import_nothing_but_torch_and_the_standard_library() 
                 assert {name.name.split(".")[0] for name in node.names} <= allowed
             elif isinstance(node, ast.ImportFrom):
                 assert (node.module or "").split(".")[0] in allowed
+
+
+def test_clock_that_also_watches_the_weights_changes_no_loss(tmp_path: Path) -> None:
+    plain = run("print(json.dumps(train(*build(), 6)))", tmp_path)
+    source = """
+from hotloop.probe import step_clock
+clock = step_clock.install(here, weights=True)
+losses = train(*build(), 6)
+clock.finish()
+print(json.dumps(losses))
+"""
+    assert run(source, tmp_path) == plain
+    seen = read_json(tmp_path / "weights-0.json", WeightUpdates)
+    assert [tensor.steps for tensor in seen.tensors] == [(1, 2, 3, 4, 6)] * 4
 
 
 def test_losses_are_bit_identical_with_and_without_the_clock(tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def _compared(
         arm,
         fixes=fixes,
         place=arm.name,
-        parity_class=parity_of_live(names),
+        parity_class=learned.parity.parity_class or parity_of_live(names),
         parity=learned.parity,
         reserved=False,
         switched=names if switched else (),

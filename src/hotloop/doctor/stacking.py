@@ -124,7 +124,7 @@ def _added(
             arm,
             fixes=(*stacked, fix),
             place=arm_name,
-            parity_class=parity_of_live(names),
+            parity_class=learning.class_of((*stacked, fix)),
             parity=learned.parity,
             switched=learned.switchable & {fix.name},
         )

@@ -55,7 +55,7 @@ from hotloop.doctor.trial_costs import (
 )
 from hotloop.doctor.workbench import AS_IT_IS, Workbench, is_about_baseline
 from hotloop.doctor.writes import WritesOutside
-from hotloop.optimizations.catalogue import parity_of_live
+from hotloop.judge.levels import learnt_after
 from hotloop.trial.arm import Arm
 from hotloop.trial.measure import MEASUREMENT_FILE
 from hotloop.trial.plan import TrialPlan
@@ -133,7 +133,8 @@ def verify(
                 warn(said)
         store_options(directory, bench.plan, bench.loss_steps)
         continued = any((directory / TRIALS).glob(f"*/*/{MEASUREMENT_FILE}"))
-        ledger = _Trying(bench, may_fit="steps" not in begun, again=again).all(fixes)
+        trying = _Trying(bench, seen=measurement, may_fit="steps" not in begun, again=again)
+        ledger = trying.all(fixes)
         ledger = replace(
             ledger,
             fixes=(*ledger.fixes, *left_out),
@@ -152,14 +153,21 @@ def _total_steps(measurement: Measurement) -> int | None:
 
 
 class _Trying:
-    def __init__(self, bench: Workbench, *, may_fit: bool, again: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        bench: Workbench,
+        *,
+        seen: Measurement,
+        may_fit: bool,
+        again: Callable[[str], str],
+    ) -> None:
         self.bench = bench
         self.may_fit = may_fit and bench.budget_s is not None
         """No comparison was begun: it may still be one of fewer steps."""
         self.again = again
         self.unpaid: dict[str, Fix] = {}
         """What a larger budget would go on with."""
-        self.learning = Learning(bench)
+        self.learning = Learning(bench, census=seen.census, learnt_steps=learnt_after(seen.records))
         if self.learning.not_comparable is not None:
             bench.warn(
                 f"its steps are not comparable from run to run: {self.learning.not_comparable}"
@@ -375,7 +383,7 @@ class _Trying:
             fixes=[fix],
             place=fix.name if times == 1 else f"{fix.name}-longer",
             times=times,
-            parity_class=parity_of_live([fix.name]),
+            parity_class=self.learning.class_of([fix]),
             parity=learned.parity,
             pairs_now=pairs_now,
             switched=learned.switchable & {fix.name},

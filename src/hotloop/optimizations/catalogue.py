@@ -71,10 +71,18 @@ def parity_class_of(
     return max(classes, key=_SEVERITY.index, default="bitwise")
 
 
-def parity_of_live(names: Sequence[str]) -> ParityClass:
+def parity_of_live(names: Sequence[str], matmul_dtypes: Sequence[str] = ()) -> ParityClass:
     """The strongest class among techniques that are put into a foreign script.
 
-    Its products may be of any dtype: what rounds sums otherwise is held to the same band as there.
+    matmul_dtypes: those of its products, as its census has them. Where one is short, what rounds sums otherwise is
+    rounded to its digits, as `Optimization.parity_class_on` says of our own trainer.
     """
     classes = [CATALOGUE[name].parity_class for name in names]
-    return max(classes, key=_SEVERITY.index, default="bitwise")
+    strongest: ParityClass = max(classes, key=_SEVERITY.index, default="bitwise")
+    if strongest == "reduction_order" and not _SHORT.isdisjoint(matmul_dtypes):
+        return "reduced_precision"
+    return strongest
+
+
+_SHORT = frozenset({"bfloat16", "float16", "tf32"})
+"""Types of products with fewer digits than float32, by their names in a census."""

@@ -83,7 +83,7 @@ def _live(value: Any, report: Report) -> None:
 
     watch_compiler()
     multiplies: dict[int, bool] = {}
-    """By model, whether a product in bf16 was part of its first call."""
+    """By model, whether it is put under autocast, as its first call showed."""
     told: set[Any] = set()
 
     def around(call: Any, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
@@ -91,6 +91,8 @@ def _live(value: Any, report: Report) -> None:
         name = type(module).__name__
         if torch.is_autocast_enabled(device_type):
             report.refused(f"{name}: the script autocasts it")
+            return call(*args, **kwargs)
+        if multiplies.get(id(module)) is False:
             return call(*args, **kwargs)
         with autocast(device_type, "bf16"):
             if id(module) in multiplies:
@@ -100,9 +102,10 @@ def _live(value: Any, report: Report) -> None:
                 name += ", compiled: its products were not looked at"
                 made = call(*args, **kwargs)
             else:
-                made, multiplies[id(module)] = _watched(call, args, kwargs)
-                if not multiplies[id(module)]:
-                    report.refused(f"{name}: no matrix product of it ran in bf16")
+                made, why_not = _watched(call, args, kwargs)
+                multiplies[id(module)] = why_not is None
+                if why_not is not None:
+                    report.refused(f"{name}: {why_not}")
         if multiplies[id(module)]:
             key = (id(module), type(made), report.called_from())
             if key not in told:
@@ -116,11 +119,13 @@ def _live(value: Any, report: Report) -> None:
     around_training_calls(around, frozen=frozen)
 
 
-def _watched(call: Any, args: Any, kwargs: Any) -> tuple[Any, bool]:
-    """Make the call, and whether a product in bf16 was part of it."""
+def _watched(call: Any, args: Any, kwargs: Any) -> tuple[Any, str | None]:
+    """Make the call under autocast, and say why the others should not be."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     seen: set[torch.dtype] = set()
+    made_by: dict[int, str] = {}
+    """By address of a tensor's memory, the operation that last wrote what is no mere copy."""
 
     class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(
@@ -128,15 +133,55 @@ def _watched(call: Any, args: Any, kwargs: Any) -> tuple[Any, bool]:
         ) -> Any:
             result = function(*given, **(named or {}))
             kind = function.overloadpacket.__name__
-            if kind in _PRODUCTS and isinstance(result, torch.Tensor):
+            if not isinstance(result, torch.Tensor):
+                return result
+            if kind in _PRODUCTS:
                 seen.add(result.dtype)
+            first = given[0] if given and isinstance(given[0], torch.Tensor) else None
+            from_memory = first is not None and _memory(first)
+            if kind in _COPIES:
+                made_by[_memory(result)] = made_by.get(from_memory or 0, kind)
+            elif kind.endswith("_") or _memory(result) != from_memory:  # else it is a view
+                made_by[_memory(result)] = kind.strip("_")
             return result
 
     with Products():  # type: ignore[no-untyped-call]
         made = call(*args, **kwargs)
-    return made, torch.bfloat16 in seen
+    if torch.bfloat16 not in seen:
+        return made, "no matrix product of it ran in bf16"
+    for tensor in _tensors(made):
+        kind = made_by.get(_memory(tensor), "")
+        if tensor.dtype == torch.bfloat16 and kind in _NEEDS_DIGITS:
+            return made, (
+                f"it ends in {kind} in bf16, which has too few digits for what is almost 0 or 1: let the model "
+                "give what comes before it, and use the loss that takes that (`BCEWithLogitsLoss`, `cross_entropy`)"
+            )
+    return made, None
 
 
+def _memory(tensor: torch.Tensor) -> int:
+    """Where its elements lie: the same for its views."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):  # it has none
+        return 0
+
+
+def _tensors(made: Any) -> list[torch.Tensor]:
+    if isinstance(made, torch.Tensor):
+        return [made]
+    if isinstance(made, dict):
+        made = made.values()
+    elif not isinstance(made, (list, tuple)):
+        return []
+    return [tensor for each in made for tensor in _tensors(each)]
+
+
+_NEEDS_DIGITS = {
+    *("sigmoid", "softmax", "log_softmax", "exp", "log", "log_sigmoid_forward"),
+    *("softplus", "logsumexp", "log1p", "expm1"),
+}
+_COPIES = {"clone", "_to_copy", "contiguous", "clamp", "clamp_min", "clamp_max"}
 _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "convolution", "linear", "matmul"}
 
 

@@ -17,6 +17,8 @@ from hotloop.probe.when_imported import when_imported
 VARIABLE = "HOTLOOP_SAME_RANDOMNESS"
 """Any value: seed."""
 SEED = 1234567
+NOISE_VARIABLE = "HOTLOOP_ROUNDING_NOISE"
+"""Size, relative, and seed of what `rounding_noise` puts into such a run: `1e-06:1`."""
 
 
 def install_from_environment() -> None:

@@ -24,15 +24,16 @@ import platform
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hotloop.core.census import Census
 from hotloop.core.step import StepRecord
 from hotloop.probe.batch_queue import BatchQueue
-from hotloop.probe.entry import WatchedMethod, after_step, around_method, step_hook
+from hotloop.probe.entry import WatchedMethod, after_step, around_method, before_step, step_hook
 from hotloop.probe.foreign_process import (
     compiler_counts,
     describe_optimizer,
@@ -45,18 +46,29 @@ from hotloop.probe.foreign_process import (
 )
 from hotloop.probe.memory import host_peak_bytes
 
+if TYPE_CHECKING:
+    from hotloop.probe.weight_digest import WeightDigest
+
 DIRECTORY_VARIABLE = "HOTLOOP_STEP_CLOCK"
 STOP_VARIABLE = "HOTLOOP_STEP_CLOCK_STOP"
+WEIGHTS_VARIABLE = "HOTLOOP_STEP_CLOCK_WEIGHTS"
+"""Any value: how far the weights move is kept too. For runs that are compared, not timed."""
 
 
 class StepClock:
     """Collects marks and losses; writes `steps-<rank>.jsonl`, `census-<rank>.json`, `clock-<rank>.json`.
 
     stop_after: end the process once this many steps are recorded; `None` lets it run to its end.
+    weights: `weights-<rank>.json` too.
     """
 
     def __init__(
-        self, directory: Path, *, stop_after: int | None, queue: BatchQueue | None = None
+        self,
+        directory: Path,
+        *,
+        stop_after: int | None,
+        queue: BatchQueue | None = None,
+        weights: bool = False,
     ) -> None:
         self._directory = directory
         self._stop_after = stop_after
@@ -76,11 +88,23 @@ class StepClock:
         """Taken in all and ready, at the end of each step."""
         self._graphs: list[int] = []
         self._active = True
+        self._weights: WeightDigest | None = None
+        if weights:
+            from hotloop.probe.weight_digest import WeightDigest
+
+            self._weights = WeightDigest()
+
+    def steps(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer is about to update its parameters."""
+        if self._active and self._weights is not None:
+            self._weights.before(optimizer)
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has updated its parameters."""
         if not self._active:
             return
+        if self._weights is not None:
+            self._weights.after(optimizer)
         carrier = self._optimizer() if self._optimizer is not None else None
         if carrier is not optimizer:
             if carrier is not None:
@@ -127,6 +151,8 @@ class StepClock:
         lines = "".join(record.to_json() + "\n" for record in self._records())
         (self._directory / f"steps-{self._rank}.jsonl").write_text(lines, encoding="utf-8")
         self._write(f"census-{self._rank}.json", self._census().to_mapping())
+        if self._weights is not None and (updates := self._weights.updates()) is not None:
+            self._write(f"weights-{self._rank}.json", asdict(updates))
         # Last: whoever finds this file finds the others whole.
         self._write(
             f"clock-{self._rank}.json",
@@ -273,11 +299,13 @@ def _after_step(clock: StepClock) -> Callable[[torch.optim.Optimizer], None]:
     return stepped
 
 
-def install(directory: Path, *, stop_after: int | None = None) -> StepClock:
+def install(directory: Path, *, stop_after: int | None = None, weights: bool = False) -> StepClock:
     """Hook this process. Raises `TorchTooOld` for a torch that was not tested."""
     refuse_untested_torch()
     keep_untraced(StepClock.guarded, StepClock.went_backward)
-    clock = StepClock(directory, stop_after=stop_after, queue=BatchQueue())
+    clock = StepClock(directory, stop_after=stop_after, queue=BatchQueue(), weights=weights)
+    if weights:
+        before_step(lambda optimizer: clock.guarded(clock.steps, optimizer))
     after_step(_after_step(clock))
     around_method(torch.Tensor, "backward", _backward(clock))
     if hasattr(os, "register_at_fork"):
@@ -292,7 +320,11 @@ def install_from_environment() -> StepClock | None:
     if not directory:
         return None
     stop = os.environ.get(STOP_VARIABLE)
-    return install(Path(directory), stop_after=int(stop) if stop else None)
+    return install(
+        Path(directory),
+        stop_after=int(stop) if stop else None,
+        weights=bool(os.environ.get(WEIGHTS_VARIABLE)),
+    )
 
 
 def _no_backward(tensor: torch.Tensor) -> None:

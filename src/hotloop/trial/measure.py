@@ -106,7 +106,7 @@ def measure(
             env[SWITCHED_VARIABLE] = switching.to_json()
         if arm.comparable:
             seeded = {"PYTHONHASHSEED": str(seeding.SEED), **env}
-            env = {**seeded, seeding.VARIABLE: str(run)}
+            env = {**seeded, seeding.VARIABLE: str(run), "HOTLOOP_STEP_CLOCK_WEIGHTS": "1"}
         if arm.fenced and not _is_users(work, directory):
             within = (run, directory, temporary, cache.resolve())
             env[outside.VARIABLE] = os.pathsep.join(map(str, within))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 PROBES = {
+    "HOTLOOP_ROUNDING_NOISE": ("the noise", "hotloop.optimizations.rounding_noise"),
     "HOTLOOP_FIXES": ("a fix", "hotloop.optimizations.live"),
     "HOTLOOP_STEP_CLOCK": ("the step clock", "hotloop.probe.step_clock"),
     "HOTLOOP_DOCTOR": ("the probe", "hotloop.probe.attach"),

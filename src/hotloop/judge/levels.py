@@ -1,0 +1,62 @@
+"""How low the loss is once a run has learnt something: what rounds products may show only then.
+
+Step by step nothing can be compared that late: rounding alone parts the losses of most scripts by the hundredth step.
+The mean over the last losses can, because both runs see the same batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotloop.core.step import StepRecord
+from hotloop.judge.parity import WINDOW, loss_table
+
+SHARE = 0.8
+"""Of what the loss falls in the run that was seen: a comparison goes that far."""
+MAX_LEARNT_STEPS = 600
+WORSE = 0.05
+"""Share of that fall by which the candidate's loss may end higher."""
+
+
+def learnt_after(records: Sequence[StepRecord]) -> int | None:
+    """Steps in which the loss falls by `SHARE` of what it falls at all; `None`: it was not seen to fall."""
+    losses = np.array([record.loss for record in records if record.loss is not None])
+    if len(losses) < 2 * WINDOW or not np.isfinite(losses).all():
+        return None
+    means = _means(losses)
+    falls = means[0] - means.min()
+    if falls < 2 * _scatter(losses):
+        return None
+    reached = int((means <= means[0] - SHARE * falls).argmax()) + WINDOW
+    return min(reached, MAX_LEARNT_STEPS)
+
+
+def compare_levels(
+    baseline: Sequence[StepRecord], candidate: Sequence[StepRecord]
+) -> tuple[bool, str]:
+    """Whether the candidate has come as far, and from which loss to which both went."""
+    steps, (base,), (other,) = loss_table([baseline], [candidate])
+    if len(steps) < 2 * WINDOW:
+        return True, f"only {len(steps)} losses of a longer run were seen"
+    ours, theirs = _means(base), _means(other)
+    went = (
+        f"over {len(steps)} steps the loss went from {ours[0]:.4g} to {ours[-1]:.4g} as it is, and to "
+        f"{theirs[-1]:.4g} with it"
+    )
+    falls = float(ours[0] - ours[-1])
+    if not np.isfinite(theirs[-1]):
+        return False, went
+    allowed = max(WORSE * falls, _scatter(base) / WINDOW**0.5)
+    return bool(theirs[-1] - ours[-1] <= allowed), went
+
+
+def _means(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.convolve(losses, np.full(WINDOW, 1 / WINDOW), mode="valid")
+
+
+def _scatter(losses: NDArray[np.float64]) -> float:
+    """Of one loss from the next, which no learning is part of."""
+    return float(np.median(np.abs(np.diff(losses))))

@@ -1,0 +1,149 @@
+"""How far each tensor of weights has come from where it began, at a few steps of somebody else's script.
+
+Only in runs whose losses are compared. A loss hardly shows a missing weight decay, or updates that were left
+out; the way that the weights have gone does.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hotloop.core.weights import TensorUpdates, WeightUpdates
+
+SAMPLED_STEPS = frozenset((1, 2, 3, 4, 6, 8, 11, 14, *range(18, 121, 6)))
+"""Updates after which the weights are looked at: most of them early, where rounding is still small."""
+MAX_OPTIMIZERS = 4
+MAX_TENSORS = 256
+"""Of one optimizer, evenly chosen."""
+MAX_ELEMENTS = 1 << 16
+"""Of one tensor, evenly chosen: a copy of all weights might not fit into the device's memory."""
+SAMPLE = 16
+"""Elements of one tensor that are kept as they are."""
+
+
+class _Tensor:
+    """One tensor of weights, and what was seen of it."""
+
+    def __init__(self, weights: torch.Tensor) -> None:
+        self._weights = weights
+        self._start = _elements(weights.detach()).clone()
+        self._steps: list[int] = []
+        self._seen: list[list[Any]] = []
+
+    def look(self, step: int) -> None:
+        moved = _elements(self._weights.detach()) - self._start
+        gradient = self._weights.grad
+        has_gradient = gradient is not None and gradient.layout == torch.strided
+        slope = _elements(gradient) if gradient is not None and has_gradient else None
+        self._steps.append(step)
+        self._seen.append(
+            [
+                moved.norm(),
+                (moved * self._start).sum(),
+                None if slope is None else slope.norm(),
+                _sample(moved),
+                None if slope is None else _sample(slope),
+            ]
+        )
+
+    def updates(self) -> TensorUpdates:
+        columns = [[_plain(value) for value in seen] for seen in self._seen]
+        moved, along, gradient, moved_sample, gradient_sample = zip(*columns, strict=True)
+        start = float(self._start.norm())
+        return TensorUpdates(
+            tuple(self._steps), start, moved, along, gradient, moved_sample, gradient_sample
+        )
+
+
+def _or_nothing(look: Callable[..., None]) -> Callable[..., None]:
+    """Weights that cannot be read are none: the losses are what counts."""
+
+    @functools.wraps(look)
+    def guarded(self: WeightDigest, optimizer: torch.optim.Optimizer) -> None:
+        if self.failed:
+            return
+        try:
+            look(self, optimizer)
+        except (RuntimeError, TypeError, NotImplementedError):
+            self.failed = True
+            self._optimizers.clear()
+
+    return guarded
+
+
+class WeightDigest:
+    """Called before and after every update."""
+
+    def __init__(self) -> None:
+        self.failed = False
+        self._optimizers: list[tuple[torch.optim.Optimizer, list[_Tensor]]] = []
+        self._num_updates: list[int] = []
+
+    @_or_nothing
+    def before(self, optimizer: torch.optim.Optimizer) -> None:
+        """Keep the weights as they are, if this is its first update."""
+        if any(known is optimizer for known, _ in self._optimizers):
+            return
+        if len(self._optimizers) == MAX_OPTIMIZERS:
+            return
+        weights = [each for group in optimizer.param_groups for each in group["params"]]
+        every = max(1, -(-len(weights) // MAX_TENSORS))
+        tensors = [_Tensor(each) for each in weights[::every] if _is_plain(each)]
+        self._optimizers.append((optimizer, tensors))
+        self._num_updates.append(0)
+
+    @_or_nothing
+    def after(self, optimizer: torch.optim.Optimizer) -> None:
+        """Look at the weights, if it is the turn of this update."""
+        for place, (known, tensors) in enumerate(self._optimizers):
+            if known is optimizer:
+                self._num_updates[place] += 1
+                if self._num_updates[place] in SAMPLED_STEPS:
+                    for tensor in tensors:
+                        tensor.look(self._num_updates[place])
+
+    def updates(self) -> WeightUpdates | None:
+        """What was seen; reads from the device."""
+        if self.failed:
+            return None
+        return WeightUpdates(
+            tuple(
+                tensor.updates()
+                for (_, tensors), number in zip(self._optimizers, self._num_updates, strict=True)
+                for tensor in tensors
+                if number
+            )
+        )
+
+
+def _is_plain(weights: Any) -> bool:
+    """Sharded and quantized ones have elements that are not theirs alone."""
+    return (
+        type(weights) in (torch.Tensor, torch.nn.Parameter)
+        and weights.is_floating_point()
+        and weights.layout == torch.strided
+        and weights.numel() > 0
+    )
+
+
+def _elements(tensor: torch.Tensor) -> torch.Tensor:
+    """Evenly chosen, in the order of their indices however they lie in memory."""
+    flat = tensor.reshape(-1)
+    chosen = flat[:: max(1, -(-flat.numel() // MAX_ELEMENTS))]
+    return chosen.double() if chosen.is_cpu or chosen.is_cuda else chosen.float()
+
+
+def _sample(elements: torch.Tensor) -> torch.Tensor:
+    return elements[:: max(1, elements.numel() // SAMPLE)][:SAMPLE].clone()
+
+
+def _plain(value: Any) -> Any:
+    if value is None:
+        return None
+    if value.dim():
+        return tuple(float(f"{each:.7g}") for each in value.tolist())
+    return float(value)

@@ -150,6 +150,14 @@ def test_only_fix_is_not_kept_where_the_patched_script_is_another(trying: Trying
     assert not any(place.startswith("together-a/pair") for place in machine.places)
 
 
+def test_edit_whose_losses_part_later_is_not_confirmed_by_its_live_form(trying: Trying) -> None:
+    machine = switchable(1, a=1.06)
+    machine.other_once_written, machine.wrong_from = frozenset({"a"}), 61
+    ledger = trying(machine, ["a"], edits=["a"], seen_steps=STEPS_TO_SWITCH)
+    assert ledger.kept == ()
+    assert "it learns something else" in by_name(ledger)["a"].why
+
+
 def test_small_gain_of_an_edit_is_seen_within_processes_too(trying: Trying) -> None:
     machine = switchable(1, a=1.06)
     ledger = trying(machine, ["a"], edits=["a"], seen_steps=STEPS_TO_SWITCH)

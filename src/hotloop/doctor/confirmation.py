@@ -44,6 +44,8 @@ class Confirmed:
     verdict: Verdict | None = None
     why_not: str | None = None
     """`None`: it is confirmed, where any fix is left."""
+    undecided: bool = False
+    """Nothing speaks against it but that too few pairs were made, or that they differ by more than the gain."""
     patched: str | None = None
     """Digest of the candidate's edited files; `None`: it has none."""
     dropped: Mapping[str, str] = field(default_factory=dict)
@@ -173,8 +175,8 @@ def _timed(
         switched = learned.switchable.issuperset(names) and not candidate.arm.edited
         found = _compared(bench, candidate.arm, candidate.fixes, learned, switched=switched)
     else:
-        found = Confirmed(why_not=NOT_PAID)
-    if candidate.arm.edited and (found.verdict is None or found.verdict.outcome == "inconclusive"):
+        found = Confirmed(why_not=NOT_PAID, undecided=True)
+    if candidate.arm.edited and found.undecided:
         found = _within_processes(bench, learning, candidate, learned, found)
     return replace(found, patched=digest)
 
@@ -232,10 +234,11 @@ def _compared(
     if flaw is not None:
         return Confirmed(verdict=verdict, why_not=f"together {flaw}")
     if verdict.num_pairs < LOOKS[0] and verdict.outcome != "incomparable":
-        return Confirmed(verdict=verdict, why_not=NOT_PAID)
+        return Confirmed(verdict=verdict, why_not=NOT_PAID, undecided=not verdict.doubts)
     if verdict.outcome != "improved":
         why = f"fresh pairs do not confirm it: {not_faster(verdict)}"
-        return Confirmed(verdict=verdict, why_not=why)
+        undecided = verdict.outcome == "inconclusive" and not verdict.doubts
+        return Confirmed(verdict=verdict, why_not=why, undecided=undecided)
     if verdict.parity.result not in ("same", "within_noise"):
         why = f"together they do not learn the same: {verdict.parity.reason}"
         return Confirmed(verdict=verdict, why_not=why)

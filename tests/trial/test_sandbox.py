@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import escapes
@@ -18,8 +18,10 @@ import pytest
 
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.trial.arm import Arm
-from hotloop.trial.measure import LOG_FILE, measure
+from hotloop.trial.isolation import list_workdir
+from hotloop.trial.measure import LOG_FILE, Workdir, measure
 from hotloop.trial.sandbox.layered import Layered, Storage, storage_for
+from hotloop.trial.sandbox.syscalls import landlock_version
 from hotloop.trial.snapshot import take_snapshot
 
 NO_LAYERS = storage_for(Path(os.environ.get("TMPDIR", "/tmp"))) is None
@@ -34,13 +36,12 @@ def layered(workdir: Path, doctors: Path, storage: Storage = "disk", **rest: boo
     return Layered(take_snapshot(workdir, doctors / "before"), doctors.resolve(), storage, **rest)
 
 
-def tried(arm: Arm, start: Layered, *, timeout_s: float = 120.0) -> tuple[Measurement, str]:
+def tried(arm: Arm, start: Workdir, *, doctors: Path) -> tuple[Measurement, str]:
     """One trial, and what it printed."""
-    number = sum(1 for _ in start.hidden.glob("trials/*"))
-    place = start.hidden / "trials" / f"trial-{number}"
+    number = sum(1 for _ in doctors.glob("trials/*"))
+    place = doctors / "trials" / f"trial-{number}"
     measured = measure(
-        arm, directory=place, plan=Plan(0, 1, timeout_s), seed="0", cache=start.hidden / "cache",
-        workdir=start,
+        arm, directory=place, plan=Plan(0, 1, 120.0), seed="0", cache=doctors / "cache", workdir=start
     )  # fmt: skip
     assert not (place / "layer").exists()
     return measured, (place / LOG_FILE).read_text()
@@ -64,10 +65,18 @@ def test_edited_files_are_seen_by_the_trial_alone(tmp_path: Path) -> None:
     start = layered(work, tmp_path / "doctor")
     command = (sys.executable, "-c", "import package, linked; print(package.VALUE, linked.VALUE)")
     edited = {"package/__init__.py": b"VALUE = 'edited'"}
-    _, printed = tried(Arm("plain", command, "none", workdir=work, edited=edited), start)
+    _, printed = tried(
+        Arm("plain", command, "none", workdir=work, edited=edited),
+        start,
+        doctors=tmp_path / "doctor",
+    )
     assert printed == "edited edited\n"
     edited = {"linked.py": b"VALUE = 'by its link'"}
-    _, printed = tried(Arm("plain", command, "none", workdir=work, edited=edited), start)
+    _, printed = tried(
+        Arm("plain", command, "none", workdir=work, edited=edited),
+        start,
+        doctors=tmp_path / "doctor",
+    )
     assert printed == "by its link by its link\n"
     assert (work / "package" / "__init__.py").read_text() == "VALUE = 'as it is'"
     assert (work / "linked.py").is_symlink()
@@ -90,7 +99,19 @@ class Outside:
 
 @pytest.fixture(scope="module", params=["disk", "memory"])
 def outside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outside:
-    root = tmp_path_factory.mktemp("world")
+    return attempted(tmp_path_factory.mktemp("world"), request.param)
+
+
+@pytest.fixture(scope="module")
+def restricted(tmp_path_factory: pytest.TempPathFactory) -> Outside:
+    """By Landlock alone, as where the kernel gives no namespaces."""
+    if landlock_version() < 6:
+        pytest.skip("this kernel's Landlock cannot do all of it")
+    return attempted(tmp_path_factory.mktemp("world"), None)
+
+
+def attempted(root: Path, storage: Storage | None) -> Outside:
+    """Every way out, tried in one process. storage: of its layer; `None` is a copy that it may not leave."""
     for number in range(len(escapes.ATTEMPTS)):
         target = root / "targets" / str(number)
         (target / "sub").mkdir(parents=True)
@@ -103,7 +124,11 @@ def outside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     work.mkdir()
     (work / "kept.txt").write_text("kept")
     shutil.copy(escapes.__file__, work / "escapes.py")
-    start = layered(work, root / "doctor", request.param)
+    start: Workdir
+    if storage is not None:
+        start = layered(work, root / "doctor", storage)
+    else:
+        start = replace(list_workdir(work, without=root), restricted=True)
     before = tree(root / "targets")
     reached: list[str] = []
     victim = subprocess.Popen(["sleep", "300"])
@@ -111,8 +136,8 @@ def outside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         ports["victim"] = victim.pid
         report = "{run}/said.json"
         command = (sys.executable, "escapes.py", str(root), report, json.dumps(ports))
-        tried(Arm("escapes", command, "none", workdir=work), start)
-    said = next(start.hidden.glob("trials/*/run/said.json"))
+        tried(Arm("escapes", command, "none", workdir=work), start, doctors=root / "doctor")
+    said = next(root.glob("doctor/trials/*/run/said.json"))
     places = [Path.home(), Path("/dev/shm"), Path("/tmp"), Path("/var/tmp")]
     left = [str(path) for place in places for path in place.glob(f"*{root.name}-*")]
     lives = victim.poll() is None
@@ -186,9 +211,29 @@ def test_attempts_are_real(outside: Outside) -> None:
     assert "ECONNREFUSED" in outside.said["TCP"] or "refused" in outside.said["TCP"]
 
 
-def test_processes_outside_are_not_signalled(outside: Outside) -> None:
-    from hotloop.trial.sandbox.syscalls import landlock_version
+UNSEEN_BY_LANDLOCK = {
+    *("chmod file", "chmod directory", "utime", "subprocess touch", "xattr"),
+    *("UDP", "unix socket", "shared memory"),
+}
 
+
+@pytest.mark.parametrize("name", sorted(set(escapes.ATTEMPTS) - UNSEEN_BY_LANDLOCK))
+def test_what_landlock_sees_is_refused(restricted: Outside, name: str) -> None:
+    below = f"{list(escapes.ATTEMPTS).index(name)}/"
+    mine, after = (
+        {path: seen for path, seen in each.items() if f"{path}/".startswith(below)}
+        for each in (restricted.before, restricted.after)
+    )
+    assert after == mine
+
+
+def test_landlock_refuses_connections_and_signals(restricted: Outside) -> None:
+    assert [each for each in restricted.reached if "INET" in each] == []
+    assert restricted.victim_lives
+    assert [path for path in restricted.left if not path.startswith("/dev/shm")] == []
+
+
+def test_processes_outside_are_not_signalled(outside: Outside) -> None:
     if landlock_version() < 6:
         pytest.skip("this kernel cannot keep signals in")
     assert outside.victim_lives

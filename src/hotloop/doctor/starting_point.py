@@ -8,6 +8,7 @@ RUN/before/   isolation.json   how trials are kept apart
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.trial.isolation import copy_workdir, list_workdir
 from hotloop.trial.measure import Workdir
 from hotloop.trial.sandbox.layered import Layered, Storage, storage_for
+from hotloop.trial.sandbox.restricted import refuses_connections
+from hotloop.trial.sandbox.syscalls import landlock_version
 from hotloop.trial.snapshot import read_snapshot, take_snapshot
 
 BEFORE = "before"
@@ -48,14 +51,31 @@ def start_of(directory: Path, workdir: Path, *, network: bool = False) -> Workdi
     if storage is not None and snapshot is not None:
         return Layered(snapshot, directory.resolve(), storage, network)
     files = kept / "files"
-    return replace(list_workdir(files, without=directory), root=workdir.resolve(), source=files)
+    return replace(
+        list_workdir(files, without=directory),
+        root=workdir.resolve(),
+        source=files,
+        restricted=sys.platform == "linux" and landlock_version() > 0,
+        network=network,
+    )
 
 
 def isolation_of(workdir: Workdir | None) -> Isolation:
     """In a word, for what is stored."""
     if workdir is None:
         return "none"
-    return "layer" if isinstance(workdir, Layered) else "copy"
+    if isinstance(workdir, Layered):
+        return "layer"
+    return "landlock" if workdir.restricted else "copy"
+
+
+def reaches_network(workdir: Workdir | None) -> bool:
+    """Whether trials can connect to other machines."""
+    if workdir is None or workdir.network:
+        return True
+    if isinstance(workdir, Layered):
+        return False
+    return not (workdir.restricted and refuses_connections())
 
 
 def what_trials_lack(workdir: Workdir | None) -> str:
@@ -64,9 +84,10 @@ def what_trials_lack(workdir: Workdir | None) -> str:
         if workdir.network:
             return "a trial sees every file, and what it writes is kept from them; trackers are offline"
         return "a trial sees every file, but no other machine; where it needs one, allow it with --network"
+    offline = "" if reaches_network(workdir) else " and no connections, which --network allows"
     return (
-        "a trial is a copy of the working directory, with trackers offline; where it needs what lies beside "
-        "that directory, try --in-place"
+        f"a trial is a copy of the working directory, with trackers offline{offline}; where it needs what lies "
+        "beside that directory, try --in-place"
     )
 
 
@@ -74,10 +95,16 @@ def weak_isolation(workdir: Workdir | None) -> str | None:
     """What to say before the first trial where the kernel does not keep it in; `None` where it does."""
     if workdir is None or isinstance(workdir, Layered):
         return None
+    where = "this system allows no user namespaces with overlayfs: trials run in copies of the working directory"
+    if not workdir.restricted:
+        return (
+            f"{where}, and only what Python opens outside of them is refused. C libraries, child processes and the "
+            "network are not kept in; --no-try leaves trials out"
+        )
+    open_to = "all connections" if reaches_network(workdir) else "UDP"
     return (
-        "this system allows no user namespaces with overlayfs: trials run in copies of the working directory, "
-        "and only what Python opens outside of them is refused. C libraries, child processes and the network "
-        "are not kept in; --no-try leaves trials out"
+        f"{where}, and the kernel refuses what they write outside of them, but for caches, shared memory, modes and "
+        f"times of files, and {open_to}; --no-try leaves trials out"
     )
 
 

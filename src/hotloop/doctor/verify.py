@@ -41,7 +41,7 @@ from hotloop.doctor.learning import Learned, Learning
 from hotloop.doctor.plausible import confirmed_over_more, is_surprising
 from hotloop.doctor.stacking import order_of, stack
 from hotloop.doctor.start_cost import with_start_cost
-from hotloop.doctor.starting_point import isolation_of, weak_isolation
+from hotloop.doctor.starting_point import isolation_of, reaches_network, weak_isolation
 from hotloop.doctor.switched import most_children
 from hotloop.doctor.trial_costs import (
     LOOKS,
@@ -59,7 +59,6 @@ from hotloop.judge.levels import learnt_after
 from hotloop.trial.arm import Arm
 from hotloop.trial.measure import MEASUREMENT_FILE
 from hotloop.trial.plan import TrialPlan
-from hotloop.trial.sandbox.layered import Layered
 from hotloop.trial.session import SessionResult, alone_in
 
 SCREENING_PAIRS = 2
@@ -419,6 +418,6 @@ def _ledger(bench: Workbench, tried: Sequence[TriedFix] = (), **rest: Any) -> Le
         wall_s=bench.spent_s,
         budget_s=bench.budget_s,
         isolation=isolation_of(bench.listing),
-        network=bench.network or not isinstance(bench.listing, Layered),
+        network=reaches_network(bench.listing),
         **{"kept": (), "together": None, **rest},
     )

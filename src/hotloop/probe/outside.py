@@ -30,13 +30,18 @@ SYSTEM = ("/dev", "/proc", "/sys")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
+def caches() -> list[str]:
+    """Directories that are there to be written by any program of this user."""
+    named = [os.environ[name] for name in CACHES if os.environ.get(name)]
+    return [*named, os.path.join(os.path.expanduser("~"), ".cache")]
+
+
 class Fence:
     """Decides which paths may be written."""
 
     def __init__(self, roots: list[str]) -> None:
         self.report = os.path.join(roots[0], OUTSIDE_FILE)
-        caches = [os.environ[name] for name in CACHES if os.environ.get(name)]
-        self.allowed = tuple(os.path.realpath(each) for each in (*roots, *caches, *SYSTEM))
+        self.allowed = tuple(os.path.realpath(each) for each in (*roots, *caches(), *SYSTEM))
         self.home = os.path.realpath(os.path.expanduser("~"))
 
     def may_write(self, path: str) -> bool:

@@ -51,6 +51,9 @@ class Listing:
     """Of names, sizes and modification times: the same tree gives the same digest."""
     source: Path | None = None
     """Where the files lie; `None`: in `root` itself."""
+    restricted: bool = False
+    """The kernel refuses writes outside of the copy, and connections unless `network`."""
+    network: bool = False
 
     @property
     def total_bytes(self) -> int:

@@ -44,6 +44,7 @@ from hotloop.trial.isolation import (
     without_own_variables,
 )
 from hotloop.trial.process import Finished, Tick, describe_end, run_process, tail
+from hotloop.trial.sandbox.launching import run_restricted
 from hotloop.trial.sandbox.layered import Layered, run_layered
 
 Workdir = Listing | Layered
@@ -128,6 +129,15 @@ def measure(
                 shared=shared,
                 process=process,
                 edited=arm.edited,
+            )
+        elif workdir is not None and workdir.restricted:
+            writable = [directory, temporary, cache.resolve(), *map(Path, outside.caches())]
+            finished = run_restricted(
+                command,
+                place=directory / "launch",
+                writable=writable,
+                network=workdir.network,
+                process=process,
             )
         else:
             finished = process(command)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.trial.sandbox.layers import Tree
+from hotloop.trial.sandbox.restricted import restrict
 from hotloop.trial.sandbox.syscalls import (
     CLONE_NEWIPC,
     CLONE_NEWNET,
@@ -45,7 +46,10 @@ def main() -> None:
     with open(spec["failure"], "w", encoding="utf-8") as failure:
         code = FAILED
         try:
-            _enter(spec, str(Path.cwd()))
+            if "writable" in spec:
+                restrict(spec["writable"], network=spec["network"])
+            else:
+                _enter(spec, str(Path.cwd()))
             # Python ignores these in itself, and would hand that down.
             for each in (signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(each, signal.SIG_DFL)
@@ -148,5 +152,6 @@ def _name_this_machine(tree: Tree, file: Path) -> None:
     name = socket.gethostname()
     lines = target.read_text(encoding="utf-8", errors="replace").splitlines()
     kept = [line for line in lines if name not in line.split("#")[0].split()[1:]]
-    file.write_text("\n".join([f"127.0.0.1 localhost {name}", *kept, ""]), encoding="utf-8")
+    own = [f"127.0.0.1 localhost {name}", f"::1 localhost {name}"]
+    file.write_text("\n".join([*own, *kept, ""]), encoding="utf-8")
     mount(file, target, flags=MS_BIND)

@@ -5,7 +5,6 @@ Needs user namespaces and an overlayfs in them, which Linux has since 5.13 and a
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -16,19 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import hotloop
-from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.files import storage_error
 from hotloop.trial.process import Finished
-from hotloop.trial.sandbox.launcher import FAILED, NOT_RUN
+from hotloop.trial.sandbox.launching import launched, refuse_failed
 from hotloop.trial.snapshot import Snapshot
 
 Storage = Literal["disk", "memory"]
 """Where layers lie. Memory is for file systems that cannot hold one: network disks, images of containers."""
-_FAILURE_FILE, _EDITED = "failure", "edited"
+_EDITED = "edited"
 _TEST_TIMEOUT_S = 60.0
-_FULL_BYTES = 1 << 20
-"""A disk with less free space is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +68,7 @@ def run_layered(
             _launched(command, layered, place=place, shared=shared, edited=edited or {})
         )
         if finished.returncode:
-            _refuse_failed(finished.returncode, command, place)
+            refuse_failed(finished.returncode, command, place)
         return finished
     finally:
         remove_tree(place)
@@ -94,7 +89,6 @@ def _launched(
         "root": str(place / "root"),
         "storage": str(place / "store") if layered.storage == "disk" else None,
         "hosts": str(place / "hosts"),
-        "failure": str(place / _FAILURE_FILE),
         "hidden": [str(layered.hidden)],
         "shared": [str(path.resolve()) for path in shared if path.exists()],
         "network": layered.network,
@@ -105,11 +99,8 @@ def _launched(
         + [(str(place / _EDITED / name), name) for name in contents],
         "links": changes.links,
     }
-    file = place / "spec.json"
     try:
         (place / "root").mkdir(parents=True)
-        # Not an argument: those are bounded, and shown to everyone.
-        file.write_text(json.dumps(spec), encoding="utf-8")
         for name, content in contents.items():
             target, original = place / _EDITED / name, layered.root / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -117,14 +108,8 @@ def _launched(
             if original.exists():
                 target.chmod(original.stat().st_mode)
     except OSError as error:
-        raise storage_error(error, file, "prepare a trial") from error
-    packages = str(Path(hotloop.__file__).resolve().parent.parent)
-    start = (
-        f"import sys; sys.path.append({packages!r}); "
-        "from hotloop.trial.sandbox.launcher import main; main()"
-    )
-    # -I -S: nothing of the user's environment is loaded.
-    return [sys.executable, "-I", "-S", "-c", start, str(file), *command]
+        raise storage_error(error, place, "prepare a trial") from error
+    return launched(command, spec, place)
 
 
 def _resolved(name: str, root: Path) -> str:
@@ -132,29 +117,6 @@ def _resolved(name: str, root: Path) -> str:
     target = (root / name).resolve()
     assert target.is_relative_to(root), f"{name} leads out of the working directory"
     return target.relative_to(root).as_posix()
-
-
-def _refuse_failed(returncode: int, command: Sequence[str], place: Path) -> None:
-    """Where it was not the command that failed."""
-    failure = place / _FAILURE_FILE
-    why = failure.read_text(encoding="utf-8", errors="replace") if failure.is_file() else ""
-    if why and returncode == NOT_RUN:
-        raise UsageError(
-            f"cannot run `{command[0]}`: {why}",
-            do="check the command, and that its program may be executed",
-        )
-    if why and returncode == FAILED:
-        raise EnvironmentFailed(
-            f"the sandbox of a trial could not be set up: {why}",
-            where=str(place),
-            do="make sure that this disk has space, or name a run directory on another one with --out",
-        )
-    if shutil.disk_usage(place).free < _FULL_BYTES:
-        raise EnvironmentFailed(
-            "the disk is full: what a trial writes is kept beside what it records until it ends",
-            where=str(place),
-            do="free some space, or name a run directory on another disk with --out",
-        )
 
 
 def storage_for(directory: Path) -> Storage | None:

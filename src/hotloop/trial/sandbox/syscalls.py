@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import socket
 import struct
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWNET = 0x20000, 0x8000000, 0x10000000, 0x40000000
 MS_NOSUID, MS_NODEV = 2, 4
@@ -26,7 +27,7 @@ SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS = 1, 2
 _CAPABILITIES_KEPT = frozenset({0, 1, 2, 3, 4, 5, 6, 7, 14, 15, 23, 24})
 """Those over files, own processes and limits; none to mount, configure networks or trace."""
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_libc: Any = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def _checked(result: int, what: str) -> int:
@@ -88,6 +89,8 @@ def change_root(root: Path) -> None:
 
 def start_loopback() -> None:
     """In a network namespace of its own nothing else is there."""
+    import fcntl  # Windows has none, and imports this module
+
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
         request = fcntl.ioctl(handle, _SIOCGIFFLAGS, struct.pack("16sH14x", b"lo", 0))
         flags = struct.unpack("16sH14x", request)[1]
@@ -131,7 +134,9 @@ def landlock(
                 place = os.open(path, os.O_PATH | os.O_CLOEXEC)
             except OSError:  # not there: nothing to allow
                 continue
-            rule = struct.pack("=Qi", writes, place)
+            # Of a single file only these two can be allowed: writing and truncating.
+            allowed = writes if os.path.isdir(path) else writes & (1 << 1 | 1 << 14)  # noqa: PTH112
+            rule = struct.pack("=Qi", allowed, place)
             try:
                 _syscall("landlock_add", ctypes.c_int(rules), ctypes.c_int(1), rule, ctypes.c_uint(0))  # fmt: skip
             finally:

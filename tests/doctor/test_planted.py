@@ -96,7 +96,7 @@ def rejected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TriedFix]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(PLANTED))
         patch.setenv("PLANTED_OUTSIDE", str(precious))
-        patch.setattr(starting_point, "storage_for", lambda directory: None)
+        patch.setattr(starting_point, "storage_for", lambda *directories: None)
         for name, fix in PLANTED_FIXES.items():
             patch.setitem(CATALOGUE, name, fix)
         names = ("crashes", "other_order", "writes_outside", "no_clipping", "not_applied")
@@ -151,7 +151,7 @@ def test_fix_that_hangs_is_ended(
 def test_script_that_writes_outside_is_refused_and_nothing_is_written(
     planted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: str
 ) -> None:
-    monkeypatch.setattr(starting_point, "storage_for", lambda directory: None)
+    monkeypatch.setattr(starting_point, "storage_for", lambda *directories: None)
     path = tmp_path / "elsewhere" / "checkpoint.pt"
     path.parent.mkdir()
     with pytest.raises(UsageError, match="writes outside its working directory") as refused:
@@ -164,7 +164,7 @@ def test_script_that_writes_outside_is_refused_and_nothing_is_written(
 def test_script_that_writes_outside_is_tried_in_a_layer_and_nothing_is_written(
     planted: None, tmp_path: Path
 ) -> None:
-    if starting_point.storage_for(tmp_path) is None:
+    if starting_point.storage_for(tmp_path, tmp_path) is None:
         pytest.skip("this kernel gives no layers to unprivileged users")
     path = tmp_path / "elsewhere" / "checkpoint.pt"
     path.parent.mkdir()

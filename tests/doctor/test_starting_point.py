@@ -62,7 +62,7 @@ def doctor(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Doctor:
     if request.param == "copy":  # as a kernel without namespaces has it
-        monkeypatch.setattr(starting_point, "storage_for", lambda directory: None)
+        monkeypatch.setattr(starting_point, "storage_for", lambda *directories: None)
     made = Doctor(tmp_path / "user" / "work", tmp_path / "user" / "work" / "runs" / "doctor")
     made.workdir.mkdir(parents=True)
     return made
@@ -71,7 +71,7 @@ def doctor(
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Doctor:
     """With layers; skipped where this kernel gives none."""
-    if starting_point.storage_for(tmp_path) is None:
+    if starting_point.storage_for(tmp_path, tmp_path) is None:
         pytest.skip("this kernel gives no layers to unprivileged users")
     workdir = tmp_path / "repo" / "examples" / "x"
     workdir.mkdir(parents=True)

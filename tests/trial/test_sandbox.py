@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
+import secrets
 import shutil
 import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,8 @@ from hotloop.trial.sandbox.layered import Layered, Storage, storage_for
 from hotloop.trial.sandbox.syscalls import landlock_version
 from hotloop.trial.snapshot import take_snapshot
 
-NO_LAYERS = storage_for(Path(os.environ.get("TMPDIR", "/tmp"))) is None
+TEMPORARY = Path(tempfile.gettempdir())
+NO_LAYERS = storage_for(TEMPORARY, TEMPORARY) is None
 pytestmark = pytest.mark.skipif(
     NO_LAYERS, reason="this kernel gives no layers to unprivileged users"
 )
@@ -99,7 +101,7 @@ class Outside:
 
 @pytest.fixture(scope="module", params=["disk", "memory"])
 def outside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outside:
-    return attempted(tmp_path_factory.mktemp("world"), request.param)
+    return attempted(tmp_path_factory.mktemp(f"world-{secrets.token_hex(4)}-"), request.param)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +109,7 @@ def restricted(tmp_path_factory: pytest.TempPathFactory) -> Outside:
     """By Landlock alone, as where the kernel gives no namespaces."""
     if landlock_version() < 6:
         pytest.skip("this kernel's Landlock cannot do all of it")
-    return attempted(tmp_path_factory.mktemp("world"), None)
+    return attempted(tmp_path_factory.mktemp(f"world-{secrets.token_hex(4)}-"), None)
 
 
 def attempted(root: Path, storage: Storage | None) -> Outside:
@@ -139,7 +141,10 @@ def attempted(root: Path, storage: Storage | None) -> Outside:
         tried(Arm("escapes", command, "none", workdir=work), start, doctors=root / "doctor")
     said = next(root.glob("doctor/trials/*/run/said.json"))
     places = [Path.home(), Path("/dev/shm"), Path("/tmp"), Path("/var/tmp")]
-    left = [str(path) for place in places for path in place.glob(f"*{root.name}-*")]
+    found = [path for place in places for path in place.glob(f"*{root.name}-*")]
+    left = [str(path) for path in found]
+    for path in found:
+        path.unlink()
     lives = victim.poll() is None
     victim.kill()
     victim.wait()

@@ -32,7 +32,7 @@ def keep_start(directory: Path, workdir: Path) -> None:
 
     Raises `UsageError` where trials need copies of it and it is too large, `EnvironmentFailed` when the disk refuses.
     """
-    kept, storage = directory / BEFORE, storage_for(directory)
+    kept, storage = directory / BEFORE, storage_for(directory, workdir)
     if storage is not None:
         take_snapshot(workdir, kept)
     else:

@@ -119,25 +119,26 @@ def _resolved(name: str, root: Path) -> str:
     return target.relative_to(root).as_posix()
 
 
-def storage_for(directory: Path) -> Storage | None:
-    """Where layers of trials in `directory` can lie here; `None` where the kernel refuses them."""
+def storage_for(directory: Path, workdir: Path) -> Storage | None:
+    """Where layers of trials in `directory` can lie; `None` where the kernel gives none over `workdir`."""
     if sys.platform != "linux":
         return None
     storages: tuple[Storage, ...] = ("disk", "memory")
-    return next((each for each in storages if _holds(directory, each)), None)
+    return next((each for each in storages if _holds(directory, workdir, each)), None)
 
 
-def _holds(directory: Path, storage: Storage) -> bool:
+def _holds(directory: Path, workdir: Path, storage: Storage) -> bool:
     """Tried for real: a file is written in a sandbox, and must not be there afterwards."""
     try:
         place = Path(tempfile.mkdtemp(prefix=".sandbox-", dir=directory))
     except OSError as error:
         raise storage_error(error, directory, "prepare a trial") from error
     try:
-        written, shown = place / "outside" / "written", place / "seen" / "shown"
-        written.parent.mkdir()
+        outside, shown = place / "outside", place / "seen" / "shown"
+        outside.mkdir()
         shown.parent.mkdir()
-        snapshot = Snapshot(written.parent, place / "kept", {}, frozenset(), {}, frozenset())
+        written = (workdir if os.access(workdir, os.W_OK) else outside) / f"{place.name}-written"
+        snapshot = Snapshot(outside, place / "kept", {}, frozenset(), {}, frozenset())
         layered = Layered(snapshot, place / "layer", storage)
         source = f"open({str(written)!r}, 'w').close(); open({str(shown)!r}, 'w').close()"
         program = [sys.executable, "-I", "-S", "-c", source]
@@ -146,14 +147,17 @@ def _holds(directory: Path, storage: Storage) -> bool:
         )
         done = subprocess.run(
             command,
-            cwd=written.parent,
+            cwd=workdir,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             timeout=_TEST_TIMEOUT_S,
             check=False,
         )
-        return done.returncode == 0 and shown.exists() and not written.exists()
+        if written.exists():  # no layer at all
+            written.unlink()
+            return False
+        return done.returncode == 0 and shown.exists()
     except (OSError, subprocess.TimeoutExpired):
         return False
     finally:

@@ -37,6 +37,8 @@ class Tried:
     target: Path
     census: Census | None = None
     started_at: float = 0.0
+    confirmed: str | None = None
+    """Digest of the files that confirming processes ran, empty for none; `None`: those that would be written."""
 
     def write(self) -> Ledger:
         run = CommandRun(
@@ -53,7 +55,8 @@ class Tried:
             census=self.census,
             directory=self.directory,
         )
-        ledger = replace(self.ledger, together_patched=tried.digest)
+        digest = tried.digest if self.confirmed is None else self.confirmed
+        ledger = replace(self.ledger, together_patched=digest or None)
         return write_patch(
             ledger, run=run, census=self.census, directory=self.directory, target=self.target
         )

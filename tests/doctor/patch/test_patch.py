@@ -466,6 +466,22 @@ def test_source_that_changed_since_is_left_alone(tried: Try) -> None:
     assert not found.target.exists()
 
 
+@pytest.mark.parametrize(
+    ("confirmed", "why"),
+    [("", "the edited files were not run"), ("ab" * 32, "it would not be what was tried")],
+)
+def test_what_was_not_run_is_not_written(tried: Try, confirmed: str, why: str) -> None:
+    found = tried({"train.py": UNSAFE}, {"precision": "bf16"})
+    found.confirmed = confirmed
+    ledger = found.write()
+    assert ledger.diff is None
+    assert not found.target.exists()
+    (fix,) = ledger.fixes
+    assert fix.patch == "words"
+    assert (fix.patch_text or "").startswith("at train.py:9: call the model under")
+    assert why in (fix.patch_text or "")
+
+
 def test_source_that_may_not_be_written_is_left_alone(
     tried: Try, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -207,6 +207,27 @@ def test_a_part_of_the_state_of_another_kind_is_refused(
         train(tiny_config, tmp_path / "run", "train.steps=6")
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_rollbacks", ""),
+        ("skipped_in_a_row", None),
+        ("num_spikes", -1),
+        ("recent", [["x"], []]),
+    ],
+)
+def test_stability_of_another_kind_is_refused(
+    tiny_config: Path, tmp_path: Path, field: str, value: object
+) -> None:
+    train(tiny_config, tmp_path / "run", "train.steps=6")
+    directory = checkpoint(tmp_path / "run", 6)
+    state = json.loads((directory / "state.json").read_bytes())
+    state["stability"][field] = value
+    forge(directory, "state.json", json.dumps(state).encode())
+    with pytest.raises(UsageError, match="not a checkpoint that hotloop wrote"):
+        train(tiny_config, tmp_path / "run", "train.steps=6")
+
+
 def test_a_run_whose_checkpoints_are_gone_is_not_begun_again_in_silence(
     tiny_config: Path, tmp_path: Path
 ) -> None:

@@ -38,6 +38,9 @@ class RollBack(Exception):
         self.spike = spike
 
 
+COUNTS = ("num_skipped", "num_spikes", "num_rollbacks", "steps_passed_over", "skipped_in_a_row")
+
+
 class Stability:
     """What a run has seen go wrong, and what it does about it. All of it is in the checkpoint."""
 
@@ -144,9 +147,18 @@ class Stability:
         }
 
     def restore(self, stored: Mapping[str, Any] | None) -> None:
-        """Continue from a checkpoint; `None` is one written before there was such a state."""
+        """Continue from a checkpoint; `None` is one written before there was such a state.
+
+        Raises `ValueError` or `KeyError` for what `state` never gives.
+        """
         if stored is None:
             return
+        for name in COUNTS:
+            if type(stored[name]) is not int or stored[name] < 0:
+                raise ValueError(f"`stability.{name}` must be a number of steps")
+        for value in (value for row in stored["recent"] for value in row):
+            if value is not None and type(value) not in (int, float):
+                raise ValueError("`stability.recent` must be numbers")
         self.num_skipped = stored["num_skipped"]
         self.num_spikes = stored["num_spikes"]
         self.num_rollbacks = stored["num_rollbacks"]

@@ -298,6 +298,13 @@ def test_speed_that_a_full_queue_lends_is_not_counted() -> None:
     assert judge(queued((15, 15)), over="all").ratio == pytest.approx(2.0, rel=0.01)
 
 
+def test_what_a_queue_lent_makes_nothing_slower() -> None:
+    verdict = judge(queued((20, 0)), over="all")  # workers had made the last batch before the end
+    assert verdict.ratio_high < 1
+    assert verdict.outcome == "inconclusive"
+    assert "how fast they are made shows at least" in verdict.doubts[0]
+
+
 def test_steps_fed_by_a_queue_alone_say_nothing() -> None:
     verdict = judge(queued((30, 0)), over="all")
     assert verdict.outcome == "inconclusive"

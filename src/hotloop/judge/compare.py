@@ -90,14 +90,16 @@ def compare(
 
     count = len(pairs)
     level = level_at(count, looks, levels)
-    ratios = [math.log(_judged(b, over) / _judged(c, over)) for b, c in times]
+    # Of the candidate only what lasts, of the baseline what was seen: a queue never makes a gain.
+    all_in_logs = [math.log(b.all_in_s / c.lasting_s) for b, c in times]
+    steady_logs = [math.log(b.steady_s / c.steady_s) for b, c in times]
+    ratios = all_in_logs if over == "all" else steady_logs
     interval = log_interval(ratios, level)
     aa_logs, aa_notes = _aa_log_ratios(baseline_aa, pairs, times, over, successive=not switched)
     floor = noise_floor(aa_logs, count)
-    all_in_logs = [math.log(b.all_in_s / c.all_in_s) for b, c in times]
     all_in = log_interval(all_in_logs, level)
 
-    steady = interval
+    steady = log_interval(steady_logs, level)
     steady_says = outcome_of(interval, max(MIN_MARGIN, floor or 0.0))
     less, more = all_in.high < interval.mean, all_in.low > interval.mean
     if over == "steady" and count > 1 and (less or (more and steady_says == "improved")):
@@ -109,6 +111,10 @@ def compare(
     margin = max(MIN_MARGIN, floor or 0.0)
     doubts = _doubts(pairs, times, ratios, looks)
     doubts += _second_opinion(steady, all_in, margin)
+    if outcome_of(interval, margin) == "regressed" and any(c.from_queue for _, c in times):
+        doubts.append(
+            "It used batches that were ready before: how fast they are made shows at least, and not at most."
+        )
     outcome = "inconclusive" if doubts else outcome_of(interval, margin)
     reasons = [*doubts, *aa_notes, *_thread_note(pairs)]
     if not doubts:

@@ -29,11 +29,16 @@ class RunTimes:
     steady_s: float
     """Median of seconds per unit of work."""
     all_in_s: float
-    """Total seconds over total work, at the pace that can be kept up: where loader workers made fewer
-    batches than were taken, the seconds in which they make as many."""
+    """Total seconds over total work."""
     num_counted: int
     from_queue: float = 0.0
     """Share of the batches of the counted steps that were made before them."""
+
+    @property
+    def lasting_s(self) -> float:
+        """`all_in_s` at the pace that workers surely keep up: the seconds in which they make as many batches as were
+        taken. Too many where they had to stop, because the queue was full or an epoch was all made."""
+        return self.all_in_s / (1 - min(self.from_queue, MOST_FROM_QUEUE))
 
 
 def unit_of(records: Iterable[StepRecord]) -> Unit:
@@ -76,8 +81,7 @@ def run_times(measurement: Measurement) -> RunTimes | None:
                 )
     per_work = np.asarray(seconds, dtype=float) / np.asarray(work, dtype=float)
     from_queue = share_from_queue(measurement.records)
-    made = 1 - min(from_queue, MOST_FROM_QUEUE)
-    all_in_s = _seconds_without_compiling(counted, seconds) / sum(work) / made
+    all_in_s = _seconds_without_compiling(counted, seconds) / sum(work)
     return RunTimes(unit, float(np.median(per_work)), all_in_s, len(seconds), from_queue)
 
 

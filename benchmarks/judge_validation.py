@@ -252,8 +252,7 @@ def main() -> None:
         f"of {given.count} comparisons ({worst.name}; 95 % upper bound {worst.upper('improved'):.1%}). "
         f"The bar is {BAR:.0%}.",
         "",
-        "No design has load that comes and goes periodically: a job every 3.5 to 4.5 processes makes the pairs "
-        "of a block err alike, and 6 to 13 % of comparisons of equal code are called improved.",
+        "No design has load that comes and goes periodically; docs/LOG.md (2026-11-22) has its rates.",
         "",
         "Rows with a true gain of 0 count errors; in the others `improved` is the power. No A/A pairs "
         "beforehand: only the comparison's own baseline runs feed the noise floor. A true gain of 2 % "

@@ -159,7 +159,7 @@ def test_edit_whose_losses_part_later_is_not_confirmed_by_its_live_form(trying: 
 
 
 def test_small_gain_of_an_edit_is_seen_within_processes_too(trying: Trying) -> None:
-    machine = switchable(1, a=1.06)
+    machine = switchable(2, a=1.06)
     ledger = trying(machine, ["a"], edits=["a"], seen_steps=STEPS_TO_SWITCH)
     assert ledger.kept == ("a",)
     assert ledger.together is not None

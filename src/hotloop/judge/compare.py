@@ -1,7 +1,7 @@
 """Two arms, measured in interleaved pairs of fresh processes: what may be said about them.
 
     ratio        exp(mean over pairs of log(baseline seconds per work / candidate's))
-    interval     t-interval of that mean, at the level of the look taken (`looks`, `estimate`)
+    interval     t-interval of that mean beside the effect of the order, at the level of the look (`looks`, `estimate`)
     noise floor  exp(rms / sqrt(pairs)) - 1 over log ratios of identical code: the A/A pairs given, and
                  each two successive baseline runs of this comparison
     margin       max(1 %, noise floor)
@@ -23,9 +23,9 @@ from hotloop.judge.estimate import (
     NO_SCATTER,
     LogInterval,
     as_ratio,
-    log_interval,
     minimum_detectable_effect,
     noise_floor,
+    paired_interval,
 )
 from hotloop.judge.looks import LOOKS, checked_levels, error_spent, level_at, num_looks
 from hotloop.judge.parity import judge_parity
@@ -94,12 +94,13 @@ def compare(
     all_in_logs = [math.log(b.all_in_s / c.lasting_s) for b, c in times]
     steady_logs = [math.log(b.steady_s / c.steady_s) for b, c in times]
     ratios = all_in_logs if over == "all" else steady_logs
-    interval = log_interval(ratios, level)
+    orders = () if switched else _orders(pairs)
+    interval = paired_interval(ratios, orders, level)
     aa_logs, aa_notes = _aa_log_ratios(baseline_aa, pairs, times, over, successive=not switched)
     floor = noise_floor(aa_logs, count)
-    all_in = log_interval(all_in_logs, level)
+    all_in = paired_interval(all_in_logs, orders, level)
 
-    steady = log_interval(steady_logs, level)
+    steady = paired_interval(steady_logs, orders, level)
     steady_says = outcome_of(interval, max(MIN_MARGIN, floor or 0.0))
     less, more = all_in.high < interval.mean, all_in.low > interval.mean
     if over == "steady" and count > 1 and (less or (more and steady_says == "improved")):
@@ -193,6 +194,12 @@ def environment_clashes(measurements: Sequence[Measurement]) -> tuple[str, ...]:
             shown = " and ".join(repr(value) for value in values)
             sentences.append(f"The environments differ in `{key}`: {shown}.")
     return tuple(sentences)
+
+
+def _orders(pairs: Sequence[Pair]) -> tuple[bool, ...]:
+    """Whether the candidate ran first, per pair; nothing where that was not written down."""
+    places = [(b.plan.position, c.plan.position) for b, c in pairs]
+    return tuple(c == 0 for _, c in places) if set(places) <= {(0, 1), (1, 0)} else ()
 
 
 def _arms(pairs: Sequence[Pair]) -> tuple[str, str]:

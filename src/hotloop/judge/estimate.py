@@ -7,11 +7,11 @@ runs of the same program different (`benchmarks/results/judge_validation.md` cou
 Why a t-interval on so few pairs is honest here. The order within each pair is drawn at random, so
 without a true difference every log ratio is symmetric about 0 whatever the shape of the process times:
 skewed, bimodal, heavy-tailed, drifting. For symmetric heavy tails Student's t is conservative (one
-wild pair inflates the scatter more than the mean). Orders are balanced (ABBA), so drift within a pair
-enters half of the ratios with either sign: it widens the interval and does not move its centre. The
-bad case for t, ratios that are two points +-c with nothing in between, needs all of 4 pairs on one
-side: (1/4)^4 when each process is in one of two states, and impossible for a pure order effect in a
-balanced design. Trimmed means and bootstraps were left aside: with 4 pairs a trimmed mean throws half
+wild pair inflates the scatter more than the mean). What running second in a pair costs (a turbo budget, drift)
+has the sign of the order: it is fitted beside the mean. Orders are balanced (ABBA). The bad case for t, ratios
+that are two points +-c with nothing in between, needs all of 4 pairs on one side: (1/4)^4 when each process is
+in one of two states, but 1/8 under load that comes and goes every four processes.
+Trimmed means and bootstraps were left aside: with 4 pairs a trimmed mean throws half
 of the data away, and a percentile bootstrap of 4 values covers about 80 %.
 """
 
@@ -26,6 +26,10 @@ from scipy import special
 
 NO_SCATTER = 1e-9
 """Pairs that agree better than this were not measured with a real clock."""
+
+LEAST_FITTED = 6
+"""Pairs from which on what running second costs is fitted: in 4 pairs of processes in one of two states, ratios of
+`c, 0, c, 0` would be a mean and an order effect without any scatter."""
 
 POWER = 0.8
 
@@ -70,6 +74,28 @@ def log_interval(log_ratios: Sequence[float], level: float) -> LogInterval:
         return LogInterval(mean, math.inf, math.inf)
     error = float(values.std(ddof=1)) / math.sqrt(count)
     return LogInterval(mean, t_quantile(1 - level / 2, count - 1) * error, error)
+
+
+def paired_interval(
+    log_ratios: Sequence[float], candidate_first: Sequence[bool], level: float
+) -> LogInterval:
+    """The interval of the mean, with what running second costs fitted beside it.
+
+        log ratio = mean + order effect * (1 where the candidate ran first, else -1)
+
+    As `log_interval` where orders are not known, or all alike, or pairs are too few to fit two numbers.
+    """
+    values = np.asarray(log_ratios, dtype=float)
+    count, known = len(values), len(candidate_first) == len(values)
+    if not known or count < LEAST_FITTED or len(set(candidate_first)) < 2:
+        return log_interval(log_ratios, level)
+    orders = np.where(np.asarray(candidate_first), 1.0, -1.0)
+    design = np.column_stack([np.ones(count), orders])
+    inverse = np.linalg.inv(design.T @ design)
+    fitted = inverse @ design.T @ values
+    rest = values - design @ fitted
+    error = math.sqrt(float(rest @ rest) / (count - 2) * float(inverse[0, 0]))
+    return LogInterval(float(fitted[0]), t_quantile(1 - level / 2, count - 2) * error, error)
 
 
 def noise_floor(aa_log_ratios: Sequence[float], num_pairs: int) -> float | None:

@@ -20,6 +20,10 @@ TOTAL_ERROR = 0.05
 
 DECIDED = ("improved", "regressed", "unchanged")
 
+LARGE, ENOUGH_PAIRS = 1.2, 6
+"""Fewer pairs than so many end a comparison only where the whole interval lies beyond this ratio, or its inverse:
+load that comes and goes every few processes falls on one side of all of 4 pairs too often."""
+
 
 def default_levels(looks: Sequence[int]) -> tuple[float, ...]:
     """Two-sided error per look, in proportion to its pairs: 0.01, 0.015, 0.025 for 4, 6, 10.
@@ -81,4 +85,12 @@ def should_stop(verdict: Verdict, num_pairs: int, looks: Sequence[int] = LOOKS) 
     """
     if num_pairs >= looks[-1] or verdict.outcome == "incomparable":
         return True
-    return num_pairs in looks and verdict.outcome in DECIDED
+    few = num_pairs < ENOUGH_PAIRS and not verdict.switched
+    return (
+        num_pairs in looks and verdict.outcome in DECIDED and not (few and not _is_large(verdict))
+    )
+
+
+def _is_large(verdict: Verdict) -> bool:
+    low, high = verdict.ratio_low, verdict.ratio_high
+    return (low is not None and low > LARGE) or (high is not None and high < 1 / LARGE)

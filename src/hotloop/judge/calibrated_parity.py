@@ -12,7 +12,7 @@ passes what is not. Here the band is the script's own: runs as it is that carry 
 
 A noisy run counts a few steps ahead of the one that is judged: what is harmless may be amplified a little sooner.
 Where noise moves losses as much as training does nothing can be told: the judgement ends there. Calibration:
-`benchmarks/parity_calibration.py`; harmless changes stay below 2.4 times the noisy runs, mistakes begin at 14 times.
+`benchmarks/parity_calibration.py`; harmless changes stay below 2.6 times the noisy runs, mistakes begin at 13 times.
 """
 
 from __future__ import annotations

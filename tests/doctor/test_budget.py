@@ -93,6 +93,13 @@ def decided(ledger: Ledger, name: str) -> bool:
 
 
 @ANY
+@example(
+    times=[1.9, 1.5, 0.8253150262605897, 1.3907709950765859, 0.9978343260268835],
+    gain=1.3,
+    others=0,
+    seen_steps=40,
+    switchable=True,
+)
 @given(
     times=st.lists(st.floats(0.5, 2.0), min_size=1, max_size=30),
     gain=st.sampled_from([0.9, 1.0, 1.3]),

@@ -285,8 +285,10 @@ class Workbench:
             if reserved and verdict.num_pairs >= USUAL_PAIRS and not looks_faster(verdict):
                 return False  # more pairs could only say how much slower
             pairs = max(later - look for look, later in pairwise(LOOKS))
+            # Not with the time of what has to follow, on a machine that becomes slower too.
+            margin = MARGIN if reserved else 1.0
             short_s = self.short_s(
-                pairs, slower_start_s=slower_start_s, reserved=reserved, plan=shown
+                pairs, margin=margin, slower_start_s=slower_start_s, reserved=reserved, plan=shown
             )
             return not short_s
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import warm_python
 from hotloop.optimizations.live import APPLIED_FILE, DIRECTORY_VARIABLE, SETTINGS_VARIABLE
 from hotloop.trial import bootstrap
 
@@ -44,7 +43,7 @@ RunForeign = Callable[..., Ran]
 
 @pytest.fixture
 def run_foreign(tmp_path: Path) -> RunForeign:
-    """`run_foreign(script, fixes, environment=...)` in a fresh process."""
+    """`run_foreign(script, fixes, environment=...)` in a process of its own."""
 
     def run(
         script: str,
@@ -61,12 +60,9 @@ def run_foreign(tmp_path: Path) -> RunForeign:
             variables[DIRECTORY_VARIABLE] = str(tmp_path)
             variables[SETTINGS_VARIABLE] = json.dumps(fixes)
         variables |= environment or {}
-        done = subprocess.run(
-            [sys.executable, str(path)],
+        done = warm_python.run(
+            [str(path)],
             env={name: value for name, value in variables.items() if value is not None},
-            capture_output=True,
-            text=True,
-            check=False,
             cwd=tmp_path,
         )
         assert done.returncode == 0, done.stderr

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import hotloop.core.census as census_module
 import hotloop.core.errors as errors_module
 import hotloop.core.step as step_module
+import warm_python
 from hotloop.core.census import Census
 from hotloop.core.files import read_json
 from hotloop.core.step import StepRecord, read_steps
@@ -41,11 +42,10 @@ def train(model, optimizer, steps):
 
 def run(source: str, directory: Path) -> dict[str, Any]:
     """Run `source` after MODEL; what it printed last, as JSON."""
-    done = subprocess.run(
-        [sys.executable, "-c", MODEL + source, str(directory)],
-        capture_output=True,
-        text=True,
-        timeout=120,
+    script = directory.with_name(f"{directory.name}.py")
+    script.write_text(MODEL + source)
+    done = warm_python.run(
+        [str(script), str(directory)], env=os.environ, cwd=directory.parent, timeout=120
     )
     assert done.returncode == 0, done.stderr
     values: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import warm_python
 from hotloop.core.census import Census
 from hotloop.core.command_run import CommandRun
 from hotloop.core.ledger import Ledger, TriedFix
@@ -89,9 +89,7 @@ def run_once(
         }
     else:
         environment.pop("PYTHONPATH", None)
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=workdir, env=environment, capture_output=True, text=True
-    )
+    done = warm_python.run(arguments, env=environment, cwd=workdir)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 
 import hotloop
+import warm_python
 from hotloop.core.census import Census
 from hotloop.core.files import read_json
 from hotloop.core.step import StepRecord, read_steps
@@ -91,6 +90,7 @@ def run(tmp_path: Path) -> Run:
         code: int = 0,
         env: dict[str, str] | None = None,
         model: str = MODEL,
+        fresh: bool = False,
     ) -> Ended:
         number = next(numbers)
         directory, work = tmp_path / f"run-{number}", tmp_path / f"work-{number}"
@@ -104,13 +104,8 @@ def run(tmp_path: Path) -> Run:
         environment["OMP_NUM_THREADS"] = "1"
         if watched:
             environment["HOTLOOP_DOCTOR"] = str(directory)
-        done = subprocess.run(
-            [sys.executable, "train.py"],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            cwd=work,
-            env=environment | (env or {}),
+        done = warm_python.run(
+            ["train.py"], timeout=120, cwd=work, env=environment | (env or {}), fresh=fresh
         )
         assert done.returncode == code, done.stderr
         return Ended(done.returncode, done.stdout, done.stderr, directory)

@@ -16,11 +16,18 @@ from hypothesis import strategies as st
 from simulated_trials import START_S, STEP_S, Machine, Trying, product
 
 from hotloop.core.errors import CommandFailed, UsageError
+from hotloop.core.judgement import Parity
 from hotloop.core.ledger import Ledger
 from hotloop.core.measurement import Measurement, Plan
-from hotloop.doctor.trial_costs import LOOKS, LOSS_RUNS
+from hotloop.doctor.budget import needed_s
+from hotloop.doctor.fixes import Fix
+from hotloop.doctor.learning import Learned
+from hotloop.doctor.trial_costs import LOOKS, LOSS_RUNS, Costs
+from hotloop.doctor.workbench import Workbench
+from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.report.ledger import render_ledger
 from hotloop.trial.arm import Arm
+from hotloop.trial.plan import TrialPlan
 
 NUMBER = itertools.count()
 ANY = settings(
@@ -126,6 +133,11 @@ def test_what_is_asked_for_is_enough_for_processes_that_take_up_to_twice_as_long
     gains=[1.3, 1.3, 1.02],
     first=0.3,
 )
+@example(
+    times=[0.308, 1.5, 3.06, 0.837, 3.68, 0.805, 1.1, 4.71],
+    gains=[1.3, 1.3, 1.3, 1.02],
+    first=1.4511,
+)
 @given(
     times=st.lists(st.floats(0.3, 6.0), min_size=1, max_size=30),
     gains=st.lists(st.sampled_from([0.9, 1.0, 1.02, 1.3]), min_size=1, max_size=4),
@@ -160,6 +172,30 @@ def test_each_answer_asks_for_no_more_before_what_it_got_is_used_and_repeats_not
     assert sum(place.startswith("as-it-is/") for place in learned) == LOSS_RUNS
     for fix in ledger.fixes:
         assert fix.status != "not_tried" or "not tried further" in fix.why
+
+
+@pytest.mark.parametrize(
+    ("name", "losses_s", "more_s"),
+    [("prefetch", 3 * 8, 0), ("fused_optimizer", 5 * 8, 0), ("precision", 5 * 8 + 2 * 42, 42)],
+)
+def test_budget_holds_the_runs_that_calibrate_and_the_longer_ones(
+    tmp_path: Path, name: str, losses_s: float, more_s: float
+) -> None:
+    """more_s: of edited files, whose losses are compared over as many steps."""
+    longer, usual = (
+        Workbench(
+            Arm("as-it-is", ("python",), "step_clock", workdir=tmp_path),
+            TrialPlan(3, 20, timeout_s=120.0, in_place=True),
+            *(Costs(2.0, 0.1), tmp_path / "doctor", 60, 400),
+            learnt_steps=steps,
+        )
+        for steps in (400, None)
+    )
+    fix = Fix(CATALOGUE[name], True, ("HL000",), 1.5)
+    learned = Learned(Parity("same", None))
+    known_s = needed_s(longer, fix, learned)
+    assert needed_s(longer, fix) - known_s == pytest.approx(losses_s)
+    assert known_s - needed_s(usual, fix, learned) == pytest.approx(more_s)
 
 
 def test_what_the_budget_left_out_is_said_with_used_left_and_the_command(trying: Trying) -> None:

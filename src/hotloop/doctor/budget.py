@@ -7,7 +7,14 @@ from dataclasses import replace
 
 from hotloop.core.errors import UsageError
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.learning import Learned
+from hotloop.doctor.learning import (
+    NOISE,
+    NOISE_RUNS,
+    Learned,
+    class_of,
+    rounded_otherwise,
+    rounds_products,
+)
 from hotloop.doctor.trial_costs import (
     LOOKS,
     LOSS_RUNS,
@@ -80,16 +87,44 @@ def asked_s(bench: Workbench, fixes: Sequence[Fix]) -> float:
     return MARGIN * max(sum(needs) - (len(fixes) - 1) * comparison, comparison, *needs)
 
 
-def _written(bench: Workbench, fix: Fix) -> int:
+def _written(bench: Workbench, fix: Fix) -> float:
     """Runs for the losses of edited files, before pairs are made of them."""
     places = bench.place_of("").glob("together-*/losses-*")
-    return int(fix.technique.source_edit is not None and not any(map(is_finished, places)))
+    if fix.technique.source_edit is None or any(map(is_finished, places)):
+        return 0.0
+    longer = _learnt_steps(bench, fix)
+    return 1.0 if longer is None else 1.0 + _in_loss_runs(bench, [longer])
 
 
 def _losses(bench: Workbench, fix: Fix) -> float:
-    """Runs of `loss_steps` steps that its losses still take; a fix that shows late needs longer ones."""
-    number, steps = range(1, LOSS_RUNS + 1), bench.loss_steps_of([fix])
-    baselines = {(each, of) for each in number for of in (bench.loss_steps, steps)}
-    places = [(bench.losses_place(bench.baseline, of, each), of) for each, of in baselines]
-    places.append((bench.losses_place(bench.with_fixes(fix.name, [fix]), steps), steps))
-    return sum(of / bench.loss_steps for place, of in places if not is_finished(place))
+    """Runs of `loss_steps` steps that its losses may still take, those included that a harmless fix does without."""
+    steps, arm = bench.loss_steps_of([fix]), bench.with_fixes(fix.name, [fix])
+    runs = [(bench.baseline, of, n) for n in _up_to(LOSS_RUNS) for of in {bench.loss_steps, steps}]
+    runs.append((arm, steps, 1))
+    if not is_finished(bench.losses_place(arm, steps)):  # else it is known whether it needs them
+        size = (
+            NOISE.get(class_of(bench, [fix])) if fix.technique.parity_class != "bitwise" else None
+        )
+        if size is not None:
+            noisy = [(rounded_otherwise(bench.baseline, size, n), n) for n in _up_to(NOISE_RUNS)]
+            runs += [(each, steps, number) for each, number in noisy]
+        if (longer := _learnt_steps(bench, fix)) is not None:
+            runs += [(bench.baseline, longer, 1), (arm, longer, 1)]
+    todo = [of for arm, of, n in runs if not is_finished(bench.losses_place(arm, of, n))]
+    return _in_loss_runs(bench, todo)
+
+
+def _in_loss_runs(bench: Workbench, steps: Sequence[int]) -> float:
+    """How many runs of `loss_steps` steps take as long as runs of these."""
+    return sum(map(bench.costs.process_s, steps)) / bench.costs.process_s(bench.loss_steps)
+
+
+def _learnt_steps(bench: Workbench, fix: Fix) -> int | None:
+    """Steps of the longer runs that products of fewer digits are compared over; `None` where there are none."""
+    longer = bench.learnt_steps
+    is_longer = longer is not None and longer > bench.loss_steps_of([fix])
+    return longer if is_longer and rounds_products([fix]) else None
+
+
+def _up_to(number: int) -> range:
+    return range(1, number + 1)

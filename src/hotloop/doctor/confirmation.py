@@ -22,7 +22,6 @@ from hotloop.doctor.switched import why_not_switched
 from hotloop.doctor.trial_costs import LOOKS
 from hotloop.doctor.workbench import Workbench, is_about_baseline
 from hotloop.doctor.writes import WritesOutside
-from hotloop.optimizations.catalogue import parity_of_live
 from hotloop.trial.arm import Arm
 from hotloop.trial.session import SessionResult
 from hotloop.trial.single import is_finished
@@ -173,7 +172,9 @@ def _timed(
     if not bench.short_s(1, reserved=False, place=candidate.arm.name):
         # What cannot be turned would be on in both halves.
         switched = learned.switchable.issuperset(names) and not candidate.arm.edited
-        found = _compared(bench, candidate.arm, candidate.fixes, learned, switched=switched)
+        found = _compared(
+            bench, learning, candidate.arm, candidate.fixes, learned, switched=switched
+        )
     else:
         found = Confirmed(why_not=NOT_PAID, undecided=True)
     if candidate.arm.edited and found.undecided:
@@ -202,7 +203,8 @@ def _within_processes(
         or bench.short_s(1, reserved=False, place=arm.name, plan=bench.switched_plan(fixes))
     ):
         return found
-    within = _compared(bench, arm, fixes, replace(live, parity=learned.parity), switched=True)
+    live = replace(live, parity=learned.parity)
+    within = _compared(bench, learning, arm, fixes, live, switched=True)
     return within if within.why_not is None and _agree(within.verdict, found.verdict) else found
 
 
@@ -216,18 +218,23 @@ def _agree(one: Verdict | None, other: Verdict | None) -> bool:
 
 
 def _compared(
-    bench: Workbench, arm: Arm, fixes: Sequence[Fix], learned: Learned, *, switched: bool
+    bench: Workbench,
+    learning: Learning,
+    arm: Arm,
+    fixes: Sequence[Fix],
+    learned: Learned,
+    *,
+    switched: bool,
 ) -> Confirmed:
-    names = [fix.name for fix in fixes]
     result = bench.compare(
         bench.baseline,
         arm,
         fixes=fixes,
         place=arm.name,
-        parity_class=learned.parity.parity_class or parity_of_live(names),
+        parity_class=learning.class_of(fixes),
         parity=learned.parity,
         reserved=False,
-        switched=names if switched else (),
+        switched=[fix.name for fix in fixes] if switched else (),
     )
     verdict = result.verdict
     flaw = flaw_of(result, fixes, arm, learned)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hotloop.core.census import Census
 from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.files import read_json
 from hotloop.core.judgement import Parity, ParityClass
@@ -65,13 +64,8 @@ class Learned:
 class Learning:
     """Losses of the command as it is, and of runs with fixes against them."""
 
-    def __init__(
-        self, bench: Workbench, *, census: Census | None = None, learnt_steps: int | None = None
-    ) -> None:
-        """learnt_steps: after which its loss was seen to have fallen by most of what it falls."""
+    def __init__(self, bench: Workbench) -> None:
         self._bench = bench
-        self._matmul_dtypes = census.matmul_dtypes if census is not None else ()
-        self._learnt_steps = learnt_steps
         self._noisy: dict[tuple[int, float, int], ComparedRun | str] = {}
         self._known: dict[frozenset[str], Learned] = {}
         self._baselines: dict[int, list[tuple[Measurement, Path]]] = {}
@@ -81,7 +75,7 @@ class Learning:
 
     def class_of(self, fixes: Sequence[Fix]) -> ParityClass:
         """The most that these may change in what this command learns."""
-        return parity_of_live([fix.name for fix in fixes], self._matmul_dtypes)
+        return class_of(self._bench, fixes)
 
     def of(self, name: str, fixes: Sequence[Fix]) -> Learned:
         """Of one run with these fixes, whatever it is called. Raises `CommandFailed`, `WritesOutside`."""
@@ -115,7 +109,7 @@ class Learning:
             if why is not None:
                 return Learned(Parity("not_checked", None, reason=why), f"{fix.name}: {why}")
         parity = self._judged(baseline, measurement, place, fixes)
-        if parity.result == "within_noise" and _rounds_products(fixes):
+        if parity.result == "within_noise" and rounds_products(fixes):
             parity = self._learnt(parity, arm, steps)
         return Learned(
             _long_enough(parity, max(fix.warmup_steps for fix in fixes)),
@@ -141,7 +135,7 @@ class Learning:
             why = "its updates leave the weights as they are, so nothing shows what it learns"
             return Parity("not_checked", parity_class, num_steps=plain.num_steps, reason=why)
         candidate = _compared(measurement, place)
-        if _rounds_products(fixes):
+        if rounds_products(fixes):
             # Products in fewer digits move weights a little otherwise at every step: noise at the start does not.
             base = [ComparedRun(run.records) for run in base]
         if is_plain(plain, base, candidate):
@@ -159,7 +153,7 @@ class Learning:
 
     def _learnt(self, parity: Parity, arm: Arm, steps: int) -> Parity:
         """`parity`, unless the loss ends higher in a run that is long enough to have learnt something."""
-        bench, longer = self._bench, self._learnt_steps
+        bench, longer = self._bench, self._bench.learnt_steps
         if longer is None or longer <= steps:
             return parity
         if bench.left_s < 2 * bench.costs.process_s(longer) + bench.needed_s(USUAL_PAIRS):
@@ -179,9 +173,7 @@ class Learning:
         """A run of the command as it is with such noise, or why there is none."""
         key = (steps, size, number)
         if key not in self._noisy:
-            baseline = self._bench.baseline
-            env = {**baseline.env, NOISE_VARIABLE: f"{size:g}:{number}"}
-            arm = replace(baseline, name=ROUNDED_OTHERWISE, env=env)
+            arm = rounded_otherwise(self._bench.baseline, size, number)
             try:
                 self._noisy[key] = _compared(*self._bench.losses_of(arm, steps, number))
             except CommandFailed as error:
@@ -214,6 +206,18 @@ class Learning:
         return measurement, place
 
 
+def class_of(bench: Workbench, fixes: Sequence[Fix]) -> ParityClass:
+    """The most that these may change in what this command learns."""
+    dtypes = bench.census.matmul_dtypes if bench.census is not None else ()
+    return parity_of_live([fix.name for fix in fixes], dtypes)
+
+
+def rounded_otherwise(baseline: Arm, size: float, number: int) -> Arm:
+    """The command as it is, with noise of this relative size in its numbers."""
+    env = {**baseline.env, NOISE_VARIABLE: f"{size:g}:{number}"}
+    return replace(baseline, name=ROUNDED_OTHERWISE, env=env)
+
+
 def _compared(measurement: Measurement, place: Path) -> ComparedRun:
     """With what its weights did, where that was seen."""
     try:
@@ -236,7 +240,7 @@ def _long_enough(parity: Parity, shows_after: int) -> Parity:
     )
 
 
-def _rounds_products(fixes: Sequence[Fix]) -> bool:
+def rounds_products(fixes: Sequence[Fix]) -> bool:
     """Whether one of them makes products of fewer digits, whatever the script had."""
     return parity_of_live([fix.name for fix in fixes]) == "reduced_precision"
 

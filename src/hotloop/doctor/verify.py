@@ -124,6 +124,7 @@ def verify(
     )
     directory.mkdir(parents=True, exist_ok=True)
     with alone_in(directory):
+        learnt_steps=learnt_after(measurement.records),
         refuse_other_values(directory, fixes)
         if budget_s is not None and "loss_steps" not in begun:
             begin_within(bench, fixes, again)
@@ -132,7 +133,7 @@ def verify(
                 warn(said)
         store_options(directory, bench.plan, bench.loss_steps)
         continued = any((directory / TRIALS).glob(f"*/*/{MEASUREMENT_FILE}"))
-        trying = _Trying(bench, seen=measurement, may_fit="steps" not in begun, again=again)
+        trying = _Trying(bench, may_fit="steps" not in begun, again=again)
         ledger = trying.all(fixes)
         ledger = replace(
             ledger,
@@ -156,7 +157,6 @@ class _Trying:
         self,
         bench: Workbench,
         *,
-        seen: Measurement,
         may_fit: bool,
         again: Callable[[str], str],
     ) -> None:
@@ -166,7 +166,7 @@ class _Trying:
         self.again = again
         self.unpaid: dict[str, Fix] = {}
         """What a larger budget would go on with."""
-        self.learning = Learning(bench, census=seen.census, learnt_steps=learnt_after(seen.records))
+        self.learning = Learning(bench)
         if self.learning.not_comparable is not None:
             bench.warn(
                 f"its steps are not comparable from run to run: {self.learning.not_comparable}"

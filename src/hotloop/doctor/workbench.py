@@ -63,6 +63,8 @@ class Workbench:
     """That the command makes in all, where that is known."""
     most_children: int | None = None
     """Processes that make its batches; `None` where a step may use up what was made during others."""
+    learnt_steps: int | None = None
+    """After which its loss was seen to have fallen by most of what it falls."""
     census: Census | None = None
     """Of the diagnosed run, and when that was started: where its loaders were made, in which files."""
     examined_at: float = math.inf

@@ -259,12 +259,14 @@ class Workbench:
         reserved: bool = True,
         switched: Collection[str] = (),
         times: int = 1,
+        alpha: Sequence[float] | None = None,
     ) -> SessionResult:
         """Interleaved pairs of `candidate` with `baseline`; raises what `compare_arms` raises, and `refuse_writes`.
 
         fixes: those of the candidate, which `plan_for` has a plan for. switched: the ones that make the
         difference between the arms, where they can go on and off within a process; where there are steps
         enough for that, a pair is one process. times: see `plan_for`; then a pair is never one process.
+        alpha: error of each look.
         """
         shown = self.switched_plan(fixes) if switched and times == 1 else None
         if shown is not None:
@@ -320,6 +322,7 @@ class Workbench:
             parity=parity,
             over="all" if any(fix.technique.over == "all" for fix in fixes) else "steady",
             aa_given=noise,
+            alpha=alpha,
             pairs_now=pairs_now,
             cache=self.directory / TRIALS / "cache",
             goes_on=goes_on,

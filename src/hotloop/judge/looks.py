@@ -34,6 +34,12 @@ def default_levels(looks: Sequence[int]) -> tuple[float, ...]:
     return tuple(TOTAL_ERROR * look / total for look in looks)
 
 
+def divided_levels(looks: Sequence[int], num_comparisons: int, total: float) -> tuple[float, ...]:
+    """The levels of each of so many comparisons that may err `total` times in all, and no more than one may alone."""
+    share = min(total / TOTAL_ERROR / max(num_comparisons, 1), 1.0)
+    return tuple(level * share for level in default_levels(looks))
+
+
 def checked_levels(looks: Sequence[int], alpha: Sequence[float] | None) -> tuple[float, ...]:
     """The levels to use. Raises `ValueError` when looks and levels make no sense together."""
     if not looks or looks[0] < 2 or any(b <= a for a, b in pairwise(looks)):

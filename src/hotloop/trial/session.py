@@ -67,6 +67,7 @@ def compare_arms(
     parity: Parity | None = None,
     aa_given: Sequence[Pair] = (),
     over: Window = "steady",
+    alpha: Sequence[float] | None = None,
     pairs_now: int | None = None,
     cache: Path | None = None,
     workdir: Workdir | None = None,
@@ -76,7 +77,7 @@ def compare_arms(
 ) -> SessionResult:
     """Measure and judge. Calling it again with the same arms and plan reuses what was finished.
 
-    over: which of the counted steps decide. parity: known from runs of its own; `None` judges the losses of these pairs. aa_given: pairs of the
+    over: which of the counted steps decide. alpha: error of each look, see `compare`. parity: known from runs of its own; `None` judges the losses of these pairs. aa_given: pairs of the
     baseline with itself, measured before. pairs_now: stop after so many, to go on or not in another
     call. goes_on: asked after a planned look that decided nothing; `False` ends it there.
     stop_now: asked after every pair, and must not depend on what they showed; `True` ends it there.
@@ -114,6 +115,7 @@ def compare_arms(
                 parity_class=parity_class,
                 parity=parity,
                 looks=session.looks,
+                alpha=alpha,
                 over=over,
                 switched=bool(candidate.switched),
             )

@@ -1,7 +1,9 @@
 """How often the judge is wrong about equal code, and how often it sees 1.05, under noises of many kinds.
 
     python benchmarks/judge_noises.py --json benchmarks/results/judge_noises.json
+    python benchmarks/judge_noises.py --kept --json benchmarks/results/judge_kept.json
 
+With `--kept`: by how much the gain is overstated that is reported of what was improved twice, alone and on fresh pairs.
 A comparison goes through the real `compare`, `should_stop` and `candidate_first`, as the doctor makes one:
 looks at 4 and 6 pairs, at 10 only where it looks faster, and one pair of the command with itself. What is
 simulated are the log times of the processes, one after the other. About 8 minutes on one core; seeds are
@@ -25,6 +27,7 @@ from hotloop.core.files import write_json
 from hotloop.core.judgement import Verdict
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.step import StepRecord
+from hotloop.doctor.deciding import pooled_ratio
 from hotloop.judge.compare import compare
 from hotloop.judge.looks import LOOKS, should_stop
 from hotloop.trial.plan import candidate_first
@@ -90,6 +93,17 @@ def second_slower(num: int, rng: Generator) -> Levels:
     return levels
 
 
+KEPT = (
+    (0.01, 1.03),
+    (0.02, 1.03),
+    (0.02, 1.05),
+    (0.03, 1.05),
+    (0.03, 1.08),
+    (0.05, 1.08),
+    (0.05, 1.15),
+)
+"""How much processes scatter, and a true gain."""
+
 NOISES: dict[str, Noise] = {
     "quiet, 0.8 %": lambda num, rng: 0.008 * rng.normal(size=num),
     "student t, 2 degrees": lambda num, rng: 0.015 * rng.standard_t(2, size=num),
@@ -126,8 +140,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--comparisons", type=int, default=1000)
     parser.add_argument("--only", action="append", choices=list(NOISES))
+    parser.add_argument("--kept", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    if args.kept:
+        rows = [kept_row(*each, args.comparisons) for each in KEPT]
+        for each in rows:
+            print(*(f"{key} {value:.4g}" for key, value in each.items()), flush=True)
+        if args.json:
+            what = "gains reported of what was improved twice, on pairs of its own each time"
+            write_json(args.json, {"what": what, "rows": rows})
+        return 0
     found = {}
     for index, (name, noise) in enumerate(NOISES.items()):
         if args.only and name not in args.only:
@@ -154,6 +177,35 @@ def row(noise: Noise, num: int, rng: Generator) -> dict[str, float]:
         "regressed": outcomes["regressed"] / num,
         "covered": sum(map(holds_one, equal)) / num,
         "improved_at_1_05": sum(v.outcome == "improved" for v in faster) / len(faster),
+    }
+
+
+def kept_row(scatter: float, gain: float, num: int) -> dict[str, float]:
+    """What is reported of a true gain in those of `num` cases in which it is kept."""
+    rng = np.random.default_rng([8, round(1000 * scatter), round(1000 * gain)])
+
+    def noise(processes: int, rng: Generator) -> Levels:
+        return np.asarray(scatter * rng.normal(size=processes))
+
+    fresh, pooled, covered = [], [], 0
+    for _ in range(num):
+        alone, again = comparison(noise, gain, rng), comparison(noise, gain, rng)
+        if alone.outcome == again.outcome == "improved":
+            assert again.ratio is not None
+            assert again.ratio_low is not None
+            assert again.ratio_high is not None
+            fresh.append(again.ratio - 1)
+            pooled.append((pooled_ratio(alone, again) or 0.0) - 1)
+            covered += again.ratio_low <= gain <= again.ratio_high
+    return {
+        "scatter": scatter,
+        "gain": gain,
+        "cases": num,
+        "kept": len(fresh) / num,
+        "fresh_gain": float(np.mean(fresh)),
+        "pooled_gain": float(np.mean(pooled)),
+        "overstated": float(np.mean(fresh)) / (gain - 1) - 1,
+        "covered": covered / len(fresh),
     }
 
 

@@ -39,6 +39,18 @@ def test_answer_comes_first_and_every_fix_has_its_line() -> None:
     assert "No fix that can be tried" in render_ledger(ledger())
 
 
+def test_gain_near_the_smallest_that_shows_is_said_to_be_overstated() -> None:
+    found = ledger(KEPT, kept=("fused_optimizer",))
+    near = replace(found, together=replace(VERDICT, minimum_detectable_effect=0.07))
+    said = "close to the smallest that its pairs could show (7 %) is on average overstated"
+    assert said in render_ledger(near)
+    assert said in ledger_section(near)
+    far = replace(found, together=replace(VERDICT, minimum_detectable_effect=0.02))
+    assert "overstated" not in render_ledger(far)
+    pooled = replace(far, together_pooled=1.061)
+    assert "over all its pairs, those that chose it too: 1.06x" in render_ledger(pooled)
+
+
 def test_what_pairs_could_not_tell_is_undecided_and_what_was_begun_is_stopped() -> None:
     noisy = replace(KEPT, status="rejected", verdict=replace(VERDICT, outcome="inconclusive"))
     said = render_ledger(ledger(noisy))

@@ -87,6 +87,9 @@ class Ledger:
     together_patched: str | None = None
     """SHA-256 of the edited files that the confirming processes ran, and that a patch holds. `None`: no file of
     the script was edited there, so that no patch is written."""
+    together_pooled: float | None = None
+    """The ratio over all pairs of the only fix that is kept, those that chose it and the fresh ones. It has no interval:
+    looking at pairs chose how many there are. `None`: several were kept, whose pairs alone are others, or none was."""
     continued: bool = False
     """Trials of an earlier call were used, whose time is not part of `wall_s`."""
     asked: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from hotloop.core.judgement import Interval, Parity, Verdict
@@ -12,6 +13,7 @@ from hotloop.doctor.fixes import Fix
 from hotloop.doctor.switched import why_not_switched
 from hotloop.doctor.trial_costs import LOOKS
 from hotloop.judge.compare import MIN_MARGIN, looks_faster
+from hotloop.judge.estimate import as_ratio
 from hotloop.judge.parity import judge_parity
 from hotloop.trial.session import SessionResult
 
@@ -81,6 +83,16 @@ def _hidden(verdict: Verdict, expected: Interval) -> bool:
         and high is not None
         and high > 1 + MIN_MARGIN
     )
+
+
+def pooled_ratio(alone: Verdict | None, fresh: Verdict | None) -> float | None:
+    """The mean over all pairs of both; `None` unless both are known and compare the same."""
+    if alone is None or fresh is None or not (alone.pair_ratios and fresh.pair_ratios):
+        return None
+    if (alone.over, alone.switched, alone.unit) != (fresh.over, fresh.switched, fresh.unit):
+        return None
+    logs = [math.log(ratio) for ratio in (*alone.pair_ratios, *fresh.pair_ratios)]
+    return as_ratio(sum(logs) / len(logs))
 
 
 def runs_of(result: SessionResult, fix: Fix) -> list[Path]:

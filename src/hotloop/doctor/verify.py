@@ -34,7 +34,16 @@ from hotloop.doctor.continuing import (
     refuse_other_values,
     store_options,
 )
-from hotloop.doctor.deciding import judged, longer, may_yet, runs_of, showed, tried_fix, useless
+from hotloop.doctor.deciding import (
+    judged,
+    longer,
+    may_yet,
+    pooled_ratio,
+    runs_of,
+    showed,
+    tried_fix,
+    useless,
+)
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learned, Learning
@@ -115,6 +124,7 @@ def verify(
         len(measurement.records),
         total_steps=_total_steps(measurement),
         most_children=most_children(measurement),
+        learnt_steps=learnt_after(measurement.records),
         census=measurement.census,
         examined_at=examined_at,
         budget_s=budget_s,
@@ -124,7 +134,6 @@ def verify(
     )
     directory.mkdir(parents=True, exist_ok=True)
     with alone_in(directory):
-        learnt_steps=learnt_after(measurement.records),
         refuse_other_values(directory, fixes)
         if budget_s is not None and "loss_steps" not in begun:
             begin_within(bench, fixes, again)
@@ -183,12 +192,15 @@ class _Trying:
         found = stack(self.bench, self.learning, kept, tried, undecided)
         together = found.verdict
         self.unpaid |= {fix.name: fix for fix in order if tried[fix.name].status == "not_tried"}
+        kept_names = () if found.why_not else tuple(fix.name for fix in found.fixes)
+        alone = tried[kept_names[0]].verdict if len(kept_names) == 1 else None
         confirming = together and _plan_of(self.bench, together, found.fixes)
         return _ledger(
             self.bench,
             [self._with_steps(fix, tried[fix.name]) for fix in fixes],
-            kept=() if found.why_not else tuple(fix.name for fix in found.fixes),
+            kept=kept_names,
             together=together,
+            together_pooled=pooled_ratio(alone, together),
             together_patched=found.patched,
             together_warmup_steps=confirming and confirming.warmup_steps,
             together_steps=confirming and confirming.steps,

@@ -11,6 +11,9 @@ from hotloop.report.comparison import ratio_chart
 from hotloop.report.patch import render_patch
 from hotloop.report.tables import table
 
+NEAR = 1.25
+"""Times the smallest detectable effect: `benchmarks/judge_noises.py --kept` has by how much such gains are overstated."""
+
 
 def ledger_answer(ledger: Ledger) -> str:
     """The sentence a reader came for."""
@@ -38,11 +41,32 @@ def render_ledger(ledger: Ledger) -> str:
         lines += [f"      {line.strip()}" for line in fix.details.splitlines()]
     if ledger.not_comparable is not None:
         lines.append(f"  its steps are not comparable from run to run: {ledger.not_comparable}")
+    if said := overstated(ledger):
+        lines.append(f"  {said}")
     if ledger.fixes:
         lines.append(f"  {_how(ledger)}")
     if ledger.continue_with is not None:
         lines.append(f"  go on with: {ledger.continue_with}")
     return "\n".join(lines)
+
+
+def overstated(ledger: Ledger) -> str:
+    """What its gain over all pairs is, and that a gain as small as what shows at all tends to be smaller."""
+    fresh = ledger.together
+    if not ledger.kept or fresh is None or fresh.ratio is None:
+        return ""
+    said = []
+    if ledger.together_pooled is not None:
+        said.append(
+            f"over all its pairs, those that chose it too: {numbers.ratio(ledger.together_pooled)}"
+        )
+    least = fresh.minimum_detectable_effect
+    if least is not None and fresh.ratio - 1 < NEAR * least:
+        said.append(
+            f"a gain this close to the smallest that its pairs could show ({numbers.percent(least)}) is on average "
+            "overstated: in simulations by a twentieth to a third of the gain"
+        )
+    return "; ".join(said)
 
 
 def _line(fix: TriedFix, width: int) -> str:
@@ -123,6 +147,8 @@ def ledger_section(ledger: Ledger | None) -> str:
     parts = [f"<p>{escape(ledger_answer(ledger))}</p>"]
     if ledger.together is not None:
         parts.append(ratio_chart(ledger.together))
+    if said := overstated(ledger):
+        parts.append(f"<p>{escape(said)}</p>")
     rows = [
         (
             _status(fix),

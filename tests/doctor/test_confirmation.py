@@ -1,4 +1,4 @@
-"""Fixes that are something else once they are written into the source: found by running the patched copy."""
+"""What other batches, or nothing at all, comes of: workers of the loader itself, and patches that were not tried."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from hotloop.core.census import Census, LoaderUse
-from hotloop.doctor.confirmation import Confirmed, confirmed
+from hotloop.core.errors import CommandFailed
+from hotloop.doctor.confirmation import confirmed
 from hotloop.doctor.deciding import tried_fix
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learning
 from hotloop.doctor.trial_costs import Costs
 from hotloop.doctor.workbench import AS_IT_IS, Workbench
 from hotloop.optimizations.catalogue import CATALOGUE
+from hotloop.optimizations.source_edit import Keywords
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
 
@@ -74,50 +76,68 @@ def begin(worker):
 
 loader = DataLoader(Noisy(), 4, worker_init_fn=begin)
 """
-HARMLESS = "loader = DataLoader(Points(), 4, shuffle=True)"
 STEPS = 40
 
 
-def _confirmed(place: Path, script: str, name: str, value: Any) -> Confirmed:
-    """What the confirmation finds of one fix that was kept alone."""
+def _bench(place: Path, script: str) -> Workbench:
+    """Of `script`, whose loader was seen."""
     work = place / "work"
     work.mkdir()
     (work / "train.py").write_text(script)
     lines = script.split("\n")
-    site = next((n for n, line in enumerate(lines, 1) if line.startswith("loader = ")), 1)
+    line = next(n for n, line in enumerate(lines, 1) if line.startswith("loader = "))
     use: dict[str, Any] = dict.fromkeys(LoaderUse.__dataclass_fields__)
-    loader = LoaderUse(**(use | {"site": f"train.py:{site}", "trains": True, "num_epochs": 3}))
-    bench = Workbench(
+    site = f"train.py:{line}"
+    use |= {"site": site, "made": (site,), "trains": True, "num_epochs": 3, "num_batches": 48}
+    return Workbench(
         Arm(AS_IT_IS, (sys.executable, "train.py"), "step_clock", workdir=work, fenced=True),
         TrialPlan(3, 20, timeout_s=120, aa_pairs=0),
         Costs(2.0, 0.01),
         place / "doctor",
         STEPS,
         STEPS,
-        census=Census(loaders=(loader,)),
+        census=Census(loaders=(LoaderUse(**use),)),
     )
-    learning = Learning(bench)
-    fix = Fix(CATALOGUE[name], value, ("HL000",), 1.5)
-    learned = learning.of(name, [fix])
-    assert learned.parity.result in ("same", "within_noise"), learned.parity.reason
-    entry = tried_fix(fix, "kept", "faster, and learns the same")
-    tried = {name: replace(entry, directory=f"trials/{name}")}
-    return confirmed(bench, learning, [fix], tried)
+
+
+def _workers() -> Fix:
+    return Fix(CATALOGUE["loader_workers"], 2, ("HL000",), 1.5)
 
 
 @pytest.mark.parametrize(
-    ("loader", "why"),
-    [
-        (SHUFFLES_IN_ITER, "does not train as before: losses part by"),
-        (SPAWNS, "fails: "),
-        (SEEDS_ITS_WORKERS, "does not train as before: losses part by"),
-    ],
-    ids=["sampler_shuffles_in_iter", "spawn", "worker_init_fn"],
+    "loader", [SHUFFLES_IN_ITER, SEEDS_ITS_WORKERS], ids=["shuffles_in_iter", "worker_init_fn"]
 )
-def test_loader_that_is_another_with_workers_of_its_own_is_not_patched(
-    tmp_path: Path, loader: str, why: str
+def test_loader_that_gives_other_batches_with_workers_learns_something_else(
+    tmp_path: Path, loader: str
 ) -> None:
-    found = _confirmed(tmp_path, HEAD + loader + TRAINS, "loader_workers", 2)
-    assert found.fixes == ()
-    assert found.verdict is None
-    assert found.dropped["loader_workers"].startswith(why)
+    learning = Learning(_bench(tmp_path, HEAD + loader + TRAINS))
+    learned = learning.of("loader_workers", [_workers()])
+    assert learned.parity.result == "different"
+    assert "losses part by" in learned.parity.reason
+
+
+def test_workers_that_are_spawned_and_cannot_be_fail_in_words(tmp_path: Path) -> None:
+    learning = Learning(_bench(tmp_path, HEAD + SPAWNS + TRAINS))
+    with pytest.raises(CommandFailed) as failed:
+        learning.of("loader_workers", [_workers()])
+    assert "pickle" in f"{failed.value.what} {failed.value.do}"
+
+
+def test_patch_that_is_something_else_than_was_tried_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def also_shuffled(value: Any, facts: Any) -> Keywords:
+        values = {"num_workers": "2", "shuffle": "True"}
+        return Keywords("torch.utils.data", ("DataLoader",), values, at="loader")
+
+    wrong = replace(CATALOGUE["loader_workers"], source_edit=also_shuffled)
+    monkeypatch.setitem(CATALOGUE, "loader_workers", wrong)
+    bench = _bench(tmp_path, HEAD + "loader = DataLoader(Points(), 4)" + TRAINS)
+    learning = Learning(bench)
+    learned = learning.of("loader_workers", [_workers()])
+    assert learned.parity.result == "same", learned.parity.reason
+    entry = tried_fix(_workers(), "kept", "faster, and learns the same")
+    tried = {"loader_workers": replace(entry, directory="trials/loader_workers")}
+    found = confirmed(bench, learning, [_workers()], tried)
+    assert (found.fixes, found.verdict) == ((), None)
+    assert found.dropped["loader_workers"].startswith("does not train as before: losses part by")

@@ -18,6 +18,7 @@ from hotloop.optimizations.dataset_state import fingerprint
 from hotloop.optimizations.item_cache import ITEM_CACHE
 from hotloop.optimizations.item_store import SHARE_OF_MEMORY, ItemStore, memory_for_items
 from hotloop.optimizations.live import APPLIED_FILE, DIRECTORY_VARIABLE, SETTINGS_VARIABLE
+from hotloop.optimizations.loader_arguments import VARIABLE
 from hotloop.optimizations.samples import decoded, encoded, same
 from hotloop.trial import bootstrap
 
@@ -135,8 +136,13 @@ def test_workers_share_what_any_of_them_made(tmp_path: Path) -> None:
     assert fixed["made"] <= 12 + 2 * 6 + 3 * 2  # checks are made in each worker
 
 
-def test_kept_items_and_workers_go_together(tmp_path: Path) -> None:
+def test_kept_items_and_workers_go_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain, _ = run(tmp_path, {})
+    line = next(n for n, line in enumerate(SCRIPT.split("\n"), 1) if line.endswith("LOADER"))
+    place = f"script.py:{line}"
+    monkeypatch.setenv(VARIABLE, json.dumps({"site": place, "made": [place], "workdir": ""}))
     fixed, told = run(tmp_path, {"item_cache": 64, "loader_workers": 2})
     assert all(applied for applied, _ in told)
     assert len(told) == 2

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
+ONE_OF = " #"
+"""In `LoaderUse.made`, before the number of one of several loaders that the same calls made."""
+
 NO_OPTIMIZER = "no optimizer of torch steps: a step ends with each pass backward"
 """One of a census's notes."""
 
@@ -52,6 +55,9 @@ class LoaderUse:
     """Batches of an epoch, where the loader knows."""
     draws_random: bool | None = None
     """Its dataset or collate function drew from the main process's random state."""
+    made: tuple[str, ...] = ()
+    """The calls that led to its construction, the innermost first: `train.py:8 < train.py:30`. With ` #1` where
+    only the second loader that was made so trains. Empty where that was not seen, or it does not train."""
 
 
 @dataclass(frozen=True, slots=True)

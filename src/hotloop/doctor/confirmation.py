@@ -109,8 +109,8 @@ def _candidate(
     words = {fix.name for fix in patch.fixes if fix.patch != "edited"}
     # A call that continues may have kept others than the call before it.
     name = short_name(f"{kind}-" + "+".join(fix.name for fix in fixes))
-    arm = bench.with_fixes(name, [fix for fix in fixes if fix.name in words])
-    return _Candidate(replace(arm, edited=patch.files), fixes, patch)
+    live = [fix for fix in fixes if fix.name in words]
+    return _Candidate(bench.with_fixes(name, live, edited=patch.files), fixes, patch)
 
 
 def _learned(bench: Workbench, learning: Learning, candidate: _Candidate) -> Learned | str:

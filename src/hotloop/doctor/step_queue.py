@@ -21,7 +21,7 @@ QUEUES = 3
 LEAST_WAVES = 4
 """That it has to cover, and one queue; with the usual two batches per worker these are two."""
 START_STEPS = 3
-"""Before workers are sure to have begun: the live form watches two or three batches first."""
+"""The slow first ones, in which workers fill the queue."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,12 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from zlib import crc32
 
@@ -21,6 +22,7 @@ from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.progress import Progress, silent
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
+from hotloop.doctor.loader_place import AT_LOADER, variables_for
 from hotloop.doctor.plausible import with_doubts
 from hotloop.doctor.starting_point import start_of
 from hotloop.doctor.trial_costs import (
@@ -183,8 +185,19 @@ class Workbench:
         found = (self.directory / TRIALS).glob(place)
         return max((sum(map(is_finished, each.glob("pair-*"))) for each in found), default=0)
 
-    def with_fixes(self, name: str, fixes: Sequence[Fix]) -> Arm:
-        return replace(self.baseline, name=name, fixes={fix.name: fix.value for fix in fixes})
+    def with_fixes(
+        self,
+        name: str,
+        fixes: Sequence[Fix],
+        *,
+        edited: Mapping[str, bytes] = MappingProxyType({}),
+    ) -> Arm:
+        """fixes: put into the running process. edited: files of the script that hold something else."""
+        live = {fix.name: fix.value for fix in fixes}
+        env = dict(self.baseline.env)
+        if live.keys() & AT_LOADER:
+            env |= variables_for(self.census, self.baseline.workdir, edited)
+        return replace(self.baseline, name=name, fixes=live, env=env, edited=edited)
 
     def place_of(self, name: str) -> Path:
         return self.directory / TRIALS / name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from hotloop.optimizations.loader_workers import slowest_loader
+from hotloop.optimizations.loader_arguments import slowest_loader
 from hotloop.optimizations.optimization import Optimization, leaving
 
 if TYPE_CHECKING:

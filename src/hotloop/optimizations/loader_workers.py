@@ -1,10 +1,4 @@
-"""Batches made by worker processes while the model computes.
-
-The live form leaves the loader as the script made it and swaps what its iterator does: the process
-that trains makes the first batches itself, watched. Workers take over where nothing speaks against it,
-from the next index of the script's own sampler; the last batch made here is made there again, and must
-be equal to the bit. Whenever something stands in the way, the process goes on making batches itself.
-"""
+"""Batches made by worker processes while the model computes: `num_workers` of the loader that trains."""
 
 from __future__ import annotations
 
@@ -12,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from hotloop.optimizations.loader_arguments import Arguments, set_arguments, slowest_loader
 from hotloop.optimizations.optimization import BatchesAhead, Optimization
 from hotloop.optimizations.source_edit import Keywords, SourceEdit
 
 if TYPE_CHECKING:
     from hotloop.core.census import Census, LoaderUse
-    from hotloop.hardware.machine import Machine
     from hotloop.optimizations.live import Report
 
 BLOCKED = 0.5
@@ -34,6 +28,14 @@ PERSISTENT_BY_HAND = (
     "from the second epoch on, as with another seed"
 )
 """torch draws one number whenever it starts workers, and starts these once; what they hold stays what it was."""
+
+WITHOUT_WORKERS: Arguments = {
+    "persistent_workers": False,
+    "prefetch_factor": None,
+    "multiprocessing_context": None,
+    "timeout": 0,
+}
+"""torch refuses anything else of these where a loader has no workers."""
 
 
 def _values_for(census: Census) -> tuple[Any, ...]:
@@ -57,18 +59,8 @@ def _values_for(census: Census) -> tuple[Any, ...]:
         number = min(max((wanted or 0) + 1, ENOUGH_BLOCKED), most)
     else:
         number = min(wanted if wanted is not None else cpus, cpus)
-    if number == loader.num_workers:  # so many are there, and they end with each epoch
-        return () if loader.persistent_workers or loader.num_epochs < 2 else (number,)
-    return (max(number, 1),)
-
-
-def slowest_loader(census: Census) -> LoaderUse | None:
-    """Of those that train, the one that took longest in all."""
-    return max(
-        (loader for loader in census.loaders if loader.trains),
-        key=lambda loader: (loader.wait_s or loader.fetch_s or 0.0) * loader.num_batches,
-        default=None,
-    )
+    number = max(number, 1)
+    return (number,) if number != loader.num_workers else ()
 
 
 def rest_of_step(census: Census, loader: LoaderUse) -> float | None:
@@ -99,12 +91,6 @@ def _fewer(value: Any) -> tuple[Any, ...]:
     return tuple(range(int(value) - 1, 1, -1))
 
 
-def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
-    import sys
-
-    return None if sys.platform == "linux" else "workers are forked, which is safe on Linux alone"
-
-
 def _expect(evidence: Mapping[str, Any], value: Any) -> tuple[float, float] | None:
     """Of a loader without workers (DS-Analyzer, VLDB 2021): `max(rest, fetch / n)` of a step, where fetching
     computes no less than `1 / n`, since model and workers then share so many CPUs. Up to a third more is usual:
@@ -124,31 +110,25 @@ def _expect(evidence: Mapping[str, Any], value: Any) -> tuple[float, float] | No
 
 
 def _live(value: Any, report: Report) -> None:
-    """`value` workers for each map-style loader that trains, made by fork; 0 takes the script's own away."""
-    from hotloop.optimizations.taking_over import take_over
+    """`value` workers for the loader that trains; 0 takes the script's own away."""
 
-    take_over(int(value), report)
+    def change(given: Mapping[str, Any]) -> Arguments | str:
+        from torch.utils.data import IterableDataset
+
+        if isinstance(given["dataset"], IterableDataset):
+            return "is an IterableDataset: what a worker gives depends on how many there are"
+        return {"num_workers": int(value)} | ({} if value else WITHOUT_WORKERS)
+
+    set_arguments(change, report)
 
 
 def _observed(census: Census, value: Any) -> bool | None:
-    return None  # the loader says what the script asked for; what took over is in `fixes.jsonl`
+    numbers = [loader.num_workers for loader in census.loaders if loader.trains]
+    return value in numbers if numbers else None
 
 
 def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
-    """So many workers, which start anew with each epoch, and are confirmed as such: those of the live form stay
-    where nobody changes the dataset, and `persistent_workers=True` would have them stay in any case."""
-    if value and facts.get("script_workers") == value:
-        return (
-            "it has so many workers already, which start anew with each epoch, and those that were measured stay; "
-            + PERSISTENT_BY_HAND
-        )
-    where_given = {}
-    if not value:  # torch refuses these without workers
-        where_given = {
-            "persistent_workers": "False",
-            "prefetch_factor": "None",
-            "multiprocessing_context": "None",
-        }
+    where_given = {} if value else {name: repr(each) for name, each in WITHOUT_WORKERS.items()}
     values = {"num_workers": str(int(value))}
     return Keywords(
         "torch.utils.data", ("DataLoader",), values, where_given=where_given, at="loader"
@@ -162,9 +142,8 @@ LOADER_WORKERS = Optimization(
     settings=(2, 4),
     values_for=_values_for,
     needs="a dataset by index that draws no random numbers, and another number of workers than it has",
-    why_not=_why_not,
     observed=_observed,
-    answers=("HL101", "HL102", "HL103", "HL104", "HL106", "HL108", "HL110", "HL201"),
+    answers=("HL101", "HL102", "HL103", "HL104", "HL106", "HL110", "HL201"),
     source_form="DataLoader(dataset, ..., num_workers=4)",
     source_edit=_source_edit,
     live_form=_live,
@@ -176,9 +155,8 @@ LOADER_WORKERS = Optimization(
     risks=(
         "Each worker holds the dataset. Datasets, collate functions and samplers that draw random numbers "
         "from the main process give other batches with workers; so do those that the script changes while "
-        "it trains. Files and connections that are open when a worker is forked are shared with it. Fetching "
-        "many batches at once loads the disk or server behind them. `persistent_workers=True` written by hand "
-        "gives workers that never see what the script changes between epochs, and draws one random number less "
-        "per epoch, so the order changes from the second epoch on."
+        "it trains, and a batch sampler that shuffles in `__iter__`, which torch then calls twice. Workers start "
+        "anew with each epoch. Files and connections that are open when a worker is forked are shared with it. "
+        "Fetching many batches at once loads the disk or server behind them."
     ),
 )

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hotloop.optimizations.loader_workers import rest_of_step, slowest_loader
+from hotloop.optimizations.loader_arguments import Arguments, set_arguments, slowest_loader
+from hotloop.optimizations.loader_workers import rest_of_step
 from hotloop.optimizations.optimization import BatchesAhead, Optimization, leaving
 from hotloop.optimizations.source_edit import Keywords, SourceEdit
 
@@ -39,40 +40,12 @@ def _batches_ahead(census: Census, value: Any) -> BatchesAhead | None:
 
 
 def _live(value: Any, report: Report) -> None:
-    """Map-style loaders that may train and have workers get `value` batches per worker from their next epoch on."""
-    import torch
-    from torch.utils.data import DataLoader
-    from torch.utils.data.dataloader import _DatasetKind
+    """The loader that trains, which has workers, gets `value` batches per worker."""
 
-    from hotloop.probe import entry
+    def change(given: Mapping[str, Any]) -> Arguments | str:
+        return {"prefetch_factor": int(value)} if given["num_workers"] else "has no loader workers"
 
-    def iterate(original: Any, loader: Any) -> Any:
-        if not torch.is_grad_enabled() or not loader.num_workers:
-            return original(loader)
-        name = type(loader.dataset).__name__
-        if loader._dataset_kind != _DatasetKind.Map:
-            report.refused(f"{name} is an IterableDataset: its batches may come in another order")
-        elif (sampler := _of_the_script(loader)) is not None:
-            report.refused(f"{sampler} may draw random numbers as it goes, which would be earlier")
-        elif (loader.prefetch_factor or USUAL) < value:
-            loader.prefetch_factor = value
-            report.applied(f"{value} batches of {name} per worker")
-        return original(loader)
-
-    entry.around_call(DataLoader, "__iter__", iterate)
-
-
-def _of_the_script(loader: Any) -> str | None:
-    """The name of a sampler that is none of torch's, whose numbers are drawn when an epoch begins."""
-    from torch.utils.data import BatchSampler, DistributedSampler
-
-    from hotloop.optimizations.worker_pool import KNOWN_SAMPLERS
-
-    sampler = loader._index_sampler
-    while type(sampler) is BatchSampler:
-        sampler = sampler.sampler
-    known = (*KNOWN_SAMPLERS, DistributedSampler)
-    return None if type(sampler) in known else type(sampler).__name__
+    set_arguments(change, report)
 
 
 def _observed(census: Census, value: Any) -> bool | None:

@@ -1,4 +1,4 @@
-"""What datasets and loaders hand out: whether two are equal to the bit, copies of them, and what may be sent.
+"""What datasets and loaders hand out: whether two are equal to the bit, and copies of them.
 
 Standard library and torch alone: NumPy may be missing in the foreign interpreter.
 """
@@ -91,42 +91,3 @@ def _same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.device.type != "cpu" or one.layout != torch.strided or one.is_quantized:
         return bool(torch.equal(one, other))
     return content_of(one) == content_of(other)
-
-
-def why_not_sent(value: Any, depth: int = 6) -> str | None:
-    """Why a worker could not send it to the process that trains; `None` where it can."""
-    if isinstance(value, SIMPLE):
-        return None
-    if isinstance(value, torch.Tensor):
-        if value.device.type != "cpu":
-            return f"a tensor on {value.device}"
-        if value.requires_grad and not value.is_leaf:
-            return "a tensor with a history of gradients"
-        if type(value) is torch.Tensor:
-            return None
-    elif depth and type(value) in (list, tuple, dict):
-        parts = value.values() if isinstance(value, dict) else value
-        return next((why for part in parts if (why := why_not_sent(part, depth - 1))), None)
-    elif type(value).__name__ == "ndarray":
-        return None
-    try:
-        pickle.dumps(value)
-    except Exception as error:  # noqa: BLE001 - whatever its pickling raises
-        return f"{type(value).__name__}: {error}"
-    return None
-
-
-def tensors_of(value: Any, depth: int = 6) -> list[torch.Tensor]:
-    """Those in nested lists and mappings."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if depth and hasattr(value, "values") and hasattr(value, "keys"):
-        value = list(value.values())
-    if depth and isinstance(value, (list, tuple)):
-        return [tensor for part in value for tensor in tensors_of(part, depth - 1)]
-    return []
-
-
-def num_bytes(value: Any) -> int:
-    """Of its tensors."""
-    return sum(tensor.nbytes for tensor in tensors_of(value))

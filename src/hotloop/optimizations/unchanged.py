@@ -1,4 +1,4 @@
-"""Whether the script changes a dataset while something stands in for it: copies in workers, kept items.
+"""Whether the script changes a dataset while its items are kept.
 
 Looked at when an epoch is over: its last batch was given, its iterator dropped, or the process ends.
 """

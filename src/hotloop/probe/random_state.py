@@ -21,19 +21,6 @@ def random_state() -> State:
     return (random.getstate(), drawn), torch.get_rng_state()
 
 
-def restore_state(state: State) -> None:
-    """As if nothing had been drawn since."""
-    (drawn, by_numpy), by_torch = state
-    random.setstate(drawn)
-    torch.set_rng_state(by_torch)
-    if by_numpy is not None:
-        numpy = sys.modules["numpy"]
-        kind, keys, *rest = by_numpy
-        if isinstance(keys, bytes):
-            keys = numpy.frombuffer(keys, dtype=numpy.uint32)
-        numpy.random.set_state((kind, keys, *rest))
-
-
 def same_state(one: State, other: State) -> bool:
     """Whether nothing was drawn between the two."""
     return one[0] == other[0] and torch.equal(one[1], other[1])

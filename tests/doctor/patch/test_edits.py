@@ -265,14 +265,9 @@ def test_number_of_threads_is_said_to_be_of_one_machine(tmp_path: Path) -> None:
 
 
 def test_workers_are_never_told_to_persist(tmp_path: Path) -> None:
-    wanted = form("loader_workers", 4, script_workers=2)
+    wanted = form("loader_workers", 4)
     assert isinstance(wanted, Keywords)
     assert "persistent_workers" not in {**wanted.values, **wanted.where_given}
-    form_of_loader = CATALOGUE["loader_workers"].source_edit
-    assert form_of_loader is not None
-    words = form_of_loader(4, {"script_workers": 4})  # nothing else would be left to write
-    assert isinstance(words, str)
-    assert "so many workers already" in words
 
 
 def test_loader_is_found_by_its_line(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +16,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.files import read_json
 from hotloop.core.ledger import LEDGER_FILE, Ledger
 from hotloop.doctor.patch.write import refuse_target
+from hotloop.optimizations.loader_arguments import VARIABLE
 
 Try = Callable[..., Any]
 
@@ -201,7 +203,15 @@ def test_package_like_mingpt_is_patched_where_its_calls_are(
 
 def loader_use(site: str, *, epochs: int = 1, trains: bool = True) -> LoaderUse:
     values: dict[str, object] = dict.fromkeys(LoaderUse.__dataclass_fields__)
-    return LoaderUse(**(values | {"site": site, "trains": trains, "num_epochs": epochs}))  # type: ignore[arg-type]
+    return LoaderUse(
+        **(values | {"site": site, "trains": trains, "num_epochs": epochs, "made": ()})
+    )  # type: ignore[arg-type]
+
+
+def seen_at(monkeypatch: pytest.MonkeyPatch, made: str) -> None:
+    """Trials are told that the loader that trains is made so."""
+    told = {"site": made.partition(" ")[0], "made": [made], "workdir": ""}
+    monkeypatch.setenv(VARIABLE, json.dumps(told))
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
@@ -260,7 +270,10 @@ print(json.dumps(losses))
 
 
 @pytest.mark.parametrize("validates", [False, True])
-def test_function_that_makes_every_loader_is_words(tried: Try, validates: bool) -> None:
+def test_function_that_makes_every_loader_is_words(
+    tried: Try, validates: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen_at(monkeypatch, "train.py:8 < train.py:10 #0")
     found = tried({"train.py": MAKES_LOADERS}, {"loader_workers": 2})
     loaders = [loader_use("train.py:8", epochs=2)]
     if validates:
@@ -307,8 +320,9 @@ print(json.dumps(losses))
 
 
 def test_dataset_that_the_script_changes_learns_the_same_after_the_patch(
-    tried: Try, run_script: Callable[..., object]
+    tried: Try, run_script: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    seen_at(monkeypatch, "train.py:17")
     found = tried({"train.py": CHANGES_ITS_DATASET}, {"loader_workers": 2})
     plain = run_script(found.workdir, "train.py")
     assert plain == found.printed
@@ -320,8 +334,9 @@ def test_dataset_that_the_script_changes_learns_the_same_after_the_patch(
 
 
 def test_a_longer_queue_is_written_where_the_loader_is_made(
-    tried: Try, run_script: Callable[..., object]
+    tried: Try, run_script: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    seen_at(monkeypatch, "train.py:17")
     with_workers = CHANGES_ITS_DATASET.replace("shuffle=True", "shuffle=True, num_workers=1")
     found = tried({"train.py": with_workers}, {"prefetch": 6})
     found.census = Census(loaders=(loader_use("train.py:17", epochs=3),))

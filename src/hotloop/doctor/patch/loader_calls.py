@@ -7,7 +7,7 @@ from pathlib import Path
 
 import libcst as cst
 
-from hotloop.core.census import Census
+from hotloop.core.census import ONE_OF, Census
 from hotloop.doctor.patch.source import Source, Unsafe
 from hotloop.doctor.patch.taken import Frame
 from hotloop.optimizations.source_edit import Keywords
@@ -26,9 +26,10 @@ def loader_frame(census: Census | None, workdir: Path, started_at: float) -> tup
             if sites
             else "no loader that trains was seen in the first run"
         )
-    if any(
+    others = any(
         each.site == sites[0] and not each.trains for each in (census.loaders if census else ())
-    ):
+    )
+    if others or any(ONE_OF in name for each in loaders for name in each.made):
         raise Unsafe(
             f"at {sites[0]} loaders are made that do not train, too: they would change as well"
         )

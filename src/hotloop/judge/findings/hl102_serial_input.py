@@ -13,7 +13,7 @@ Gain at most. `1 / (1 - data_wait_fraction)`: the step without any wait. `n` wor
 `max(S - W, t / n)` with step `S`, wait `W` and `t` to make a batch (DS-Analyzer, VLDB 2021), as far as
 free CPUs go round.
 
-Remedy. `loader_workers`: `num_workers` = `suggested_workers`, with `persistent_workers=True`. Samples
+Remedy. `loader_workers`: `num_workers` = `suggested_workers`. Samples
 that are only picked from memory (below 50 us each) cost more to send than to make: take whole batches
 by index instead (`__getitems__`, or a TensorDataset's tensors indexed with a list). To test it: the
 same number of steps with and without, in turns, at least four pairs.
@@ -52,11 +52,11 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         )
     elif loader.iterable:
         advice = (
-            f"Try num_workers={workers}, persistent_workers=True; an IterableDataset must then give "
+            f"Try num_workers={workers}; an IterableDataset must then give "
             "each worker its own part (torch.utils.data.get_worker_info), or samples come twice."
         )
     else:
-        advice = f"Try num_workers={workers}, persistent_workers=True in this DataLoader."
+        advice = f"Try num_workers={workers} in this DataLoader."
     if loader.draws_random and not trivial:
         advice += " Its random numbers will then come from the workers: the losses change."
     return Finding(

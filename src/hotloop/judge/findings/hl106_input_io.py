@@ -49,6 +49,6 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "loader_site": loader.site,
         },
         optimization="loader_workers",
-        advice=f"Let more batches wait at once: num_workers={workers}, persistent_workers=True. Then "
+        advice=f"Let more batches wait at once: num_workers={workers}. Then "
         "put the data on a local disk, in few large files.",
     )

@@ -10,9 +10,9 @@ the others; reported from 5 times as long and `restart_fraction` 0.03 of all tim
 Gain at most. `1 / (1 - restart_fraction)`, `restart_fraction = E / (E + N S)` with `E` the first wait
 beyond a usual one, `N` steps of `S` seconds per epoch. In all steps together, not in the median step.
 
-Remedy. `persistent_workers=True`: workers live on. Without workers: what the dataset does in
-`__iter__` or the sampler at the start of an epoch, done once. To test it: run over at least two epoch
-boundaries with and without, and compare the whole time.
+Remedy. `persistent_workers=True`, by hand: workers live on. No fix does it, since batches change (below).
+Without workers: what the dataset does in `__iter__` or the sampler at the start of an epoch, done once. To test
+it: run over at least two epoch boundaries with and without, and compare the whole time.
 
 What can go wrong. The order of samples from the second epoch on differs (torch draws one number less),
 so losses do, although nothing is wrong. State that the dataset keeps in a worker lives on, too.
@@ -48,8 +48,8 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "num_workers": loader.num_workers if loader is not None else None,
             "persistent_workers": str(loader.persistent_workers) if loader is not None else None,
         },
-        optimization="loader_workers",
-        advice="Set persistent_workers=True: the workers are started once, not for every epoch."
+        advice="Set persistent_workers=True by hand, where the script changes nothing of the dataset between "
+        "epochs: workers are started once. Shuffling then draws other numbers from the second epoch on."
         if starts_anew
         else "Do once what the dataset or sampler does at the start of each epoch.",
     )

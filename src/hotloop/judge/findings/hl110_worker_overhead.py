@@ -14,7 +14,7 @@ exposed waits: the training makes each batch itself, in the worker's time for it
 sent (pytorch 181501, Lightning 17410 report such cases). Where workers and training share CPUs it also
 gets those back, which this does not count.
 
-Remedy. `num_workers=0`; better still, fetch whole batches by index (`__getitems__`). To test it: the
+Remedy. `loader_workers`: `num_workers=0`. By hand, better still: whole batches by index (`__getitems__`). To test it: the
 same steps with and without workers, in turns, at least four pairs.
 
 What can go wrong. Randomness of the dataset moves from the workers into the main process: other
@@ -51,6 +51,6 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "workers_busy": waiting.workers_busy,
         },
         optimization="loader_workers",
-        advice="Try num_workers=0; fetch whole batches by index (`__getitems__`) instead of sample by "
-        "sample.",
+        advice="Try num_workers=0. By hand, better still: a dataset that fetches whole batches by index "
+        "(`__getitems__`) instead of sample by sample.",
     )

@@ -26,6 +26,8 @@ class LoaderSeen:
         self._use = use
         self._default_collate = default_collate
         self._place = place
+        self.made: dict[tuple[str, int], None] = {}
+        """How each loader that this stands for was made, as `LoaderPlaces` names it."""
         self.trains = False
         self.evaluates = False
         self.iterated = False

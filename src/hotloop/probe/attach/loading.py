@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from types import CodeType
 from typing import Any
 
@@ -20,6 +22,7 @@ from hotloop.probe.attach.fetching import Fetched
 from hotloop.probe.attach.loader_seen import LoaderSeen, describe
 from hotloop.probe.attach.sites import Place, caller, line_of
 from hotloop.probe.attach.watch import Watch
+from hotloop.probe.loader_place import LoaderPlaces, around_construction, names_of
 
 SawBatch = Callable[[Any, LoaderSeen], None]
 
@@ -32,6 +35,8 @@ class Loading:
         self._evaluating = evaluating
         self._saw_batch = saw_batch
         self._made: weakref.WeakKeyDictionary[Any, Place | None] = weakref.WeakKeyDictionary()
+        self._places = LoaderPlaces()
+        self._named: weakref.WeakKeyDictionary[Any, tuple[str, int]] = weakref.WeakKeyDictionary()
         self._iterators: weakref.WeakKeyDictionary[Any, LoaderSeen] = weakref.WeakKeyDictionary()
         self._asked: weakref.WeakKeyDictionary[Any, tuple[Any, float]] = weakref.WeakKeyDictionary()
         """Iterators of loaders whose class makes them in its own way: the loader, and since when."""
@@ -47,7 +52,7 @@ class Loading:
 
     def install(self) -> None:
         """Hook torch's loader."""
-        entry.around_call(DataLoader, "__init__", self._make)
+        around_construction(self._make)
         entry.around_call(DataLoader, "__iter__", self._iterate)
         entry.around_call(_BaseDataLoaderIter, "__init__", self._begin)
         entry.around_call(_BaseDataLoaderIter, "_reset", self._begin)
@@ -85,7 +90,17 @@ class Loading:
     def uses(self) -> tuple[LoaderUse, ...]:
         """For the census; may be called from another thread."""
         sites = self._watch.sites
-        return tuple(seen.use(sites) for seen in self._all() if seen.iterated)
+        seen = [each for each in self._all() if each.iterated]
+        trained: dict[str, set[int]] = defaultdict(set)
+        for each in seen:
+            for calls, number in list(each.made) if each.trains else ():
+                trained[calls].add(number)
+        num_made = {calls: self._places.num_made(calls) for calls in trained}
+        found = []
+        for each in seen:
+            own = {calls: trained[calls] for calls, _ in list(each.made) if each.trains}
+            found.append(replace(each.use(sites), made=names_of(own, num_made)))
+        return tuple(found)
 
     def clear(self) -> None:
         """Forget what was counted."""
@@ -113,6 +128,7 @@ class Loading:
 
     def _note_made(self, loader: Any) -> None:
         self._made[loader] = self._watch.sites.place(caller(2))
+        self._named[loader] = self._places.name()
 
     def _iterate(self, original: Any, loader: Any) -> Any:
         watch = self._watch
@@ -144,6 +160,8 @@ class Loading:
             seen = describe(loader, made or place, self._watch.sites)
             self._seen.setdefault(key, []).append((_weakly(dataset), seen))
         seen.began_epoch(loader, seconds)
+        if loader in self._named:
+            seen.made[self._named[loader]] = None
         if seen.trains and seen.num_epochs > 1:
             self._watch.tag("epoch")
         seed = getattr(iterator, "_base_seed", None)

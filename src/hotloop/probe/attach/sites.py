@@ -84,9 +84,9 @@ class Sites:
             self._main = os.path.realpath(file) if file else ""
         if path == self._main:
             return True
-        if _installed(path) or path.startswith(self._stdlib):
+        if is_installed(path) or path.startswith(self._stdlib):
             # `python -m package`: the program itself is installed, and it is the user's.
-            return _installed(self._main) and path.startswith(_package_of(self._main))
+            return is_installed(self._main) and path.startswith(_package_of(self._main))
         return True
 
     def is_probe(self, code: CodeType) -> bool:
@@ -173,11 +173,12 @@ def _code_of(function: Any) -> CodeType | None:
     return code if isinstance(code, CodeType) else None
 
 
-def _installed(path: str) -> bool:
+def is_installed(path: str) -> bool:
+    """Whether a file belongs to an installed package."""
     return any(part in path for part in _LIBRARY_PARTS)
 
 
 def _package_of(main: str) -> str:
     """The directory of the program's package; of a console script, the script alone."""
     directory = os.path.dirname(main)  # noqa: PTH120
-    return directory + os.sep if _installed(directory + os.sep) else main
+    return directory + os.sep if is_installed(directory + os.sep) else main

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import warm_python
 from hotloop.core.census import Census, LoaderUse
 from hotloop.core.files import read_json
 from hotloop.optimizations.live import APPLIED_FILE, DIRECTORY_VARIABLE, SETTINGS_VARIABLE
@@ -128,15 +127,8 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(work: Path, **variables: str) -> dict[str, tuple[list[float], list[int]]]:
     """What the script printed, by how its loaders are made: losses, and their workers at the end of each epoch."""
     own = [str(Path(bootstrap.__file__).parent), SOURCE]
-    done = subprocess.run(
-        [sys.executable, "train.py"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(own), "OMP_NUM_THREADS": "1", **variables},
-        cwd=work,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(own), **variables}
+    done = warm_python.run(["train.py"], env=environment, cwd=work, timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 

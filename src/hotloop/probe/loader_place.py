@@ -54,12 +54,14 @@ class LoaderPlaces:
         return self._made[calls]
 
     def _calls(self, frame: FrameType | None) -> list[str]:
-        """`train.py:42` or `package.module:42`, the innermost first."""
+        """`train.py:42` or `package.module:42`, the innermost first, up to the script: not what started that."""
         found: list[str] = []
         while frame is not None and len(found) < MOST_CALLS:
             code = frame.f_code
             if not self._sites.is_probe(code) and not code.co_filename.startswith("<frozen"):
                 found.append(f"{self._file(code)}:{frame.f_lineno}")
+            if code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
+                break
             frame = frame.f_back
         return found
 

@@ -138,7 +138,7 @@ STACKS = (
     Stack("sentence-transformers, 2 columns", "python sentence_pairs.py", (40,), COMPUTING, must=("HL111",), silent=LIBRARY,
           needs=("sentence_transformers", "datasets")),
     Stack("timm: mixup, EMA, RandAugment, clipping", "python timm_mixup.py", (40,), (*COMPUTING, "input"), must=("HL401",), needs=("timm", "PIL")),
-    Stack("ultralytics YOLOv8n, 3 epochs", "python yolo.py", (24,), (*COMPUTING, "checkpoint"), silent=LIBRARY, needs=("ultralytics", "torchvision")),
+    Stack("ultralytics YOLOv8n, 3 epochs", "python yolo.py", (24,), (*COMPUTING, "checkpoint"), silent=LIBRARY, needs=("ultralytics", "torchvision"), alike=False),
     Stack("stable-baselines3 PPO", "python sb3_ppo.py", (64,), ("!evaluation",), never=("HL702",), silent=(*LIBRARY, r"[Ee]valuate less"),
           needs=("stable_baselines3", "gymnasium")),
     Stack("stable-baselines3 DQN", "python sb3_dqn.py", (150,), ("!evaluation",), never=("HL702",), silent=(*LIBRARY, r"[Ee]valuate less"),

@@ -7,7 +7,7 @@ import random
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +20,7 @@ from hotloop.core.judgement import ParityClass
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord
-from hotloop.doctor import workbench
+from hotloop.doctor import starting_point, workbench
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.patch import write
 from hotloop.doctor.verify import verify
@@ -30,6 +30,7 @@ from hotloop.optimizations.switching import Switching
 from hotloop.trial import session
 from hotloop.trial.arm import Arm
 from hotloop.trial.measure import MEASUREMENT_FILE
+from hotloop.trial.sandbox.layered import Storage, storage_for
 
 ENVIRONMENT = Environment(
     "cpu", 1, None, 2, 2.0, None, "Linux", None, "3.12.1", None, None, None, "0"
@@ -149,11 +150,22 @@ def patch_of(edits: Sequence[str], fixes: Sequence[TriedFix], **rest: Any) -> wr
     return write.Patch(files, b"", tuple(entries))
 
 
+@cache
+def storage_below(temporary: Path) -> Storage | None:
+    """Asking the kernel takes processes; all runs of the tests lie below one directory."""
+    return storage_for(temporary, temporary)
+
+
 Trying = Callable[..., Ledger]
 
 
 @pytest.fixture
-def trying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trying:
+def trying(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Trying:
+    storage = storage_below(tmp_path_factory.getbasetemp())
+    monkeypatch.setattr(starting_point, "storage_for", lambda *directories: storage)
+
     def run(
         machine: Machine, names: Sequence[str], classes: dict[str, ParityClass] | None = None,
         conflicts: dict[str, tuple[str, ...]] | None = None, late: dict[str, int] | None = None,

@@ -22,6 +22,8 @@ from hotloop.optimizations.source_edit import Keywords
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
 
+pytestmark = pytest.mark.usefixtures("without_compiler")
+
 HEAD = """
 import random
 import torch

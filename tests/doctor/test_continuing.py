@@ -26,6 +26,8 @@ from hotloop.doctor.fixes import Fix
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.plan import TrialPlan
 
+pytestmark = pytest.mark.usefixtures("without_compiler")
+
 SCRIPT = """
 import torch
 torch.set_num_threads(1)

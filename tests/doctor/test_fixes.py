@@ -57,7 +57,7 @@ def test_a_value_that_this_machine_cannot_have_is_left_out_with_the_reason() -> 
     assert "tf32" in why_left_out("precision", only["precision"], CPU, Census())
     assert fixes_for(FOUND, CPU, Census(), only=asked_for(["loader_workers"])) == ()
     assert why_left_out("loader_workers", (), CPU, Census()) == (
-        "it needs a dataset by index that draws no random numbers, and another number of workers than it has"
+        "it needs a dataset by index, and another number of workers than it has"
     )
 
 

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.doctor.compared_arms import ROUNDED_OTHERWISE
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.learning import ROUNDED_OTHERWISE, Learned, Learning
+from hotloop.doctor.learning import Learned, Learning
 from hotloop.doctor.trial_costs import Costs
 from hotloop.doctor.workbench import AS_IT_IS, Workbench
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
+
+pytestmark = pytest.mark.usefixtures("without_compiler")
 
 BATCH_NORM = """
 import torch, torch.nn as nn, torch.nn.functional as F

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from hotloop.doctor.verify import verify
 from hotloop.optimizations.catalogue import CATALOGUE
 
 PLANTED = Path(__file__).parent / "planted"
+STARTED_WITH = f"{PLANTED}{os.pathsep}{Path(__file__).parents[1] / 'without_compiler'}"
 sys.path.insert(0, str(PLANTED))
 from planted_fixes import PLANTED as PLANTED_FIXES  # noqa: E402
 
@@ -46,7 +48,7 @@ STEPS = 64
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fixes in the catalogue, here and in the trials."""
-    monkeypatch.setenv("PYTHONPATH", str(PLANTED))
+    monkeypatch.setenv("PYTHONPATH", STARTED_WITH)
     for name, fix in PLANTED_FIXES.items():
         monkeypatch.setitem(CATALOGUE, name, fix)
 
@@ -94,7 +96,7 @@ def rejected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TriedFix]:
     precious = place / "precious.txt"
     precious.write_text("the user's")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(PLANTED))
+        patch.setenv("PYTHONPATH", STARTED_WITH)
         patch.setenv("PLANTED_OUTSIDE", str(precious))
         patch.setattr(starting_point, "storage_for", lambda *directories: None)
         for name, fix in PLANTED_FIXES.items():
@@ -189,7 +191,7 @@ def test_run_that_is_too_short_is_refused(tmp_path: Path) -> None:
         trying(tmp_path, "claims", steps=15)
 
 
-def test_budget_too_small_says_the_smallest(tmp_path: Path) -> None:
+def test_budget_too_small_says_the_smallest(planted: None, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="testing one fix here needs about") as refused:
         trying(tmp_path, "claims", budget_s=3.0)
     least = int(str(refused.value.do).split("--budget ")[1].split("s")[0])

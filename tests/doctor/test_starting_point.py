@@ -12,10 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.core.connections import CONNECTIONS_FILE
 from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.measurement import Plan
 from hotloop.doctor import starting_point
-from hotloop.doctor.starting_point import isolation_of, keep_start, start_of
+from hotloop.doctor.starting_point import (
+    cut_off,
+    isolation_of,
+    keep_start,
+    reaches_network,
+    start_of,
+)
 from hotloop.trial.arm import Arm
 from hotloop.trial.measure import LOG_FILE, measure
 from hotloop.trial.sandbox.layered import Layered
@@ -261,3 +268,23 @@ def test_network_is_there_where_it_was_allowed(sandbox: Doctor) -> None:
         assert sandbox.tried(network=True) == "met\n"
         with pytest.raises(CommandFailed, match="exit code 1"):
             sandbox.tried()
+
+
+def test_machines_that_trials_cannot_reach_are_named_before_the_first_one(tmp_path: Path) -> None:
+    doctor = Doctor(tmp_path / "work", tmp_path / "doctor")
+    doctor.run("")
+    start = start_of(doctor.directory, doctor.workdir)
+    assert cut_off(doctor.directory, start) is None
+    hosts = [f"host-{number}.example:443\n" for number in (1, 2, 3, 4, 5, 1)]
+    (doctor.directory / CONNECTIONS_FILE).write_text("".join(hosts))
+    said = cut_off(doctor.directory, start)
+    if reaches_network(start):
+        assert said is None
+        return
+    assert said is not None
+    assert "host-1.example:443, host-2.example:443" in said
+    assert "and 1 more" in said
+    assert "--network" in said
+    assert (
+        cut_off(doctor.directory, start_of(doctor.directory, doctor.workdir, network=True)) is None
+    )

@@ -13,6 +13,8 @@ from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import compare_arms
 
+pytestmark = pytest.mark.usefixtures("without_compiler")
+
 SCRIPT = """
 import os, torch
 model = torch.nn.Linear(2, 2)

@@ -4,17 +4,18 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import hotloop.optimizations
-from hotloop.core.census import Census
+from hotloop.core.census import Census, LoaderUse
 from hotloop.core.config import RunConfig, known_keys
 from hotloop.core.errors import UsageError
 from hotloop.core.settings import Settings
 from hotloop.hardware.machine import Machine
-from hotloop.optimizations.catalogue import CATALOGUE, CONFIGURED, parity_class_of
+from hotloop.optimizations.catalogue import CATALOGUE, CONFIGURED, draws_otherwise, parity_class_of
 from hotloop.optimizations.clipping import clip_builtin, clip_through_optimizer, forget_factor
 from hotloop.optimizations.resolve import resolve
 
@@ -111,6 +112,19 @@ def test_class_between_two_configs_is_of_what_differs_alone() -> None:
     fp32, eager_fp32 = ({**c, "train.precision": "fp32"} for c in (flat, eager))
     assert parity_class_of(fp32, baseline=eager_fp32) == "reduction_order"
     assert parity_class_of(fp32, baseline=flat) == "reduced_precision"
+
+
+@pytest.mark.parametrize(("drawn", "other"), [(True, True), (False, False), (None, False)])
+def test_batches_draw_other_numbers_only_where_the_loader_that_trains_draws_any(
+    drawn: bool | None, other: bool
+) -> None:
+    use: dict[str, Any] = dict.fromkeys(LoaderUse.__dataclass_fields__)
+    evaluates = LoaderUse(**{**use, "trains": False, "draws_random": True, "num_batches": 9})
+    trains = LoaderUse(**{**use, "trains": True, "draws_random": drawn, "num_batches": 9})
+    census = Census(loaders=(evaluates, trains))
+    assert draws_otherwise(["threads", "loader_workers"], census) == other
+    assert not draws_otherwise(["threads", "prefetch"], census)
+    assert not draws_otherwise(["loader_workers"], None)
 
 
 def test_census_shows_what_was_not_applied() -> None:

@@ -26,6 +26,12 @@ def test_workers_hide_what_waits_and_share_the_cpus_with_what_computes() -> None
     assert expect(computes, 2) == pytest.approx((1.5, 2.0))
     assert expect({**computes, "num_workers": 2}, 4) is None
     assert expect(computes, 0) is None
+    # One worker beside a step that leaves the CPUs idle is worth what they do at once: 1.9 times, not 1.
+    step = {"data_wait_fraction": 0.465, "num_workers": 0, "fetch_cpu_fraction": 0.975}
+    assert expect({**step, "cpus_busy_fraction": 0.30}, 1) == pytest.approx(
+        (1.402, 1.869), rel=1e-3
+    )
+    assert expect({**step, "cpus_busy_fraction": 0.9}, 1) == pytest.approx((1.0, 1 / 0.9))
 
 
 def test_casts_of_short_products_cost_more_than_they_save() -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import warm_python
 from hotloop.core.census import Census, LoaderUse
 from hotloop.optimizations import item_store
 from hotloop.optimizations.dataset_state import fingerprint
@@ -74,18 +73,10 @@ def run(
     path.write_text(text.replace("BEFORE_EPOCH", before_epoch))
     (tmp_path / APPLIED_FILE).unlink(missing_ok=True)
     own = [str(Path(bootstrap.__file__).parent), SOURCE]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(own), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(own)}
     if fixes:
         environment |= {DIRECTORY_VARIABLE: str(tmp_path), SETTINGS_VARIABLE: json.dumps(fixes)}
-    done = subprocess.run(
-        [sys.executable, str(path)],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = warm_python.run([str(path)], env=environment, cwd=tmp_path, timeout=120)
     assert done.returncode == 0, done.stderr
     applied = tmp_path / APPLIED_FILE
     lines = applied.read_text().splitlines() if applied.exists() else []

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import warm_python
 from hotloop.optimizations.live import APPLIED_FILE, DIRECTORY_VARIABLE, SETTINGS_VARIABLE
 from hotloop.trial import bootstrap
 
@@ -25,8 +24,13 @@ x, y = torch.randn(8, 16), torch.randn(8, 4)
 """
 
 
-def run(tmp_path: Path, script: str, fixes: dict[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
-    """What the script prints last, as JSON, and what became of the fixes."""
+def run(
+    tmp_path: Path, script: str, fixes: dict[str, Any], *, fresh: bool = False
+) -> tuple[Any, list[dict[str, Any]]]:
+    """What the script prints last, as JSON, and what became of the fixes.
+
+    `fresh`: in a process that holds nothing else, where the frames below the script are looked at.
+    """
     path = tmp_path / "script.py"
     path.write_text(MODEL + script)
     (tmp_path / APPLIED_FILE).unlink(missing_ok=True)
@@ -37,9 +41,7 @@ def run(tmp_path: Path, script: str, fixes: dict[str, Any]) -> tuple[Any, list[d
             DIRECTORY_VARIABLE: str(tmp_path),
             SETTINGS_VARIABLE: json.dumps(fixes),
         }
-    done = subprocess.run(
-        [sys.executable, str(path)], env=environment, capture_output=True, text=True, check=False
-    )
+    done = warm_python.run([str(path)], env=environment, cwd=tmp_path, fresh=fresh)
     assert done.returncode == 0, done.stderr
     applied = tmp_path / APPLIED_FILE
     lines = applied.read_text().splitlines() if applied.exists() else []
@@ -238,7 +240,7 @@ for _ in range(50):
 first = (lambda: model(x))()
 print(json.dumps(0))
 """
-    _, lines = run(tmp_path, script, {"precision": "bf16"})
+    _, lines = run(tmp_path, script, {"precision": "bf16"}, fresh=True)
     source = (tmp_path / "script.py").read_text()
     assert {line["what"] for line in lines} == {"Sequential"}
     found = set()
@@ -267,7 +269,7 @@ import library
 made = library.make(model.parameters())
 print(json.dumps(0))
 """
-    _, (line,) = run(tmp_path, script, {"fused_optimizer": True})
+    _, (line,) = run(tmp_path, script, {"fused_optimizer": True}, fresh=True)
     (frame,) = line["site"]["frames"]
     assert not frame["direct"]
     assert line["site"]["inside"] == "library.make"

@@ -236,7 +236,8 @@ def census(loader: LoaderUse, **changes: Any) -> Census:
         (census(use(fetch_cpu_fraction=0.4)), (5,)),  # and at most what the CPUs can feed
         (census(use(num_workers=8, num_epochs=5)), ()),  # so many are there
         (census(use(iterable=True)), ()),
-        (census(use(draws_random=True)), ()),
+        (census(use(draws_random=True)), (8,)),
+        (census(use(fetch_cpu_fraction=0.97, wait_s=0.02, fetch_s=0.02, draws_random=True)), (2,)),
         (census(use(trains=False)), ()),
         (Census(), ()),
         (census(use(num_workers=4, fetch_s=0.001, wait_s=0.01)), (0,)),

@@ -26,7 +26,9 @@ Bound = Literal[
     "recompile",
     "balanced",
 ]
-ParityClass = Literal["bitwise", "reduction_order", "reduced_precision", "changes_training"]
+ParityClass = Literal[
+    "bitwise", "reduction_order", "reduced_precision", "other_draws", "changes_training"
+]
 ParityName = Literal["same", "within_noise", "different", "not_checked"]
 TargetStatus = Literal["pass", "fail", "not_applicable"]
 TargetUnit = Literal["fraction", "s", "ratio", "tokens/s", "samples/s", "relative_difference"]

@@ -6,15 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hotloop.core.errors import UsageError
-from hotloop.doctor.fixes import Fix
-from hotloop.doctor.learning import (
+from hotloop.doctor.compared_arms import (
     NOISE,
     NOISE_RUNS,
-    Learned,
+    candidate_runs,
     class_of,
+    drawn_otherwise,
+    held_draws,
     rounded_otherwise,
     rounds_products,
 )
+from hotloop.doctor.fixes import Fix
+from hotloop.doctor.learning import Learned
 from hotloop.doctor.trial_costs import (
     LOOKS,
     LOSS_RUNS,
@@ -24,6 +27,7 @@ from hotloop.doctor.trial_costs import (
     budget_text,
 )
 from hotloop.doctor.workbench import Workbench
+from hotloop.judge.draws_parity import DRAWN_RUNS
 from hotloop.judge.parity import MIN_STEPS
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.single import is_finished
@@ -93,7 +97,8 @@ def _written(bench: Workbench, fix: Fix) -> float:
     if fix.technique.source_edit is None or any(map(is_finished, places)):
         return 0.0
     longer = _learnt_steps(bench, fix)
-    return 1.0 if longer is None else 1.0 + _in_loss_runs(bench, [longer])
+    runs = candidate_runs(bench, [fix])
+    return runs if longer is None else runs + _in_loss_runs(bench, [longer])
 
 
 def _losses(bench: Workbench, fix: Fix) -> float:
@@ -101,6 +106,9 @@ def _losses(bench: Workbench, fix: Fix) -> float:
     steps, arm = bench.loss_steps_of([fix]), bench.with_fixes(fix.name, [fix])
     runs = [(bench.baseline, of, n) for n in _up_to(LOSS_RUNS) for of in {bench.loss_steps, steps}]
     runs.append((arm, steps, 1))
+    if class_of(bench, [fix]) == "other_draws":
+        drawn = [drawn_otherwise(bench.baseline, number) for number in _up_to(DRAWN_RUNS)]
+        runs += [(each, steps, 1) for each in (*drawn, held_draws(arm, 1))]
     if not is_finished(bench.losses_place(arm, steps)):  # else it is known whether it needs them
         size = (
             NOISE.get(class_of(bench, [fix])) if fix.technique.parity_class != "bitwise" else None

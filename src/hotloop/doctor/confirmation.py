@@ -15,6 +15,7 @@ from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import TriedFix
 from hotloop.doctor.applied import why_not_applied, why_wrong
+from hotloop.doctor.compared_arms import candidate_runs
 from hotloop.doctor.deciding import longer, not_faster
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learned, Learning
@@ -125,7 +126,8 @@ def _learned(bench: Workbench, learning: Learning, candidate: _Candidate) -> Lea
             raise _NotConfirmed(f"together not applied: {learned.not_applied}")
         return learned
     place = bench.losses_place(arm, bench.loss_steps_of(fixes))
-    if bench.short_s(1, losses=not is_finished(place), reserved=False, place=arm.name):
+    losses = 0 if is_finished(place) else candidate_runs(bench, fixes)
+    if bench.short_s(1, losses=losses, reserved=False, place=arm.name):
         return NOT_PAID
     try:
         learned = learning.of_arm(arm, fixes)

@@ -12,8 +12,10 @@ from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.switched import why_not_switched
 from hotloop.doctor.trial_costs import LOOKS
-from hotloop.judge.compare import MIN_MARGIN, looks_faster
+from hotloop.judge.compare import looks_faster
+from hotloop.judge.draws_parity import WHAT_STAYS
 from hotloop.judge.estimate import as_ratio
+from hotloop.judge.outcome import MIN_MARGIN
 from hotloop.judge.parity import judge_parity
 from hotloop.trial.session import SessionResult
 
@@ -59,6 +61,8 @@ def judged(result: SessionResult, fix: Fix) -> tuple[Status, str]:
         return "rejected", "faster, but whether it learns the same is not known: " + (
             verdict.parity.reason or "its losses were not seen"
         )
+    if verdict.parity.parity_class == "other_draws":
+        return "kept", f"faster, and learns the same: {WHAT_STAYS}"
     return "kept", "faster, and learns the same"
 
 

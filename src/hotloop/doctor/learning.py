@@ -2,6 +2,7 @@
 
 What the usual band rejects, and what moves the weights otherwise, is held against runs of the command as it is whose
 numbers are rounded otherwise (`judge.calibrated_parity`): made once for all fixes, and only where a fix needs them.
+So are runs whose batches draw other random numbers, for a fix that has them drawn elsewhere (`judge.draws_parity`).
 """
 
 from __future__ import annotations
@@ -10,12 +11,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hotloop.core.draws import read_draws
 from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.files import read_json
 from hotloop.core.judgement import Parity, ParityClass
 from hotloop.core.measurement import Measurement
 from hotloop.core.weights import WeightUpdates
 from hotloop.doctor.applied import why_not_applied, why_wrong
+from hotloop.doctor.compared_arms import (
+    NOISE,
+    NOISE_RUNS,
+    class_of,
+    drawn_otherwise,
+    held_draws,
+    rounded_otherwise,
+    rounds_products,
+    same_draws_class_of,
+)
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.starting_point import what_trials_lack
 from hotloop.doctor.switched import can_be_switched
@@ -28,22 +40,14 @@ from hotloop.judge.calibrated_parity import (
     is_plain,
     judge_calibrated,
 )
+from hotloop.judge.draws_parity import DRAWN_RUNS, NOT_SEEN, DrawnRun, judge_draws
 from hotloop.judge.levels import compare_levels
-from hotloop.judge.parity import judge_parity
+from hotloop.judge.parity import judge_parity, not_checked
 from hotloop.judge.repeatable import why_not_repeatable
-from hotloop.optimizations.catalogue import parity_of_live
-from hotloop.optimizations.seeding import NOISE_VARIABLE
 from hotloop.trial.arm import Arm
 
-NOISE: dict[ParityClass, float] = {
-    "bitwise": 1e-6,
-    "reduction_order": 1e-6,
-    "reduced_precision": 2.0**-9,
-}
-"""Relative size of the noise: a convolution in another memory format rounds as much, products in bf16 do."""
-NOISE_RUNS = 2
-"""At most: the second is made where the first does not explain what is seen."""
-ROUNDED_OTHERWISE = "rounded-otherwise"
+Run = tuple[Measurement, Path]
+"""With the directory where it lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +70,10 @@ class Learning:
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
-        self._noisy: dict[tuple[int, float, int], ComparedRun | str] = {}
+        self._noisy: dict[tuple[str, int, float, int], ComparedRun | str] = {}
         self._known: dict[frozenset[str], Learned] = {}
-        self._baselines: dict[int, list[tuple[Measurement, Path]]] = {}
-        first = self._baseline(bench.loss_steps)
+        self._baselines: dict[tuple[str, int], list[Run]] = {}
+        first = self._baseline(bench.baseline, bench.loss_steps)
         bench.correct_costs(first[-1][0])
         self.not_comparable = why_not_repeatable(*(run.records for run, _ in first))
 
@@ -88,15 +92,8 @@ class Learning:
         """Of one run of `arm`, which has `fixes`: those that are not live in it are edited into its files."""
         bench = self._bench
         steps = bench.loss_steps_of(fixes)
-        baseline = self._baseline(steps)
-        try:
-            measurement, place = bench.losses_of(arm, steps)
-        except CommandFailed:
-            if (path := outside_path(bench.losses_place(arm, steps))) is not None:
-                raise WritesOutside(path) from None
-            raise
-        if (path := outside_path(place)) is not None:
-            raise WritesOutside(path)
+        baseline = self._baseline(bench.baseline, steps)
+        measurement, place = self._run(arm, steps)
         parity_class = self.class_of(fixes)
         for fix in fixes:
             wrong = why_wrong(fix, [place / "run"]) if fix.name in arm.fixes else None
@@ -108,29 +105,46 @@ class Learning:
             why = why_not_applied(fix, runs, [measurement])
             if why is not None:
                 return Learned(Parity("not_checked", None, reason=why), f"{fix.name}: {why}")
-        parity = self._judged(baseline, measurement, place, fixes)
-        if parity.result == "within_noise" and rounds_products(fixes):
-            parity = self._learnt(parity, arm, steps)
+        if self.not_comparable is not None:
+            parity = Parity("not_checked", parity_class, reason=self.not_comparable)
+        elif parity_class == "other_draws":
+            parity = self._drawn(arm, fixes, steps)
+        else:
+            parity = self._judged(bench.baseline, arm, fixes, steps)
         return Learned(
             _long_enough(parity, max(fix.warmup_steps for fix in fixes)),
             switchable=can_be_switched(place / "run", bench.most_children),
             slower_start_s=max(_seconds(measurement) - _seconds(baseline[-1][0]), 0.0),
         )
 
-    def _judged(
-        self,
-        baseline: Sequence[tuple[Measurement, Path]],
-        measurement: Measurement,
-        place: Path,
-        fixes: Sequence[Fix],
-    ) -> Parity:
-        parity_class = self.class_of(fixes)
-        if self.not_comparable is not None:
-            return Parity("not_checked", parity_class, reason=self.not_comparable)
-        plain = judge_parity(
-            [run.records for run, _ in baseline], [measurement.records], parity_class
+    def _drawn(self, arm: Arm, fixes: Sequence[Fix], steps: int) -> Parity:
+        """Of batches that draw other random numbers: with these held fixed, and among runs with others."""
+        first, *others = (
+            drawn_otherwise(self._bench.baseline, n) for n in range(1, DRAWN_RUNS + 1)
         )
-        base = [_compared(run, at) for run, at in baseline]
+        held = held_draws(arm, 1)
+        try:
+            if not _drawn_run(*self._baseline(first, steps)[0]).draws.batches:
+                return not_checked("other_draws", NOT_SEEN)
+            parity = self._judged(first, held, fixes, steps)
+        except CommandFailed as error:
+            why = f"it could not be run with the random numbers of its batches held fixed: {error.what}"
+            return Parity("not_checked", "other_draws", reason=why)
+        if parity.result not in ("same", "within_noise"):
+            why = f"with the random numbers of each batch held fixed too, {parity.reason}"
+            return replace(parity, parity_class="other_draws", reason=why)
+        runs = [_drawn_run(*self._baseline(first, steps)[0])]
+        runs += [_drawn_run(*self._run_as_it_is(each, steps)) for each in others]
+        candidate = _compared(*self._run(arm, steps))
+        return judge_draws(runs, candidate, _drawn_run(*self._run(held, steps)), parity)
+
+    def _judged(self, baseline: Arm, arm: Arm, fixes: Sequence[Fix], steps: int) -> Parity:
+        """Of runs in which batches draw the same random numbers."""
+        runs = self._baseline(baseline, steps)
+        measurement, place = self._run(arm, steps)
+        parity_class = same_draws_class_of(self._bench, fixes)
+        plain = judge_parity([run.records for run, _ in runs], [measurement.records], parity_class)
+        base = [_compared(run, at) for run, at in runs]
         if does_not_move(base):
             why = "its updates leave the weights as they are, so nothing shows what it learns"
             return Parity("not_checked", parity_class, num_steps=plain.num_steps, reason=why)
@@ -138,11 +152,26 @@ class Learning:
         if rounds_products(fixes):
             # Products in fewer digits move weights a little otherwise at every step: noise at the start does not.
             base = [ComparedRun(run.records) for run in base]
-        if is_plain(plain, base, candidate):
-            return plain
-        noisy: list[ComparedRun] = []
+        parity = plain
+        if not is_plain(plain, base, candidate):
+            parity = self._calibrated(baseline, base, candidate, plain, parity_class)
+        if parity.result == "within_noise" and rounds_products(fixes):
+            parity = self._learnt(parity, baseline, arm, steps)
+        return parity
+
+    def _calibrated(
+        self,
+        baseline: Arm,
+        base: Sequence[ComparedRun],
+        candidate: ComparedRun,
+        plain: Parity,
+        parity_class: ParityClass,
+    ) -> Parity:
+        """By what rounding makes of this script."""
+        parity, noisy = plain, list[ComparedRun]()
         for number in range(1, NOISE_RUNS + 1):
-            run = self._rounded_otherwise(len(measurement.records), NOISE[parity_class], number)
+            steps = len(candidate.records)
+            run = self._rounded_otherwise(baseline, steps, NOISE[parity_class], number)
             if isinstance(run, str):
                 return replace(plain, reason=f"{plain.reason}; {run}")
             noisy.append(run)
@@ -151,7 +180,7 @@ class Learning:
                 break
         return parity
 
-    def _learnt(self, parity: Parity, arm: Arm, steps: int) -> Parity:
+    def _learnt(self, parity: Parity, baseline: Arm, arm: Arm, steps: int) -> Parity:
         """`parity`, unless the loss ends higher in a run that is long enough to have learnt something."""
         bench, longer = self._bench, self._bench.learnt_steps
         if longer is None or longer <= steps:
@@ -160,40 +189,55 @@ class Learning:
             return replace(
                 parity, reason=f"{parity.reason}; no budget was left to compare {longer} steps"
             )
-        baseline, _ = self._run_as_it_is(longer, 1)
-        candidate, place = bench.losses_of(arm, longer)
-        if (path := outside_path(place)) is not None:
-            raise WritesOutside(path)
-        passed, went = compare_levels(baseline.records, candidate.records)
+        before, _ = self._run_as_it_is(baseline, longer)
+        candidate, _ = self._run(arm, longer)
+        passed, went = compare_levels(before.records, candidate.records)
         if passed:
             return replace(parity, reason=f"{parity.reason}; {went}")
         return Parity("different", parity.parity_class, num_steps=longer, reason=went)
 
-    def _rounded_otherwise(self, steps: int, size: float, number: int) -> ComparedRun | str:
+    def _rounded_otherwise(
+        self, baseline: Arm, steps: int, size: float, number: int
+    ) -> ComparedRun | str:
         """A run of the command as it is with such noise, or why there is none."""
-        key = (steps, size, number)
+        key = (baseline.name, steps, size, number)
         if key not in self._noisy:
-            arm = rounded_otherwise(self._bench.baseline, size, number)
+            arm = rounded_otherwise(baseline, size, number)
             try:
                 self._noisy[key] = _compared(*self._bench.losses_of(arm, steps, number))
             except CommandFailed as error:
                 self._noisy[key] = f"how it amplifies rounding is not known: {error.what}"
         return self._noisy[key]
 
-    def _baseline(self, steps: int) -> list[tuple[Measurement, Path]]:
-        if steps not in self._baselines:
-            numbers = range(1, LOSS_RUNS + 1)
-            self._baselines[steps] = [self._run_as_it_is(steps, number) for number in numbers]
-        return self._baselines[steps]
+    def _baseline(self, arm: Arm, steps: int) -> list[Run]:
+        """Runs as it is; one does where runs of this command are known to be equal."""
+        key = (arm.name, steps)
+        if key not in self._baselines:
+            known = self._baselines.get((self._bench.baseline.name, steps))
+            number = 1 if known is not None and _are_equal(known) else LOSS_RUNS
+            runs = [self._run_as_it_is(arm, steps, n) for n in range(1, number + 1)]
+            self._baselines[key] = runs
+        return self._baselines[key]
 
-    def _run_as_it_is(self, steps: int, number: int) -> tuple[Measurement, Path]:
+    def _run(self, arm: Arm, steps: int) -> Run:
+        """Of a candidate. Raises `CommandFailed`, `WritesOutside`."""
         bench = self._bench
         try:
-            measurement, place = bench.losses_of(bench.baseline, steps, number)
+            measurement, place = bench.losses_of(arm, steps)
+        except CommandFailed:
+            if (path := outside_path(bench.losses_place(arm, steps))) is not None:
+                raise WritesOutside(path) from None
+            raise
+        if (path := outside_path(place)) is not None:
+            raise WritesOutside(path)
+        return measurement, place
+
+    def _run_as_it_is(self, arm: Arm, steps: int, number: int = 1) -> Run:
+        bench = self._bench
+        try:
+            measurement, place = bench.losses_of(arm, steps, number)
         except CommandFailed as error:
-            if (
-                path := outside_path(bench.losses_place(bench.baseline, steps, number))
-            ) is not None:
+            if (path := outside_path(bench.losses_place(arm, steps, number))) is not None:
                 raise refused_outside(path) from None
             raise CommandFailed(
                 f"the command has run, but does not run in a trial: {error.what}",
@@ -206,16 +250,13 @@ class Learning:
         return measurement, place
 
 
-def class_of(bench: Workbench, fixes: Sequence[Fix]) -> ParityClass:
-    """The most that these may change in what this command learns."""
-    dtypes = bench.census.matmul_dtypes if bench.census is not None else ()
-    return parity_of_live([fix.name for fix in fixes], dtypes)
+def _drawn_run(measurement: Measurement, place: Path) -> DrawnRun:
+    return DrawnRun(_compared(measurement, place), read_draws(place / "run"))
 
 
-def rounded_otherwise(baseline: Arm, size: float, number: int) -> Arm:
-    """The command as it is, with noise of this relative size in its numbers."""
-    env = {**baseline.env, NOISE_VARIABLE: f"{size:g}:{number}"}
-    return replace(baseline, name=ROUNDED_OTHERWISE, env=env)
+def _are_equal(runs: Sequence[Run]) -> bool:
+    losses = [[record.loss for record in run.records] for run, _ in runs]
+    return all(each == losses[0] for each in losses)
 
 
 def _compared(measurement: Measurement, place: Path) -> ComparedRun:
@@ -238,11 +279,6 @@ def _long_enough(parity: Parity, shows_after: int) -> Parity:
         reason=f"its effect begins after {shows_after} steps, and losses of two runs can be compared "
         f"over {parity.num_steps}",
     )
-
-
-def rounds_products(fixes: Sequence[Fix]) -> bool:
-    """Whether one of them makes products of fewer digits, whatever the script had."""
-    return parity_of_live([fix.name for fix in fixes]) == "reduced_precision"
 
 
 def _seconds(measurement: Measurement) -> float:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import Status, TriedFix
+from hotloop.doctor.compared_arms import candidate_runs
 from hotloop.doctor.confirmation import (
     NOT_PAID,
     Confirmed,
@@ -121,7 +122,7 @@ def _added(
     clash = conflict(stacked, fix)
     if clash is not None:
         return rejected(f"it cannot be together with {clash}")
-    if bench.short_s(LOOKS[0], losses=1):
+    if bench.short_s(LOOKS[0], losses=candidate_runs(bench, (*stacked, fix))):
         why = f"{alone}; out of budget before it was tried on top of {onto}"
         return replace(entry, status="not_tried", why=why), False
     names = [each.name for each in (*stacked, fix)]

@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from hotloop.core.connections import connections_of
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_json
 from hotloop.core.ledger import Isolation
@@ -25,6 +26,7 @@ from hotloop.trial.snapshot import read_snapshot, take_snapshot
 
 BEFORE = "before"
 ISOLATION_FILE = "isolation.json"
+MOST_HOSTS = 4
 
 
 def keep_start(directory: Path, workdir: Path) -> None:
@@ -76,6 +78,20 @@ def reaches_network(workdir: Workdir | None) -> bool:
     if isinstance(workdir, Layered):
         return False
     return not (workdir.restricted and refuses_connections())
+
+
+def cut_off(directory: Path, workdir: Workdir | None) -> str | None:
+    """What to say before the first trial where the command of `directory` connected to machines that trials cannot
+    reach; `None` where it did not."""
+    hosts = connections_of(directory)
+    if not hosts or reaches_network(workdir):
+        return None
+    named = ", ".join(hosts[:MOST_HOSTS])
+    more = "" if len(hosts) <= MOST_HOSTS else f" and {len(hosts) - MOST_HOSTS} more"
+    return (
+        f"the command connected to {named}{more}, and trials have no network. Where it needs one, end this with "
+        "Ctrl-C and add --network"
+    )
 
 
 def what_trials_lack(workdir: Workdir | None) -> str:

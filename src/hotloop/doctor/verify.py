@@ -50,7 +50,7 @@ from hotloop.doctor.learning import Learned, Learning
 from hotloop.doctor.plausible import confirmed_over_more, is_surprising
 from hotloop.doctor.stacking import order_of, stack
 from hotloop.doctor.start_cost import with_start_cost
-from hotloop.doctor.starting_point import isolation_of, reaches_network, weak_isolation
+from hotloop.doctor.starting_point import cut_off, isolation_of, reaches_network, weak_isolation
 from hotloop.doctor.switched import most_children
 from hotloop.doctor.trial_costs import (
     LOOKS,
@@ -137,7 +137,7 @@ def verify(
         refuse_other_values(directory, fixes)
         if budget_s is not None and "loss_steps" not in begun:
             begin_within(bench, fixes, again)
-        for said in (notice, weak_isolation(bench.listing)):
+        for said in (notice, weak_isolation(bench.listing), cut_off(directory, bench.listing)):
             if said:
                 warn(said)
         store_options(directory, bench.plan, bench.loss_steps)

@@ -149,7 +149,21 @@ def judge_calibrated(
     )
 
 
-def _parted(steps: Sequence[int], numbers: Sequence[_Numbers]) -> list[str]:
+def compare_weights(
+    baseline: Sequence[ComparedRun],
+    candidate: ComparedRun,
+    others: Sequence[ComparedRun],
+    last_step: int,
+) -> str | None:
+    """How the candidate's weights go where those of `others`, which draw other numbers, do not; `None`: nowhere."""
+    looked, numbers = _weights(baseline, candidate, others)
+    steps = [step for step in looked if step <= last_step]
+    return next(iter(_parted(steps, numbers, "with other random numbers alone")), None)
+
+
+def _parted(
+    steps: Sequence[int], numbers: Sequence[_Numbers], alone: str = "by rounding alone"
+) -> list[str]:
     """In words, the one that exceeds its band the most."""
     if not steps or not numbers:
         return []
@@ -158,7 +172,7 @@ def _parted(steps: Sequence[int], numbers: Sequence[_Numbers]) -> list[str]:
     if worst.excess[place] <= 1:
         return []
     return [
-        f"{worst.what} than by rounding alone: {worst.seen[place]:+.1e} after {steps[place]} updates, "
+        f"{worst.what} than {alone}: {worst.seen[place]:+.1e} after {steps[place]} updates, "
         f"{worst.allowed[place]:.1e} is allowed"
     ]
 

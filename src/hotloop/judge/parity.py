@@ -175,7 +175,7 @@ def _judge_band(
     if band.drift is not None:
         may_drift = np.maximum(band.drift * growth, envelope)
     elif envelope[-1] > 0:
-        own = np.ptp(_window_means(((base - reference) / scale)[:, :horizon]), axis=0)
+        own = np.ptp(window_means(((base - reference) / scale)[:, :horizon]), axis=0)
         own = np.concatenate([np.zeros(WINDOW - 1), np.maximum.accumulate(own)])
         may_drift = np.maximum(band.floor * np.maximum(growth, 1), OWN_DRIFTS * own)
     if may_drift is not None:
@@ -210,13 +210,13 @@ def _judge_band(
 
 def _worst_window(differences: Floats, allowed: Floats) -> tuple[float, float, int]:
     """Signed mean, band and last index of the window that comes closest to its band or exceeds it most."""
-    means = _window_means(differences)
+    means = window_means(differences)
     bands = allowed[WINDOW - 1 :]
     run, place = np.unravel_index(np.argmax(np.abs(means) / bands), means.shape)
     return float(means[run, place]), float(bands[place]), int(place) + WINDOW - 1
 
 
-def _window_means(differences: Floats) -> Floats:
+def window_means(differences: Floats) -> Floats:
     """Over each `WINDOW` losses in a row."""
     sums = np.cumsum(np.pad(differences, ((0, 0), (1, 0))), axis=1)
     return np.asarray((sums[:, WINDOW:] - sums[:, :-WINDOW]) / WINDOW, dtype=np.float64)

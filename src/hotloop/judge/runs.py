@@ -62,27 +62,39 @@ def run_times(measurement: Measurement) -> RunTimes | None:
     if counted:
         unit = unit_of(counted)
         seconds = [r.wall_s for r in counted]
-        work = [_work(r, unit) for r in counted]
-        places = [f"step {r.step}" for r in counted]
+        work = _work(counted, unit)
     elif measurement.samples and not measurement.records:
         unit = "work"
         seconds = [s.value for s in measurement.samples]
         work = [s.work for s in measurement.samples]
-        places = [f"sample {number}" for number in range(len(seconds))]
     else:
         return None
-    for value, done, place in zip(seconds, work, places):
-        for what, number in (("time", value), ("work", done)):
-            if not (math.isfinite(number) and number > 0):
-                raise UsageError(
-                    f"the {what} of {place} is {number}, not a positive number",
-                    where=f"a measurement of `{measurement.arm}`",
-                    do="measure this run again",
-                )
-    per_work = np.asarray(seconds, dtype=float) / np.asarray(work, dtype=float)
+    table = np.asarray([seconds, work], dtype=float)
+    if not (np.isfinite(table) & (table > 0)).all():
+        raise _damaged(measurement, seconds, work)
+    per_work = table[0] / table[1]
     from_queue = share_from_queue(measurement.records)
     all_in_s = _seconds_without_compiling(counted, seconds) / sum(work)
     return RunTimes(unit, float(np.median(per_work)), all_in_s, len(seconds), from_queue)
+
+
+def _damaged(
+    measurement: Measurement, seconds: Sequence[float], work: Sequence[float]
+) -> UsageError:
+    """Names the first time or amount of work that is not a positive finite number."""
+    counted = measurement.counted()
+    places = [f"step {r.step}" for r in counted] or [f"sample {n}" for n in range(len(seconds))]
+    what, place, number = next(
+        (what, place, number)
+        for value, done, place in zip(seconds, work, places)
+        for what, number in (("time", value), ("work", done))
+        if not (math.isfinite(number) and number > 0)
+    )
+    return UsageError(
+        f"the {what} of {place} is {number}, not a positive number",
+        where=f"a measurement of `{measurement.arm}`",
+        do="measure this run again",
+    )
 
 
 def share_from_queue(records: Sequence[StepRecord]) -> float:
@@ -124,7 +136,8 @@ def _seconds_without_compiling(counted: Sequence[StepRecord], seconds: Sequence[
     return sum(others) * len(seconds) / len(others)
 
 
-def _work(record: StepRecord, unit: Unit) -> float:
-    amount = {"token": record.tokens, "sample": record.samples}.get(unit, 1)
-    assert amount is not None  # `unit_of` has checked every record
-    return float(amount)
+def _work(records: Sequence[StepRecord], unit: Unit) -> list[float]:
+    if unit == "step":
+        return [1.0] * len(records)
+    amounts = [r.tokens if unit == "token" else r.samples for r in records]
+    return [float(amount) for amount in amounts if amount is not None]  # `unit_of` checked all

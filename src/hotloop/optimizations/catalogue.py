@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hotloop.core.census import Census
 from hotloop.core.judgement import ParityClass
 from hotloop.optimizations.attention import ATTENTION
 from hotloop.optimizations.channels_last import CHANNELS_LAST
@@ -48,8 +49,10 @@ _SEVERITY: tuple[ParityClass, ...] = (
     "bitwise",
     "reduction_order",
     "reduced_precision",
+    "other_draws",
     "changes_training",
 )
+"""Each may change all that those before it may; `other_draws` is held to theirs with its random numbers held fixed."""
 
 
 def parity_class_of(
@@ -82,6 +85,12 @@ def parity_of_live(names: Sequence[str], matmul_dtypes: Sequence[str] = ()) -> P
     if strongest == "reduction_order" and not _SHORT.isdisjoint(matmul_dtypes):
         return "reduced_precision"
     return strongest
+
+
+def draws_otherwise(names: Sequence[str], census: Census | None) -> bool:
+    """Whether one of them has batches draw other random numbers in a script that was seen so: `other_draws`."""
+    found = [CATALOGUE[name].other_draws_in for name in names]
+    return census is not None and any(draws is not None and draws(census) for draws in found)
 
 
 _SHORT = frozenset({"bfloat16", "float16", "tf32"})

@@ -8,6 +8,7 @@ seconds it took.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -38,9 +39,11 @@ class CompileCounts:
 
 
 def compile_counts() -> CompileCounts:
-    """Reads three counters; cheap enough for every step."""
-    from torch._dynamo.utils import counters
-
+    """Reads three counters; cheap enough for every step. Loads no compiler where nothing has."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    if utils is None:
+        return CompileCounts(0, 0, 0)
+    counters = utils.counters
     return CompileCounts(
         frames=counters["frames"]["ok"],
         graphs=counters["stats"]["unique_graphs"],

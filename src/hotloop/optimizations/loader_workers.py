@@ -45,7 +45,7 @@ def _values_for(census: Census) -> tuple[Any, ...]:
     the batches that take longer, and no fewer than eight: they wait beside each other on one CPU.
     """
     loader = slowest_loader(census)
-    if loader is None or loader.iterable or loader.draws_random or not loader.fetch_s:
+    if loader is None or loader.iterable or not loader.fetch_s:
         return ()
     cpus = max(int((census.cpus or 1) / (census.num_local_ranks or 1)), 1)
     per_step = loader.fetch_s * max(census.microbatches or 1.0, 1.0)
@@ -59,8 +59,14 @@ def _values_for(census: Census) -> tuple[Any, ...]:
         number = min(max((wanted or 0) + 1, ENOUGH_BLOCKED), most)
     else:
         number = min(wanted if wanted is not None else cpus, cpus)
-    number = max(number, 1)
+    # Two show what one hides for an epoch: a dataset with random numbers or a count of its own.
+    number = max(number, 2 if loader.draws_random else 1)
     return (number,) if number != loader.num_workers else ()
+
+
+def _draws(census: Census) -> bool:
+    loader = slowest_loader(census)
+    return loader is not None and bool(loader.draws_random)
 
 
 def rest_of_step(census: Census, loader: LoaderUse) -> float | None:
@@ -92,9 +98,8 @@ def _fewer(value: Any) -> tuple[Any, ...]:
 
 
 def _expect(evidence: Mapping[str, Any], value: Any) -> tuple[float, float] | None:
-    """Of a loader without workers (DS-Analyzer, VLDB 2021): `max(rest, fetch / n)` of a step, where fetching
-    computes no less than `1 / n`, since model and workers then share so many CPUs. Up to a third more is usual:
-    batches have to be sent."""
+    """Of a loader without workers (DS-Analyzer, VLDB 2021): `max(rest, fetch / n)` of a step, and no less than the
+    part of all CPUs that it keeps busy as it is. Up to a third more is usual: batches have to be sent."""
     share = evidence.get("data_wait_fraction")
     if (
         not isinstance(share, float)
@@ -104,8 +109,11 @@ def _expect(evidence: Mapping[str, Any], value: Any) -> tuple[float, float] | No
     ):
         return None
     left = max(1 - share, share / value)
-    if (evidence.get("fetch_cpu_fraction") or 1.0) > BLOCKED:
-        left = max(left, 1 / value)
+    busy = evidence.get("cpus_busy_fraction")
+    if isinstance(busy, float):
+        left = max(left, min(busy, 1.0))
+    elif (evidence.get("fetch_cpu_fraction") or 1.0) > BLOCKED:
+        left = max(left, 1 / value)  # model and workers share the CPUs: often as many as workers
     return 1 / min(left * 4 / 3, 1.0), 1 / left
 
 
@@ -141,21 +149,24 @@ LOADER_WORKERS = Optimization(
     parity_class="bitwise",
     settings=(2, 4),
     values_for=_values_for,
-    needs="a dataset by index that draws no random numbers, and another number of workers than it has",
+    needs="a dataset by index, and another number of workers than it has",
     observed=_observed,
     answers=("HL101", "HL102", "HL103", "HL104", "HL106", "HL110", "HL201"),
     source_form="DataLoader(dataset, ..., num_workers=4)",
     source_edit=_source_edit,
     live_form=_live,
     expect=_expect,
+    other_draws_in=_draws,
     over="all",
     batches_ahead=batches_ahead,
     smaller=_fewer,
     conflicts=(),
     risks=(
-        "Each worker holds the dataset. Datasets, collate functions and samplers that draw random numbers "
-        "from the main process give other batches with workers; so do those that the script changes while "
-        "it trains, and a batch sampler that shuffles in `__iter__`, which torch then calls twice. Workers start "
+        "Each worker holds the dataset. A dataset or collate function that draws random numbers (crops, flips, noise, "
+        "mixup) draws them in the workers: the same samples, augmented with other numbers, and dropout and later "
+        "epochs' shuffling draw others too, as with another seed. What has a generator of its own repeats its numbers "
+        "in every worker. Datasets that count, or that the script changes while it trains, give other batches; so "
+        "does a batch sampler that shuffles in `__iter__`, which torch then calls twice. Workers start "
         "anew with each epoch. Files and connections that are open when a worker is forked are shared with it. "
         "Fetching many batches at once loads the disk or server behind them."
     ),

@@ -100,6 +100,9 @@ class Optimization:
     it: what the scorecard compares with what was verified. `None` where the evidence does not tell."""
     warmup_for: Callable[[Census], int] | None = None
     """Steps of a run before its effect can show, such as those of an epoch; `None`: it shows at once."""
+    other_draws_in: Callable[[Census], bool] | None = None
+    """Whether batches of a foreign script that was seen so draw other random numbers with it, which makes its class
+    `other_draws` there; `None`: they never do."""
     over: Window = "steady"
     """The steps that its gain shows in: typical ones, or rare slow ones and with them all together."""
     batches_ahead: Callable[[Census, Any], BatchesAhead | None] | None = None

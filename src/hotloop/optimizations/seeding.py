@@ -16,6 +16,8 @@ from hotloop.probe.when_imported import when_imported
 
 VARIABLE = "HOTLOOP_SAME_RANDOMNESS"
 """Any value: seed."""
+DRAWS_VARIABLE = "HOTLOOP_BATCH_DRAWS"
+"""A number, of the random numbers that `batch_draws` holds fixed for each batch of such a run."""
 SEED = 1234567
 NOISE_VARIABLE = "HOTLOOP_ROUNDING_NOISE"
 """Size, relative, and seed of what `rounding_noise` puts into such a run: `1e-06:1`."""

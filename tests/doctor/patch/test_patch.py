@@ -201,10 +201,21 @@ def test_package_like_mingpt_is_patched_where_its_calls_are(
     assert losses == pytest.approx(found.printed[0], rel=1e-5)
 
 
-def loader_use(site: str, *, epochs: int = 1, trains: bool = True) -> LoaderUse:
-    values: dict[str, object] = dict.fromkeys(LoaderUse.__dataclass_fields__)
+def loader_use(
+    site: str, *, epochs: int = 1, trains: bool = True, draws: bool = False
+) -> LoaderUse:
+    values: dict[str, object] = dict.fromkeys(LoaderUse.__dataclass_fields__) | {"num_batches": 48}
     return LoaderUse(
-        **(values | {"site": site, "trains": trains, "num_epochs": epochs, "made": ()})
+        **(
+            values
+            | {
+                "site": site,
+                "trains": trains,
+                "num_epochs": epochs,
+                "made": (),
+                "draws_random": draws,
+            }
+        ),
     )  # type: ignore[arg-type]
 
 
@@ -214,8 +225,8 @@ def seen_at(monkeypatch: pytest.MonkeyPatch, made: str) -> None:
     monkeypatch.setenv(VARIABLE, json.dumps(told))
 
 
-@pytest.mark.parametrize("epochs", [1, 2])
-def test_workers_are_written_where_the_loader_is_made(tried: Try, epochs: int) -> None:
+@pytest.mark.parametrize(("epochs", "draws"), [(1, False), (2, False), (2, True)])
+def test_workers_are_written_where_the_loader_is_made(tried: Try, epochs: int, draws: bool) -> None:
     trainer = MINGPT["mingpt/trainer.py"].replace("=config.num_workers", "=4")
     files = {**MINGPT, "mingpt/trainer.py": trainer}
     found = tried(files, {"fused_optimizer": True}, "projects/adder/adder.py")
@@ -228,7 +239,7 @@ def test_workers_are_written_where_the_loader_is_made(tried: Try, epochs: int) -
     line = MINGPT["mingpt/trainer.py"].split("\n").index("        train_loader = DataLoader(") + 1
     found.census = Census(
         loaders=(
-            loader_use(f"mingpt/trainer.py:{line}", epochs=epochs),
+            loader_use(f"mingpt/trainer.py:{line}", epochs=epochs, draws=draws),
             loader_use("mingpt/model.py:3", trains=False),
         )
     )
@@ -242,6 +253,7 @@ def test_workers_are_written_where_the_loader_is_made(tried: Try, epochs: int) -
     assert said.startswith(f"mingpt/trainer.py:{line}")
     assert ("its workers start anew with each epoch" in said) == (epochs > 1)
     assert ("`persistent_workers=True` may be added by hand where" in said) == (epochs > 1)
+    assert ("the same samples, augmented with others, as with another seed" in said) == draws
 
 
 MAKES_LOADERS = """\

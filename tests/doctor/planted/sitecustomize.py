@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+import no_compiler  # noqa: F401
+
 
 class Planting:
     """Finds the catalogue as everyone else would, and adds to it."""

@@ -23,12 +23,14 @@ from hotloop.doctor.patch.set_up import set_up_edit
 from hotloop.doctor.patch.source import Source, Unsafe
 from hotloop.doctor.patch.taken import Frame, Taken, taken_in
 from hotloop.doctor.patch.words import words_for
-from hotloop.optimizations.catalogue import CATALOGUE
+from hotloop.optimizations.catalogue import CATALOGUE, draws_otherwise
 from hotloop.optimizations.loader_workers import PERSISTENT_BY_HAND
 from hotloop.optimizations.source_edit import AroundCall, BeforeLoop, Keywords, SetUp, SourceEdit
 from hotloop.trial.arm import digest_of
 
 ANEW = f"its workers start anew with each epoch, as they did where it was confirmed; {PERSISTENT_BY_HAND}"
+
+DRAWS = "its batches then draw their random numbers in the workers: the same samples, augmented with others, as with another seed"
 
 NOT_RUN = "the edited files were not run, and only what was measured is written"
 
@@ -230,13 +232,12 @@ def _at_loader(wanted: Keywords, files: _Files, census: Census | None) -> tuple[
     call = loader_call(source, frame, wanted)
     edit = keywords_edit(source, call, wanted)
     given = {each.keyword.value for each in call.args if each.keyword is not None}
-    if (
-        several_epochs
-        and wanted.values.get("num_workers", "0") != "0"
-        and "persistent_workers" not in given
-    ):
-        edit = replace(edit, note=ANEW)
-    return source, edit
+    if wanted.values.get("num_workers", "0") == "0":
+        return source, edit
+    notes = [DRAWS] if draws_otherwise(["loader_workers"], census) else []
+    if several_epochs and "persistent_workers" not in given:
+        notes.append(ANEW)
+    return source, replace(edit, note="; ".join(notes))
 
 
 def _at_calls(

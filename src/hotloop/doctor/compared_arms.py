@@ -1,0 +1,62 @@
+"""What a fix may change in what a command learns, and the arms that its losses are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hotloop.core.judgement import ParityClass
+from hotloop.doctor.fixes import Fix
+from hotloop.doctor.workbench import Workbench
+from hotloop.optimizations.catalogue import draws_otherwise, parity_of_live
+from hotloop.optimizations.seeding import DRAWS_VARIABLE, NOISE_VARIABLE
+from hotloop.trial.arm import Arm
+
+NOISE: dict[ParityClass, float] = {
+    "bitwise": 1e-6,
+    "reduction_order": 1e-6,
+    "reduced_precision": 2.0**-9,
+}
+"""Relative size of the noise: a convolution in another memory format rounds as much, products in bf16 do."""
+NOISE_RUNS = 2
+"""At most: the second is made where the first does not explain what is seen."""
+ROUNDED_OTHERWISE, DRAWN_OTHERWISE = "rounded-otherwise", "drawn-otherwise"
+
+
+def class_of(bench: Workbench, fixes: Sequence[Fix]) -> ParityClass:
+    """The most that these may change in what this command learns."""
+    if draws_otherwise([fix.name for fix in fixes], bench.census):
+        return "other_draws"
+    return same_draws_class_of(bench, fixes)
+
+
+def same_draws_class_of(bench: Workbench, fixes: Sequence[Fix]) -> ParityClass:
+    """The most where batches draw the same random numbers."""
+    dtypes = bench.census.matmul_dtypes if bench.census is not None else ()
+    return parity_of_live([fix.name for fix in fixes], dtypes)
+
+
+def candidate_runs(bench: Workbench, fixes: Sequence[Fix]) -> int:
+    """Runs for losses that a candidate with these takes by itself."""
+    return 2 if class_of(bench, fixes) == "other_draws" else 1
+
+
+def rounded_otherwise(baseline: Arm, size: float, number: int) -> Arm:
+    """The command as it is, with noise of this relative size in its numbers."""
+    env = {**baseline.env, NOISE_VARIABLE: f"{size:g}:{number}"}
+    return replace(baseline, name=ROUNDED_OTHERWISE, env=env)
+
+
+def held_draws(arm: Arm, number: int) -> Arm:
+    """With the random numbers of each batch held fixed."""
+    return replace(arm, env={**arm.env, DRAWS_VARIABLE: str(number)})
+
+
+def drawn_otherwise(baseline: Arm, number: int) -> Arm:
+    """The command as it is, with the `number`th of such numbers."""
+    return replace(held_draws(baseline, number), name=DRAWN_OTHERWISE)
+
+
+def rounds_products(fixes: Sequence[Fix]) -> bool:
+    """Whether one of them makes products of fewer digits, whatever the script had."""
+    return parity_of_live([fix.name for fix in fixes]) == "reduced_precision"

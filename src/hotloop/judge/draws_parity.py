@@ -1,0 +1,227 @@
+"""Did two arms learn the same, where the candidate's batches draw their random numbers elsewhere?
+
+`other_draws` is a change that gives a script the same samples in the same order, augmented with other random numbers
+of the same distribution: crops, flips, noise, mixup and masks that loader workers draw instead of the process that trains.
+Losses then differ at every step, by as much as with another seed, and a band that wide would pass mistakes. So
+the comparison is made twice (`doctor.learning` makes the runs, `optimizations.batch_draws` holds the numbers):
+
+    held     the numbers of each batch follow from its indices and its epoch alone, in both arms, whichever process
+             makes it; the process that trains draws the same for all else. Both must then learn the same by the usual
+             rules of the other changes: to the last bit, where nothing else changes. Samples that are lost or come twice,
+             a sampler that draws where it is asked twice or ahead of time, a dataset that counts or has
+             a generator of its own, another learning rate: all of them show here, however noisy augmentation is.
+    found    what holding the numbers hides: the states from which workers would have drawn. Each worker must find others
+             in each epoch, of every generator that batches draw from, or their batches are augmented alike
+             (NumPy's, where torch does not seed it; a `worker_init_fn` that seeds by a constant, which shows in one epoch
+             since it is called once more with another seed). Code that seeds a generator while it makes
+             a batch leaves what does not depend on where that began: refused.
+    spread   the candidate with its own numbers, against runs as it is whose batches draw others, all else equal:
+             |mean over 20 losses, from the median run's| <= 2 x the largest such difference between those runs, and
+             the way of the weights within the calibrated band of these runs (`calibrated_parity`). Of exchangeable
+             runs 1 in 500 leaves the first over 60 steps, 3 in 100 over 20. Where augmentation moves the losses by
+             half of what they move at all, nothing is shown: refused.
+
+Refused is `not_checked`; only what is known to be otherwise is `different`. Not seen: a dataset that changes what it
+draws after the steps that are compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hotloop.core.draws import BatchDraws, DrawLog, EpochStart
+from hotloop.core.judgement import Parity
+from hotloop.judge.calibrated_parity import CHAOS, ComparedRun, compare_weights
+from hotloop.judge.parity import (
+    MIN_STEPS,
+    WINDOW,
+    loss_moves,
+    loss_table,
+    not_checked,
+    window_means,
+)
+
+DRAWN_RUNS = 4
+"""As it is, each with other numbers: the first also stands against the candidate with the numbers held."""
+TIMES = 2.0
+"""How many times as far from the median run as those are from each other."""
+FLOOR = 1e-6
+"""Relative: rounding, where the numbers decide nothing."""
+NOT_SEEN = "how its batches draw random numbers was not seen"
+WHAT_STAYS = (
+    "the same samples in the same order, augmented with other random numbers (later epochs may be shuffled as with "
+    "another seed)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnRun:
+    """A run whose batches drew held numbers."""
+
+    compared: ComparedRun
+    draws: DrawLog
+
+
+def judge_draws(
+    runs: Sequence[DrawnRun], candidate: ComparedRun, held: DrawnRun, parity: Parity
+) -> Parity:
+    """Judge `candidate`, which draws its own numbers.
+
+    runs: as it is, each with other held numbers. held: the candidate with the numbers of the first of them.
+    parity: of those two, which learned the same.
+    """
+    different = reason_draws_differ(runs, held)
+    if different is not None:
+        return Parity("different", "other_draws", num_steps=parity.num_steps, reason=different)
+    unknown = reason_draws_unknown(held.draws)
+    if unknown is not None:
+        return not_checked("other_draws", unknown, parity.num_steps)
+    spread = _judge_spread([run.compared for run in runs], candidate)
+    if spread.result != "within_noise":
+        return spread
+    exactly = "equal to the last bit" if parity.result == "same" else "the same but for rounding"
+    reason = (
+        f"{WHAT_STAYS}: with the numbers of each batch held fixed its losses are {exactly} over "
+        f"{parity.num_steps} steps; with its own {spread.reason}"
+    )
+    return replace(spread, reason=reason)
+
+
+def reason_draws_differ(runs: Sequence[DrawnRun], held: DrawnRun) -> str | None:
+    """What the candidate would draw otherwise than from the same distribution; `None`: nothing was seen."""
+    by_workers = _by_workers(held.draws)
+    starts = Counter((each.loader, each.epoch) for each in held.draws.epochs if each.num_workers)
+    if any(number > 1 and epoch in by_workers for (_, epoch), number in starts.items()):
+        return (
+            "its workers begin two epochs with the same numbers, which the script as it is does not"
+        )
+    for name in sorted({name for each in held.draws.batches for name in each.left}):
+        found = Counter(
+            state
+            for batches in by_workers.values()
+            for state in {each.worker: each.found.get(name) for each in batches}.values()
+        )
+        most = max(found.values(), default=0)
+        if most > 1:
+            return (
+                f"its batches draw from {_GENERATORS[name]}, and {most} workers begin with the same numbers: "
+                "they would augment different samples alike"
+            )
+    for name in sorted(_seeded_while_made([run.draws for run in runs[:2]])):
+        return (
+            f"its dataset or collate function seeds {_GENERATORS[name]} itself, which also decides what the "
+            "process that trains draws later: with workers it does not"
+        )
+    return None
+
+
+def reason_draws_unknown(held: DrawLog) -> str | None:
+    """Why what was seen of workers is too little to know from what they draw; `None`: it is enough."""
+    if not held.batches:
+        return NOT_SEEN
+    by_workers = _by_workers(held)
+    loaders: dict[str, list[EpochStart]] = {}
+    for start in held.epochs:
+        if start.epoch in by_workers:
+            loaders.setdefault(start.loader, []).append(start)
+    if not loaders and any(each.num_workers for each in held.epochs):
+        return "what its workers draw from was not seen"
+    for first, *others in loaders.values():
+        if others:
+            continue
+        if first.num_workers < 2:
+            return "one worker in one epoch cannot show whether it repeats its numbers in the next"
+        unknown = [name for name in first.seeded_by if name != "worker_init_fn"]
+        if "worker_init_fn" in first.seeded_by and not _begin_anew(by_workers[first.epoch]):
+            unknown.append("worker_init_fn")
+        if unknown:
+            return (
+                f"its loader has a {' and a '.join(unknown)}, so it takes two epochs to see whether workers draw the "
+                "same numbers in each, and one was seen"
+            )
+    return None
+
+
+_GENERATORS = {
+    "torch": "torch's generator",
+    "random": "Python's `random`",
+    "numpy.random": "`numpy.random`",
+}
+
+
+def _begin_anew(batches: Sequence[BatchDraws]) -> bool:
+    """Whether a worker was seen to find other states, of what its batches draw from, where it has another seed."""
+    drawn = {name for each in batches for name in each.left}
+    looked = [each for each in batches if each.next_epoch is not None]
+    return bool(looked) and all(
+        each.next_epoch is not None and each.next_epoch.get(name) != each.found.get(name)
+        for each in looked
+        for name in drawn
+    )
+
+
+def _by_workers(log: DrawLog) -> dict[int, list[BatchDraws]]:
+    """Epoch -> the batches that its workers made, where any drew random numbers."""
+    found: dict[int, list[BatchDraws]] = {}
+    for each in log.batches:
+        if each.worker is not None:
+            found.setdefault(each.epoch, []).append(each)
+    return {epoch: made for epoch, made in found.items() if any(each.left for each in made)}
+
+
+def _seeded_while_made(logs: Sequence[DrawLog]) -> set[str]:
+    """Generators left in one state from two beginnings."""
+    one, other = ({(each.epoch, each.batch): each.left for each in log.batches} for log in logs)
+    return {
+        name
+        for key in one.keys() & other.keys()
+        for name in one[key].keys() & other[key].keys()
+        if one[key][name] == other[key][name]
+    }
+
+
+def _judge_spread(runs: Sequence[ComparedRun], candidate: ComparedRun) -> Parity:
+    """Whether the candidate is one of these runs, as far as their losses and weights tell."""
+    steps, base, (own,) = loss_table([run.records for run in runs], [candidate.records])
+    if len(steps) < MIN_STEPS:
+        why = f"{len(steps)} common losses, at least {MIN_STEPS} are needed"
+        return not_checked("other_draws", why, len(steps))
+    if not np.isfinite(base).all():
+        why = "its loss is not finite in every run with other random numbers"
+        return not_checked("other_draws", why, len(steps))
+    if not np.isfinite(own).all():
+        why = "its loss is not finite with the random numbers that workers draw"
+        return Parity("different", "other_draws", num_steps=len(steps), reason=why)
+    reference = np.median(base, axis=0)
+    scale = max(float(np.abs(reference).mean()), loss_moves(reference))
+    means = window_means(base)
+    spread = float(np.ptp(means, axis=0).max())
+    away = float(np.abs(window_means(own[None] - reference)).max())
+    moves = loss_moves(reference)
+    allowed = max(TIMES * spread, FLOOR * scale)
+    if allowed > CHAOS * moves:
+        why = (
+            f"with other random numbers alone the losses of this script differ by {spread:.1e} on average over "
+            f"{WINDOW} steps, and training moves them by {moves:.1e}: they show nothing"
+        )
+        return not_checked("other_draws", why, len(steps))
+    told = (
+        f"they differ by up to {away / scale:.1e} on average over {WINDOW} steps from those of {len(runs)} runs as it is "
+        f"with other numbers, which differ from each other by up to {spread / scale:.1e}"
+    )
+    weights = compare_weights(runs[:1], candidate, runs[1:], steps[-1])
+    is_within = away <= allowed and weights is None
+    went = f"; the loss went from {reference[0]:.3g} to {reference[-1]:.3g}"
+    return Parity(
+        "within_noise" if is_within else "different",
+        "other_draws",
+        num_steps=len(steps),
+        max_difference=away / scale,
+        band=allowed / scale,
+        baseline_envelope=spread / scale,
+        reason=told + (f"; {weights}" if weights else "") + (went if is_within else ""),
+    )

@@ -1,0 +1,261 @@
+"""Real scripts whose batches draw random numbers, made by loader workers: what is proven, and what is not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.core.census import Census, LoaderUse
+from hotloop.core.judgement import Parity
+from hotloop.doctor.budget import _losses
+from hotloop.doctor.compared_arms import DRAWN_OTHERWISE
+from hotloop.doctor.fixes import Fix
+from hotloop.doctor.learning import Learning
+from hotloop.doctor.trial_costs import LOSS_RUNS, Costs
+from hotloop.doctor.workbench import AS_IT_IS, Workbench
+from hotloop.judge.draws_parity import DRAWN_RUNS
+from hotloop.optimizations.catalogue import CATALOGUE
+from hotloop.trial.arm import Arm
+from hotloop.trial.plan import TrialPlan
+
+HEAD = """
+import random
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, default_collate
+torch.set_num_threads(1)
+
+class Points(Dataset):
+    def __init__(self):
+        g = torch.Generator().manual_seed(7)
+        self.x = torch.randn(64, 8, generator=g)
+        self.y = self.x @ torch.randn(8, 1, generator=g)
+    def __len__(self):
+        return 64
+    def __getitem__(self, i):
+        return self.x[i], self.y[i]
+"""
+TRAINS = """
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Dropout(0.1), torch.nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+for epoch in range(4):
+    for x, y in loader:
+        loss = (model(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+NOISY = """
+class Noisy(Points):
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return x + DRAW, y
+
+loader = DataLoader(Noisy(), 4, shuffle=True)
+"""
+BY_TORCH = NOISY.replace("DRAW", "0.1 * torch.randn(8)")
+BY_NUMPY = NOISY.replace("DRAW", "0.1 * torch.from_numpy(np.random.randn(8).astype(np.float32))")
+BY_RANDOM = NOISY.replace("DRAW", "random.uniform(-0.1, 0.1)")
+MIXUP = """
+def mixed(items):
+    x, y = default_collate(items)
+    lam, order = np.random.beta(0.4, 0.4), torch.randperm(len(x))
+    return lam * x + (1 - lam) * x[order], lam * y + (1 - lam) * y[order]
+
+loader = DataLoader(Points(), 4, shuffle=True, collate_fn=mixed)
+"""
+OWN_GENERATOR = """
+class Noisy(Points):
+    rng = np.random.default_rng(0)
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return x + 0.1 * torch.randn(8) + 0.1 * float(self.rng.standard_normal()), y
+
+loader = DataLoader(Noisy(), 4, shuffle=True)
+"""
+COUNTS = """
+class Noisy(Points):
+    calls = 0
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        self.calls += 1
+        return x + 1e-4 * self.calls * torch.randn(8), y
+
+loader = DataLoader(Noisy(), 4, shuffle=True)
+"""
+SHUFFLES_IN_ITER = """
+class ByLength:
+    def __init__(self):
+        self.batches = [list(range(k, k + 4)) for k in range(0, 64, 4)]
+    def __iter__(self):
+        random.shuffle(self.batches)
+        return iter(self.batches)
+    def __len__(self):
+        return 16
+
+""" + BY_TORCH.replace("Noisy(), 4, shuffle=True", "Noisy(), batch_sampler=ByLength()")
+DRAWS_AHEAD = """
+class Drawn:
+    def __iter__(self):
+        return (int(torch.randint(64, ())) for _ in range(64))
+    def __len__(self):
+        return 64
+
+""" + BY_TORCH.replace("shuffle=True", "sampler=Drawn()")
+SAME_IN_EACH = BY_NUMPY.replace(
+    "shuffle=True", "shuffle=True, worker_init_fn=lambda worker: np.random.seed(3)"
+)
+SAME_IN_EACH_EPOCH = BY_NUMPY.replace(
+    "shuffle=True", "shuffle=True, worker_init_fn=lambda worker: np.random.seed(worker)"
+)
+SEEDS_ITSELF = BY_TORCH.replace("return x +", "torch.manual_seed(i)\n        return x +")
+NO_NUMPY_SEED = """
+from torch.utils.data._utils import worker
+worker.HAS_NUMPY = False
+"""
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Any:
+    """Makes a doctor's workbench for a script in whose loader random draws were seen."""
+
+    def make(script: str, steps: int = 60) -> Workbench:
+        work = tmp_path / "work"
+        work.mkdir()
+        (work / "train.py").write_text(script)
+        site = f"train.py:{_line_of(script, 'loader = ')}"
+        use: dict[str, Any] = dict.fromkeys(LoaderUse.__dataclass_fields__)
+        use |= {"site": site, "made": (site,), "trains": True, "num_batches": 64}
+        use |= {"num_epochs": 4, "num_workers": 0, "draws_random": True}
+        return Workbench(
+            Arm(AS_IT_IS, (sys.executable, "train.py"), "step_clock", workdir=work, fenced=True),
+            TrialPlan(3, 20, timeout_s=120, aa_pairs=0),
+            Costs(2.0, 0.01),
+            tmp_path / "doctor",
+            steps,
+            64,
+            census=Census(loaders=(LoaderUse(**use),)),
+        )
+
+    return make
+
+
+def _line_of(script: str, start: str) -> int:
+    return next(n for n, line in enumerate(script.split("\n"), 1) if line.startswith(start))
+
+
+def _workers(number: int = 2) -> Fix:
+    return Fix(CATALOGUE["loader_workers"], number, ("HL102",), 1.5)
+
+
+def _learned(bench: Workbench, number: int = 2) -> Parity:
+    return Learning(bench).of("loader_workers", [_workers(number)]).parity
+
+
+@pytest.mark.parametrize(
+    "loader", [BY_TORCH, BY_NUMPY, BY_RANDOM, MIXUP], ids=["torch", "numpy", "random", "mixup"]
+)
+@pytest.mark.at_once(2)
+def test_the_same_samples_augmented_with_other_numbers_learn_the_same(
+    made: Any, tmp_path: Path, loader: str
+) -> None:
+    bench = made(HEAD + loader + TRAINS)
+    assert _losses(bench, _workers()) == LOSS_RUNS + DRAWN_RUNS + 2
+    parity = _learned(bench)
+    assert _losses(bench, _workers()) == 0
+    assert (parity.result, parity.parity_class) == ("within_noise", "other_draws"), parity.reason
+    assert "the same samples in the same order, augmented with other random" in parity.reason
+    assert "equal to the last bit over 60 steps" in parity.reason
+    runs = tmp_path / "doctor" / "trials" / DRAWN_OTHERWISE
+    assert len(list(runs.iterdir())) == DRAWN_RUNS
+
+
+@pytest.mark.parametrize(
+    ("loader", "reason"),
+    [
+        (OWN_GENERATOR, "held fixed too, losses part by"),
+        (COUNTS, "held fixed too, losses part by"),
+        (SHUFFLES_IN_ITER, "held fixed too, losses part by"),
+        (DRAWS_AHEAD, "held fixed too, losses part by"),
+        (SAME_IN_EACH, "draw from `numpy.random`, and 8 workers begin with the same numbers"),
+        (SAME_IN_EACH_EPOCH, "draw from `numpy.random`, and 4 workers begin with the same numbers"),
+        (NO_NUMPY_SEED + BY_NUMPY, "draw from `numpy.random`, and 8 workers begin with the same"),
+        (SEEDS_ITSELF, "seeds torch's generator itself"),
+    ],
+    ids=[
+        *("own_generator", "counts", "shuffles_in_iter", "draws_ahead", "same_in_each"),
+        *("same_in_each_epoch", "numpy_is_not_seeded", "seeds_itself"),
+    ],
+)
+@pytest.mark.at_once(5)
+def test_what_workers_do_otherwise_is_found_beneath_the_noise(
+    made: Any, loader: str, reason: str
+) -> None:
+    parity = _learned(made(HEAD + loader + TRAINS))
+    assert parity.result == "different", parity.reason
+    assert parity.parity_class == "other_draws"
+    assert reason in parity.reason
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("lr=0.05", "lr=0.051"),
+        (
+            "for x, y in loader:\n",
+            "for n, (x, y) in enumerate(loader):\n        if n == 7: continue\n",
+        ),
+    ],
+    ids=["learning_rate", "batch_left_out"],
+)
+def test_mistake_in_the_patched_script_is_found_beneath_the_noise(
+    made: Any, right: str, wrong: str
+) -> None:
+    script = HEAD + BY_TORCH + TRAINS
+    bench = made(script)
+    edited = script.replace("shuffle=True", "shuffle=True, num_workers=2").replace(right, wrong)
+    assert edited != script
+    arm = bench.with_fixes("together", [], edited={"train.py": edited.encode()})
+    parity = Learning(bench).of_arm(arm, [_workers()]).parity
+    assert parity.result == "different", parity.reason
+    assert "held fixed too, losses part by" in parity.reason
+
+
+@pytest.mark.parametrize(
+    ("loader", "steps", "workers", "reason"),
+    [
+        (BY_TORCH, 60, 1, None),
+        (
+            SAME_IN_EACH_EPOCH.replace("Noisy(), 4", "Noisy(), 1").replace(
+                "np.random.seed(worker)", "np.random.seed(torch.initial_seed() % 2**32)"
+            ),
+            60,
+            2,
+            None,
+        ),
+        (BY_TORCH.replace("Noisy(), 4", "Noisy(), 1"), 60, 1, "one worker in one epoch"),
+        (
+            SAME_IN_EACH_EPOCH.replace("Noisy(), 4", "Noisy(), 1"),
+            60,
+            2,
+            "its loader has a worker_init_fn, so it takes two epochs",
+        ),
+    ],
+    ids=[
+        *("one_worker", "own_seeds_by_epoch", "one_worker_in_one_epoch"),
+        "own_seeds_in_one_epoch",
+    ],
+)
+@pytest.mark.slow
+def test_what_cannot_be_told_is_not_claimed(
+    made: Any, loader: str, steps: int, workers: int, reason: str | None
+) -> None:
+    parity = _learned(made(HEAD + loader + TRAINS, steps), workers)
+    if reason is None:
+        assert parity.result == "within_noise", parity.reason
+    else:
+        assert parity.result == "not_checked", parity.reason
+        assert reason in parity.reason

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from hotloop.core.errors import EnvironmentFailed, ExitCode, UsageError
-from hotloop.core.files import read_json, write_atomically, write_json
+from hotloop.core.files import read_json, storage_error, write_atomically, write_json
 from hotloop.core.judgement import Parity, Verdict
 from hotloop.core.step import StepRecord, read_steps
 
@@ -106,3 +107,13 @@ def test_full_disk_leaves_the_old_file_and_nothing_beside_it(
 def test_infinite_numbers_never_reach_a_json_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(tmp_path / "a.json", {"ratio": float("nan")})
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(errno.EACCES, "another|choose"), (errno.EMFILE, "ulimit"), (errno.EPIPE, "again"), (errno.ENOMEM, "again")],
+)  # fmt: skip
+def test_another_directory_is_advised_only_where_it_would_help(number: int, remedy: str) -> None:
+    error = storage_error(OSError(number, os.strerror(number)), "a/b", "run a trial")
+    assert re.search(remedy, error.do or "")
+    assert ("directory" in (error.do or "")) is (number == errno.EACCES)

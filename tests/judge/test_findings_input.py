@@ -209,7 +209,10 @@ def test_several_processes_on_unknown_machines_are_not_told_how_many_cpus_they_h
 
 def test_an_iterable_dataset_is_warned_of_samples_that_come_twice() -> None:
     assert "twice" in only(waiting(0.03, {**SERIAL, "iterable": True}), "HL102").advice
-    assert "losses change" in only(waiting(0.03, {**SERIAL, "draws_random": True}), "HL102").advice
+    assert (
+        "augmented with other numbers"
+        in only(waiting(0.03, {**SERIAL, "draws_random": True}), "HL102").advice
+    )
 
 
 def test_the_site_is_the_dataset_the_collate_function_or_the_loader() -> None:
@@ -348,6 +351,18 @@ def test_a_loss_that_the_loop_computes_is_computing() -> None:
     mixed = (*loss, *lines(("unattributed", "train", 0.2), inside="time.nap"))
     found_here = only(script(steps(OWN), replace(HEALTHY, lines=mixed)), "HL801")
     assert found_here.evidence["own_fraction"] == pytest.approx(0.1, rel=1e-3)
+
+
+def test_operations_that_the_loss_depends_on_are_no_code_beside_the_training() -> None:
+    """An inner update, `weight - rate * slope`: the profiled steps tell, the sampled line cannot."""
+    census = replace(HEALTHY, lines=lines(("unattributed", "train", 0.2)), profiled_step_s=0.2)
+    little = replace(census, profiled_between_s=0.01)
+    assert only(script(steps(OWN), little), "HL801").evidence["own_fraction"] == pytest.approx(
+        0.15, rel=1e-2
+    )
+    mainly = diagnose(script(steps(OWN), replace(census, profiled_between_s=0.025)))
+    assert mainly.findings == ()
+    assert any("operations on tensors that the loss" in line for line in mainly.not_examined)
 
 
 def test_the_probes_own_cost_is_not_the_scripts() -> None:

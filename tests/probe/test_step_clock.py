@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,39 @@ print(json.dumps(train(*build(), 4)))
 """
     assert len(run(source, tmp_path)) == 4
     assert "ZeroDivisionError" in (tmp_path / "notes.txt").read_text()
+
+
+def test_workers_that_are_killed_at_the_end_cannot_keep_it_from_ending(tmp_path: Path) -> None:
+    """torch has the death of a worker raise in the main thread, wherever that is."""
+    source = """
+import multiprocessing, signal, time
+from hotloop.probe import step_clock
+def died(*_):
+    how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    if any(os.waitid(os.P_PID, worker.pid, how) for worker in workers):
+        print(json.dumps("raised"), flush=True)
+        raise RuntimeError("DataLoader worker is killed by signal: Killed.")
+class Worker(multiprocessing.Process):
+    def kill(self):
+        super().kill()
+        time.sleep(0.2)  # until its death is known
+workers = [Worker(target=time.sleep, args=(60,)) for _ in range(3)]
+for worker in workers:
+    worker.start()
+(here / "workers").write_text(json.dumps([worker.pid for worker in workers]))
+signal.signal(signal.SIGCHLD, died)
+step_clock.install(here, stop_after=3)
+print(json.dumps("steps"), flush=True)
+train(*build(), 50)
+print(json.dumps("went on"))
+"""
+    assert run(source, tmp_path) == "steps"
+    assert len(records(tmp_path)) == 3
+    alive = json.loads((tmp_path / "workers").read_text())
+    until = time.monotonic() + 30
+    while alive and time.monotonic() < until:  # killed, but perhaps not yet gone
+        alive = [pid for pid in alive if Path(f"/proc/{pid}").exists()]
+    assert not alive
 
 
 def test_torch_older_than_tested_is_refused_and_says_so(tmp_path: Path) -> None:

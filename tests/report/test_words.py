@@ -54,6 +54,16 @@ def test_every_outcome_and_parity_has_a_sentence(outcome: Outcome, parity: Parit
     assert is_kept(verdict(outcome, parity)) == claims_a_proven_gain
 
 
+def test_other_random_numbers_are_named() -> None:
+    found = verdict("improved", "within_noise")
+    found = replace(found, parity=replace(found.parity, parity_class="other_draws"))
+    assert (
+        "the samples are the same, augmented with other random numbers, and the losses"
+        in answer(found)
+    )
+    assert headline(found) == "improved, and it learns the same from other random numbers"
+
+
 def test_faster_but_different_is_clearly_not_to_be_kept() -> None:
     found = verdict("improved", "different")
     assert "the losses differ" in answer(found)

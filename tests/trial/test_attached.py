@@ -24,7 +24,8 @@ import json, os, sys
 from pathlib import Path
 from hotloop.trial import attached
 here = Path(sys.argv[1])
-attached.INTERRUPT_GRACE_S = float(sys.argv[3])
+attached.INTERRUPT_GRACE_S, attached.GRACE_S = map(float, sys.argv[3:])
+attached.FORWARD_AFTER_S = 0.5
 env = {**os.environ, "TEST_TOKEN": str(here)}
 with attached.listening() as heard:
     end = attached.run_attached(
@@ -51,7 +52,7 @@ signal.signal(signal.SIGINT, one_more)
 (here / "ready").touch()
 while not count:
     time.sleep(0.02)
-time.sleep(2.5)  # as long as saving takes
+time.sleep(1.5)  # as long as saving takes: thrice as long as it waits to pass a signal on
 (here / "count").write_text(str(count))
 """
 )
@@ -87,9 +88,12 @@ def alive(process: int) -> bool:
     return state != "Z"
 
 
-def start(directory: Path, source: str, *, grace_s: float = 30.0) -> subprocess.Popen[bytes]:
+def start(
+    directory: Path, source: str, *, grace_s: float = 30.0, asked_s: float = 5.0
+) -> subprocess.Popen[bytes]:
+    """`grace_s` after an interruption it is asked to end, and `asked_s` after that made to."""
     started = subprocess.Popen(
-        [sys.executable, "-c", HOTLOOP, str(directory), source, str(grace_s)],
+        [sys.executable, "-c", HOTLOOP, str(directory), source, str(grace_s), str(asked_s)],
         start_new_session=True,
     )
     assert wait_for((directory / "ready").exists)
@@ -99,7 +103,7 @@ def start(directory: Path, source: str, *, grace_s: float = 30.0) -> subprocess.
 def in_terminal(directory: Path, source: str) -> tuple[subprocess.Popen[bytes], int]:
     """The same in the foreground of a new terminal; and the terminal's other end."""
     terminal, theirs = pty.openpty()
-    hotloop = [sys.executable, "-c", HOTLOOP, str(directory), source, "30"]
+    hotloop = [sys.executable, "-c", HOTLOOP, str(directory), source, "30", "5"]
     started = subprocess.Popen(
         [sys.executable, "-S", "-c", IN_TERMINAL, *hotloop],
         stdin=theirs,
@@ -182,7 +186,7 @@ def test_a_signal_to_hotloop_alone_is_passed_on(tmp_path: Path) -> None:
 
 
 def test_what_ignores_signals_is_ended_with_what_it_started(tmp_path: Path) -> None:
-    started = start(tmp_path, DEAF, grace_s=1.5)
+    started = start(tmp_path, DEAF, grace_s=0.7, asked_s=0.7)
     started.send_signal(signal.SIGINT)
     assert started.wait(20) == 0
     assert (tmp_path / "end").read_text() == "[-9, true, [2]]"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hotloop.core.errors import CommandFailed, UsageError
+from hotloop.trial import process
 from hotloop.trial.process import describe_end, run_process, tail
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are found through /proc")
@@ -29,7 +30,9 @@ time.sleep(60)
 PARENT = """
 import os, sys
 from pathlib import Path
+from hotloop.trial import process
 from hotloop.trial.process import run_process
+process.GRACE_S = 1.0
 here = Path(sys.argv[1])
 try:
     run_process([sys.executable, "-S", "-c", sys.argv[2], str(here / "pid")], workdir=here,
@@ -80,7 +83,10 @@ def test_wall_time_is_measured_without_polling_naps(tmp_path: Path) -> None:
 
 
 @linux
-def test_timeout_ends_grandchildren_too_and_quotes_the_log(tmp_path: Path) -> None:
+def test_timeout_ends_grandchildren_too_and_quotes_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "GRACE_S", 1.0)
     with pytest.raises(CommandFailed, match=r"had not finished after 1.5 s") as caught:
         run("print('so far', flush=True)\n" + FAMILY, tmp_path, timeout_s=1.5, arguments=(str(tmp_path / "pid"),))  # fmt: skip
     assert "so far" in str(caught.value)

@@ -54,7 +54,7 @@ class LoaderUse:
     per_epoch: int | None
     """Batches of an epoch, where the loader knows."""
     draws_random: bool | None = None
-    """Its dataset or collate function drew from the main process's random state."""
+    """Its dataset or collate function drew from the random state of the process that made the batch."""
     made: tuple[str, ...] = ()
     """The calls that led to its construction, the innermost first: `train.py:8 < train.py:30`. With ` #1` where
     only the second loader that was made so trains. Empty where that was not seen, or it does not train."""
@@ -197,6 +197,9 @@ class Census:
     """Seconds of such a step in which the GPU was at work; its kernels take as long as ever then."""
     profiled_communication_s: float | None = None
     """Seconds of such a step in communication that no computing hid. `None`: none was seen."""
+    profiled_between_s: float | None = None
+    """Seconds of such a step in operations on tensors that the loss or the weights depend on, and no phase holds:
+    `weight - rate * slope`."""
     start_s: float | None = None
     """Seconds from the start of the process to its first step: importing, building, loading."""
     planned_steps: int | None = None

@@ -152,12 +152,15 @@ def why_memory_cannot_be_kept() -> str | None:
     return None
 
 
-def read_machine(device: torch.device, ranks: Ranks = ALONE) -> Machine:
-    """What this machine can do with `device` for one of the processes that train on it."""
+def read_machine(device: torch.device, ranks: Ranks = ALONE, *, compiles: bool = True) -> Machine:
+    """What this machine can do with `device` for one of the processes that train on it.
+
+    Where nothing is to be compiled, the compiler is not asked: it would take 0.3 s to answer.
+    """
     return Machine(
         device_type=device.type,
         fast_dtypes=fast_dtypes(device),
-        why_no_compile=why_compile_cannot_run(device),
+        why_no_compile=why_compile_cannot_run(device) if compiles else None,
         num_threads=default_threads(ranks.num_local_ranks),
         why_no_kept_memory=why_memory_cannot_be_kept(),
     )

@@ -39,6 +39,8 @@ MAINLY = 1 / 3
 """Share of such code that one line must hold to be called the place."""
 _COMPUTING = frozenset({"data_wait", "forward", "backward", "optimizer"})
 """Phases that begin and end in the middle of a line."""
+MAINLY_COMPUTING = 1 / 2
+"""Share of the script's own lines in operations that learning depends on, from which they are the training itself."""
 PROBE = "hotloop.probe"
 """What a line was calling where the probe was at work: its cost is told elsewhere, and not the script's."""
 WAITING = re.compile(r"threading\.|queue\.|connection\.|selectors\.")
@@ -121,7 +123,10 @@ def _own_code(measurement: Measurement, breakdown: Breakdown) -> OwnCode | str |
         kinds[_kind(line, trains_at)].append(line)
     kind = max(kinds, key=lambda which: _fraction(kinds[which]))
     of_kind = _fraction(kinds[kind])
-    part = outside * of_kind / seen
+    between = _computing_between(census) if kind == "own" else 0.0
+    if between >= MAINLY_COMPUTING * of_kind:
+        return "what is between the phases is mainly operations on tensors that the loss or the weights depend on"
+    part = (outside - between) * of_kind / seen
     # Both clocks must say so: the phase is measured, but few samples say little of whose it is.
     if min(part, of_kind) < NOTICEABLE:
         return None
@@ -146,6 +151,13 @@ def _own_code(measurement: Measurement, breakdown: Breakdown) -> OwnCode | str |
         places=tuple((name, _fraction(groups[name]) / of_kind) for name in named),
         num_places=len(groups),
     )
+
+
+def _computing_between(census: Census) -> float:
+    """Share of a step in operations that the loss or the weights depend on, and that no phase holds."""
+    if census.profiled_between_s is None or not census.profiled_step_s:
+        return 0.0
+    return census.profiled_between_s / census.profiled_step_s
 
 
 def _kind(line: LineUse, trains_at: Set[str]) -> Kind:

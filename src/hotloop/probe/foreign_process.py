@@ -6,7 +6,9 @@ Runs inside the foreign interpreter beside the step clock: standard library and 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
@@ -122,8 +124,18 @@ def end_process() -> None:
             stream.flush()
         except (OSError, ValueError):
             pass
+    try:
+        _kill_children()
+    finally:
+        os._exit(0)
+
+
+def _kill_children() -> None:
+    """A DataLoader has `SIGCHLD` raise when a worker dies: it would end this in the middle."""
     multiprocessing = sys.modules.get("multiprocessing")
-    if multiprocessing is not None:
-        for child in multiprocessing.active_children():
-            child.kill()
-    os._exit(0)
+    if multiprocessing is None:
+        return
+    if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGCHLD"):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for child in multiprocessing.active_children():
+        child.kill()

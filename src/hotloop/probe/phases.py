@@ -28,6 +28,7 @@ class PhaseClock:
         self._open: list[str] = ["unattributed"]
         self._last = time.perf_counter()
         self._step_started = time.monotonic()
+        self._between: list[tuple[float, float]] | None = None
         self.reads = 0
 
     def phase(self, name: str) -> _Phase:
@@ -74,6 +75,15 @@ class PhaseClock:
         """When the last boundary was, by `time.perf_counter`."""
         return self._last
 
+    def remember(self) -> None:
+        """From here on keep when nothing was open, for `remembered`."""
+        self._between = []
+
+    def remembered(self) -> list[tuple[float, float]]:
+        """(begin, end) of each time since `remember` in which nothing was open, by `time.perf_counter`."""
+        between, self._between = self._between or [], None
+        return between
+
     def restart(self) -> None:
         """Begin anew, with nothing open."""
         del self._open[1:]
@@ -106,6 +116,8 @@ class PhaseClock:
         now = time.perf_counter()
         name = self._open[-1]
         self._seconds[name] = self._seconds.get(name, 0.0) + (now - self._last)
+        if self._between is not None and len(self._open) == 1:
+            self._between.append((self._last, now))
         self._last = now
         self.reads += 1
 

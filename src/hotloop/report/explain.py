@@ -20,6 +20,8 @@ class Technique(Protocol):
     @property
     def parity_class(self) -> str: ...
     @property
+    def other_draws_in(self) -> object: ...
+    @property
     def key(self) -> str: ...
     @property
     def off(self) -> Any: ...
@@ -44,6 +46,8 @@ MEANING = {
     "reduction_order": "reduction_order: the same sums in another order; losses agree to rounding "
     "(with products of bf16, fp16 or tf32 to theirs: judged as reduced_precision)",
     "reduced_precision": "reduced_precision: fewer digits; losses agree within a calibrated band",
+    "other_draws": "other_draws: the same samples in the same order, augmented with other random numbers of the same "
+    "distribution; with these numbers held fixed it is held to the class above, with its own to the script's spread",
     "changes_training": "changes_training: another training; only the result can be compared",
 }
 
@@ -55,6 +59,7 @@ def explain_optimization(technique: Technique) -> str:
     live = technique.no_live_form and f"no: {technique.no_live_form}"
     rows = (
         ("parity", MEANING.get(technique.parity_class, technique.parity_class)),
+        ("parity of random", MEANING["other_draws"] if technique.other_draws_in else ""),
         ("turn on", on if technique.key else ""),
         ("turn off", off if technique.key else ""),
         ("answers", ", ".join(technique.answers)),

@@ -90,6 +90,8 @@ def headline(verdict: Verdict) -> str:
     """A few words for a title: the outcome, and that a different loss overrules it."""
     word = verdict.outcome
     if word == "improved":
+        if verdict.parity.result == "within_noise" and verdict.parity.parity_class == "other_draws":
+            return "improved, and it learns the same from other random numbers"
         return {
             "same": "improved, and it learns the same",
             "within_noise": "improved, and it learns the same within noise",
@@ -188,6 +190,11 @@ def losses(parity: Parity) -> str:
             if parity.max_difference == 0:
                 return f"the losses are identical over {parity.num_steps} steps"
             return f"the losses agree{_evidence(parity)}"
+        case "within_noise" if parity.parity_class == "other_draws":
+            return (
+                "the samples are the same, augmented with other random numbers, and the losses agree as those of runs "
+                f"with other numbers do{_evidence(parity)}"
+            )
         case "within_noise":
             return f"the losses agree{_evidence(parity) or ' within noise'}"
         case "different":

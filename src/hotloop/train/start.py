@@ -76,7 +76,8 @@ def start(
     meeting = meeting or Meeting()
     ranks = meeting.ranks
     device = pick_device(settings.config.train.device, ranks)
-    settings, notes = resolve(settings, read_machine(device, ranks))
+    compiles = settings.config.train.compile is not False
+    settings, notes = resolve(settings, read_machine(device, ranks, compiles=compiles))
     config = settings.config
     refuse_uneven(settings, ranks)
     if config.train.gradient_compression != "none" and ranks.num_ranks == 1:

@@ -30,7 +30,7 @@ OUTPUTS = frozenset({"node_modules", "wandb", "mlruns"})
 """Of trackers and other tools, where they are made: at the top. A package may have such a name."""
 OWN_VARIABLES = (
     *("HOTLOOP_STEP_CLOCK", "HOTLOOP_PADDING", "HOTLOOP_FIXES"),
-    *("HOTLOOP_SAME_RANDOMNESS", "HOTLOOP_WITHIN", "HOTLOOP_LOADER"),
+    *("HOTLOOP_SAME_RANDOMNESS", "HOTLOOP_WITHIN", "HOTLOOP_LOADER", "HOTLOOP_BATCH_DRAWS"),
 )
 """Beginnings of the names of those that a trial sets."""
 MAX_TMPDIR_LENGTH = 55

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import sys
 from pathlib import Path
+
+import warm_python
 
 COPIES = """
 import json, sys, torch
@@ -31,10 +33,15 @@ print(json.dumps([sorted(found), sorted(seconds)]))
 """
 
 
+def run(source: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    script = directory / "script.py"
+    script.write_text(source)
+    arguments = [str(script), str(directory)]
+    return warm_python.run(arguments, env=os.environ, cwd=directory, timeout=300)
+
+
 def test_copies_to_the_device_are_told_from_those_that_stay(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", COPIES, str(tmp_path)], capture_output=True, text=True, timeout=300
-    )
+    done = run(COPIES, tmp_path)
     assert done.returncode == 0, done.stderr
     found, phases = json.loads(done.stdout)
     merged: dict[str, int] = {}
@@ -82,9 +89,7 @@ BOTH = [["copies", "Tensor.to"], ["syncs", "item"]]
 
 
 def test_what_evaluates_logs_or_saves_takes_in_its_copies_and_waits(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PARTS, str(tmp_path)], capture_output=True, text=True, timeout=300
-    )
+    done = run(PARTS, tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
         "eval": [],

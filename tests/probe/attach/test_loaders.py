@@ -8,7 +8,7 @@ class Data(torch.utils.data.Dataset):
     def __len__(self): return 32
     def __getitem__(self, index):
         time.sleep(SLEEP)
-        return torch.ones(8)
+        return torch.ones(8) * (torch.rand(()) if WORKERS else 1)
 def collate(samples):
     time.sleep(2 * SLEEP)
     return torch.stack(samples)
@@ -54,7 +54,7 @@ def test_loader_is_described_and_its_batches_are_timed(run, workers: int, contex
     assert train.wait_s is not None
     if not workers:
         assert train.wait_s >= train.fetch_s
-        assert train.draws_random is False
+    assert train.draws_random is bool(workers)
     starts = [record.step for record in ended.steps if "epoch" in record.tags]
     assert starts == [8, 16, 24]
     assert {record.samples for record in ended.steps} == {4}

@@ -6,7 +6,8 @@ itself, and the model computes nothing meanwhile. Most of that time is the datas
 Evidence. `data_wait_fraction`: exposed waits over wall time (on an accelerator at most the share in
 which it idled); reported from 0.05. `fetch_s`, `collate_s`: median seconds to make one batch, and the
 part in the collate function. `fetch_cpu_fraction`: CPU over wall seconds meanwhile; above 0.5, so it
-computes and waits neither for a disk (HL106) nor for its turn. `in_memory`: the dataset is tensors or arrays.
+computes and waits neither for a disk (HL106) nor for its turn. `cpus_busy_fraction`: how much of all its
+CPUs the process used. `in_memory`: the dataset is tensors or arrays.
 Site: the DataLoader's (`loader_site`); the dataset's (`dataset_site`) where that is to change.
 
 Gain at most. `1 / (1 - data_wait_fraction)`: the step without any wait. `n` workers bring it to
@@ -18,8 +19,9 @@ that are only picked from memory (below 50 us each) cost more to send than to ma
 by index instead (`__getitems__`, or a TensorDataset's tensors indexed with a list). To test it: the
 same number of steps with and without, in turns, at least four pairs.
 
-What can go wrong. Randomness that the dataset draws from the main process moves into the workers, so
-batches and losses change (`draws_random`). Each worker holds the dataset. Scripts whose main part is
+What can go wrong. Random numbers that the dataset or collate function draws (`draws_random`) come from the workers then:
+the same samples in the same order, augmented with other numbers, so losses change as with another seed; the doctor proves
+that nothing else does (`other_draws`). Each worker holds the dataset. Scripts whose main part is
 not under `if __name__ == "__main__"` run again in workers that are spawned.
 """
 
@@ -58,7 +60,10 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
     else:
         advice = f"Try num_workers={workers} in this DataLoader."
     if loader.draws_random and not trivial:
-        advice += " Its random numbers will then come from the workers: the losses change."
+        advice += (
+            " Its random numbers will then come from the workers: the same samples in the same order, augmented with other "
+            "numbers, so losses change as with another seed."
+        )
     return Finding(
         code=CODE,
         title=TITLE,
@@ -71,6 +76,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "fetch_s": loader.fetch_s,
             "collate_s": loader.collate_s,
             "fetch_cpu_fraction": loader.fetch_cpu_fraction,
+            "cpus_busy_fraction": waiting.cpus_busy,
             "in_memory": None if loader.in_memory is None else str(loader.in_memory),
             "loader_site": loader.site,
             "dataset_site": loader.dataset_site,

@@ -43,6 +43,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         evidence={
             "data_wait_fraction": waiting.share,
             "fetch_cpu_fraction": loader.fetch_cpu_fraction,
+            "cpus_busy_fraction": waiting.cpus_busy,
             "fetch_s": loader.fetch_s,
             "num_workers": loader.num_workers,
             "cpus_busy": waiting.cpus_busy,

@@ -6,7 +6,8 @@ metrics, bookkeeping, sleeping, something that was left in. The model computes n
 Evidence. `unattributed_fraction`: wall time outside every phase. `outside_fraction`: the exposed part of it,
 garbage collection and the probe left out. `own_fraction`: of that, by samples, what is the script's own,
 from five samples and 0.05 on: not torch's code (losses, `zero_grad`, clipping), nor lines that call the
-model as well. `line_fraction`: in one line; `function`, and `inside`: what it was calling. Not where no
+model as well, nor operations on tensors that the loss or the weights depend on (an inner update, `w - lr * g`),
+as torch's profiler saw them; where these are half of it, it is computing, and no finding. `line_fraction`: in one line; `function`, and `inside`: what it was calling. Not where no
 module is called: the model is among the script's own lines then. Where one line holds the whole training
 (`trainer.train()`, `learn.fit(10)`), what happens in it is the library's: then `inside` names its function,
 no line of the script is given, and the bound is loose, since the script cannot leave it out. A library of
@@ -19,8 +20,8 @@ Remedy. Look at the line. Do it every hundred steps, on the device, in a thread,
 look for the setting that turns it off, or makes it rarer (callbacks, metrics, averaged weights, clipping). To
 test it: the same steps without it.
 
-What can go wrong. A loss that the loop computes itself, in single operations on tensors, is computing
-and stays; it counts here where it can not be told apart. Code that changes what is learned (schedules,
+What can go wrong. Where nothing was profiled, a loss that the loop computes itself, in single operations on
+tensors, counts here: it is computing, and stays. Code that changes what is learned (schedules,
 sampling) has to stay where it is.
 """
 

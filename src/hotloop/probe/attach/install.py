@@ -13,6 +13,7 @@ from hotloop.probe import entry
 from hotloop.probe.attach.boundary import Boundary
 from hotloop.probe.attach.collecting import Collecting
 from hotloop.probe.attach.compiling import Compiling
+from hotloop.probe.attach.connections import watch_connections
 from hotloop.probe.attach.cost import Cost
 from hotloop.probe.attach.device_calls import watch_device_calls, when_cuda_starts
 from hotloop.probe.attach.device_clock import DeviceClock
@@ -98,6 +99,7 @@ def _hook(parts: Parts, evaluating: Evaluating) -> None:
     loading.install()
     watch_fetches(watch.directory, loading.fetched_here)
     watch_side_calls(watch)
+    watch_connections(watch.directory)
     watch_waits(watch)
     watch_library_optimizers(watch, parts.boundary)
     when_cuda_starts(lambda: watch.tried(watch_device_calls, watch))

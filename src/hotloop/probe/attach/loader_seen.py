@@ -99,7 +99,6 @@ class LoaderSeen:
         waits = sorted(self._waits)
         fetches = list(self._fetches) or list(self._early)
         wall = sum(each[0] for each in fetches)
-        in_main = not self._use.num_workers
         values: dict[str, Any] = {name: getattr(self._use, name) for name in LoaderUse.__slots__}
         values |= {
             "site": self.site(sites),
@@ -114,7 +113,7 @@ class LoaderSeen:
             "pin_s": median(self._pins) if self._pins else None,
             "fetch_cpu_fraction": sum(each[1] for each in fetches) / wall if wall else None,
             "epoch_start_s": median(self._starts) if self._starts else None,
-            "draws_random": self._draws if in_main else None,
+            "draws_random": self._draws,
         }
         return LoaderUse(**values)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hotloop.core.census import OperatorUse
-from hotloop.probe.attach.timeline import device_seconds, is_communication, thread_seconds
+from hotloop.probe.attach.between import depended_on_ns
+from hotloop.probe.attach.timeline import Span, device_seconds, is_communication, thread_seconds
 
 KEPT = 60
 MAX_EVENTS = 400_000
@@ -38,6 +39,8 @@ class Seen:
     """Per step: a GPU was at work."""
     communication_s: float | None = None
     """Per step: in communication that nothing hid; `None` where none was seen on a CPU, or no GPU."""
+    computing_between_s: float | None = None
+    """Per step: in operations between the phases that the loss or the weights depend on."""
 
 
 @dataclass(slots=True)
@@ -55,10 +58,18 @@ class _Open:
     sum: _Sum = field(default_factory=_Sum)
 
 
-def summed(events: Iterable[Any], num_steps: int, *, device_index: int | None = None) -> Seen:
+def summed(
+    events: Iterable[Any],
+    num_steps: int,
+    *,
+    device_index: int | None = None,
+    between: Sequence[Span] = (),
+    updates_by_hand: bool = False,
+) -> Seen:
     """From the profiler's raw events, which have begin, duration, thread and dtypes each.
 
-    device_index: the GPU that trains, where others are used as well.
+    device_index: the GPU that trains, where others are used as well. between: when no phase was open, by the
+    events' clock. updates_by_hand: no optimizer of torch updates the weights.
     """
     sums: dict[tuple[str, str | None], _Sum] = defaultdict(_Sum)
     dtypes: set[str] = set()
@@ -77,8 +88,10 @@ def summed(events: Iterable[Any], num_steps: int, *, device_index: int | None = 
         else:
             device.append(event)
     by_correlation: dict[int, _Sum] = {}
+    depended_on = 0
     for own in threads.values():
         own.sort(key=lambda event: (event.start_ns(), -event.duration_ns()))
+        depended_on += depended_on_ns(own, between, updates_by_hand=updates_by_hand)
         _nest(own, sums, by_correlation, dtypes, attention)
     for event in device:
         found = by_correlation.get(event.linked_correlation_id())
@@ -91,6 +104,7 @@ def summed(events: Iterable[Any], num_steps: int, *, device_index: int | None = 
         tuple(sorted(attention)),
         busy_s=busy[0] / num_steps if busy is not None else None,
         communication_s=alone / num_steps if alone is not None else None,
+        computing_between_s=depended_on / 1e9 / num_steps if whole else None,
     )
 
 

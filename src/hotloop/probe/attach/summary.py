@@ -85,6 +85,7 @@ def census_of(parts: Parts) -> Census:
         profiled_step_s=window.step_s,
         profiled_busy_s=seen.busy_s,
         profiled_communication_s=seen.communication_s,
+        profiled_between_s=seen.computing_between_s,
         start_s=parts.model.start_s,
         planned_steps=parts.model.planned_steps,
         parallel=parts.model.parallel,

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,8 +14,10 @@ import torch
 from torch import _utils_internal
 from torch.torch_version import TorchVersion
 
+from hotloop.core.census import NO_OPTIMIZER
 from hotloop.probe import entry
 from hotloop.probe.attach.operators import Seen, summed
+from hotloop.probe.attach.timeline import Span
 from hotloop.probe.attach.watch import Watch
 
 FIRST_STEP = 41
@@ -89,6 +91,7 @@ class Window:
         finally:
             self._own = False
         self._since = time.perf_counter()
+        watch.clock.remember()
 
     def at_boundary(self) -> None:
         """A step is about to end: close after the last one. Summing still belongs to it."""
@@ -107,6 +110,8 @@ class Window:
                 self._profiler.kineto_results.events(),
                 num,
                 device_index=device.device.index if device is not None else None,
+                between=_in_wall_time(self._watch.clock.remembered()),
+                updates_by_hand=NO_OPTIMIZER in self._watch.notes,
             )
             self._profiler = None
         self.over = True
@@ -164,6 +169,12 @@ class Window:
         if self._profiler is not None:
             self._close()
         self._give_up("no profile: the script profiles itself")
+
+
+def _in_wall_time(spans: Sequence[tuple[float, float]]) -> list[Span]:
+    """Of `time.perf_counter`, in nanoseconds of the clock that kineto's events are on."""
+    apart = time.time_ns() - time.perf_counter_ns()
+    return [(int(begin * 1e9) + apart, int(end * 1e9) + apart) for begin, end in spans]
 
 
 def _on_cuda() -> bool:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 PROBES = {
     "HOTLOOP_ROUNDING_NOISE": ("the noise", "hotloop.optimizations.rounding_noise"),
+    "HOTLOOP_BATCH_DRAWS": ("held random numbers", "hotloop.optimizations.batch_draws"),
     "HOTLOOP_FIXES": ("a fix", "hotloop.optimizations.live"),
     "HOTLOOP_STEP_CLOCK": ("the step clock", "hotloop.probe.step_clock"),
     "HOTLOOP_DOCTOR": ("the probe", "hotloop.probe.attach"),

@@ -20,7 +20,7 @@ import torch
 from parity_scripts import AS_IT_IS, HARMLESS, MISTAKES, SCRIPTS, Change, Seen, run
 
 from hotloop.core.judgement import Parity, ParityClass
-from hotloop.doctor.learning import NOISE, NOISE_RUNS
+from hotloop.doctor.compared_arms import NOISE, NOISE_RUNS
 from hotloop.judge.calibrated_parity import ComparedRun, is_plain, judge_calibrated
 from hotloop.judge.parity import judge_parity
 

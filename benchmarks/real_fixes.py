@@ -1,31 +1,64 @@
-"""Fix public training scripts, unmodified, with `hotloop doctor`, and confirm what it keeps a second time.
+"""Fix training scripts, unmodified, with `hotloop doctor`, and time apart what its patches gain.
 
-    python benchmarks/real_fixes.py CHECKOUTS [NAME ...] --runs DIR [--budget 10m] [--markdown FILE]
+    python benchmarks/real_fixes.py CHECKOUTS [NAME ...] --runs DIR [--budget 10m] [--markdown FILE] [--json FILE]
 
-CHECKOUTS as for `real_scripts.py`, and scripts as in its list. Each is examined and fixed in a fresh copy
-of its directory. What is kept is tried again by a second, independent run of the doctor, of these fixes
-alone: confirmed where that one keeps it as well. The run directories stay in DIR, and what is there
-already is not run again.
+CHECKOUTS as for `real_scripts.py`; scripts as in its list, and the slow ones of `shapes/`. Each is examined
+and fixed in a fresh copy of its directory. Where a patch was written, a copy with it and one without are
+timed in turns without hotloop (`apart.py`): the printed gain should be what that patch sustains. The run
+directories stay in DIR, and what is there already is not run again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from apart import Apart, Copy, timed_apart
 from real_list import SCRIPTS, Script, shakespeare
 from real_scripts import commit_of, environment, missing
 
-LEDGER = "ledger.json"
+LEDGER, TIMED = "ledger.json", "apart.json"
 LIMIT_S = 3600
+WITHIN = 1.10
+"""The printed gain and the one timed apart may differ by this factor."""
+OURS = "hotloop"
+SHAPES = Path(__file__).parent / "shapes"
+
+
+def shape(file: str, name: str, what: str, steps: int, only: str) -> Script:
+    """A slow script of our own, of which only one fix is tried."""
+    return Script(
+        f"{file} {name}", str(SHAPES), OURS, ".", (f"{file}.py", name, str(steps)), what, iterations=steps,
+        options=("--only", only),
+    )  # fmt: skip
+
+
+OWN = (
+    *(
+        shape("slow_loader", name, "waits for its loader", steps, "loader_workers")
+        for name, steps in (
+            ("latency", 60), ("cpu", 200), ("latency-and-cpu", 60), ("cpu-and-step", 100), ("few-workers", 60),
+            ("two-workers", 60), ("short-latency", 200), ("many-workers", 60), ("bursts", 150),
+            ("slow-first-step", 100),
+        )
+    ),
+    shape("small_models", "deep-perceptron", "many small tensors", 1000, "fused_optimizer"),
+    shape("small_models", "tokens", "many small tensors", 500, "fused_optimizer"),
+    shape("small_models", "wide-perceptron", "matrix products", 500, "precision"),
+    shape("small_models", "wide-tokens", "matrix products", 300, "precision"),
+    shape("small_models", "pictures", "convolutions", 300, "channels_last"),
+    shape("small_models", "elementwise", "many passes over memory", 500, "compile"),
+    shape("small_models", "one-thread", "one thread of two", 500, "cpu_threads"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,80 +68,135 @@ class Fixed:
     script: Script
     commit: str
     ledger: dict[str, Any] | None
-    again: dict[str, Any] | None
-    """Of the second run; `None` where nothing was kept."""
     said: str
-    """The last lines of a doctor that tried nothing."""
+    """The last lines of the doctor."""
+    apart: Apart | None
+    """The patched copy against the script; `None` where there is no patch."""
 
     @property
     def kept(self) -> list[dict[str, Any]]:
         fixes = self.ledger["fixes"] if self.ledger is not None else []
         return [fix for fix in fixes if fix["status"] == "kept"]
 
-    def second(self, name: str) -> dict[str, Any] | None:
-        """What the second run says of a fix."""
-        fixes = self.again["fixes"] if self.again is not None else []
-        return next((fix for fix in fixes if fix["name"] == name), None)
+    @property
+    def printed(self) -> dict[str, Any] | None:
+        """The verdict whose gain is the doctor's answer: of all that is kept, together."""
+        if self.ledger is None:
+            return None
+        together: dict[str, Any] | None = self.ledger["together"]
+        return together
 
-    def confirmed(self, name: str) -> bool:
-        second = self.second(name)
-        return second is not None and second["status"] == "kept"
+    def off_by(self) -> float | None:
+        """The gain timed apart over the printed one."""
+        if self.apart is None or self.printed is None:
+            return None
+        return self.apart.ratio()[0] / float(self.printed["ratio"])
+
+    def holds(self) -> bool:
+        off = self.off_by()
+        return off is None or abs(math.log(off)) <= math.log(WITHIN)
 
 
 def fix(script: Script, checkouts: Path, text: str, runs: Path, budget: str) -> Fixed:
     name = re.sub(r"\W+", "-", script.name)
-    ledger, said = doctor(script, checkouts, text, runs / name, ["--budget", budget])
-    kept = [] if ledger is None else [f for f in ledger["fixes"] if f["status"] == "kept"]
-    again = None
-    if kept:
-        said = [f"{each['name']}={json.dumps(each['value'])}".replace('"', "") for each in kept]
-        only = [part for each in said for part in ("--only", each)]
-        again, said = doctor(script, checkouts, text, runs / f"{name}-again", only)
-    return Fixed(script, commit_of(checkouts / script.checkout), ledger, again, said)
+    options = [*(script.options or ("--budget", budget)), "--diff", str(patch_of(runs / name))]
+    ledger, said = doctor(script, checkouts, text, runs / name, options)
+    apart = time_apart(script, checkouts, text, runs / name)
+    return Fixed(script, commit_of(checkouts / script.checkout), ledger, said, apart)
 
 
 def doctor(
     script: Script, checkouts: Path, text: str, run: Path, options: list[str]
 ) -> tuple[dict[str, Any] | None, str]:
     """Its ledger, and what it said last."""
-    said = ""
+    said = run.parent / f"{run.name}.txt"
     if not (run / LEDGER).is_file():
         if run.exists():
             shutil.rmtree(run)
         with tempfile.TemporaryDirectory() as folder:
-            checkout = Path(folder) / "checkout"
-            shutil.copytree(checkouts / script.checkout, checkout, symlinks=True)
-            workdir = checkout / script.workdir
-            if script.prepare is not None:
-                script.prepare(workdir, text)
+            workdir = laid_out(script, checkouts, text, Path(folder))
             done = subprocess.run(
                 [
                     *(sys.executable, "-m", "hotloop", "doctor", *options, "--out", str(run)),
                     *("--", sys.executable, *script.arguments),
                 ],
                 cwd=workdir,
-                env=environment(script, checkout),
+                env=environment(script, Path(folder) / "checkout"),
                 capture_output=True,
                 text=True,
                 timeout=LIMIT_S,
                 check=False,
             )
-        said = "\n".join(done.stderr.strip().splitlines()[-6:])
-        (run.parent / f"{run.name}.txt").write_text(done.stderr, encoding="utf-8")
+        said.write_text(done.stderr, encoding="utf-8")
+    last = "\n".join(said.read_text(encoding="utf-8").strip().splitlines()[-6:])
     if not (run / LEDGER).is_file():
-        return None, said
-    return json.loads((run / LEDGER).read_text(encoding="utf-8")), said
+        return None, last
+    return json.loads((run / LEDGER).read_text(encoding="utf-8")), last
+
+
+def laid_out(script: Script, checkouts: Path, text: str, folder: Path) -> Path:
+    """A fresh copy of the checkout with the script's data; the working directory in it."""
+    checkout = folder / "checkout"
+    shutil.copytree(checkouts / script.checkout, checkout, symlinks=True)
+    workdir = checkout / script.workdir
+    if script.prepare is not None:
+        script.prepare(workdir, text)
+    return workdir
+
+
+def copy_of(script: Script, checkouts: Path, text: str, folder: Path, num_workers: int) -> Copy:
+    workdir = laid_out(script, checkouts, text, folder)
+    return Copy(workdir, environment(script, folder / "checkout"), num_workers)
+
+
+def counted(run: Path) -> tuple[int, int]:
+    """(steps before, steps counted) of the pairs that confirmed what is kept."""
+    ledger = json.loads((run / LEDGER).read_text(encoding="utf-8"))
+    return ledger["together_warmup_steps"], ledger["together_steps"]
+
+
+def workers(run: Path) -> tuple[int, int]:
+    """Of the loader that trains: as the script has it, and as it was kept."""
+    measurement = json.loads((run / "measurement.json").read_text(encoding="utf-8"))
+    loaders = (measurement["census"] or {}).get("loaders", ())
+    before = max((each["num_workers"] for each in loaders if each["trains"]), default=0)
+    fixes = json.loads((run / LEDGER).read_text(encoding="utf-8"))["fixes"]
+    kept = (fix for fix in fixes if fix["status"] == "kept" and fix["name"] == "loader_workers")
+    return before, next((int(fix["value"]) for fix in kept), before)
+
+
+def patch_of(run: Path) -> Path:
+    """Beside the run directory, which the doctor wants empty."""
+    return run.parent / f"{run.name}.diff"
+
+
+def time_apart(script: Script, checkouts: Path, text: str, run: Path) -> Apart | None:
+    """The script and its patched copy, without hotloop."""
+    timed, patch = run / TIMED, patch_of(run)
+    if timed.is_file():
+        return Apart(**json.loads(timed.read_text(encoding="utf-8")))
+    if not patch.is_file():
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        before, after = workers(run)
+        as_it_was = copy_of(script, checkouts, text, Path(folder) / "before", before)
+        patched = copy_of(script, checkouts, text, Path(folder) / "after", after)
+        subprocess.run(["patch", "-s", "-p1", "-i", str(patch)], cwd=patched.workdir, check=True)
+        window = counted(run) if script.repository == OURS else None
+        apart = timed_apart(as_it_was, patched, script.arguments, window=window)
+    timed.write_text(json.dumps(asdict(apart)), encoding="utf-8")
+    return apart
 
 
 def markdown(results: list[Fixed]) -> str:
     lines = [
-        "| script | kept: alone, predicted | again | together, fresh pairs | losses | not kept, and why |",
-        "|---|---|---|---|---|---|",
+        "| script | kept: alone, predicted | printed | timed apart | off by | losses | not kept, and why |",
+        "|---|---|---|---|---|---|---|",
     ]
     for each in results:
         if each.ledger is None:
             lines.append(
-                f"| {each.script.name} ({each.script.repository}) | | | | | {one_line(each.said)} |"
+                f"| {each.script.name} ({each.script.repository}) | | | | | | {one_line(each.said)} |"
             )
             continue
         fixes = each.ledger["fixes"]
@@ -121,18 +209,14 @@ def markdown(results: list[Fixed]) -> str:
             f"`{fix['name']}` {_value(fix)}{_measured(fix)}{_predicted(fix['predicted'])}"
             for fix in each.kept
         ]
-        again = [
-            f"{_measured(each.second(fix['name'])).strip()}, "
-            + ("confirmed" if each.confirmed(fix["name"]) else "**not confirmed**")
-            for fix in each.kept
-        ]
-        together = each.ledger["together"]
+        together = each.printed
         parity = together["parity"] if together else None
         cells = [
             f"{each.script.name} ({each.script.repository})",
             "<br>".join(kept) or "none",
-            "<br>".join(again),
             _ratio(together, ""),
+            _apart(each.apart),
+            "" if (off := each.off_by()) is None else f"{off - 1:+.1%}",
             "" if parity is None else parity["result"].replace("_", " "),
             "<br>".join(others),
         ]
@@ -153,6 +237,13 @@ def _measured(fix: dict[str, Any] | None) -> str:
         return "not tried"
     on_top = _ratio(fix["added"], ", on top ")
     return _ratio(fix["verdict"], " ") + on_top
+
+
+def _apart(apart: Apart | None) -> str:
+    if apart is None:
+        return ""
+    ratio, low, high = apart.ratio()
+    return f"{ratio:.2f} ({low:.2f} to {high:.2f})"
 
 
 def _ratio(verdict: dict[str, Any] | None, before: str) -> str:
@@ -176,11 +267,12 @@ def main() -> int:
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--budget", default="10m")
     parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     args.runs.mkdir(parents=True, exist_ok=True)
     text = shakespeare(args.checkouts)
     results = []
-    for script in SCRIPTS:
+    for script in (*OWN, *SCRIPTS):
         if args.names and script.name not in args.names:
             continue
         if why := missing(script, args.checkouts):
@@ -191,8 +283,23 @@ def main() -> int:
     table = markdown(results)
     if args.markdown is not None:
         args.markdown.write_text(table + "\n", encoding="utf-8")
-    confirmed = all(each.confirmed(fix["name"]) for each in results for fix in each.kept)
-    return 0 if confirmed else 1
+    if args.json is not None:
+        rows = [row(each) for each in results]
+        args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    return 0 if all(each.holds() for each in results) else 1
+
+
+def row(each: Fixed) -> dict[str, Any]:
+    """One script's numbers, for others to count with."""
+    return {
+        "script": each.script.name,
+        "repository": each.script.repository,
+        "commit": each.commit,
+        "fixes": each.ledger["fixes"] if each.ledger is not None else None,
+        "together": each.printed,
+        "apart": None if each.apart is None else asdict(each.apart),
+        "off_by": each.off_by(),
+    }
 
 
 if __name__ == "__main__":

@@ -121,6 +121,8 @@ class Script:
     path: str | None = None
     """Put on PYTHONPATH, relative to the checkout: in place of installing the repository."""
     env: dict[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    """Of the doctor in `real_fixes.py`, in place of a budget."""
 
 
 NANO = (

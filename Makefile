@@ -61,7 +61,7 @@ quickstart: setup
 # Compiled once for the hundreds of processes that the tests start, also where Python is told not to.
 test: setup
 	@$(BIN)/python -m compileall -q src
-	$(BIN)/python -m pytest -n $(WORKERS) -m "$(MARKS)"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "$(MARKS)"
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -32,6 +32,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+WITHOUT_COMPILER = Path(__file__).with_name("without_compiler")
+
+
+@pytest.fixture
+def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes started by the test train without loading torch's compiler: half of what they take."""
+    monkeypatch.setenv("PYTHONPATH", str(WITHOUT_COMPILER))
+
+
 WORDS = [
     "the",
     "loop",

@@ -100,6 +100,7 @@ class _Host:
             raise subprocess.TimeoutExpired(arguments, timeout or 0.0, said[0], said[1])
         if late is not None:
             late.cancel()
+            late.join()  # tests count threads
         return subprocess.CompletedProcess([sys.executable, *arguments], code, *said)
 
     def close(self) -> None:

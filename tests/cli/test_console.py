@@ -12,6 +12,8 @@ import pytest
 
 from hotloop.core.step import read_steps
 
+pytestmark = pytest.mark.usefixtures("without_compiler")
+
 HOTLOOP = f"{shlex.quote(sys.executable)} -m hotloop"
 STEPS = 12
 SETTINGS = (

@@ -20,6 +20,7 @@ from hotloop.cli.main import run
 from hotloop.core.errors import ExitCode
 
 SOURCE = Path(__file__).parents[2] / "src"
+WITHOUT_COMPILER = Path(__file__).parents[1] / "without_compiler"
 COMMAND = [sys.executable, "-m", "hotloop", "doctor", "--no-try"]
 
 IN_TERMINAL = (
@@ -70,14 +71,20 @@ def script(
     return [sys.executable, "train.py"]
 
 
+def environment(*, with_compiler: bool = False) -> dict[str, str]:
+    """Of processes that load torch whole, or in half of the time what training in them needs of it."""
+    path = [SOURCE] if with_compiler else [WITHOUT_COMPILER, SOURCE]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+
+
 def doctor(
-    directory: Path, command: list[str], *options: str
+    directory: Path, command: list[str], *options: str, with_compiler: bool = False
 ) -> tuple[subprocess.CompletedProcess[str], dict]:  # type: ignore[type-arg]
     """The command as a user runs it; and what it wrote for `--json`."""
     done = subprocess.run(
         [*COMMAND, "--out", "run", "--json", "found.json", *options, "--", *command],
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        env=environment(with_compiler=with_compiler),
         capture_output=True,
         text=True,
         timeout=240,
@@ -100,7 +107,7 @@ def test_a_plain_loop_that_waits_for_data_is_told_so_and_prints_what_it_always_p
 ) -> None:
     command = script(tmp_path, steps=60)
     plain = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    done, found = doctor(tmp_path, command)
+    done, found = doctor(tmp_path, command, with_compiler=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == plain.stdout  # losses to the last bit
     assert found["bound"] == "input"
@@ -153,7 +160,7 @@ def test_two_ranks_are_compared(tmp_path: Path) -> None:
         "--nproc-per-node",
         "2",
     ]
-    done, found = doctor(tmp_path, [*torchrun, "ranks.py"])
+    done, found = doctor(tmp_path, [*torchrun, "ranks.py"], with_compiler=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "steps-0.jsonl").exists()
     assert (tmp_path / "run" / "steps-1.jsonl").exists()
@@ -185,7 +192,7 @@ def test_interrupted_it_ends_with_a_report_of_what_was_seen(tmp_path: Path) -> N
     started = subprocess.Popen(
         [*COMMAND, "--out", "run", "--", *command],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -214,7 +221,7 @@ def test_ctrl_c_in_a_terminal_lets_the_script_save_once(tmp_path: Path) -> None:
     started = subprocess.Popen(
         [sys.executable, "-S", "-c", IN_TERMINAL, *COMMAND, "--out", "run", "--", *command],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        env=environment(),
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -252,7 +259,7 @@ def test_half_a_run_is_reported_when_everything_was_killed(
     started = subprocess.Popen(
         [*COMMAND, "--out", "run", "--", *command],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        env=environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -361,7 +368,7 @@ def test_what_a_full_disk_does_not_take_is_shown_all_the_same(tmp_path: Path) ->
     done = subprocess.run(
         ["bash", "-c", 'ulimit -f 8; exec "$@"', "bash", *command],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**environment(), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         timeout=240,
@@ -566,8 +573,8 @@ def test_directory_too_large_to_copy_is_said_before_the_command_runs(tmp_path: P
     assert "too large to copy" in refused.stderr
     assert not (tmp_path / "run").exists()
     done = subprocess.run(
-        [*given, "--", *command], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
+        [*given, "--", *command], cwd=tmp_path, capture_output=True, text=True, timeout=120, env=environment()
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     before, _, after = done.stderr.partition("is recorded in run")
     assert "no fix will be tried" in before

@@ -76,17 +76,18 @@ def test_bytes_do_not_depend_on_the_engine(corpus: Path, tmp_path: Path, tokeniz
 
 def test_only_what_has_changed_is_done_again(corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    jobs = len(in_jobs(corpus, out).manifest.jobs)
+    small = {"job_bytes": 250}  # which file is in which job follows from its path
+    jobs = len(in_jobs(corpus, out, **small).manifest.jobs)
     (corpus / "file_020.py").write_text("print('changed')\n" * 9)
-    again = in_jobs(corpus, out)
+    again = in_jobs(corpus, out, **small)
     assert again.outcome == "updated"
     assert again.encoding is not None
     assert 0 < again.encoding.jobs < jobs / 2
     (corpus / "file_007.py").unlink()
     (corpus / "new.py").write_text("x = 1\n" * 100)
-    assert in_jobs(corpus, out).outcome == "updated"
-    assert in_jobs(corpus, out).outcome == "up_to_date"
-    in_jobs(corpus, tmp_path / "fresh")
+    assert in_jobs(corpus, out, **small).outcome == "updated"
+    assert in_jobs(corpus, out, **small).outcome == "up_to_date"
+    in_jobs(corpus, tmp_path / "fresh", **small)
     assert contents(out) == contents(tmp_path / "fresh")
 
 

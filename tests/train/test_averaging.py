@@ -4,8 +4,6 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+import warm_python
 from hotloop.checkpoint import store
 from hotloop.checkpoint.state import FILES
 from hotloop.cli import main
@@ -192,10 +191,10 @@ def test_killed_with_minus_9_it_continues_to_the_same_mean_bit_by_bit(
     tiny_config: Path, tmp_path: Path, settings: tuple[str, ...], killed_after: int
 ) -> None:
     start(load_settings(tiny_config, settings), tmp_path / "whole")
-    ended = subprocess.run(
-        [sys.executable, "-c", KILLER, str(tiny_config), str(tmp_path / "killed"), str(killed_after), *settings],
-        env={**os.environ}, timeout=120, check=False,
-    )  # fmt: skip
+    script = tmp_path / "killer.py"
+    script.write_text(KILLER)
+    arguments = [script, tiny_config, tmp_path / "killed", killed_after, *settings]
+    ended = warm_python.run([*map(str, arguments)], env=os.environ, cwd=tmp_path, timeout=120)
     assert ended.returncode == -signal.SIGKILL
     start(load_settings(tiny_config, settings), tmp_path / "killed")
     whole, killed = tensors(tmp_path / "whole"), tensors(tmp_path / "killed")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import warm_python
 from hotloop.checkpoint import store
 from hotloop.core.settings import load_settings
 from hotloop.data.loader import Loader
@@ -55,16 +55,14 @@ def test_whole_training_is_the_same_to_the_last_bit(
     np.save(tmp_path / "order.npy", loader.indices(0, 12 * config.windows_per_step))
     shape = "--batch 4 --context 16 --layers 1 --width 16 --heads 2 --lr 1e-2 --warmup 4 --steps 12"
     more = f"--kv-heads 2 --hidden {config.model.inner_width}" if family == "llama" else ""
-    done = subprocess.run(
+    done = warm_python.run(
         [
-            *(sys.executable, str(EXAMPLES / f"plain_{family.removesuffix('2')}.py")),
+            str(EXAMPLES / f"plain_{family.removesuffix('2')}.py"),
             *("--data", str(prepared), "--order", str(tmp_path / "order.npy")),
             *("--save", str(tmp_path / "theirs.pt"), *shape.split(), *more.split()),
         ],
-        capture_output=True,
-        text=True,
-        env={"OMP_NUM_THREADS": "1"},
-        check=False,
+        env=os.environ,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     theirs = torch.load(tmp_path / "theirs.pt", weights_only=True)

@@ -15,6 +15,7 @@ from hotloop.checkpoint.state import FILES
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.settings import load_settings
 from hotloop.core.step import read_steps
+from hotloop.hardware import device
 from hotloop.train import loop
 from hotloop.train.stability import TrainingDiverged
 from hotloop.train.start import Finished, start
@@ -230,6 +231,18 @@ def test_measuring_neither_saves_nor_evaluates(tiny_config: Path, tmp_path: Path
     assert finished.steps == 5
     assert finished.held_out_loss is None
     assert not (tmp_path / "run/checkpoints").exists()
+
+
+def test_run_that_compiles_nothing_asks_no_compiler(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take 0.3 s to answer, at every start."""
+    asked: list[object] = []
+    monkeypatch.setattr(device, "why_compile_cannot_run", lambda it: asked.append(it) or "none")
+    train(tiny_config, tmp_path / "eager", stop_after=1)
+    assert not asked
+    train(tiny_config, tmp_path / "auto", "train.compile=auto", stop_after=1)
+    assert asked
 
 
 def test_finished_run_is_not_trained_again(tiny_config: Path, tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
 
+pytestmark = pytest.mark.usefixtures("without_compiler")
+
 HEAD = """
 import random
 import numpy as np

@@ -99,6 +99,27 @@ def test_a_read_only_home_is_written_in_the_layer(tmp_path: Path) -> None:
     assert not any((tmp_path / "home").iterdir())
 
 
+CLEARS_UP = """
+import itertools, pathlib, sys, time
+ends = time.monotonic() + 60
+for number in itertools.count():
+    made = [pathlib.Path(sys.argv[1], f"of-others-{number % 7}-{each}") for each in range(60)]
+    for each in made: each.mkdir()
+    for each in made: each.rmdir()
+    if time.monotonic() > ends: break
+"""
+
+
+def test_what_others_clear_up_beside_a_mount_meanwhile_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "beside").mkdir()
+    with subprocess.Popen([sys.executable, "-c", CLEARS_UP, str(tmp_path)]) as others:
+        try:
+            said = tried(tmp_path, WRITES, first="mount --bind $H/beside $H/beside")
+        finally:
+            others.kill()
+    assert said.splitlines() == ["layer | None", "keptx", ""]
+
+
 def test_a_read_only_run_directory_is_one_clear_error(tmp_path: Path) -> None:
     first = "mount --bind $D $D; mount -o remount,bind,ro $D"
     said = tried(tmp_path, WRITES, first=first)

@@ -10,6 +10,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -119,15 +120,17 @@ class Tree:
         if self._workdir.is_relative_to(path):
             ways |= _ways_to_writable(self._workdir, MAX_LOOKED_WORKDIR, files)
         for way in sorted(ways):
-            if way != path and way.is_relative_to(path):
+            if way != path and way.is_relative_to(path) and way.is_dir():
                 target = up / way.relative_to(path)
                 target.mkdir(parents=True, exist_ok=True)
-                shutil.copystat(way, target)
+                with suppress(FileNotFoundError):  # gone since it was listed
+                    shutil.copystat(way, target)
         left = MAX_ADOPTED_BYTES
         for file in files[:MAX_ADOPTED]:
-            left -= file.stat().st_size
-            if left >= 0:
-                shutil.copy2(file, up / file.relative_to(path))
+            with suppress(FileNotFoundError):
+                left -= file.stat().st_size
+                if left >= 0:
+                    shutil.copy2(file, up / file.relative_to(path))
 
     def _split(self, path: Path) -> None:
         """Its entries one by one."""
@@ -149,6 +152,10 @@ class Tree:
                     _give_file(Path(entry.path), target)
             except PermissionError:
                 continue
+            except FileNotFoundError:  # others clear up beside a mount, as in /tmp
+                if os.path.lexists(entry.path):
+                    raise
+                _discard(target)
         if path != Path("/"):
             shutil.copystat(path, made)
 
@@ -195,7 +202,10 @@ def _ways_to_writable(root: Path, most: int, files: list[Path] | None = None) ->
             if entry.is_symlink():
                 continue
             path = Path(entry.path)
-            is_own = _is_own(entry.stat())
+            try:
+                is_own = _is_own(entry.stat())
+            except FileNotFoundError:
+                continue
             is_writable = is_own or os.access(path, os.W_OK)
             if not entry.is_dir():
                 readable = entry.is_file() and is_writable and os.access(path, os.R_OK)
@@ -208,6 +218,15 @@ def _ways_to_writable(root: Path, most: int, files: list[Path] | None = None) ->
             if files is not None or (not is_own and depth < MAX_DEPTH):
                 waiting.append((path, depth + 1))
     return ways
+
+
+def _discard(target: Path) -> None:
+    """Of an entry that is gone meanwhile."""
+    with suppress(OSError):
+        if target.is_dir():
+            target.rmdir()
+        else:
+            target.unlink()
 
 
 def _is_own(status: os.stat_result) -> bool:

@@ -284,9 +284,16 @@ def main() -> int:
     if args.markdown is not None:
         args.markdown.write_text(table + "\n", encoding="utf-8")
     if args.json is not None:
-        rows = [row(each) for each in results]
-        args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        rows = {each["script"]: each for each in stored(args.json)}
+        rows |= {each.script.name: row(each) for each in results}
+        args.json.write_text(json.dumps(list(rows.values()), indent=1) + "\n", encoding="utf-8")
     return 0 if all(each.holds() for each in results) else 1
+
+
+def stored(file: Path) -> list[dict[str, Any]]:
+    """Rows of an earlier call; those of scripts that are not run again stay."""
+    rows: list[dict[str, Any]] = json.loads(file.read_text("utf-8")) if file.is_file() else []
+    return rows
 
 
 def row(each: Fixed) -> dict[str, Any]:

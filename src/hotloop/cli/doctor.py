@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,20 +88,7 @@ class _Seconds(click.ParamType[float]):
     help="Run nothing: say how well gains were predicted, in the run directories given [default: runs].",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
-def doctor(
-    no_try: bool,
-    budget: float | None,
-    only: tuple[str, ...],
-    in_place: bool,
-    network: bool,
-    out: Path | None,
-    steps: int | None,
-    diff: str | None,
-    json_file: str | None,
-    level: float | None,
-    scorecard: bool,
-    command: tuple[str, ...],
-) -> None:
+def doctor(command: tuple[str, ...], level: float | None, scorecard: bool, **given: Any) -> None:
     """Run a training command as it is, say what holds it back, and try what may help.
 
     COMMAND is anything that trains with PyTorch: `python train.py`, `python -m pkg`, `torchrun ...`,
@@ -112,80 +99,120 @@ def doctor(
     turns, in fresh processes, until the difference is known. Each starts from the files as they were before the
     command ran, and what it writes is thrown away.
     """
+    options = _Options(**given)
     if scorecard:
         from hotloop.cli.scorecard import show_scorecard
 
-        _refuse_beside_scorecard(
-            {
-                **{"--no-try": no_try, "--budget": budget, "--only": only, "--in-place": in_place},
-                **{
-                    "--network": network,
-                    "--out": out,
-                    "--steps": steps,
-                    "--diff": diff,
-                    "--level": level,
-                },
-            }
-        )
-        show_scorecard(command, json_file)
+        _refuse_beside_scorecard({**given, "level": level})
+        show_scorecard(command, options.json_file)
         return
-    _refuse(no_try, budget, only, in_place, network, json_file)
-    if diff is not None:
-        _refuse_diff(diff, no_try)
-    from hotloop.cli.report import page_of, text_of
-    from hotloop.cli.run_directory import read_run
-    from hotloop.doctor.program import continued, exit_code, shown
-    from hotloop.report.html import write_html
+    _refuse(options)
+    from hotloop.doctor.program import exit_code
 
-    begun = None if no_try else continued(out, command, steps=steps)
+    begun, start = _begun(command, options)
+    examined = begun if begun is not None else _examined(command, options, start)
+    found = _diagnosed(examined, continued=begun is not None)
+    why_not = start.why_not if start is not None else None
+    if why_not is None and examined.run.ended not in ("by_itself", "enough_steps"):
+        why_not = _how_it_ended(examined)
+    if options.no_try:
+        pass
+    elif why_not is not None:
+        _say(f"no fix was tried: {why_not}")
+    else:
+        found = _treated(examined, found, options, continued=begun is not None)
+    if options.json_file is not None:
+        write_object(object_of(examined, found), options.json_file)
+    if found.ledger is not None and found.ledger.asked and not found.ledger.fixes:
+        raise click.exceptions.Exit(ExitCode.USAGE)
+    raise click.exceptions.Exit(exit_code(examined, level=level))
+
+
+@dataclass(frozen=True)
+class _Options:
+    """Of one call, as they were given."""
+
+    no_try: bool
+    budget: float | None
+    only: tuple[str, ...]
+    in_place: bool
+    network: bool
+    out: Path | None
+    steps: int | None
+    diff: str | None
+    json_file: str | None
+
+    @property
+    def asks_for_fixes(self) -> bool:
+        return bool(self.only or self.diff is not None or self.budget is not None)
+
+    def of_trials(self) -> list[str]:
+        """As words of the command that goes on with what this one left."""
+        files = (("--diff", self.diff), ("--json", self.json_file))
+        words = [part for name, value in files if value for part in (name, value)]
+        words += ["--in-place"] if self.in_place else []
+        return [*words, *(["--network"] if self.network else [])]
+
+
+def _begun(command: tuple[str, ...], options: _Options) -> tuple[Examined | None, _Start | None]:
+    """The run that an earlier call made, if this one goes on there; else what keeps the files, if fixes are tried."""
+    if options.no_try:
+        return None, None
+    from hotloop.doctor.program import continued, shown
+
+    begun = continued(options.out, command, steps=options.steps)
     if begun is not None:
         _say(f"continuing in {shown(begun.directory)}: the command has run, fixes are tried on")
-    asked = bool(only or diff is not None or budget is not None)
-    start = None if no_try or in_place or begun else _Start(asked=asked)
-    examined = begun if begun is not None else _examined(command, out, steps, start)
+        return begun, None
+    return None, None if options.in_place else _Start(asked=options.asks_for_fixes)
+
+
+def _diagnosed(examined: Examined, *, continued: bool) -> Found:
+    """What was found, told on the terminal and written as a page; raises what refuses a verdict on it."""
+    from hotloop.cli.report import page_of, text_of
+    from hotloop.cli.run_directory import read_run
+    from hotloop.doctor.program import shown
+    from hotloop.report.html import write_html
+
     found = read_run(shown(examined.directory), known=examined.run)
-    if begun is not None:  # what came of its fixes is told at the end
+    if continued:  # what came of its fixes is told at the end
         found = replace(found, ledger=None)
     # First, whatever the disk says. On stderr: stdout is the command's own, and may be a file or a pipe.
     click.echo(f"\n{text_of(found)}", err=True)
     if examined.refused is not None:
         raise examined.refused
     write_html(examined.directory / "report.html", page_of(found))
-    if start is not None and start.why_not is not None:
-        _say(f"no fix was tried: {start.why_not}")
-    elif not no_try and examined.run.ended in ("by_itself", "enough_steps"):
-        # It takes long, and may be refused or killed: what is known by now is in the file before it.
-        # Not where it goes on: the file may lie among those that trials are copies of.
-        is_stored = begun is None and json_file is not None and _can_be_replaced(Path(json_file))
-        if json_file is not None and is_stored:
-            write_object(object_of(examined, found), json_file)
-        ledger = None
-        try:
-            ledger = _tried(
-                examined, budget, only, in_place, network, diff=diff, json_file=json_file
-            )
-            if diff is not None:
-                ledger = _write_patch(examined, ledger, Path(diff))
-        except Interrupted:
-            raise
-        except HotloopError:
-            if json_file is not None and (ledger is not None or not is_stored):
-                _store(object_of(examined, replace(found, ledger=ledger)), json_file)
-            raise
-        found = replace(found, ledger=ledger)
-        write_html(examined.directory / "report.html", page_of(found))
-    elif not no_try:
-        _say(f"no fix was tried: {_how_it_ended(examined)}")
-    if json_file is not None:
-        write_object(object_of(examined, found), json_file)
-    if found.ledger is not None and found.ledger.asked and not found.ledger.fixes:
-        raise click.exceptions.Exit(ExitCode.USAGE)
-    raise click.exceptions.Exit(exit_code(examined, level=level))
+    return found
 
 
-def _examined(
-    command: tuple[str, ...], out: Path | None, steps: int | None, start: _Start | None
-) -> Examined:
+def _treated(examined: Examined, found: Found, options: _Options, *, continued: bool) -> Found:
+    """With what came of trying fixes, which takes long, and may be refused or killed."""
+    from hotloop.cli.report import page_of
+    from hotloop.report.html import write_html
+
+    file = options.json_file
+    # What is known by now is in the file before it.
+    # Not where it goes on: the file may lie among those that trials are copies of.
+    is_stored = not continued and file is not None and _can_be_replaced(Path(file))
+    if file is not None and is_stored:
+        write_object(object_of(examined, found), file)
+    ledger = None
+    try:
+        ledger = _tried(examined, options)
+        if options.diff is not None:
+            ledger = _write_patch(examined, ledger, Path(options.diff))
+    except Interrupted:
+        raise
+    except HotloopError:
+        if file is not None and (ledger is not None or not is_stored):
+            _store(object_of(examined, replace(found, ledger=ledger)), file)
+        raise
+    found = replace(found, ledger=ledger)
+    write_html(examined.directory / "report.html", page_of(found))
+    return found
+
+
+def _examined(command: tuple[str, ...], options: _Options, start: _Start | None) -> Examined:
     """The command, run to its end."""
     from hotloop.cli.terminal_title import title_progress
     from hotloop.doctor.program import examine
@@ -193,7 +220,13 @@ def _examined(
     with title_progress() as progress:
         before = start.keep if start is not None else lambda directory: None
         return examine(
-            command, out=out, steps=steps, before=before, progress=progress, say=_say, warn=_say
+            command,
+            out=options.out,
+            steps=options.steps,
+            before=before,
+            progress=progress,
+            say=_say,
+            warn=_say,
         )
 
 
@@ -220,36 +253,20 @@ class _Start:
             self.why_not = error.what
 
 
-def _tried(
-    examined: Examined,
-    budget: float | None,
-    only: tuple[str, ...],
-    in_place: bool,
-    network: bool,
-    *,
-    diff: str | None,
-    json_file: str | None,
-) -> Ledger:
+def _tried(examined: Examined, options: _Options) -> Ledger:
     """What came of trying fixes, said on the terminal."""
     from hotloop.cli.terminal_title import title_progress
     from hotloop.doctor.trying import try_fixes
     from hotloop.report.ledger import render_ledger
 
-    options = [
-        part
-        for name, value in (("--diff", diff), ("--json", json_file))
-        if value
-        for part in (name, value)
-    ]
-    options += [*(["--in-place"] if in_place else []), *(["--network"] if network else [])]
     with title_progress() as progress:
         ledger = try_fixes(
             examined,
-            budget_s=budget,
-            only=only,
-            in_place=in_place,
-            network=network,
-            options=options,
+            budget_s=options.budget,
+            only=options.only,
+            in_place=options.in_place,
+            network=options.network,
+            options=options.of_trials(),
             progress=progress,
             warn=_say,
         )
@@ -298,16 +315,16 @@ def _store(value: dict[str, Any], file: str) -> None:
     write_object(value, file)
 
 
-def _refuse_beside_scorecard(options: dict[str, Any]) -> None:
-    given = [name for name, value in options.items() if value not in (None, False, ())]
-    if given:
-        raise UsageError(f"{given[0]} has no effect with --scorecard", do="leave one of them out")
+def _refuse_beside_scorecard(given: dict[str, Any]) -> None:
+    beside = {name: value for name, value in given.items() if name != "json_file"}
+    names = [name for name, value in beside.items() if value not in (None, False, ())]
+    if names:
+        name = "--" + names[0].replace("_", "-")
+        raise UsageError(f"{name} has no effect with --scorecard", do="leave one of them out")
 
 
-def _refuse_diff(diff: str, no_try: bool) -> None:
+def _refuse_diff(diff: str) -> None:
     """Before anything runs."""
-    if no_try:
-        raise UsageError("--diff has no effect with --no-try", do="leave one of them out")
     if diff == "-":
         raise UsageError(
             "`--diff -` would mix with what the command itself prints", do="name a file for it"
@@ -326,29 +343,29 @@ def _write_patch(examined: Examined, ledger: Ledger, target: Path) -> Ledger:
     return ledger
 
 
-def _refuse(
-    no_try: bool,
-    budget: float | None,
-    only: tuple[str, ...],
-    in_place: bool,
-    network: bool,
-    json_file: str | None,
-) -> None:
-    given = [name for name, value in (("--budget", budget), ("--only", only)) if value]
-    given += [*(["--in-place"] if in_place else []), *(["--network"] if network else [])]
-    if in_place and network:
+def _refuse(options: _Options) -> None:
+    if options.in_place and options.network:
         raise UsageError("--network has no effect with --in-place", do="leave one of them out")
-    if no_try and given:
+    of_trials = {
+        "--budget": options.budget,
+        "--only": options.only,
+        "--in-place": options.in_place,
+        "--network": options.network,
+        "--diff": options.diff is not None,
+    }
+    if options.no_try and (given := [name for name, value in of_trials.items() if value]):
         raise UsageError(f"{given[0]} has no effect with --no-try", do="leave one of them out")
-    if only:
+    if options.only:
         from hotloop.doctor.fixes import asked_for
 
-        asked_for(only)
-    if json_file == "-":
+        asked_for(options.only)
+    if options.json_file == "-":
         raise UsageError(
             "`--json -` would mix with what the command itself prints",
             do="name a file, or read diagnosis.json in the run directory",
         )
+    if options.diff is not None:
+        _refuse_diff(options.diff)
 
 
 def _say(message: str) -> None:

@@ -8,8 +8,6 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import count, pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +15,7 @@ from zlib import crc32
 
 from hotloop.core.census import Census
 from hotloop.core.errors import CommandFailed
-from hotloop.core.judgement import Parity, ParityClass, Verdict
+from hotloop.core.judgement import Parity, ParityClass
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.progress import Progress, silent
 from hotloop.doctor.directory import TRIALS
@@ -25,6 +23,7 @@ from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loader_place import AT_LOADER, variables_for
 from hotloop.doctor.plausible import with_doubts
 from hotloop.doctor.starting_point import start_of
+from hotloop.doctor.time_left import TimeLeft
 from hotloop.doctor.trial_costs import (
     AA_RUNS,
     AFTER_EPOCH,
@@ -34,11 +33,9 @@ from hotloop.doctor.trial_costs import (
     LOSS_RUNS,
     MARGIN,
     STEPS,
-    USUAL_PAIRS,
     Costs,
 )
 from hotloop.doctor.writes import refuse_writes
-from hotloop.judge.compare import looks_faster
 from hotloop.trial.arm import Arm
 from hotloop.trial.halves import block_steps_for, counted_in_blocks
 from hotloop.trial.measure import Workdir
@@ -298,53 +295,28 @@ class Workbench:
             timeout_s=self._timeout_of(shown),
         )
 
-        def goes_on(verdict: Verdict) -> bool:
-            if reserved and verdict.num_pairs >= USUAL_PAIRS and not looks_faster(verdict):
-                return False  # more pairs could only say how much slower
-            pairs = max(later - look for look, later in pairwise(LOOKS))
-            # Not with the time of what has to follow, on a machine that becomes slower too.
-            margin = MARGIN if reserved else 1.0
-            short_s = self.short_s(
-                pairs, margin=margin, slower_start_s=slower_start_s, reserved=reserved, plan=shown
-            )
-            return not short_s
-
         # They are about the command as it is over the usual steps; other arms have the noise of their own runs.
         noise = self.noise() if as_it_is and same_steps else ()
-        begun, made = self.spent_s, count(1)
-
-        def stop_now() -> bool:
-            """When pairs take so much longer than expected that what has to follow would not fit.
-
-            Up to the first look that is the next pair: what is measured by then counts in a later call.
-            """
-            num = next(made)
-            pair_s = max(self.costs.pair_s(shown) + slower_start_s, (self.spent_s - begun) / num)
-            if num < LOOKS[0] and not (reserved and self.must_confirm):
-                return self.left_s < pair_s
-            return reserved and self.left_s < LOOKS[0] * pair_s
-
+        time_left = TimeLeft(self, shown, slower_start_s=slower_start_s, reserved=reserved)
         directory = self.place_of(place)
-        compared = partial(
-            compare_arms,
-            baseline,
-            candidate,
-            directory=directory,
-            plan=plan,
-            parity_class=parity_class,
-            parity=parity,
-            over="all" if any(fix.technique.over == "all" for fix in fixes) else "steady",
-            aa_given=noise,
-            alpha=alpha,
-            pairs_now=pairs_now,
-            cache=self.directory / TRIALS / "cache",
-            goes_on=goes_on,
-            stop_now=stop_now,
-            workdir=self.listing,
-            progress=self.progress,
-        )
         try:
-            result = compared()
+            result = compare_arms(
+                baseline,
+                candidate,
+                directory=directory,
+                plan=plan,
+                parity_class=parity_class,
+                parity=parity,
+                over="all" if any(fix.technique.over == "all" for fix in fixes) else "steady",
+                aa_given=noise,
+                alpha=alpha,
+                pairs_now=pairs_now,
+                cache=self.directory / TRIALS / "cache",
+                goes_on=time_left.for_more_pairs,
+                stop_now=time_left.is_up,
+                workdir=self.listing,
+                progress=self.progress,
+            )
         except CommandFailed:
             refuse_writes(directory, baseline.name)  # then that is why it failed
             raise

@@ -47,7 +47,9 @@ class Items(Dataset):
 
 
 def main(shape: str, steps: int) -> None:
-    torch.set_num_threads(1)  # nothing here is worth two, and they would wait for each other on a busy machine
+    torch.set_num_threads(
+        1
+    )  # nothing here is worth two, and they would wait for each other on a busy machine
     torch.manual_seed(0)
     batch_size, workers, _, _, step_s = SHAPES[shape]
     items = Items(shape, batch_size * steps)

@@ -152,7 +152,7 @@ def _trained(trainer: Any, model: Any, normalizer: Any, splitter: Any) -> Tokeni
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = splitter
-    tokenizer.train_from_iterator(_TEXTS[-4000:], trainer)
+    tokenizer.train_from_iterator(_TEXTS[-1500:], trainer)
     return Tokenizer(tokenizer.to_str(), where="here")
 
 

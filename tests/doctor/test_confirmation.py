@@ -106,6 +106,7 @@ def _workers() -> Fix:
     return Fix(CATALOGUE["loader_workers"], 2, ("HL000",), 1.5)
 
 
+@pytest.mark.at_once(1)
 @pytest.mark.parametrize(
     "loader", [SHUFFLES_IN_ITER, SEEDS_ITS_WORKERS], ids=["shuffles_in_iter", "worker_init_fn"]
 )

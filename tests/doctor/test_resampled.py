@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.at_once(3)
 @pytest.mark.parametrize("switched", [False, True])
 @pytest.mark.parametrize("name", ["this script", "two_threads", "one_thread"])
 def test_fixes_that_do_nothing_are_never_kept(name: str, switched: bool) -> None:

@@ -32,6 +32,7 @@ def fresh_compiler() -> Iterator[None]:
     counters.clear()
 
 
+@pytest.mark.slow  # a Llama is trained compiled in `train/test_train_command.py`
 def test_compiled_llama_is_one_graph_with_the_losses_and_gradients_of_eager() -> None:
     torch.manual_seed(0)
     eager, compiled = Decoder(LLAMA), Decoder(LLAMA)

@@ -44,7 +44,7 @@ def test_live_patient_is_named_and_trains_as_without_the_doctor(name: str, tmp_p
     hold(diagnosis, measurement, case, healthy=False)
 
 
-@pytest.mark.at_once(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLE)
 def test_live_twin_is_promised_nothing(name: str, tmp_path: Path) -> None:
     case = next(case for case in CASES if case.name == name)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,13 @@ pytestmark = pytest.mark.skipif(
     subprocess.run([*NAMESPACE, "true"], check=False, capture_output=True).returncode != 0,
     reason="needs a user namespace",
 )
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Beside few others: a mount below makes each of them a layer of its own."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
+        yield Path(place)
 
 
 def tried(tmp_path: Path, source: str, *, first: str) -> str:

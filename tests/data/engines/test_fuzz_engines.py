@@ -37,6 +37,7 @@ def test_engine_and_reference_agree(fuzzer: ModuleType, engine: str) -> None:
         assert tried.own > 0.4 * STRINGS, kind
 
 
+@pytest.mark.at_once(1)
 @pytest.mark.parametrize("kind", ["o200k", "DeepSeek"])
 def test_every_character_is_of_the_same_category_to_both(fuzzer: ModuleType, kind: str) -> None:
     tried = fuzzer.compare_every_character(kind)
@@ -95,6 +96,7 @@ def test_marks_in_another_order_are_not_composed() -> None:
     assert not is_composed("\u1e0b\u0323")
 
 
+@pytest.mark.at_once(1)
 @pytest.mark.parametrize("kind", ["Qwen 2, NFC, added tokens", "GPT-2", "T5, XLM-R"])
 def test_rare_documents_are_prepared_as_by_the_reference(
     fuzzer: ModuleType, kind: str, tmp_path: Path

@@ -42,6 +42,8 @@ def test_foreign_script_is_clocked_with_its_own_losses_and_ended_without_its_end
     assert (census.device, census.num_threads, census.optimizer) == ("cpu", 1, "AdamW")
     assert census.parameter_dtypes == ("float32",)
     assert census.host_peak_bytes
+    assert census.tree_bytes is not None
+    assert census.tree_bytes < 1.5 * census.host_peak_bytes
     assert measured.environment.python == sys.version.split()[0]
     assert load_measurement(tmp_path / "trial" / "measurement.json") == measured
 

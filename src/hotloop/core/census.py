@@ -173,6 +173,8 @@ class Census:
     """How hotloop's own trainer loads; what a foreign script does is in `loaders`."""
     host_peak_bytes: int | None = None
     """Highest resident set of the training process."""
+    tree_bytes: int | None = None
+    """Memory of the training process and all that it started, loader workers too, after its last counted step."""
     num_skipped: int | None = None
     """Optimizer updates left out: gradients that were no numbers, overflow in fp16, spikes if so configured."""
     num_spikes: int | None = None

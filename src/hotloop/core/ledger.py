@@ -55,6 +55,8 @@ class TriedFix:
     """Seconds by which the process of a kept fix takes longer to begin: compiling, starting workers."""
     pays_after_steps: int | None = None
     """Steps after which these are made up for."""
+    memory_bytes: int | None = None
+    """By which a kept fix takes more memory after its counted steps, loader workers included; below 50 MB 0."""
     patch: Literal["edited", "words"] | None = None
     """Of a kept one, once a patch was asked for: part of the diff, or only said in words."""
     patch_text: str | None = None

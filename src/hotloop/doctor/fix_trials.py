@@ -27,6 +27,7 @@ from hotloop.doctor.deciding import (
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learned, Learning
+from hotloop.doctor.memory_cost import with_memory
 from hotloop.doctor.plausible import confirmed_over_more, is_surprising
 from hotloop.doctor.stacking import order_of, stack
 from hotloop.doctor.start_cost import with_start_cost
@@ -253,9 +254,10 @@ class FixTrials:
         )
         if status != "kept":
             return entry
+        pairs = () if result.switched else result.pairs
         return with_start_cost(
-            entry,
-            pairs=() if result.switched else result.pairs,
+            with_memory(entry, pairs),
+            pairs=pairs,
             losses=bench.first_losses(bench.with_fixes(fix.name, [fix]), [fix]),
             total_steps=bench.total_steps,
         )

@@ -28,6 +28,7 @@ from hotloop.doctor.confirmation import (
 from hotloop.doctor.deciding import not_faster, showed
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.learning import Learning
+from hotloop.doctor.memory_cost import with_memory
 from hotloop.doctor.start_cost import with_start_cost
 from hotloop.doctor.trial_costs import LOOKS
 from hotloop.doctor.workbench import Workbench
@@ -161,9 +162,10 @@ def _added(
         if entry.status == "kept"
         else f"{alone}, but faster on top of {onto}, and learns the same"
     )
+    pairs = () if result.switched else result.pairs
     entry = with_start_cost(
-        replace(entry, status="kept", why=why, added=verdict),
-        pairs=() if result.switched else result.pairs,
+        with_memory(replace(entry, status="kept", why=why, added=verdict), pairs),
+        pairs=pairs,
         losses=bench.first_losses(bench.with_fixes(fix.name, [fix]), [fix]),
         total_steps=bench.total_steps,
     )

@@ -44,7 +44,7 @@ from hotloop.probe.foreign_process import (
     parameter_dtypes,
     refuse_untested_torch,
 )
-from hotloop.probe.memory import host_peak_bytes
+from hotloop.probe.memory import host_peak_bytes, tree_bytes
 
 if TYPE_CHECKING:
     from hotloop.probe.weight_digest import WeightDigest
@@ -246,6 +246,7 @@ class StepClock:
             num_graphs=graphs,
             num_graph_breaks=num_breaks,
             host_peak_bytes=host_peak_bytes(),
+            tree_bytes=tree_bytes(),
             clock_read_s=self._measured_cost(),
             notes=tuple(notes),
         )

@@ -74,7 +74,7 @@ def _line(fix: TriedFix, width: int) -> str:
     measured = fix.verdict if fix.status != "not_tried" else None
     # A number that is in doubt is said with its doubt, if at all.
     ratio = _ratio(measured) if measured is not None and not measured.doubts else ""
-    parts = (fix.why, ratio, on_top(fix), start_cost(fix), expected(fix))
+    parts = (fix.why, ratio, on_top(fix), start_cost(fix), memory_cost(fix), expected(fix))
     said = ", ".join(part for part in parts if part)
     return f"  {_status(fix):<11} {fix.name:<{width}}  {said}"
 
@@ -110,6 +110,14 @@ def start_cost(fix: TriedFix) -> str:
         f"starting takes {numbers.seconds(fix.start_s)} more, paid after {fix.pays_after_steps:,} "
         f"{'step' if fix.pays_after_steps == 1 else 'steps'}"
     )
+
+
+def memory_cost(fix: TriedFix) -> str:
+    """What it takes beside time, of one that is kept."""
+    if fix.status != "kept" or not fix.memory_bytes:
+        return ""
+    more = "more" if fix.memory_bytes > 0 else "less"
+    return f"takes {numbers.size(abs(fix.memory_bytes))} {more} memory"
 
 
 def expected(fix: TriedFix) -> str:
@@ -156,13 +164,14 @@ def ledger_section(ledger: Ledger | None) -> str:
             "" if fix.verdict is None or fix.verdict.doubts else _ratio(fix.verdict),
             on_top(fix),
             start_cost(fix),
+            memory_cost(fix),
             expected(fix),
             fix.why,
             " ".join(fix.answers),
         )
         for fix in ledger.fixes
     ]
-    head = ("", "fix", "measured", "on top", "start", "expected", "why", "answers")
+    head = ("", "fix", "measured", "on top", "start", "memory", "expected", "why", "answers")
     parts.append(table(head, rows, kind="fixes"))
     if ledger.fixes:
         parts.append(f"<p>{escape(_how(ledger))}</p>")

@@ -6,6 +6,8 @@ import os
 import time
 from pathlib import Path
 
+from hotloop.probe.memory import children_of
+
 
 def usable_cpus() -> float:
     """CPUs this process may use: its affinity, or the quota of its control group where that is less."""
@@ -26,7 +28,7 @@ def cpu_seconds() -> float:
     times = os.times()
     total = times.user + times.system + times.children_user + times.children_system
     ticks = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-    for pid in _children():
+    for pid in children_of("self"):
         try:
             # after the name, which may hold anything: state is field 3, times are 14 to 17
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -81,16 +83,6 @@ def _affinity() -> set[int]:
         try:
             found |= os.sched_getaffinity(int(path.name))
         except OSError:  # it has ended
-            continue
-    return found
-
-
-def _children() -> list[str]:
-    found: list[str] = []
-    for path in Path("/proc/self/task").glob("*/children"):
-        try:
-            found += path.read_text().split()
-        except OSError:
             continue
     return found
 

@@ -204,7 +204,9 @@ def test_interrupted_it_ends_with_a_report_of_what_was_seen(tmp_path: Path) -> N
     _, err = started.communicate(timeout=60)
     assert started.returncode == 75, err
     assert "it was interrupted" in err
-    assert "interrupted: the same command with another --out starts it again from its beginning" in err
+    assert (
+        "interrupted: the same command with another --out starts it again from its beginning" in err
+    )
     assert (tmp_path / "run" / "report.html").exists()
     assert run(["report", str(tmp_path / "run")]) == 0
 

@@ -192,6 +192,26 @@ for (x,) in loader:
     assert 0 < fraction < 0.05
 
 
+def test_the_training_thread_is_seldom_asked_for_its_cpu_time(run) -> None:  # type: ignore[no-untyped-def]
+    """At a system call a busy machine takes the CPU away, and that time goes to the phase that is open."""
+    ended = run("""
+import threading
+asked, thread, thread_time = [], threading.get_ident(), time.thread_time
+def counted():
+    if threading.get_ident() == thread: asked.append(1)
+    return thread_time()
+time.thread_time = counted
+model, optimizer = build()
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(240, 8)), batch_size=4)
+def closure():
+    optimizer.zero_grad(); loss = model(x).square().mean(); loss.backward(); return loss
+for (x,) in loader: optimizer.step(closure)
+print(len(asked))
+""")
+    assert len(ended.steps) == 60
+    assert int(ended.out) <= 2 * len(ended.steps) / 4
+
+
 def test_who_asks_whether_torch_is_there_before_importing_it_is_watched(run) -> None:  # type: ignore[no-untyped-def]
     ended = run(
         """

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,11 @@ from torch.utils.data._utils import fetch as torch_fetch
 from hotloop.probe import entry
 from hotloop.probe.random_state import State, random_state, same_state
 
-Fetched = tuple[float, float, float, bool | None]
-"""(seconds, CPU seconds of the thread, seconds in collate, whether it drew random numbers)"""
+Fetched = tuple[float, float | None, float, bool | None]
+"""(seconds, CPU seconds of the thread if it was asked, seconds in collate, whether it drew random numbers)"""
+ASKS_EVERY = 4
+"""Batches made by the training thread after which it is asked for its CPU time: that is a system call, at which a
+busy machine takes the CPU away, and would do so inside of the wait for data."""
 WRITE_EVERY_S = 0.25
 MAX_PER_WORKER = 20_000
 """Batches; enough to know, and the file stays small."""
@@ -79,16 +83,20 @@ def fetch_file(directory: Path, pid: int) -> Path:
 def watch_fetches(directory: Path, fetched_here: Callable[[Fetched], None]) -> None:
     """Hook the fetchers. fetched_here: told of each batch that this process made itself."""
     logs: dict[int, _WorkerLog] = {}
+    turns = count()
 
     def fetch(original: Any, fetcher: Any, index: Any) -> Any:
         before = _state_before(fetcher)
-        start, cpu = time.perf_counter(), time.thread_time()
+        asks = get_worker_info() is not None or next(turns) % ASKS_EVERY == 0
+        cpu = time.thread_time() if asks else 0.0
+        start = time.perf_counter()
         data = original(fetcher, index)
-        seconds, cpu = time.perf_counter() - start, time.thread_time() - cpu
+        seconds = time.perf_counter() - start
+        used = time.thread_time() - cpu if asks else None
         try:
             drew = None if before is None else not same_state(before, random_state())
             collate = getattr(fetcher.collate_fn, "seconds", 0.0)
-            _tell((seconds, cpu, collate, drew))
+            _tell((seconds, used, collate, drew))
         except Exception:  # noqa: BLE001 - measuring must not stop a loader
             pass
         return data
@@ -128,7 +136,8 @@ def read_fetches(path: Path, offset: int) -> tuple[list[tuple[int, Fetched]], in
             seed, seconds, cpu, collate, drew = json.loads(line)
         except ValueError:
             continue
-        found.append((int(seed), (float(seconds), float(cpu), float(collate), drew)))
+        used = None if cpu is None else float(cpu)
+        found.append((int(seed), (float(seconds), used, float(collate), drew)))
     return found, offset + len(whole)
 
 

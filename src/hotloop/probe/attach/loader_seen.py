@@ -98,7 +98,8 @@ class LoaderSeen:
         """As the census has it."""
         waits = sorted(self._waits)
         fetches = list(self._fetches) or list(self._early)
-        wall = sum(each[0] for each in fetches)
+        asked = [(seconds, cpu) for seconds, cpu, *_ in fetches if cpu is not None]
+        wall = sum(seconds for seconds, _ in asked)
         values: dict[str, Any] = {name: getattr(self._use, name) for name in LoaderUse.__slots__}
         values |= {
             "site": self.site(sites),
@@ -111,7 +112,7 @@ class LoaderSeen:
             "fetch_s": median(each[0] for each in fetches) if fetches else None,
             "collate_s": median(each[2] for each in fetches) if fetches else None,
             "pin_s": median(self._pins) if self._pins else None,
-            "fetch_cpu_fraction": sum(each[1] for each in fetches) / wall if wall else None,
+            "fetch_cpu_fraction": sum(cpu for _, cpu in asked) / wall if wall else None,
             "epoch_start_s": median(self._starts) if self._starts else None,
             "draws_random": self._draws,
         }

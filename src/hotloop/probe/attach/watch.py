@@ -94,7 +94,8 @@ class Watch:
         self._missing: set[str] = set()
         self._at_work = False
         self.own_s = 0.0
-        """CPU seconds of the probe's own work on this thread, clock reads left out, so far."""
+        """Seconds of the probe's own work on this thread, clock reads left out, so far. By the wall clock: asking for
+        CPU time is a system call, and that is where a busy machine takes the CPU from a thread whose turn is over."""
         self.not_to_count = False
         """The work that is being done belongs to no step that counts."""
 
@@ -128,7 +129,7 @@ class Watch:
         if self._at_work:
             return action(*arguments)  # the one around it looks out
         self._at_work = True
-        start = time.thread_time()
+        start = time.perf_counter()
         try:
             return action(*arguments)
         except Exception as error:  # noqa: BLE001
@@ -140,7 +141,7 @@ class Watch:
     def tried(self, action: Callable[..., Any], *arguments: Any) -> Any:
         """As `guarded`, for what the rest can do without: noted the first time, the probe goes on."""
         outermost, self._at_work = not self._at_work, True
-        start = time.thread_time() if outermost else 0.0
+        start = time.perf_counter() if outermost else 0.0
         try:
             return action(*arguments)
         except Exception as error:  # noqa: BLE001
@@ -156,7 +157,7 @@ class Watch:
     def _worked(self, start: float) -> None:
         self._at_work = False
         if not self.not_to_count:
-            self.own_s += time.thread_time() - start
+            self.own_s += time.perf_counter() - start
         self.not_to_count = False
 
     def failed(self, error: BaseException, doing: str) -> None:

@@ -42,6 +42,8 @@ class Change:
     threads: int = 1
     channels_last: bool = False
     bf16: bool = False
+    draws: int = 0
+    """Others than 0 augment with other random numbers."""
 
 
 AS_IT_IS = Change()
@@ -112,6 +114,11 @@ class Loop:
             return step ^ 1
         return step + (step + 9) // 19 if self.change.drops_batches else step
 
+    def draws(self, step: int, order: torch.Generator) -> torch.Generator:
+        """What augments the batch of a step."""
+        number = self.change.draws
+        return torch.Generator().manual_seed(10**6 * number + step) if number else order
+
     def update(self, loss: torch.Tensor) -> None:
         change, optimizer = self.change, self.optimizer
         step = len(self.losses)
@@ -170,8 +177,9 @@ def _words(loop: Loop, data: torch.Tensor, seed: int, *, bf16: bool, rows: int =
         if change.shifts_labels:
             targets = targets.roll(1, 1)
         if change.augments:  # one word in ten is another one
-            other = torch.rand(given.shape, generator=generator) < 0.1
-            given[other] = torch.randint(64, (int(other.sum()),), generator=generator)
+            drawn = loop.draws(step, generator)
+            other = torch.rand(given.shape, generator=drawn) < 0.1
+            given[other] = torch.randint(64, (int(other.sum()),), generator=drawn)
         torch.manual_seed(7000 * seed + step)  # of dropout
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
             logits = loop.call(given)
@@ -268,9 +276,10 @@ def resnet(change: Change, noise: RoundingNoise | None, seed: int, steps: int) -
         if change.shifts_labels:
             targets = targets.roll(1)
         if change.augments:
-            turned = torch.rand(32, generator=generator) < 0.5
+            drawn = loop.draws(step, generator)
+            turned = torch.rand(32, generator=drawn) < 0.5
             given = torch.where(turned[:, None, None, None], given.flip(3), given)
-            given = given.roll(int(torch.randint(-2, 3, (), generator=generator)), 2)
+            given = given.roll(int(torch.randint(-2, 3, (), generator=drawn)), 2)
         if change.channels_last:
             given = given.to(memory_format=torch.channels_last)
         torch.manual_seed(7000 * seed + step)
@@ -293,12 +302,13 @@ def policy_gradient(change: Change, noise: RoundingNoise | None, seed: int, step
     for step in range(loop.steps):
         generator = torch.Generator().manual_seed(1000 * seed + loop.batch(step))
         state = 0.1 * torch.randn(16, 4, generator=generator)
+        drawn = loop.draws(step, generator)
         torch.manual_seed(7000 * seed + step)
         chosen, rewards = [], []
         for _ in range(20):
             given = state
             if change.augments:
-                given = state + 0.02 * torch.randn(state.shape, generator=generator)
+                given = state + 0.02 * torch.randn(state.shape, generator=drawn)
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=change.bf16):
                 logits = loop.call(given).float()
             draws = torch.rand(16, generator=generator)

@@ -157,7 +157,7 @@ STACKS = (
     Stack("the same, on a busy machine", "python web_dataset.py", (120,), ("input",), needs=("webdataset",), busy=True),
     Stack("torchdata StatefulDataLoader", "python stateful_loader.py", (120,), ("input",), must=("HL102@stateful_loader.py",), never=("HL101",), needs=("torchdata",)),
     Stack("IterableDataset, no workers", "python iterable_dataset.py", (80,), ("input",), must=("HL102@iterable_dataset.py",)),
-    Stack("an iterator class of its own (as DALI)", "python own_iterator.py", (100,), ("input",), must=("HL107@own_iterator.py",), never=("HL801",)),
+    Stack("an iterator class of its own (as DALI)", "python own_iterator.py", (300,), ("input",), must=("HL107@own_iterator.py",), never=("HL801",)),
     Stack("a prefetch thread and queue.Queue", "python thread_queue.py", (100,), ("input",), never=("HL801",), silent=LIBRARY),
     Stack("spawned workers, main guard", "python spawned_workers.py", (80,)),
     Stack("spawned workers, no main guard", "python spawned_workers.py --unguarded", (), code=5),

@@ -1,6 +1,6 @@
-"""An iterator class of the script's own, as DALI's and FFCV's are used: 100 updates.
+"""An iterator class of the script's own, as DALI's and FFCV's are used: 300 updates, so that a second passes.
 
-Planted: `__next__` decodes for about 5 ms of CPU, on the training thread.
+Planted: `__next__` decodes for 2 to 5 ms of CPU, on the training thread.
 """
 
 import zlib
@@ -32,7 +32,7 @@ torch.manual_seed(0)
 model = nn.Linear(256, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
 made = 0
-for waves, labels in Pipe(100):
+for waves, labels in Pipe(300):
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(waves), labels)
     loss.backward()

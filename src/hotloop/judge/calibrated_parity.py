@@ -150,15 +150,22 @@ def judge_calibrated(
 
 
 def compare_weights(
-    baseline: Sequence[ComparedRun],
-    candidate: ComparedRun,
-    others: Sequence[ComparedRun],
-    last_step: int,
+    runs: Sequence[ComparedRun], candidate: ComparedRun, last_step: int
 ) -> str | None:
-    """How the candidate's weights go where those of `others`, which draw other numbers, do not; `None`: nowhere."""
-    looked, numbers = _weights(baseline, candidate, others)
-    steps = [step for step in looked if step <= last_step]
-    return next(iter(_parted(steps, numbers, "with other random numbers alone")), None)
+    """How the candidate's weights go where those of `runs`, which draw other numbers, do not; `None`: nowhere.
+
+    It has to be away from each of them, by what the others are away from that one: a run of average numbers has
+    all others close around it. Rates: `benchmarks/draws_spread.py`.
+    """
+    found: list[str] = []
+    for run in runs:
+        looked, numbers = _weights([run], candidate, [each for each in runs if each is not run])
+        steps = [step for step in looked if step <= last_step]
+        parted = _parted(steps, numbers, "with other random numbers alone")
+        if not parted:
+            return None
+        found += parted
+    return found[0]
 
 
 def _parted(

@@ -213,7 +213,7 @@ def _judge_spread(runs: Sequence[ComparedRun], candidate: ComparedRun) -> Parity
         f"they differ by up to {away / scale:.1e} on average over {WINDOW} steps from those of {len(runs)} runs as it is "
         f"with other numbers, which differ from each other by up to {spread / scale:.1e}"
     )
-    weights = compare_weights(runs[:1], candidate, runs[1:], steps[-1])
+    weights = compare_weights(runs, candidate, steps[-1])
     is_within = away <= allowed and weights is None
     went = f"; the loss went from {reference[0]:.3g} to {reference[-1]:.3g}"
     return Parity(

@@ -41,6 +41,8 @@ FLOORS: dict[ParityClass, float] = {
 }
 CHAOS = 0.5
 """Share of what the loss moves by which a band that wide hides everything."""
+FIRST_DRAWN = 20
+"""Updates from which on weights are compared of runs whose batches draw other numbers."""
 UNLIKE = 2.0
 """Of a number that can be no number: a gradient that is not there, or is where there was none."""
 
@@ -155,13 +157,17 @@ def compare_weights(
     """How the candidate's weights go where those of `runs`, which draw other numbers, do not; `None`: nowhere.
 
     It has to be away from each of them, by what the others are away from that one: a run of average numbers has
-    all others close around it. Rates: `benchmarks/draws_spread.py`.
+    all others close around it. The first updates are those of a few batches, which may be unlike by
+    chance. Rates: `benchmarks/draws_spread.py`.
     """
     found: list[str] = []
     for run in runs:
         looked, numbers = _weights([run], candidate, [each for each in runs if each is not run])
         steps = [step for step in looked if step <= last_step]
-        parted = _parted(steps, numbers, "with other random numbers alone")
+        parted = _parted(
+            *(steps, numbers, "with other random numbers alone"),
+            first=int(np.searchsorted(steps, FIRST_DRAWN)),
+        )
         if not parted:
             return None
         found += parted
@@ -169,13 +175,16 @@ def compare_weights(
 
 
 def _parted(
-    steps: Sequence[int], numbers: Sequence[_Numbers], alone: str = "by rounding alone"
+    steps: Sequence[int],
+    numbers: Sequence[_Numbers],
+    alone: str = "by rounding alone",
+    first: int = 0,
 ) -> list[str]:
-    """In words, the one that exceeds its band the most."""
-    if not steps or not numbers:
+    """In words, the one that exceeds its band the most, at the steps from `first` on."""
+    if not steps[first:] or not numbers:
         return []
-    worst = max(numbers, key=lambda each: float(each.excess[: len(steps)].max()))
-    place = int(worst.excess[: len(steps)].argmax())
+    worst = max(numbers, key=lambda each: float(each.excess[first : len(steps)].max()))
+    place = first + int(worst.excess[first : len(steps)].argmax())
     if worst.excess[place] <= 1:
         return []
     return [

@@ -16,8 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.cli.doctor import _Options
+from hotloop.cli.doctor import doctor as doctor_command
 from hotloop.cli.main import run
+from hotloop.core.connections import Network
 from hotloop.core.errors import ExitCode
+from hotloop.doctor import starting_point
 
 SOURCE = Path(__file__).parents[2] / "src"
 WITHOUT_COMPILER = Path(__file__).parents[1] / "without_compiler"
@@ -460,6 +464,16 @@ def test_a_script_without_torch_is_told_so(tmp_path: Path) -> None:
         (["--no-try", "--diff", "x.diff", "--", sys.executable, "x.py"], "has no effect"),
         (["--no-try", "--network", "--", sys.executable, "x.py"], "has no effect"),
         (["--in-place", "--network", "--", sys.executable, "x.py"], "has no effect"),
+        (["--in-place", "--network=h:1", "--", sys.executable, "x.py"], "has no effect"),
+        (["--network", "python", "x.py"], "'python' names no host; write --network=HOST:PORT,"),
+        (["--network=", "--", sys.executable, "x.py"], "'' names no host"),
+        (["--network=a:1,b", "--", sys.executable, "x.py"], "'b' names no host"),
+        (["--network=a:b", "--", sys.executable, "x.py"], "'a:b' names no port"),
+        (["--network=a:0", "--", sys.executable, "x.py"], "'a:0' names no port"),
+        (["--network=a:65536", "--", sys.executable, "x.py"], "'a:65536' names no port"),
+        (["--network=fd00::2:80", "--", sys.executable, "x.py"], "names no host"),
+        (["--network=[fd00]:80", "--", sys.executable, "x.py"], "'fd00'"),
+        (["--network=a..b:80", "--", sys.executable, "x.py"], "no address is known of a..b"),
         (["--diff", "-", "--", sys.executable, "x.py"], "would mix with"),
         (["--diff", "no/dir/x.diff", "--", sys.executable, "x.py"], "no such directory"),
         (["--diff", ".", "--", sys.executable, "x.py"], "to a directory"),
@@ -486,6 +500,44 @@ def test_bad_input_is_one_clear_error_and_nothing_is_run(
     assert err.startswith("error: ")
     assert says in err
     assert not list(tmp_path.iterdir())
+
+
+SOME = Network(("a:1", "b.example:65535"))
+
+
+@pytest.mark.parametrize(
+    ("words", "network"),
+    [
+        ([], None),
+        (["--network"], Network(unlimited=True)),
+        (["--network=a:1,B.example:65535,A:1"], SOME),
+        (["--network", "a:1,b.example:65535"], SOME),
+        (["--network=[FD00::2]:80"], Network(("[fd00::2]:80",))),
+    ],
+)
+@pytest.mark.parametrize("command", [["python", "train.py"], ["h:1", "--network"]])
+def test_machines_that_trials_may_reach_are_named_beside_a_whole_command(
+    words: list[str], network: Network | None, command: list[str]
+) -> None:
+    read = doctor_command.make_context("doctor", [*words, "--", *command]).params
+    assert (read["network"], read["command"]) == (network, tuple(command))
+    # The command that continues says the same.
+    for name in ("level", "scorecard", "command"):
+        del read[name]
+    again = _Options(**read).of_trials()
+    again_read = doctor_command.make_context("doctor", [*again, "--", *command]).params
+    assert (again_read["network"], again_read["command"]) == (network, tuple(command))
+
+
+def test_single_machines_are_refused_before_the_command_where_trials_are_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(starting_point, "storage_for", lambda *directories: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("open('ran', 'w')")
+    assert run(["doctor", "--network=localhost:80", "--", sys.executable, "train.py"]) == 2
+    assert "not to localhost:80" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
 
 
 def test_what_was_found_is_in_the_json_though_trying_is_refused(

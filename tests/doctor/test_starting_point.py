@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.core.connections import CONNECTIONS_FILE
+from hotloop.core.connections import CONNECTIONS_FILE, NO_NETWORK, Network
 from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.measurement import Plan
 from hotloop.doctor import starting_point
@@ -20,7 +20,8 @@ from hotloop.doctor.starting_point import (
     cut_off,
     isolation_of,
     keep_start,
-    reaches_network,
+    network_of,
+    refuse_unknown_hosts,
     start_of,
 )
 from hotloop.trial.arm import Arm
@@ -49,7 +50,7 @@ class Doctor:
         done = subprocess.run(command, cwd=self.workdir, capture_output=True, text=True, check=True)
         return done.stdout
 
-    def tried(self, *, network: bool = False) -> str:
+    def tried(self, *, network: Network = NO_NETWORK) -> str:
         """One trial: what it printed."""
         number = sum(1 for _ in self.directory.glob("trials/*"))
         place = self.directory / "trials" / f"trial-{number}"
@@ -265,7 +266,8 @@ def test_network_is_there_where_it_was_allowed(sandbox: Doctor) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         sandbox.run(f"import socket; socket.create_connection(('127.0.0.1', {port})); print('met')")
-        assert sandbox.tried(network=True) == "met\n"
+        assert sandbox.tried(network=Network(unlimited=True)) == "met\n"
+        assert sandbox.tried(network=Network((f"127.0.0.1:{port}",))) == "met\n"
         with pytest.raises(CommandFailed, match="exit code 1"):
             sandbox.tried()
 
@@ -278,13 +280,51 @@ def test_machines_that_trials_cannot_reach_are_named_before_the_first_one(tmp_pa
     hosts = [f"host-{number}.example:443\n" for number in (1, 2, 3, 4, 5, 1)]
     (doctor.directory / CONNECTIONS_FILE).write_text("".join(hosts))
     said = cut_off(doctor.directory, start)
-    if reaches_network(start):
+    if network_of(start).unlimited:
         assert said is None
         return
     assert said is not None
     assert "host-1.example:443, host-2.example:443" in said
     assert "and 1 more" in said
-    assert "--network" in said
-    assert (
-        cut_off(doctor.directory, start_of(doctor.directory, doctor.workdir, network=True)) is None
-    )
+    named = [each.strip() for each in hosts[:5]]
+    if isinstance(start, Layered):
+        assert said.endswith(f" add --network={','.join(named)}")
+    else:
+        assert said.endswith(" add --network")
+    unlimited = start_of(doctor.directory, doctor.workdir, network=Network(unlimited=True))
+    assert cut_off(doctor.directory, unlimited) is None
+
+
+def test_only_machines_that_were_not_allowed_are_named_and_the_option_keeps_the_others(
+    sandbox: Doctor,
+) -> None:
+    sandbox.run("")
+    start = start_of(sandbox.directory, sandbox.workdir, network=Network(("a.example:443", "b:1")))
+    (sandbox.directory / CONNECTIONS_FILE).write_text("A.example:443\n")
+    assert cut_off(sandbox.directory, start) is None
+    (sandbox.directory / CONNECTIONS_FILE).write_text("A.example:443\na.example:80\n")
+    said = cut_off(sandbox.directory, start)
+    assert said is not None
+    assert "connected to a.example:80, which" in said
+    assert said.endswith(" add --network=a.example:443,b:1,a.example:80")
+
+
+def test_copies_are_never_let_to_all_machines_where_some_were_named(doctor: Doctor) -> None:
+    network = Network(("127.0.0.1:9",))
+    doctor.run("print('ran')")
+    if isinstance(start_of(doctor.directory, doctor.workdir), Layered):
+        assert network_of(start_of(doctor.directory, doctor.workdir, network=network)) == network
+        return
+    with pytest.raises(UsageError, match=r"to all machines or to none, not to 127\.0\.0\.1:9"):
+        start_of(doctor.directory, doctor.workdir, network=network)
+    new = doctor.directory.with_name("new")
+    new.mkdir()
+    with pytest.raises(UsageError, match="to all machines or to none"):
+        keep_start(new, doctor.workdir, network=network)
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "a..b", "x" * 64])
+def test_a_name_without_an_address_is_one_clear_error(host: str) -> None:
+    refuse_unknown_hosts(Network(("localhost:80", "[::1]:80", "192.0.2.1:80")))
+    with pytest.raises(UsageError, match=f"no address is known of {host}: "):
+        refuse_unknown_hosts(Network(("localhost:80", f"{host}:80")))

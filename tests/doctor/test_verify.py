@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 from simulated_trials import START_S, STEP_S, WRITTEN, Machine, Trying, product
 
+from hotloop.core.connections import Network
 from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Interval, Parity, ParityClass, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.doctor.deciding import may_yet, not_faster
 from hotloop.trial.arm import digest_of
+from hotloop.trial.sandbox.layered import storage_for
 
 
 def by_name(ledger: Ledger) -> dict[str, TriedFix]:
@@ -505,6 +507,17 @@ def test_ledger_says_whether_trials_of_an_earlier_call_were_used(
     (place / "measurement.json").write_text("{}")
     (tmp_path / "run" / "ledger.json").unlink()  # ended before it was written
     assert trying(Machine(product(b=1.0)), ["b"]).continued
+
+
+def test_ledger_names_the_machines_that_trials_could_reach(trying: Trying, tmp_path: Path) -> None:
+    if storage_for(tmp_path, tmp_path) is None:
+        pytest.skip("this kernel gives no layers to unprivileged users")
+    network = Network(("localhost:9", "b:1"))
+    machine = Machine(product(a=1.5))
+    ledger = trying(machine, ["a"], network=network)
+    assert (ledger.network, ledger.network_hosts) == (True, network.hosts)
+    ledger = trying(machine, ["a"])
+    assert (ledger.network, ledger.network_hosts) == (False, ())
 
 
 def test_option_that_does_not_go_with_what_was_begun_is_named(trying: Trying) -> None:

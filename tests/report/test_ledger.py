@@ -105,6 +105,14 @@ def test_time_of_a_continued_run_is_not_said_to_be_all() -> None:
     assert "in all" not in said
 
 
+def test_machines_that_trials_reached_are_named() -> None:
+    layer = replace(ledger(SOON), isolation="layer")
+    assert "in a layer of its own and no network;" in render_ledger(layer)
+    some = replace(layer, network=True, network_hosts=("a:1", "b:2"))
+    assert "in a layer of its own and no network but a:1, b:2;" in render_ledger(some)
+    assert "in a layer of its own;" in render_ledger(replace(layer, network=True))
+
+
 def test_what_was_asked_for_and_cannot_be_tried_is_not_blamed_on_the_findings() -> None:
     said = render_ledger(replace(ledger(), asked=("compile", "threads")))
     assert said == "Nothing that was asked for could be tried here: compile, threads."

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-ec")
 TRIAL = """
 import sys
 from pathlib import Path
+from hotloop.core.connections import Network
 from hotloop.core.errors import HotloopError
 from hotloop.core.measurement import Plan
 from hotloop.doctor.starting_point import isolation_of, keep_start, start_of, weak_isolation
@@ -22,11 +25,12 @@ from hotloop.trial.arm import Arm
 from hotloop.trial.measure import measure
 
 work, doctors, source = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+network = Network(tuple(sys.argv[4:]))
 arm = Arm("plain", (sys.executable, "-c", source), "none", workdir=work, fenced=True)
 try:
     doctors.mkdir(exist_ok=True)
-    keep_start(doctors, work)
-    start = start_of(doctors, work)
+    keep_start(doctors, work, network=network)
+    start = start_of(doctors, work, network=network)
     print(isolation_of(start), "|", weak_isolation(start))
     measure(arm, directory=doctors / "trial", plan=Plan(0, 1, 60.0), seed="0", cache=doctors / "cache", workdir=start)
     print((doctors / "trial" / "log.txt").read_text())
@@ -47,13 +51,13 @@ def tmp_path() -> Iterator[Path]:
         yield Path(place)
 
 
-def tried(tmp_path: Path, source: str, *, first: str) -> str:
+def tried(tmp_path: Path, source: str, *, first: str, hosts: Sequence[str] = ()) -> str:
     """What is said of a trial of `source`, on a system where the shell's `first` was done. $D: the doctor's."""
     work, doctors = tmp_path / "work", tmp_path / "doctor"
     work.mkdir()
     doctors.mkdir()
     (work / "kept.txt").write_text("kept")
-    python = [sys.executable, "-c", TRIAL, str(work), str(doctors), source]
+    python = [sys.executable, "-c", TRIAL, str(work), str(doctors), source, *hosts]
     done = subprocess.run(
         [*NAMESPACE, f'D={doctors}; H={tmp_path}; {first}; exec "$@"', "sh", *python],
         capture_output=True,
@@ -87,6 +91,35 @@ def test_without_namespaces_the_kernel_refuses_writes_and_it_is_said(tmp_path: P
     if said.startswith("landlock"):
         assert not away.exists()
         assert "Permission denied" in said
+
+
+def test_without_namespaces_single_machines_are_refused_before_anything_runs(
+    tmp_path: Path,
+) -> None:
+    forbid = "echo 0 > /proc/sys/user/max_user_namespaces"
+    said = tried(tmp_path, WRITES, first=forbid, hosts=["db.example:5432"])
+    assert said.startswith("error: this system allows no user namespaces with overlayfs")
+    assert "not to db.example:5432" in said
+    assert list((tmp_path / "doctor").iterdir()) == []
+
+
+def test_a_name_is_looked_up_where_the_command_runs(tmp_path: Path) -> None:
+    def answer() -> None:
+        for _ in range(2):
+            with server.accept()[0] as connection:
+                connection.sendall(b"it is me")
+
+    names = "echo '127.0.0.1 localhost data.example' > $H/names; mount --bind $H/names /etc/hosts"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        threading.Thread(target=answer, daemon=True).start()
+        source = f"""
+import socket
+for host in ("data.example", "DATA.example"):
+    print(socket.create_connection((host, {port})).recv(20))
+"""
+        said = tried(tmp_path, source, first=names, hosts=[f"data.example:{port}"])
+    assert said.splitlines()[1:3] == ["b'it is me'"] * 2
 
 
 def test_a_full_disk_for_the_layer_is_one_clear_error(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hotloop.cli.output import json_option, write_object
+from hotloop.core.connections import NO_NETWORK, Network, connection_name, host_and_port
 from hotloop.core.errors import ExitCode, HotloopError, Interrupted, UsageError
 
 if TYPE_CHECKING:
@@ -37,6 +38,30 @@ class _Seconds(click.ParamType[float]):
         return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
+_ALL = "all"
+
+
+class _Network(click.ParamType[Network]):
+    """Hosts with their ports; without a value all machines."""
+
+    name = "hosts"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Network:
+        if value == _ALL:
+            return Network(unlimited=True)
+        try:
+            named = [connection_name(*host_and_port(each)) for each in str(value).split(",")]
+        except ValueError as error:
+            self.fail(
+                f"{error}; write --network=HOST:PORT,... or, for all machines, --network -- COMMAND",
+                param,
+                ctx,
+            )
+        return Network(tuple(dict.fromkeys(named)))
+
+
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--no-try", is_flag=True, help="Only say what holds it back.")
 @click.option(
@@ -57,7 +82,12 @@ class _Seconds(click.ParamType[float]):
     help="Try fixes in the working directory itself, where what they write stays.",
 )
 @click.option(
-    "--network", is_flag=True, help="Let trials reach other machines; trackers stay offline."
+    "--network",
+    type=_Network(),
+    is_flag=False,
+    flag_value=_ALL,
+    metavar="[HOST:PORT]",
+    help="Let trials reach these machines (HOST:PORT,...) alone; without a value all. Trackers stay offline.",
 )
 @click.option(
     "--out",
@@ -139,7 +169,7 @@ class _Options:
     budget: float | None
     only: tuple[str, ...]
     in_place: bool
-    network: bool
+    network: Network | None
     out: Path | None
     steps: int | None
     diff: str | None
@@ -147,14 +177,18 @@ class _Options:
 
     @property
     def asks_for_fixes(self) -> bool:
-        return bool(self.only or self.diff is not None or self.budget is not None)
+        hosts = self.network is not None and self.network.hosts
+        return bool(self.only or self.diff is not None or self.budget is not None or hosts)
 
     def of_trials(self) -> list[str]:
         """As words of the command that goes on with what this one left."""
         files = (("--diff", self.diff), ("--json", self.json_file))
         words = [part for name, value in files if value for part in (name, value)]
         words += ["--in-place"] if self.in_place else []
-        return [*words, *(["--network"] if self.network else [])]
+        if self.network is not None:
+            hosts = ",".join(self.network.hosts)
+            words.append(f"--network={hosts}" if hosts else "--network")
+        return words
 
 
 def _begun(command: tuple[str, ...], options: _Options) -> tuple[Examined | None, _Start | None]:
@@ -167,7 +201,9 @@ def _begun(command: tuple[str, ...], options: _Options) -> tuple[Examined | None
     if begun is not None:
         _say(f"continuing in {shown(begun.directory)}: the command has run, fixes are tried on")
         return begun, None
-    return None, None if options.in_place else _Start(asked=options.asks_for_fixes)
+    if options.in_place:
+        return None, None
+    return None, _Start(options.network or NO_NETWORK, asked=options.asks_for_fixes)
 
 
 def _diagnosed(examined: Examined, *, continued: bool) -> Found:
@@ -239,7 +275,8 @@ class _Start:
     asked: fixes were asked for, so that what makes trying them impossible is an error, said at once.
     """
 
-    def __init__(self, *, asked: bool) -> None:
+    def __init__(self, network: Network, *, asked: bool) -> None:
+        self._network = network
         self._asked = asked
         self.why_not: str | None = None
         """Why no fix can be tried."""
@@ -248,7 +285,7 @@ class _Start:
         from hotloop.doctor.starting_point import keep_start
 
         try:
-            keep_start(directory, Path.cwd())
+            keep_start(directory, Path.cwd(), network=self._network)
         except UsageError as error:
             if self._asked:
                 raise
@@ -268,7 +305,7 @@ def _tried(examined: Examined, options: _Options) -> Ledger:
             budget_s=options.budget,
             only=options.only,
             in_place=options.in_place,
-            network=options.network,
+            network=options.network or NO_NETWORK,
             options=options.of_trials(),
             progress=progress,
             warn=_say,
@@ -369,6 +406,10 @@ def _refuse(options: _Options) -> None:
         )
     if options.diff is not None:
         _refuse_diff(options.diff)
+    if options.network is not None:
+        from hotloop.doctor.starting_point import refuse_unknown_hosts
+
+        refuse_unknown_hosts(options.network)
 
 
 def _say(message: str) -> None:

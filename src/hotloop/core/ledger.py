@@ -18,7 +18,7 @@ Status = Literal[
 
 
 Isolation = Literal["layer", "landlock", "copy", "none"]
-"""What kept trials from the user's files. `layer`: each wrote to a layer of its own, without network; `landlock`:
+"""What kept trials from the user's files. `layer`: each wrote to a layer of its own, without network but what `--network` allowed; `landlock`:
 the kernel refused writes outside of a copy; `copy`: a copy, and what Python opens outside of it was refused."""
 
 
@@ -102,6 +102,8 @@ class Ledger:
     """`None`: no fix was tried."""
     network: bool = False
     """Trials could reach other machines."""
+    network_hosts: tuple[str, ...] = ()
+    """Which, as `host:port`; empty where `network`: all of them."""
     continue_with: str | None = None
     """The command that goes on with what the budget left out; `None`: it left out nothing."""
     schema: str = LEDGER_SCHEMA

@@ -31,7 +31,7 @@ from hotloop.doctor.memory_cost import with_memory
 from hotloop.doctor.plausible import confirmed_over_more, is_surprising
 from hotloop.doctor.stacking import order_of, stack
 from hotloop.doctor.start_cost import with_start_cost
-from hotloop.doctor.starting_point import isolation_of, reaches_network
+from hotloop.doctor.starting_point import isolation_of, network_of
 from hotloop.doctor.trial_costs import (
     LOOKS,
     MARGIN,
@@ -314,6 +314,7 @@ def _failed(bench: Workbench, fix: Fix, error: CommandFailed | WritesOutside) ->
 
 
 def _ledger(bench: Workbench, tried: Sequence[TriedFix] = (), **rest: Any) -> Ledger:
+    network = network_of(bench.listing)
     return Ledger(
         command=bench.baseline.command,
         fixes=tuple(tried),
@@ -322,6 +323,7 @@ def _ledger(bench: Workbench, tried: Sequence[TriedFix] = (), **rest: Any) -> Le
         wall_s=bench.spent_s,
         budget_s=bench.budget_s,
         isolation=isolation_of(bench.listing),
-        network=reaches_network(bench.listing),
+        network=network.unlimited or bool(network.hosts),
+        network_hosts=network.hosts,
         **{"kept": (), "together": None, **rest},
     )

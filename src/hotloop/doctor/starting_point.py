@@ -8,11 +8,12 @@ RUN/before/   isolation.json   how trials are kept apart
 
 from __future__ import annotations
 
+import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-from hotloop.core.connections import connections_of
+from hotloop.core.connections import NO_NETWORK, Network, connections_of, host_and_port
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_json
 from hotloop.core.ledger import Isolation
@@ -29,12 +30,14 @@ ISOLATION_FILE = "isolation.json"
 MOST_HOSTS = 4
 
 
-def keep_start(directory: Path, workdir: Path) -> None:
+def keep_start(directory: Path, workdir: Path, *, network: Network = NO_NETWORK) -> None:
     """Keep `workdir` as it is now for the trials of the doctor's `directory`.
 
-    Raises `UsageError` where trials need copies of it and it is too large, `EnvironmentFailed` when the disk refuses.
+    Raises `UsageError` where trials need copies of it and it is too large, or cannot be kept to `network`;
+    `EnvironmentFailed` when the disk refuses.
     """
     kept, storage = directory / BEFORE, storage_for(directory, workdir)
+    _refuse_hosts_of_copies(storage, network)
     if storage is not None:
         take_snapshot(workdir, kept)
     else:
@@ -42,13 +45,14 @@ def keep_start(directory: Path, workdir: Path) -> None:
     write_json(kept / ISOLATION_FILE, {"storage": storage})
 
 
-def start_of(directory: Path, workdir: Path, *, network: bool = False) -> Workdir:
+def start_of(directory: Path, workdir: Path, *, network: Network = NO_NETWORK) -> Workdir:
     """What was kept; where nothing was, what is there now. Raises what `keep_start` raises."""
     kept = directory / BEFORE
     if not (kept / ISOLATION_FILE).exists():
         directory.mkdir(parents=True, exist_ok=True)
-        keep_start(directory, workdir)
+        keep_start(directory, workdir, network=network)
     storage = _storage(kept / ISOLATION_FILE)
+    _refuse_hosts_of_copies(storage, network)
     snapshot = None if storage is None else read_snapshot(kept)
     if storage is not None and snapshot is not None:
         return Layered(snapshot, directory.resolve(), storage, network)
@@ -58,7 +62,7 @@ def start_of(directory: Path, workdir: Path, *, network: bool = False) -> Workdi
         root=workdir.resolve(),
         source=files,
         restricted=sys.platform == "linux" and landlock_version() > 0,
-        network=network,
+        network=network.unlimited,
     )
 
 
@@ -71,36 +75,56 @@ def isolation_of(workdir: Workdir | None) -> Isolation:
     return "landlock" if workdir.restricted else "copy"
 
 
-def reaches_network(workdir: Workdir | None) -> bool:
-    """Whether trials can connect to other machines."""
-    if workdir is None or workdir.network:
-        return True
+def network_of(workdir: Workdir | None) -> Network:
+    """What trials can connect to."""
     if isinstance(workdir, Layered):
-        return False
-    return not (workdir.restricted and refuses_connections())
+        return workdir.network
+    is_refused = workdir is not None and workdir.restricted and refuses_connections()
+    return Network(unlimited=workdir is None or workdir.network or not is_refused)
+
+
+def refuse_unknown_hosts(network: Network) -> None:
+    """Raises `UsageError` where one of its hosts has no address."""
+    for each in network.hosts:
+        host, port = host_and_port(each)
+        try:
+            socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise UsageError(
+                f"--network: no address is known of {host}: {why}",
+                do="check the name, and whether this machine can look names up",
+            ) from error
 
 
 def cut_off(directory: Path, workdir: Workdir | None) -> str | None:
     """What to say before the first trial where the command of `directory` connected to machines that trials cannot
     reach; `None` where it did not."""
-    hosts = connections_of(directory)
-    if not hosts or reaches_network(workdir):
+    reached = network_of(workdir)
+    lacking = [each for each in connections_of(directory) if each.lower() not in reached.hosts]
+    if not lacking or reached.unlimited:
         return None
-    named = ", ".join(hosts[:MOST_HOSTS])
-    more = "" if len(hosts) <= MOST_HOSTS else f" and {len(hosts) - MOST_HOSTS} more"
+    named = ", ".join(lacking[:MOST_HOSTS])
+    more = "" if len(lacking) <= MOST_HOSTS else f" and {len(lacking) - MOST_HOSTS} more"
+    together = ",".join((*reached.hosts, *lacking))
+    option = f"--network={together}" if isinstance(workdir, Layered) else "--network"
     return (
-        f"the command connected to {named}{more}, and trials have no network. Where it needs one, end this with "
-        "Ctrl-C and add --network"
+        f"the command connected to {named}{more}, which trials cannot reach. Where it needs that, end this with "
+        f"Ctrl-C and add {option}"
     )
 
 
 def what_trials_lack(workdir: Workdir | None) -> str:
     """What a command that has run may miss in a trial, and what to do."""
     if isinstance(workdir, Layered):
-        if workdir.network:
+        if workdir.network.unlimited:
             return "a trial sees every file, and what it writes is kept from them; trackers are offline"
-        return "a trial sees every file, but no other machine; where it needs one, allow it with --network"
-    offline = "" if reaches_network(workdir) else " and no connections, which --network allows"
+        seen = ", ".join(workdir.network.hosts)
+        return (
+            f"a trial sees every file, but no other machine{f' than {seen}' if seen else ''}; where it needs one, "
+            "allow it with --network=HOST:PORT"
+        )
+    offline = "" if network_of(workdir).unlimited else " and no connections, which --network allows"
     return (
         f"a trial is a copy of the working directory, with trackers offline{offline}; where it needs what lies "
         "beside that directory, try --in-place"
@@ -117,11 +141,21 @@ def weak_isolation(workdir: Workdir | None) -> str | None:
             f"{where}, and only what Python opens outside of them is refused. C libraries, child processes and the "
             "network are not kept in; --no-try leaves trials out"
         )
-    open_to = "all connections" if reaches_network(workdir) else "UDP"
+    open_to = "all connections" if network_of(workdir).unlimited else "UDP"
     return (
         f"{where}, and the kernel refuses what they write outside of them, but for caches, shared memory, modes and "
         f"times of files, and {open_to}; --no-try leaves trials out"
     )
+
+
+def _refuse_hosts_of_copies(storage: Storage | None, network: Network) -> None:
+    """The kernel can refuse a copy all connections, and knows ports but no machines."""
+    if storage is None and network.hosts:
+        raise UsageError(
+            "this system allows no user namespaces with overlayfs: trials can be let to all machines or to none, not to "
+            f"{', '.join(network.hosts)}",
+            do="give --network alone, which allows all, or leave it out",
+        )
 
 
 def _storage(path: Path) -> Storage | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hotloop.core.census import NO_OPTIMIZER
+from hotloop.core.connections import NO_NETWORK, Network
 from hotloop.core.errors import Interrupted
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.progress import Progress, silent
@@ -23,7 +24,7 @@ def try_fixes(
     budget_s: float | None = None,
     only: Sequence[str] = (),
     in_place: bool = False,
-    network: bool = False,
+    network: Network = NO_NETWORK,
     options: Sequence[str] = (),
     progress: Progress = silent,
     warn: Callable[[str], None] = lambda text: None,

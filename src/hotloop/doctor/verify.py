@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hotloop.core.connections import NO_NETWORK, Network
 from hotloop.core.files import write_json
 from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
 from hotloop.core.measurement import Measurement
@@ -57,7 +58,7 @@ def verify(
     budget_s: float | None = None,
     steps: int | None = None,
     in_place: bool = False,
-    network: bool = False,
+    network: Network = NO_NETWORK,
     asked: Sequence[str] = (),
     left_out: Sequence[TriedFix] = (),
     again: Callable[[str], str] = lambda budget: (
@@ -70,7 +71,7 @@ def verify(
     """Try each fix, then together those that helped. Called again, finished trials are not repeated.
 
     examined_at: when the command was started that `measurement` is of. directory: the doctor's, where `trials/` and
-    `ledger.json` go. network: trials may reach other machines. asked: names that were asked for. left_out:
+    `ledger.json` go. network: what trials may reach. asked: names that were asked for. left_out:
     entries of the ledger for what answers a finding and is not tried. again: the command that goes on here with
     such a `--budget`. notice: said before the first trial.
     A fix whose trial fails is reported, and the rest goes on. Raises `UsageError` for a run too short, a

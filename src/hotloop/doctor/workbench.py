@@ -14,6 +14,7 @@ from typing import Any
 from zlib import crc32
 
 from hotloop.core.census import Census
+from hotloop.core.connections import NO_NETWORK, Network
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Parity, ParityClass
 from hotloop.core.measurement import Measurement, Plan
@@ -73,8 +74,8 @@ class Workbench:
     started: float = field(default_factory=lambda: time.monotonic())
     listing: Workdir | None = field(init=False)
     """What trials start from."""
-    network: bool = False
-    """Trials may reach other machines."""
+    network: Network = NO_NETWORK
+    """What trials may reach."""
     first_costs: Costs = field(init=False)
     """What was expected before any trial."""
     must_confirm: bool = False

@@ -205,7 +205,8 @@ def _how(ledger: Ledger) -> str:
 
 def _kept_in(ledger: Ledger) -> str:
     """Where these processes could write."""
-    network = "" if ledger.network else " and no network"
+    hosts = f" but {', '.join(ledger.network_hosts)}" if ledger.network_hosts else ""
+    network = f" and no network{hosts}" if hosts or not ledger.network else ""
     where = {
         "layer": f", with every write in a layer of its own{network}",
         "landlock": f", in copies that the kernel keeps them from leaving{network}",

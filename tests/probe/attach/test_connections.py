@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from hotloop.core.connections import connections_of
-from hotloop.probe.attach.connections import _remember
+from hotloop.core.connections import CONNECTIONS_FILE, connections_of, host_and_port
+from hotloop.probe.attach.connections import _remember, _tell
 
 CONNECT = """
 import socket
@@ -60,6 +61,13 @@ except TypeError:
     print("arguments")
 """  # fmt: skip
     assert run(source).out == run(source, watched=False).out
+
+
+def test_a_number_of_ipv6_stands_in_brackets(tmp_path: Path) -> None:
+    _tell(tmp_path / CONNECTIONS_FILE, ("2001:db8::7", 443, 0, 0), {}, set())
+    (named,) = connections_of(tmp_path)
+    assert named == "[2001:db8::7]:443"
+    assert host_and_port(named) == ("2001:db8::7", 443)
 
 
 def test_an_address_is_told_by_the_name_that_was_asked_for() -> None:

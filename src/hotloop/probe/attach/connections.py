@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from hotloop.core.connections import CONNECTIONS_FILE
+from hotloop.core.connections import CONNECTIONS_FILE, connection_name
 from hotloop.probe import entry
 
 
@@ -45,7 +45,7 @@ def _tell(path: Path, address: Any, names: dict[str, str], told: set[str]) -> No
     """One line for each: what several processes add at once stays whole."""
     if not isinstance(address, tuple) or _is_here(address[0]):
         return
-    host = f"{names.get(address[0], address[0])}:{address[1]}"
+    host = connection_name(names.get(address[0]) or address[0], address[1])
     if host in told:
         return
     told.add(host)

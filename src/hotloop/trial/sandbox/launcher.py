@@ -11,10 +11,12 @@ import shutil
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hotloop.trial.sandbox.layers import Tree
+from hotloop.trial.sandbox.relay import HOME, Relay
 from hotloop.trial.sandbox.restricted import restrict
 from hotloop.trial.sandbox.syscalls import (
     CLONE_NEWIPC,
@@ -62,6 +64,7 @@ def main() -> None:
 
 def _enter(spec: dict[str, Any], workdir: str) -> None:
     network = bool(spec["network"])
+    relay = Relay([(host, port) for host, port in spec["machines"]]) if spec["machines"] else None
     _unshare(CLONE_NEWNS | CLONE_NEWIPC | (0 if network else CLONE_NEWNET))
     root = Path(spec["root"])
     tree = Tree(root, Path(spec["storage"]) if spec["storage"] else None)
@@ -73,7 +76,9 @@ def _enter(spec: dict[str, Any], workdir: str) -> None:
         tree.share(path)
     if not network:
         start_loopback()
-        _name_this_machine(tree, Path(spec["hosts"]))
+        if relay is not None:
+            relay.listen()
+        _name_machines(tree, Path(spec["hosts"]), relay.names if relay is not None else {})
     change_root(root)
     drop_capabilities()
     if landlock_version() >= 6:
@@ -144,14 +149,21 @@ def _remove_file(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _name_this_machine(tree: Tree, file: Path) -> None:
-    """Its name leads to the loopback: there is no other address, and processes of a trial meet by name."""
+def _name_machines(tree: Tree, file: Path, names: Mapping[str, str]) -> None:
+    """Its own name leads to the loopback: there is no other address, and processes of a trial meet by name.
+
+    names: of the machines that it reaches, and where each leads.
+    """
     target = tree.inside("/etc/hosts")
+    if names:
+        target.touch()
     if not target.is_file():
         return
     name = socket.gethostname()
+    told = {name, *names}
     lines = target.read_text(encoding="utf-8", errors="replace").splitlines()
-    kept = [line for line in lines if name not in line.split("#")[0].split()[1:]]
+    kept = [line for line in lines if told.isdisjoint(line.split("#")[0].split()[1:])]
     own = [f"127.0.0.1 localhost {name}", f"::1 localhost {name}"]
+    own += [f"{address} {each}" for each, address in names.items() if address != HOME]
     file.write_text("\n".join([*own, *kept, ""]), encoding="utf-8")
     mount(file, target, flags=MS_BIND)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from hotloop.core.connections import NO_NETWORK, Network, host_and_port
 from hotloop.core.files import storage_error
 from hotloop.trial.process import Finished
 from hotloop.trial.sandbox.launching import launched, refuse_failed
@@ -34,8 +35,8 @@ class Layered:
     hidden: Path
     """The doctor's directory, absolute: a trial sees it empty but for its own parts."""
     storage: Storage = "disk"
-    network: bool = False
-    """It may reach other machines; else only itself."""
+    network: Network = NO_NETWORK
+    """What it may reach beside itself."""
 
     @property
     def digest(self) -> str:
@@ -91,7 +92,8 @@ def _launched(
         "hosts": str(place / "hosts"),
         "hidden": [str(layered.hidden)],
         "shared": [str(path.resolve()) for path in shared if path.exists()],
-        "network": layered.network,
+        "network": layered.network.unlimited,
+        "machines": [host_and_port(each) for each in layered.network.hosts],
         "workdir": str(layered.root),
         "made": changes.made,
         "directories": changes.directories,

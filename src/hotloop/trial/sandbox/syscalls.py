@@ -8,6 +8,7 @@ import socket
 import struct
 import sys
 from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ MS_NOSUID, MS_NODEV = 2, 4
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 MNT_DETACH = 2
 
-_ALL_MACHINES = {"mount_setattr": 442, "landlock_create": 444, "landlock_add": 445, "landlock_restrict": 446}  # fmt: skip
+_ALL_MACHINES = {"pidfd_open": 434, "mount_setattr": 442, "landlock_create": 444, "landlock_add": 445, "landlock_restrict": 446}  # fmt: skip
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
 _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = -100, 0x8000, 1
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+_NEW_ADDRESS, _REQUEST, _ACKNOWLEDGE, _CREATE, _NO_CHECK, _IFA_LOCAL = 20, 1, 4, 0x400, 2, 2
+_EEXIST = 17
 SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS = 1, 2
 """Needs version 6 of Landlock."""
 _CAPABILITIES_KEPT = frozenset({0, 1, 2, 3, 4, 5, 6, 7, 14, 15, 23, 24})
@@ -87,6 +90,11 @@ def change_root(root: Path) -> None:
     os.chdir("/")
 
 
+def process_handle(pid: int) -> int:
+    """A descriptor that can be read from once the process has ended. Some builds of Python lack `os.pidfd_open`."""
+    return _syscall("pidfd_open", ctypes.c_int(pid), ctypes.c_uint(0))
+
+
 def start_loopback() -> None:
     """In a network namespace of its own nothing else is there."""
     import fcntl  # Windows has none, and imports this module
@@ -95,6 +103,20 @@ def start_loopback() -> None:
         request = fcntl.ioctl(handle, _SIOCGIFFLAGS, struct.pack("16sH14x", b"lo", 0))
         flags = struct.unpack("16sH14x", request)[1]
         fcntl.ioctl(handle, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
+
+
+def add_to_loopback(address: IPv4Address | IPv6Address) -> None:
+    """It leads to this machine from here on, in this network namespace; raises `OSError`."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    bits, loopback = address.max_prefixlen, socket.if_nametoindex("lo")
+    body = struct.pack("=BBBBI", family, bits, _NO_CHECK, 0, loopback)
+    body += struct.pack("=HH", 4 + bits // 8, _IFA_LOCAL) + address.packed
+    flags = _REQUEST | _ACKNOWLEDGE | _CREATE
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW) as kernel:
+        kernel.send(struct.pack("=IHHII", 16 + len(body), _NEW_ADDRESS, flags, 1, 0) + body)
+        code = -struct.unpack_from("=i", kernel.recv(4096), 16)[0]
+    if code not in (0, _EEXIST):
+        raise OSError(code, f"{os.strerror(code)} (address {address})")
 
 
 def drop_capabilities() -> None:

@@ -161,6 +161,21 @@ def test_every_bound_has_its_words(bound: Bound | None, device: dict[str, float]
     assert len(others) == len(get_args(Bound))
 
 
+def test_data_that_the_loop_makes_itself_is_not_called_waiting() -> None:
+    host = {"forward": 0.1, "backward": 0.1, "unattributed": 0.8}
+    itself = Finding(
+        "HL107",
+        "The training thread prepares the data itself",
+        4.0,
+        evidence={"own_fraction": 0.74},
+        gain_is_loose=True,
+    )
+    found = diagnosis(findings=(itself,), breakdown=host)
+    assert held_back(found) == "the training thread prepares the data itself 74 % of the time"
+    waits = replace(found, breakdown={"data_wait": 0.8, "unattributed": 0.2})
+    assert held_back(waits) == "the training waits for data 80 % of the time"
+
+
 def test_nothing_found_is_an_answer() -> None:
     text = examined_answer(run(), diagnosis("compute", findings=()), num_steps=60)
     assert text == (

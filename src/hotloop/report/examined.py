@@ -82,6 +82,9 @@ def held_back(diagnosis: Diagnosis) -> str:
     who = "the training" if device is None else "the device"
     match diagnosis.bound:
         case "input":
+            own = _own_preparing(diagnosis)
+            if own > host.get("data_wait", 0.0):
+                return f"the training thread prepares the data itself {percent(own)} of the time"
             return f"{who} waits for data {share('data_wait')} of the time"
         case "copy":
             return f"copying batches to the device takes {share('host_to_device')} of the time"
@@ -120,6 +123,12 @@ def held_back(diagnosis: Diagnosis) -> str:
         case "balanced":
             return f"no single thing holds {who} back"
     return "what holds the training back is not known"
+
+
+def _own_preparing(diagnosis: Diagnosis) -> float:
+    """Share of the time in which the loop makes its data, outside of any loader."""
+    found = (f.evidence.get("own_fraction") for f in diagnosis.findings if f.code == "HL107")
+    return max((float(each) for each in found if isinstance(each, int | float)), default=0.0)
 
 
 def _communication(host: Mapping[str, float], device: Mapping[str, float] | None) -> str:

@@ -145,8 +145,9 @@ CLEARS_UP = """
 import itertools, pathlib, sys, time
 ends = time.monotonic() + 60
 for number in itertools.count():
-    made = [pathlib.Path(sys.argv[1], f"of-others-{number % 7}-{each}") for each in range(60)]
+    made = [pathlib.Path(sys.argv[1], f"of-others-{number % 7}-{each}") for each in range(20)]
     for each in made: each.mkdir()
+    time.sleep(0.002)
     for each in made: each.rmdir()
     if time.monotonic() > ends: break
 """

@@ -51,6 +51,7 @@ OWN = (
             ("slow-first-step", 100),
         )
     ),
+    shape("augmented", "pictures", "augments on its own thread", 200, "loader_workers"),
     shape("small_models", "deep-perceptron", "many small tensors", 1000, "fused_optimizer"),
     shape("small_models", "tokens", "many small tensors", 500, "fused_optimizer"),
     shape("small_models", "wide-perceptron", "matrix products", 500, "precision"),

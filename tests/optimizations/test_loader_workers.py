@@ -233,6 +233,14 @@ def census(loader: LoaderUse, **changes: Any) -> Census:
         (census(use(), profiled_step_s=None), (8,)),
         (census(use(fetch_cpu_fraction=0.97)), (2,)),  # it computes: at most the CPUs
         (census(use(fetch_cpu_fraction=0.97, wait_s=0.02, fetch_s=0.02)), (1,)),
+        (  # profiled while everything took three times as long as later
+            census(
+                use(fetch_cpu_fraction=0.97, wait_s=0.036, fetch_s=0.036),
+                profiled_step_s=0.125,
+                profiled_wait_s=0.12,
+            ),
+            (2,),
+        ),
         (census(use(fetch_cpu_fraction=0.4)), (5,)),  # and at most what the CPUs can feed
         (census(use(num_workers=8, num_epochs=5)), ()),  # so many are there
         (census(use(iterable=True)), ()),

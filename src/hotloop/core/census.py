@@ -195,6 +195,8 @@ class Census:
     """Backward passes per step."""
     profiled_step_s: float | None = None
     """Wall seconds of a step while `operators` were seen."""
+    profiled_wait_s: float | None = None
+    """Seconds of such a step in which it waited for data: a step may take another time later in the run."""
     profiled_busy_s: float | None = None
     """Seconds of such a step in which the GPU was at work; its kernels take as long as ever then."""
     profiled_communication_s: float | None = None

@@ -73,7 +73,10 @@ def rest_of_step(census: Census, loader: LoaderUse) -> float | None:
     """Seconds of a step without its waits for data, as far as the profiled steps tell."""
     if census.profiled_step_s is None or loader.wait_s is None:
         return None
-    rest = census.profiled_step_s - loader.wait_s * max(census.microbatches or 1.0, 1.0)
+    waited = census.profiled_wait_s
+    if waited is None:
+        waited = loader.wait_s * max(census.microbatches or 1.0, 1.0)
+    rest = census.profiled_step_s - waited
     return max(rest, 0.02 * census.profiled_step_s)
 
 

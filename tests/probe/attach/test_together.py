@@ -21,6 +21,23 @@ torch.distributed.destroy_process_group()
     assert not any(use.name.startswith("gloo:") for use in census.operators)
 
 
+def test_the_wait_of_the_profiled_steps_is_theirs(run) -> None:  # type: ignore[no-untyped-def]
+    census = run(f"""
+model, optimizer = build()
+class Rows(torch.utils.data.Dataset):
+    def __len__(self): return {FIRST_STEP + STEPS + 30}
+    def __getitem__(self, index):
+        time.sleep(0.05 if {FIRST_STEP - 3} < index < {FIRST_STEP + STEPS + 3} else 0.001)
+        return torch.ones(8)
+for x in torch.utils.data.DataLoader(Rows()):
+    optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
+""").census
+    assert census.profiled_wait_s is not None
+    assert 0.05 <= census.profiled_wait_s <= census.profiled_step_s
+    (loader,) = census.loaders
+    assert loader.wait_s < 0.05
+
+
 def test_training_alone_sends_nothing(run) -> None:  # type: ignore[no-untyped-def]
     census = run(f"train(*build(), {FIRST_STEP + STEPS + 2})").census
     assert "operators" in census.seen

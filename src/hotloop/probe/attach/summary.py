@@ -83,6 +83,7 @@ def census_of(parts: Parts) -> Census:
         cpu_busy=parts.busy.cpus(),
         microbatches=watch.counted_backwards / counted if counted else None,
         profiled_step_s=window.step_s,
+        profiled_wait_s=window.wait_s,
         profiled_busy_s=seen.busy_s,
         profiled_communication_s=seen.communication_s,
         profiled_between_s=seen.computing_between_s,

@@ -49,6 +49,9 @@ class Window:
         self.over = False
         self.seen: Seen | None = None
         self.step_s: float | None = None
+        self.wait_s: float | None = None
+        """Seconds of a profiled step in which it waited for data."""
+        self._waited_s = 0.0
         self.why_not = f"no profile: fewer than {FIRST_STEP + STEPS} steps were recorded"
 
     def install(self) -> None:
@@ -98,13 +101,14 @@ class Window:
         if self._profiler is None or _is_capturing():  # to close it waits for the device
             return
         self._left -= 1
+        self._waited_s += self._watch.clock.so_far("data_wait")
         seconds = time.perf_counter() - self._since
         num = STEPS - self._left
         if self._left and seconds < num * LONG_STEP_S:
             return
         self._close()
         if self._profiler is not None:
-            self.step_s = seconds / num
+            self.step_s, self.wait_s = seconds / num, self._waited_s / num
             device = self._watch.device
             self.seen = summed(
                 self._profiler.kineto_results.events(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from judge_inputs import curve
@@ -11,6 +12,7 @@ from judge_inputs import curve
 from hotloop.core.weights import TensorUpdates, WeightUpdates
 from hotloop.judge.calibrated_parity import (
     ComparedRun,
+    compare_weights,
     does_not_move,
     is_plain,
     judge_calibrated,
@@ -181,3 +183,40 @@ def test_steady_drift_shows_in_a_script_that_does_not_repeat_itself() -> None:
     assert parity.result == "different"
     assert "drift apart" in parity.reason
     assert judge_parity(base, [curve(restless)], "bitwise").result == "within_noise"
+
+
+DRAWN = [compared(rounding=1e-3, seed=seed) for seed in range(1, 5)]
+"""Runs that draw other numbers: their weights differ a little at each step."""
+
+
+def test_weights_among_those_of_runs_with_other_numbers_are_told_nothing_of() -> None:
+    assert all(
+        compare_weights(DRAWN, compared(rounding=1e-3, seed=seed), STEPS) is None
+        for seed in range(5, 25)
+    )
+
+
+@pytest.mark.parametrize("mistake", [{"faster": 0.7}, {"decay": 0.05}])
+def test_weights_that_leave_all_runs_with_other_numbers_are_named(
+    mistake: dict[str, float],
+) -> None:
+    said = compare_weights(DRAWN, compared(rounding=1e-3, seed=9, **mistake), STEPS)
+    assert said is not None
+    assert "than with other random numbers alone" in said
+
+
+def test_the_first_batches_with_other_numbers_may_be_unlike_by_chance() -> None:
+    mistaken, usual = (compared(rounding=1e-3, seed=9, **each) for each in ({"faster": 0.9}, {}))
+    assert mistaken.weights is not None
+    assert usual.weights is not None
+    tensors = tuple(
+        replace(
+            late,
+            moved=early.moved[:5] + late.moved[5:],
+            moved_sample=early.moved_sample[:5] + late.moved_sample[5:],
+        )
+        for early, late in zip(mistaken.weights.tensors, usual.weights.tensors, strict=True)
+    )
+    assert SAMPLED[4] < 20 < SAMPLED[5]
+    candidate = replace(usual, weights=replace(usual.weights, tensors=tensors))
+    assert compare_weights(DRAWN, candidate, STEPS) is None

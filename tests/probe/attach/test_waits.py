@@ -25,6 +25,16 @@ def fill():
 threading.Thread(target=fill, daemon=True).start()
 fit(iter(q.get, None))
 """,
+    "a simple queue": """
+import threading
+from queue import SimpleQueue
+q = SimpleQueue()
+def fill():
+    for _ in range(40): q.put(make())
+    q.put(None)
+threading.Thread(target=fill, daemon=True).start()
+fit(iter(q.get, None))
+""",
     "futures": """
 from concurrent.futures import ThreadPoolExecutor
 with ThreadPoolExecutor(1) as pool:
@@ -54,6 +64,26 @@ def test_waiting_for_another_thread_or_process_is_waiting_for_data(run, by: str)
     waited = sum(record.host.get("data_wait", 0.0) for record in ended.counted)
     between = sum(record.host["unattributed"] for record in ended.counted)
     assert waited > 2 * between
+
+
+def test_a_simple_queue_is_what_it_was(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run("""
+import queue, weakref
+from queue import SimpleQueue
+q = SimpleQueue()
+assert type(q) is SimpleQueue is queue.SimpleQueue
+assert repr(SimpleQueue) == "<class '_queue.SimpleQueue'>" and not hasattr(q, "__dict__")
+assert weakref.ref(q)() is q
+q.put(1); q.put(2); q.put_nowait(3)
+assert (q.get(), q.get(False), q.get(timeout=1), q.qsize()) == (1, 2, 3, 0)
+for ask in (q.get_nowait, lambda: q.get(block=False), lambda: q.get(True, 0.01)):
+    try: ask()
+    except queue.Empty: continue
+    raise AssertionError("something came of nothing")
+model, optimizer = build()
+train(model, optimizer, 5)
+""")
+    assert len(ended.steps) == 5
 
 
 def test_waiting_for_what_is_no_data_is_not(run) -> None:  # type: ignore[no-untyped-def]

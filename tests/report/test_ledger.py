@@ -51,6 +51,18 @@ def test_gain_near_the_smallest_that_shows_is_said_to_be_overstated() -> None:
     assert "over all its pairs, those that chose it too: 1.06x" in render_ledger(pooled)
 
 
+def test_a_gain_that_is_not_known_to_a_tenth_is_said_as_a_range() -> None:
+    wide = replace(VERDICT, ratio=1.25, ratio_low=1.09, ratio_high=1.44, num_pairs=10)
+    found = ledger(replace(KEPT, verdict=wide), kept=("fused_optimizer",))
+    said = render_ledger(replace(found, together=wide))
+    assert said.startswith("With fused_optimizer: 1.09 to 1.44x (10 pairs), improved")
+    assert "1.25" not in said
+    one_sided = replace(wide, ratio_low=1.2, ratio_high=1.39)
+    assert "1.20 to 1.39x" in render_ledger(replace(found, together=one_sided))
+    known = replace(wide, ratio_low=1.15, ratio_high=1.37)
+    assert "1.25x (1.15 to 1.37" in render_ledger(replace(found, together=known))
+
+
 def test_what_pairs_could_not_tell_is_undecided_and_what_was_begun_is_stopped() -> None:
     noisy = replace(KEPT, status="rejected", verdict=replace(VERDICT, outcome="inconclusive"))
     said = render_ledger(ledger(noisy))

@@ -134,6 +134,8 @@ def _ratio(verdict: Verdict) -> str:
     digits = numbers.ratio_digits(verdict.ratio_low, verdict.ratio_high)
     spread = numbers.interval(verdict.ratio_low, verdict.ratio_high)
     unit = "processes" if verdict.switched else "pairs"
+    if not numbers.is_known(verdict.ratio, verdict.ratio_low, verdict.ratio_high):
+        return f"{spread}x ({verdict.num_pairs} {unit})"
     return f"{numbers.ratio(verdict.ratio, digits=digits)} ({spread}, {verdict.num_pairs} {unit})"
 
 

@@ -12,6 +12,15 @@ def ratio(value: float | None, *, digits: int = 2) -> str:
     return UNKNOWN if value is None else f"{value:.{digits}f}x"
 
 
+KNOWN_WITHIN = 1.1
+"""An interval that reaches further than this factor from its ratio is said without the ratio."""
+
+
+def is_known(value: float, low: float, high: float) -> bool:
+    """Whether a ratio with this interval may stand as one number."""
+    return max(value / low, high / value) <= KNOWN_WITHIN if low > 0 else False
+
+
 def interval(low: float | None, high: float | None) -> str:
     """`2.60 to 2.82`; more digits where two would hide the width."""
     if low is None or high is None:

@@ -58,7 +58,7 @@ OWN = (
     shape("small_models", "wide-tokens", "matrix products", 300, "precision"),
     shape("small_models", "pictures", "convolutions", 300, "channels_last"),
     shape("small_models", "elementwise", "many passes over memory", 500, "compile"),
-    shape("small_models", "one-thread", "one thread of two", 500, "cpu_threads"),
+    shape("small_models", "one-thread", "one thread of two", 500, "threads"),
 )  # fmt: skip
 
 

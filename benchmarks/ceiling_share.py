@@ -34,7 +34,7 @@ from hotloop.data.cache import ensure_prepared
 from hotloop.data.prepared import open_prepared
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.models.products import Product, step_products
-from hotloop.optimizations.precision import autocast
+from hotloop.optimizations.precision.autocasting import autocast
 from hotloop.optimizations.resolve import resolve
 from hotloop.quickstart.shipped import shipped
 from hotloop.train.run import Run, build_run

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.core.census import Census, LoaderUse
+from hotloop.core.child import LOADER
 from hotloop.doctor.loader_place import variables_for
-from hotloop.optimizations.loader_arguments import VARIABLE
 
 SCRIPT = b"import torch\nx = 1\nloader = make()\nrun(loader)\n"
 
@@ -23,10 +23,10 @@ def test_lines_follow_the_edits_of_other_fixes(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_bytes(SCRIPT)
     made = ("train.py:3 < lib.trainer:3 < train.py:4", "train.py:2 #1")
     census = Census(loaders=(use(made=made),))
-    told = json.loads(variables_for(census, tmp_path, {})[VARIABLE])
+    told = json.loads(variables_for(census, tmp_path, {})[LOADER])
     assert told == {"site": "train.py:3", "made": list(made), "workdir": str(tmp_path)}
     edited = SCRIPT.replace(b"x = 1", b"torch.set_num_threads(2)\nx = 2").replace(b"run(", b"go(")
-    told = json.loads(variables_for(census, tmp_path, {"train.py": edited})[VARIABLE])
+    told = json.loads(variables_for(census, tmp_path, {"train.py": edited})[LOADER])
     assert told["made"] == ["train.py:4 < lib.trainer:3 < train.py:5", "train.py:2 #1"]
 
 
@@ -36,7 +36,7 @@ def test_the_slowest_of_those_that_train_is_told(tmp_path: Path) -> None:
         use(made=("a.py:2",)),
         use(made=("a.py:3",), wait_s=0.3),
     )
-    told = json.loads(variables_for(Census(loaders=loaders), tmp_path, {})[VARIABLE])
+    told = json.loads(variables_for(Census(loaders=loaders), tmp_path, {})[LOADER])
     assert told["made"] == ["a.py:3"]
     assert variables_for(Census(loaders=(use(),)), tmp_path, {}) == {}
     assert variables_for(None, tmp_path, {}) == {}

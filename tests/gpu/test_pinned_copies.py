@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from hotloop.optimizations.live import APPLIED_FILE, DIRECTORY_VARIABLE, SETTINGS_VARIABLE
+from hotloop.core.child import APPLIED_FILE, FIXES, FIXES_SETTINGS
 from hotloop.trial import bootstrap
 
 pytestmark = [
@@ -46,7 +46,7 @@ def run(tmp_path: Path, fixes: dict[str, Any]) -> tuple[Any, list[str]]:
     own = [str(Path(bootstrap.__file__).parent), source]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(own)}
     if fixes:
-        environment |= {DIRECTORY_VARIABLE: str(tmp_path), SETTINGS_VARIABLE: json.dumps(fixes)}
+        environment |= {FIXES: str(tmp_path), FIXES_SETTINGS: json.dumps(fixes)}
     done = subprocess.run(
         [sys.executable, str(path)], env=environment, capture_output=True, text=True, check=True
     )

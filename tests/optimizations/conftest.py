@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import warm_python
-from hotloop.optimizations.live import APPLIED_FILE, DIRECTORY_VARIABLE, SETTINGS_VARIABLE
+from hotloop.core.child import APPLIED_FILE, FIXES, FIXES_SETTINGS
 from hotloop.trial import bootstrap
 
 SOURCE = str(Path(bootstrap.__file__).parents[3])
@@ -57,8 +57,8 @@ def run_foreign(tmp_path: Path) -> RunForeign:
         own = [str(Path(bootstrap.__file__).parent), SOURCE]
         variables: dict[str, str | None] = {**os.environ, "PYTHONPATH": os.pathsep.join(own)}
         if fixes:
-            variables[DIRECTORY_VARIABLE] = str(tmp_path)
-            variables[SETTINGS_VARIABLE] = json.dumps(fixes)
+            variables[FIXES] = str(tmp_path)
+            variables[FIXES_SETTINGS] = json.dumps(fixes)
         variables |= environment or {}
         done = warm_python.run(
             [str(path)],

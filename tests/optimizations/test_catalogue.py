@@ -16,7 +16,11 @@ from hotloop.core.errors import UsageError
 from hotloop.core.settings import Settings
 from hotloop.hardware.machine import Machine
 from hotloop.optimizations.catalogue import CATALOGUE, CONFIGURED, draws_otherwise, parity_class_of
-from hotloop.optimizations.clipping import clip_builtin, clip_through_optimizer, forget_factor
+from hotloop.optimizations.clipping.gradients import (
+    clip_builtin,
+    clip_through_optimizer,
+    forget_factor,
+)
 from hotloop.optimizations.resolve import resolve
 
 CPU = Machine("cpu", ("bfloat16", "float32"), None, 2)

@@ -10,8 +10,9 @@ import torch
 from hotloop.core.census import CallUse, Census
 from hotloop.hardware.machine import Machine
 from hotloop.optimizations.catalogue import CATALOGUE
-from hotloop.optimizations.deferred_reads import DEFERRED_READS, StaleReads
-from hotloop.optimizations.live import Report
+from hotloop.optimizations.deferred_reads import DEFERRED_READS
+from hotloop.optimizations.deferred_reads.live import StaleReads
+from hotloop.optimizations.live_report import Report
 from hotloop.optimizations.sdpa_backend import SDPA_BACKEND
 
 CPU = Machine("cpu", ("float32",), None, 2)

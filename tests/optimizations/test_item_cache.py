@@ -12,13 +12,11 @@ import torch
 
 import warm_python
 from hotloop.core.census import Census, LoaderUse
-from hotloop.optimizations import item_store
-from hotloop.optimizations.dataset_state import fingerprint
-from hotloop.optimizations.item_cache import ITEM_CACHE
-from hotloop.optimizations.item_store import SHARE_OF_MEMORY, ItemStore, memory_for_items
-from hotloop.optimizations.live import APPLIED_FILE, DIRECTORY_VARIABLE, SETTINGS_VARIABLE
-from hotloop.optimizations.loader_arguments import VARIABLE
-from hotloop.optimizations.samples import decoded, encoded, same
+from hotloop.core.child import APPLIED_FILE, FIXES, FIXES_SETTINGS, LOADER
+from hotloop.optimizations.item_cache import ITEM_CACHE, item_store
+from hotloop.optimizations.item_cache.dataset_state import fingerprint
+from hotloop.optimizations.item_cache.item_store import SHARE_OF_MEMORY, ItemStore, memory_for_items
+from hotloop.optimizations.item_cache.samples import decoded, encoded, same
 from hotloop.trial import bootstrap
 
 SOURCE = str(Path(bootstrap.__file__).parents[3])
@@ -75,7 +73,7 @@ def run(
     own = [str(Path(bootstrap.__file__).parent), SOURCE]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(own)}
     if fixes:
-        environment |= {DIRECTORY_VARIABLE: str(tmp_path), SETTINGS_VARIABLE: json.dumps(fixes)}
+        environment |= {FIXES: str(tmp_path), FIXES_SETTINGS: json.dumps(fixes)}
     done = warm_python.run([str(path)], env=environment, cwd=tmp_path, timeout=120)
     assert done.returncode == 0, done.stderr
     applied = tmp_path / APPLIED_FILE
@@ -133,7 +131,7 @@ def test_kept_items_and_workers_go_together(
     plain, _ = run(tmp_path, {})
     line = next(n for n, line in enumerate(SCRIPT.split("\n"), 1) if line.endswith("LOADER"))
     place = f"script.py:{line}"
-    monkeypatch.setenv(VARIABLE, json.dumps({"site": place, "made": [place], "workdir": ""}))
+    monkeypatch.setenv(LOADER, json.dumps({"site": place, "made": [place], "workdir": ""}))
     fixed, told = run(tmp_path, {"item_cache": 64, "loader_workers": 2})
     assert all(applied for applied, _ in told)
     assert len(told) == 2

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import warm_python
-from hotloop.optimizations.live import APPLIED_FILE, DIRECTORY_VARIABLE, SETTINGS_VARIABLE
+from hotloop.core.child import APPLIED_FILE, FIXES, FIXES_SETTINGS
 from hotloop.trial import bootstrap
 
 SOURCE = str(Path(bootstrap.__file__).parents[3])
@@ -38,8 +38,8 @@ def run(
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(own)}
     if fixes:
         environment |= {
-            DIRECTORY_VARIABLE: str(tmp_path),
-            SETTINGS_VARIABLE: json.dumps(fixes),
+            FIXES: str(tmp_path),
+            FIXES_SETTINGS: json.dumps(fixes),
         }
     done = warm_python.run([str(path)], env=environment, cwd=tmp_path, fresh=fresh)
     assert done.returncode == 0, done.stderr

@@ -13,9 +13,8 @@ import pytest
 
 import warm_python
 from hotloop.core.census import Census, LoaderUse
+from hotloop.core.child import APPLIED_FILE, FIXES, FIXES_SETTINGS, LOADER
 from hotloop.core.files import read_json
-from hotloop.optimizations.live import APPLIED_FILE, DIRECTORY_VARIABLE, SETTINGS_VARIABLE
-from hotloop.optimizations.loader_arguments import VARIABLE
 from hotloop.optimizations.loader_workers import LOADER_WORKERS
 from hotloop.trial import bootstrap
 
@@ -153,9 +152,9 @@ def fixed(
     made = [name for each in loaders for name in each.made]
     told = {"site": "train.py:1", "made": made, "workdir": str(work)}
     variables = {
-        VARIABLE: json.dumps(told),
-        DIRECTORY_VARIABLE: str(work),
-        SETTINGS_VARIABLE: json.dumps({"loader_workers": value}),
+        LOADER: json.dumps(told),
+        FIXES: str(work),
+        FIXES_SETTINGS: json.dumps({"loader_workers": value}),
     }
     found = run(work, **variables)
     lines = [json.loads(line) for line in (work / APPLIED_FILE).read_text().splitlines()]

@@ -12,7 +12,8 @@ import torch
 
 from hotloop.core.census import CallUse, Census
 from hotloop.hardware.machine import Machine
-from hotloop.optimizations.pinned_copies import PINNED_COPIES, WATCHED, Copies, goes_to_cuda
+from hotloop.optimizations.pinned_copies import PINNED_COPIES
+from hotloop.optimizations.pinned_copies.live import WATCHED, Copies, goes_to_cuda
 
 
 @pytest.mark.parametrize(

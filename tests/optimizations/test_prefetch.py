@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from hotloop.core import child
 from hotloop.core.census import Census, LoaderUse
-from hotloop.optimizations.loader_arguments import VARIABLE
 from hotloop.optimizations.prefetch import PREFETCH
 
 SCRIPT = """
@@ -39,7 +39,7 @@ def test_a_longer_queue_gives_the_same_batches(run_foreign: Any) -> None:
     made = [f"script.py:{line}" for line in range(first, first + 3)]
     told = {"site": made[0], "made": made, "workdir": ""}
     plain = run_foreign(SCRIPT)
-    fixed = run_foreign(SCRIPT, {"prefetch": 6}, environment={VARIABLE: json.dumps(told)})
+    fixed = run_foreign(SCRIPT, {"prefetch": 6}, environment={child.LOADER: json.dumps(told)})
     assert plain.printed[1] == [2, 2, None, 2]
     assert fixed.printed == [plain.printed[0], [6, 6, None, 2]]
     assert set(fixed.applied) == {"the loader of Squares has prefetch_factor=6"}

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from hotloop.core.child import ROUNDING_NOISE
 from hotloop.optimizations.rounding_noise import RoundingNoise
-from hotloop.optimizations.seeding import NOISE_VARIABLE
 
 SCRIPT = """
 import json, torch
@@ -29,12 +29,12 @@ def test_noise_is_in_the_first_loss_and_draws_nothing_from_the_script(
     run_foreign: Callable[..., Any],
 ) -> None:
     (plain, draw) = run_foreign(SCRIPT).printed
-    environment = {NOISE_VARIABLE: "1e-05:1"}
+    environment = {ROUNDING_NOISE: "1e-05:1"}
     (noisy, other_draw) = run_foreign(SCRIPT, environment=environment).printed
     assert draw == other_draw
     assert noisy[0] != plain[0]
     assert noisy == pytest.approx(plain, rel=1e-3)
-    assert run_foreign(SCRIPT, environment={NOISE_VARIABLE: "1e-05:2"}).printed[0] != noisy
+    assert run_foreign(SCRIPT, environment={ROUNDING_NOISE: "1e-05:2"}).printed[0] != noisy
 
 
 def test_each_weight_carries_it_once_and_each_gradient_every_time() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import warm_python
-from hotloop.optimizations.seeding import VARIABLE
+from hotloop.core.child import SAME_RANDOMNESS
 from hotloop.trial import bootstrap
 
 OWN = [str(Path(bootstrap.__file__).parent), str(Path(bootstrap.__file__).parents[3])]
@@ -21,7 +21,7 @@ def drawn(tmp_path: Path, script: str, *, seeded: bool = True, fresh: bool = Fal
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(OWN)}
     if seeded:
         # Another probe looks for torch too: both must find it.
-        environment |= {VARIABLE: str(tmp_path), "HOTLOOP_STEP_CLOCK": str(tmp_path)}
+        environment |= {SAME_RANDOMNESS: str(tmp_path), "HOTLOOP_STEP_CLOCK": str(tmp_path)}
     path = tmp_path / "script.py"
     path.write_text(script)
     done = warm_python.run([str(path)], env=environment, cwd=tmp_path, fresh=fresh)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from hotloop.optimizations.switching import ALTERNATE, SETTLING, VARIABLE, Switching
+from hotloop.core.child import SWITCHED
+from hotloop.optimizations.switching import ALTERNATE, SETTLING, Switching
 
 RunForeign = Callable[..., Any]
 SEEDS = [str(number) for number in range(20)]
@@ -98,7 +99,7 @@ def test_fused_optimizer_goes_on_and_off_and_learns_the_same(
     drawn = switching(after=3, block_steps=4)
     script = TRAIN.format(made=made, before="")
     plain = run_foreign(script)
-    ran = run_foreign(script, FIX, environment={VARIABLE: drawn.to_json()})
+    ran = run_foreign(script, FIX, environment={SWITCHED: drawn.to_json()})
     assert ran.printed[1] == [drawn.is_on(step) for step in range(40)]
     assert ran.printed[0] == pytest.approx(plain.printed[0], rel=1e-5)
     assert turns(tmp_path)["turned"] == ["fused_optimizer"]
@@ -168,7 +169,7 @@ class Broken(torch.optim.SGD):
 """
     drawn = switching(after=3, block_steps=4)
     script = TRAIN.format(made="Broken(model.parameters(), lr=1e-2)", before=before)
-    ran = run_foreign(script, FIX, environment={VARIABLE: drawn.to_json()})
+    ran = run_foreign(script, FIX, environment={SWITCHED: drawn.to_json()})
     assert ran.refused == ["it could not be turned on and off: RuntimeError: no"]
     assert json.loads((tmp_path / "fixes.jsonl").read_text().splitlines()[-1])["wrong"]
     assert turns(tmp_path)["turned"] == []

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.probe.outside import OUTSIDE_FILE, VARIABLE, Fence
+from hotloop.core.child import OUTSIDE_FILE, WITHIN
+from hotloop.probe.outside import Fence
 from hotloop.trial import bootstrap
 
 OWN = [str(Path(bootstrap.__file__).parent), str(Path(bootstrap.__file__).parents[3])]
@@ -33,7 +34,7 @@ def outside(tmp_path: Path) -> Path:
 
 def run(inside: Path, script: str) -> tuple[int, list[str]]:
     """Exit code, and the paths that were refused."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(OWN), VARIABLE: str(inside)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(OWN), WITHIN: str(inside)}
     environment["TMPDIR"] = str(
         inside
     )  # as trials have it: dill, that torch imports, looks for one

@@ -249,5 +249,13 @@ class Census:
     notes: tuple[str, ...] = ()
     """Fallbacks and other things a reader should know."""
 
+    def slowest_loader(self) -> LoaderUse | None:
+        """The loader that trains; of several the one whose batches took longest in all."""
+        return max(
+            (loader for loader in self.loaders if loader.trains),
+            key=lambda loader: (loader.wait_s or loader.fetch_s or 0.0) * loader.num_batches,
+            default=None,
+        )
+
     def to_mapping(self) -> dict[str, object]:
         return asdict(self)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hotloop.core.child import APPLIED_FILE
 from hotloop.core.measurement import Measurement
 from hotloop.doctor.fixes import Fix
-from hotloop.optimizations.live import APPLIED_FILE
 
 
 def why_not_applied(

@@ -9,13 +9,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from hotloop.core.child import DOCTOR, DOCTOR_STOP
 from hotloop.core.errors import UsageError
 from hotloop.trial import bootstrap
 from hotloop.trial.measure import only_hotloop
-
-DIRECTORY_VARIABLE = "HOTLOOP_DOCTOR"
-"""Tells the probe where to write; every process of a command is known by it, too."""
-STOP_VARIABLE = "HOTLOOP_DOCTOR_STOP"
 
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*[a-z]?(\.exe)?")
 _DEAF = {
@@ -34,9 +31,9 @@ def refuse_unexaminable(command: Sequence[str], environment: Mapping[str, str]) 
             "no command was given",
             do="write it after `--`: hotloop doctor --no-try -- python train.py --its arguments",
         )
-    if environment.get(DIRECTORY_VARIABLE):
+    if environment.get(DOCTOR):
         raise UsageError(
-            f"this runs inside another `hotloop doctor`, in {environment[DIRECTORY_VARIABLE]}",
+            f"this runs inside another `hotloop doctor`, in {environment[DOCTOR]}",
             do="examine the inner command alone",
         )
     program = _find(command[0], environment)
@@ -76,10 +73,10 @@ def attached_environment(
     theirs = environment.get("PYTHONPATH")
     added = {
         "PYTHONPATH": os.pathsep.join([*own, theirs] if theirs else own),
-        DIRECTORY_VARIABLE: str(directory),
+        DOCTOR: str(directory),
     }
     if steps is not None:
-        added[STOP_VARIABLE] = str(steps)
+        added[DOCTOR_STOP] = str(steps)
     return {**environment, **added}
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hotloop.core.child import BATCH_DRAWS, ROUNDING_NOISE
 from hotloop.core.judgement import ParityClass
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.workbench import Workbench
 from hotloop.optimizations.catalogue import draws_otherwise, parity_of_live
-from hotloop.optimizations.seeding import DRAWS_VARIABLE, NOISE_VARIABLE
 from hotloop.trial.arm import Arm
 
 NOISE: dict[ParityClass, float] = {
@@ -43,13 +43,13 @@ def candidate_runs(bench: Workbench, fixes: Sequence[Fix]) -> int:
 
 def rounded_otherwise(baseline: Arm, size: float, number: int) -> Arm:
     """The command as it is, with noise of this relative size in its numbers."""
-    env = {**baseline.env, NOISE_VARIABLE: f"{size:g}:{number}"}
+    env = {**baseline.env, ROUNDING_NOISE: f"{size:g}:{number}"}
     return replace(baseline, name=ROUNDED_OTHERWISE, env=env)
 
 
 def held_draws(arm: Arm, number: int) -> Arm:
     """With the random numbers of each batch held fixed."""
-    return replace(arm, env={**arm.env, DRAWS_VARIABLE: str(number)})
+    return replace(arm, env={**arm.env, BATCH_DRAWS: str(number)})
 
 
 def drawn_otherwise(baseline: Arm, number: int) -> Arm:

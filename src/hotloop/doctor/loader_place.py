@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from hotloop.core.census import ONE_OF, Census
-from hotloop.optimizations.loader_arguments import VARIABLE, slowest_loader
+from hotloop.core.child import LOADER
 
 AT_LOADER = {"loader_workers", "prefetch"}
 """Fixes that need to know it."""
@@ -19,12 +19,12 @@ def variables_for(
     census: Census | None, workdir: Path | None, edited: Mapping[str, bytes]
 ) -> dict[str, str]:
     """For the process's environment. edited: files that hold other lines there than in `workdir`."""
-    loader = slowest_loader(census) if census is not None else None
+    loader = census.slowest_loader() if census is not None else None
     if loader is None or not loader.made or workdir is None:
         return {}
     moved = {file: _moved((workdir / file).read_bytes(), new) for file, new in edited.items()}
     made = [" < ".join(map(partial(_in, moved), name.split(" < "))) for name in loader.made]
-    return {VARIABLE: json.dumps({"site": loader.site, "made": made, "workdir": str(workdir)})}
+    return {LOADER: json.dumps({"site": loader.site, "made": made, "workdir": str(workdir)})}
 
 
 def _in(moved: Mapping[str, Mapping[int, int]], call: str) -> str:

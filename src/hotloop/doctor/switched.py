@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from hotloop.core.child import TURNS_FILE
 from hotloop.core.measurement import Measurement
-from hotloop.optimizations.switching import TURNS_FILE
 
 BUSY_WORKERS = 0.25
 """Workers that make batches in no more than this share of their time keep the pace of a much faster step."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from hotloop.core.child import OUTSIDE_FILE
 from hotloop.core.errors import UsageError
-from hotloop.probe.outside import OUTSIDE_FILE
 
 
 class WritesOutside(Exception):

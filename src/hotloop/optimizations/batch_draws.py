@@ -22,12 +22,10 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils import fetch as torch_fetch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from hotloop.core.child import BATCH_DRAWS, STEP_CLOCK
 from hotloop.core.draws import BatchDraws, EpochStart, draws_file, draws_line
-from hotloop.optimizations.seeding import DRAWS_VARIABLE
 from hotloop.probe import entry
 
-DIRECTORY_VARIABLE = "HOTLOOP_STEP_CLOCK"
-"""Where the run is written to."""
 MAX_BATCHES = 256
 """That one process writes down."""
 
@@ -184,6 +182,6 @@ def _digests(states: States) -> dict[str, str]:
 
 def install_from_environment() -> None:
     """Begin, if the trial asked for it."""
-    number, directory = os.environ.get(DRAWS_VARIABLE), os.environ.get(DIRECTORY_VARIABLE)
+    number, directory = os.environ.get(BATCH_DRAWS), os.environ.get(STEP_CLOCK)
     if number and directory:
         HeldDraws(int(number), Path(directory.split(os.pathsep)[0])).install()

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hotloop.optimizations.live import Report
+from hotloop.optimizations.live_report import Report
 from hotloop.probe.entry import after_step, before_step
 
 StepEnded = Callable[[int, torch.optim.Optimizer], None]

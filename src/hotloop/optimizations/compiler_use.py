@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from hotloop.optimizations.live import SETTINGS_VARIABLE
+from hotloop.core.child import FIXES_SETTINGS
 from hotloop.probe.entry import around_call
 
 _called: bool | None = None
@@ -36,4 +36,4 @@ def watch_compiler() -> None:
 
 def compiler_is_used() -> bool:
     """Whether something was compiled, or a technique beside this one is about to compile it."""
-    return bool(_called) or "compile" in json.loads(os.environ.get(SETTINGS_VARIABLE) or "{}")
+    return bool(_called) or "compile" in json.loads(os.environ.get(FIXES_SETTINGS) or "{}")

@@ -11,33 +11,21 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from hotloop.core.census import Census, LoaderUse
-    from hotloop.optimizations.live import Report
+from hotloop.core.child import LOADER
+from hotloop.probe import entry
+from hotloop.probe.loader_place import LoaderPlaces, around_construction, is_named
 
-VARIABLE = "HOTLOOP_LOADER"
-"""JSON: `site` and `made` of the loader that trains, and the `workdir` that their files are named from."""
+if TYPE_CHECKING:
+    from hotloop.optimizations.live_report import Report
 
 Arguments = dict[str, Any]
 Change = Callable[[Mapping[str, Any]], "Arguments | str"]
 """From all arguments of the loader to those that become others, or why none does, in words after its dataset's name."""
 
 
-def slowest_loader(census: Census) -> LoaderUse | None:
-    """The loader that trains; of several the one whose batches took longest in all."""
-    return max(
-        (loader for loader in census.loaders if loader.trains),
-        key=lambda loader: (loader.wait_s or loader.fetch_s or 0.0) * loader.num_batches,
-        default=None,
-    )
-
-
 def set_arguments(change: Change, report: Report) -> None:
     """Have the loader that trains made with what `change` makes of its arguments."""
-    from hotloop.probe import entry
-    from hotloop.probe.loader_place import LoaderPlaces, around_construction, is_named
-
-    seen = json.loads(os.environ.get(VARIABLE, "{}"))
+    seen = json.loads(os.environ.get(LOADER, "{}"))
     if not seen:
         report.refused("where the loader that trains is made was not seen in the first run")
         return

@@ -1,7 +1,8 @@
-"""What every technique says of itself. Standard library only: live forms run in other interpreters."""
+"""What every technique says of itself. Standard library only, so that who decides and who reports needs no torch."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from hotloop.core.census import Census
     from hotloop.core.judgement import ParityClass, Window
     from hotloop.hardware.machine import Machine
+    from hotloop.optimizations.live_report import Report
     from hotloop.optimizations.source_edit import SourceEdit
 
 Expect = Callable[[Mapping[str, Any], Any], "tuple[float, float] | None"]
@@ -54,6 +56,16 @@ def leaving(evidence: str, least: float, most: float) -> Expect:
     return expect
 
 
+def live_in(package: str) -> Callable[..., Any]:
+    """The live form of the technique in that package: `apply` of its module `live`, which needs torch and is loaded
+    only in the process that trains."""
+
+    def live_form(value: Any, report: Report) -> None:
+        importlib.import_module(f"{package}.live").apply(value, report)
+
+    return live_form
+
+
 def _always(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
     return None
 
@@ -71,6 +83,8 @@ class Optimization:
     """Whether the census shows that the value took effect; `None` where it does not tell."""
     settings: tuple[Any, ...]
     """Values worth trying, the likeliest first."""
+    argument: str = ""
+    """What a value is given to in a script, such as `num_workers`; empty: nothing has a name for it."""
     key: str = ""
     """The config key that it governs; empty for a technique that only foreign scripts need."""
     off: Any = None

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from hotloop.core.child import ROUNDING_NOISE
 from hotloop.optimizations.outermost import around_training_calls
-from hotloop.optimizations.seeding import NOISE_VARIABLE
 from hotloop.probe.entry import before_step
 
 
@@ -62,7 +62,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 def install_from_environment() -> None:
     """Begin, if the trial asked for it."""
-    asked = os.environ.get(NOISE_VARIABLE)
+    asked = os.environ.get(ROUNDING_NOISE)
     if not asked:
         return
     size, _, seed = asked.partition(":")

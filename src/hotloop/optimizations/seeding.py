@@ -12,20 +12,13 @@ import random
 from itertools import count
 from typing import Any
 
+from hotloop.core.child import SAME_RANDOMNESS, SEED
 from hotloop.probe.when_imported import when_imported
-
-VARIABLE = "HOTLOOP_SAME_RANDOMNESS"
-"""Any value: seed."""
-DRAWS_VARIABLE = "HOTLOOP_BATCH_DRAWS"
-"""A number, of the random numbers that `batch_draws` holds fixed for each batch of such a run."""
-SEED = 1234567
-NOISE_VARIABLE = "HOTLOOP_ROUNDING_NOISE"
-"""Size, relative, and seed of what `rounding_noise` puts into such a run: `1e-06:1`."""
 
 
 def install_from_environment() -> None:
     """Seed, if the trial asked for it."""
-    if not os.environ.get(VARIABLE):
+    if not os.environ.get(SAME_RANDOMNESS):
         return
     random.seed(SEED)
     when_imported(

@@ -20,14 +20,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from hotloop.optimizations.live import Report
+from hotloop.core.child import TURNS_FILE
 
-VARIABLE = "HOTLOOP_SWITCHED"
-"""JSON of a `Switching`, where the techniques of the trial are to go on and off."""
-TURNS_FILE = "turns.json"
 SETTLING = 2
 """Steps at the start of a block that say nothing: memory and caches are still those of the block before."""
 IN_A_GROUP = 4
@@ -101,16 +97,19 @@ class Turning:
         self._directory = directory
         self._switching = switching
         self._turns: dict[str, list[Turn]] = defaultdict(list)
-        self._reports: dict[str, Report] = {}
+        self._wrong: dict[str, Callable[[str], None]] = {}
         self._fixed: set[str] = set()
         self._is_on = True
         self._changes = 0
         self.is_over = False
         """Nothing will be turned any more."""
 
-    def offer(self, name: str, turn: Turn | None, report: Report) -> None:
-        """Technique `name` took effect; `turn(on)` turns that off and on again. `None`: it cannot be."""
-        self._reports[name] = report
+    def offer(self, name: str, turn: Turn | None, wrong: Callable[[str], None]) -> None:
+        """Technique `name` took effect; `turn(on)` turns that off and on again. `None`: it cannot be.
+
+        wrong: told why where turning it fails.
+        """
+        self._wrong[name] = wrong
         if turn is None:
             self._fixed.add(name)
         else:
@@ -132,7 +131,7 @@ class Turning:
                 for turn in self._turns[name]:
                     turn(on)
             except Exception as error:  # noqa: BLE001 - the script must go on whatever happens here
-                self._reports[name].wrong(
+                self._wrong[name](
                     f"it could not be turned on and off: {type(error).__name__}: {error}"
                 )
                 self._switching = None

@@ -14,11 +14,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from hotloop.core.child import OUTSIDE_FILE, WITHIN
 from hotloop.probe.when_imported import when_imported
-
-VARIABLE = "HOTLOOP_WITHIN"
-"""Directories that may be written, as in PATH; the first takes `outside.jsonl`."""
-OUTSIDE_FILE = "outside.jsonl"
 
 CACHES = (
     "XDG_CACHE_HOME", "HF_HOME", "HF_DATASETS_CACHE", "TORCH_HOME", "TRITON_CACHE_DIR", "MPLCONFIGDIR",
@@ -117,7 +114,7 @@ def audit_hook(fence: Fence) -> Callable[[str, tuple[Any, ...]], None]:
 
 def install_from_environment() -> None:
     """Put up the fence, if the trial asked for it."""
-    roots = os.environ.get(VARIABLE)
+    roots = os.environ.get(WITHIN)
     if not roots:
         return
     fence = Fence(roots.split(os.pathsep))

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hotloop.core.census import Census
+from hotloop.core.child import STEP_CLOCK, STEP_CLOCK_STOP, STEP_CLOCK_WEIGHTS
 from hotloop.core.step import StepRecord
 from hotloop.probe.batch_queue import BatchQueue
 from hotloop.probe.entry import WatchedMethod, after_step, around_method, before_step, step_hook
@@ -49,9 +50,6 @@ from hotloop.probe.memory import host_peak_bytes, tree_bytes
 if TYPE_CHECKING:
     from hotloop.probe.weight_digest import WeightDigest
 
-DIRECTORY_VARIABLE = "HOTLOOP_STEP_CLOCK"
-STOP_VARIABLE = "HOTLOOP_STEP_CLOCK_STOP"
-WEIGHTS_VARIABLE = "HOTLOOP_STEP_CLOCK_WEIGHTS"
 """Any value: how far the weights move is kept too. For runs that are compared, not timed."""
 
 
@@ -160,9 +158,19 @@ class StepClock:
                 "stopped": stopped,
                 "python": platform.python_version(),
                 "torch": torch.__version__,
-                "cuda": torch.version.cuda if self._device.type == "cuda" else None,
+                **self._device_seen(),
             },
         )
+
+    def _device_seen(self) -> dict[str, object]:
+        """A GPU by its name; not yet run on a GPU."""
+        if self._device.type != "cuda":
+            return {"cuda": None}
+        return {
+            "cuda": torch.version.cuda,
+            "device": torch.cuda.get_device_name(self._device),
+            "num_devices": torch.cuda.device_count(),
+        }
 
     def guarded(self, action: Callable[..., None], *arguments: Any) -> None:
         """Do it; the script must go on whatever happens in here, without the clock if need be."""
@@ -317,14 +325,14 @@ def install(directory: Path, *, stop_after: int | None = None, weights: bool = F
 
 def install_from_environment() -> StepClock | None:
     """`install` with what the trial asked for; `None` in a process that should not be clocked."""
-    directory = os.environ.get(DIRECTORY_VARIABLE)
+    directory = os.environ.get(STEP_CLOCK)
     if not directory:
         return None
-    stop = os.environ.get(STOP_VARIABLE)
+    stop = os.environ.get(STEP_CLOCK_STOP)
     return install(
         Path(directory),
         stop_after=int(stop) if stop else None,
-        weights=bool(os.environ.get(WEIGHTS_VARIABLE)),
+        weights=bool(os.environ.get(STEP_CLOCK_WEIGHTS)),
     )
 
 

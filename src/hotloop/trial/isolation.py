@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from hotloop.core.child import OF_A_TRIAL
 from hotloop.core.errors import UsageError
 from hotloop.core.files import storage_error, write_atomically
 
@@ -28,11 +29,6 @@ HISTORIES = frozenset({".git", ".hg", ".svn"})
 """Never input of a training step, often large."""
 OUTPUTS = frozenset({"node_modules", "wandb", "mlruns"})
 """Of trackers and other tools, where they are made: at the top. A package may have such a name."""
-OWN_VARIABLES = (
-    *("HOTLOOP_STEP_CLOCK", "HOTLOOP_PADDING", "HOTLOOP_FIXES"),
-    *("HOTLOOP_SAME_RANDOMNESS", "HOTLOOP_WITHIN", "HOTLOOP_LOADER", "HOTLOOP_BATCH_DRAWS"),
-)
-"""Beginnings of the names of those that a trial sets."""
 MAX_TMPDIR_LENGTH = 55
 """Sockets of worker processes live under TMPDIR and may be 107 characters long in all."""
 
@@ -194,9 +190,7 @@ def remove_temporary(trial: Path) -> None:
 
 def without_own_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment a trial starts from: this process's, less what hotloop itself set for a trial."""
-    return {
-        name: value for name, value in environment.items() if not name.startswith(OWN_VARIABLES)
-    }
+    return {name: value for name, value in environment.items() if name not in OF_A_TRIAL}
 
 
 def _walk(directory: Path, root: Path, without: Path, linked: set[str]) -> Iterator[Path]:

@@ -23,14 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import hotloop
+from hotloop.core import child
 from hotloop.core.census import Census
 from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.files import read_json, storage_error, to_plain, write_atomically
 from hotloop.core.measurement import Environment, Measurement, Plan, Sample
 from hotloop.core.step import StepRecord, read_steps
-from hotloop.hardware.environment import read_environment
-from hotloop.optimizations import live, seeding
-from hotloop.optimizations.switching import VARIABLE as SWITCHED_VARIABLE
+from hotloop.hardware.environment import nvidia_driver, read_host
 from hotloop.optimizations.switching import Switching
 from hotloop.probe import outside
 from hotloop.trial.arm import RUN_PLACEHOLDER, Arm
@@ -100,17 +99,17 @@ def measure(
                 f"arm {arm.name!r} edits files, and in the working directory itself none is edited"
             )
         work = arm.workdir.resolve()
-    environment = read_environment(workdir=arm.workdir)
+    environment = read_host(workdir=arm.workdir)
     with temporary_directory(directory) as temporary:
         env = _variables(arm, plan, directory, temporary, cache, seed)
         if switching is not None:
-            env[SWITCHED_VARIABLE] = switching.to_json()
+            env[child.SWITCHED] = switching.to_json()
         if arm.comparable:
-            seeded = {"PYTHONHASHSEED": str(seeding.SEED), **env}
-            env = {**seeded, seeding.VARIABLE: str(run), "HOTLOOP_STEP_CLOCK_WEIGHTS": "1"}
+            seeded = {"PYTHONHASHSEED": str(child.SEED), **env}
+            env = {**seeded, child.SAME_RANDOMNESS: str(run), child.STEP_CLOCK_WEIGHTS: "1"}
         if arm.fenced and not _is_users(work, directory):
             within = (run, directory, temporary, cache.resolve())
-            env[outside.VARIABLE] = os.pathsep.join(map(str, within))
+            env[child.WITHIN] = os.pathsep.join(map(str, within))
         process = partial(
             run_process,
             workdir=work,
@@ -173,14 +172,14 @@ def _variables(
     env["TMPDIR"] = str(temporary)
     # Shared: compiling anew in every trial would measure the compiler, many times.
     env["TORCHINDUCTOR_CACHE_DIR"] = str(cache.resolve())
-    env["HOTLOOP_PADDING"] = "x" * random.Random(f"padding {seed}").randrange(MAX_PADDING)
+    env[child.PADDING] = "x" * random.Random(f"padding {seed}").randrange(MAX_PADDING)
     env |= arm.env
     if arm.records == "step_clock":
-        env["HOTLOOP_STEP_CLOCK"] = str(directory / "run")
-        env["HOTLOOP_STEP_CLOCK_STOP"] = str(plan.warmup_steps + plan.steps)
+        env[child.STEP_CLOCK] = str(directory / "run")
+        env[child.STEP_CLOCK_STOP] = str(plan.warmup_steps + plan.steps)
         if arm.fixes:
-            env[live.DIRECTORY_VARIABLE] = str(directory / "run")
-            env[live.SETTINGS_VARIABLE] = json.dumps(dict(sorted(arm.fixes.items())))
+            env[child.FIXES] = str(directory / "run")
+            env[child.FIXES_SETTINGS] = json.dumps(dict(sorted(arm.fixes.items())))
         own = [str(Path(__file__).parent / "bootstrap"), str(only_hotloop(directory))]
         env["PYTHONPATH"] = os.pathsep.join(
             [*own, *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])]
@@ -225,8 +224,6 @@ def _collect(
     returncode: int | None = finished.returncode
     if arm.records == "none":
         samples = (Sample(finished.wall_s, "s"),)
-        # Which torch a command used, if any, is not seen from outside.
-        environment = dataclasses.replace(environment, torch=None, cuda=None)
     else:
         clocked = arm.records == "step_clock"
         steps = run / ("steps-0.jsonl" if clocked else "steps.jsonl")
@@ -242,18 +239,10 @@ def _collect(
             )
         records = tuple(_marked(record, arm, plan) for record in found[:wanted])
         census = _read_census(run / ("census-0.json" if clocked else "census.json"))
-        if census is not None and (census.device or "").startswith("cpu"):
-            # What it ran on, not what the machine also has.
-            model = environment.cpu_model or environment.device
-            environment = dataclasses.replace(
-                environment, device=model, num_devices=1, cuda=None, driver=None
-            )
-        if clocked:
-            seen = _read_mapping(run / "clock-0.json")
-            environment = dataclasses.replace(
-                environment, python=seen["python"], torch=seen["torch"], cuda=seen["cuda"]
-            )
-            returncode = None if seen["stopped"] else finished.returncode
+        seen = _read_mapping(run / ("clock-0.json" if clocked else "environment.json"))
+        environment = _as_seen(environment, seen)
+        if clocked and seen["stopped"]:
+            returncode = None
     return Measurement(
         arm=arm.name,
         command=tuple(command),
@@ -265,6 +254,22 @@ def _collect(
         process_s=finished.wall_s,
         started_at=finished.started_at,
         returncode=returncode,
+    )
+
+
+def _as_seen(host: Environment, seen: dict[str, Any]) -> Environment:
+    """What the process says that it ran on: its own Python and torch, and a GPU only where it used one."""
+    environment = dataclasses.replace(
+        host, python=seen.get("python", host.python), torch=seen.get("torch")
+    )
+    if seen.get("cuda") is None:
+        return environment
+    return dataclasses.replace(
+        environment,
+        device=seen["device"],
+        num_devices=seen["num_devices"],
+        cuda=seen["cuda"],
+        driver=nvidia_driver(),
     )
 
 
@@ -280,7 +285,7 @@ def _marked(record: StepRecord, arm: Arm, plan: Plan) -> StepRecord:
 
 
 def _read_mapping(path: Path) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return values
 
 

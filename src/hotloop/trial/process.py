@@ -60,8 +60,8 @@ def run_process(
     other than 0 is not an error here.
     """
     token = secrets.token_hex(8)
-    outer = env.get(watchdog.VARIABLE)
-    child_env = {**env, watchdog.VARIABLE: f"{outer}:{token}" if outer else token}
+    outer = env.get(watchdog.TRIAL)
+    child_env = {**env, watchdog.TRIAL: f"{outer}:{token}" if outer else token}
     try:
         output = log.open("wb")
     except OSError as error:

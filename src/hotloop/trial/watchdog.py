@@ -15,11 +15,11 @@ import os
 import signal
 import sys
 
-VARIABLE = "HOTLOOP_TRIAL"
+TRIAL = "HOTLOOP_TRIAL"
 """Holds the tokens of all trials around a process, outermost first, separated by `:`."""
 
 
-def members(token: str, *, variable: str = VARIABLE) -> list[int]:
+def members(token: str, *, variable: str = TRIAL) -> list[int]:
     """Ids of the living processes whose environment carries `token` (empty outside Linux)."""
     found: list[int] = []
     for process in _processes():
@@ -85,7 +85,7 @@ def send_each(signal_number: int, processes: list[int]) -> None:
 
 def main() -> None:
     token = sys.argv[1]
-    variable = sys.argv[2] if len(sys.argv) > 2 else VARIABLE
+    variable = sys.argv[2] if len(sys.argv) > 2 else TRIAL
     group: int | None = None
     tree: int | None = None
     for line in sys.stdin:

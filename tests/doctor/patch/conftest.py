@@ -15,10 +15,10 @@ import pytest
 
 import warm_python
 from hotloop.core.census import Census
+from hotloop.core.child import APPLIED_FILE, FIXES, FIXES_SETTINGS
 from hotloop.core.command_run import CommandRun
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.doctor.patch.write import patch_for, write_patch
-from hotloop.optimizations.live import APPLIED_FILE, DIRECTORY_VARIABLE, SETTINGS_VARIABLE
 from hotloop.trial import bootstrap
 from hotloop.trial.isolation import copy_workdir, list_workdir
 
@@ -84,8 +84,8 @@ def run_once(
         own = [str(Path(bootstrap.__file__).parent), SOURCE]
         environment |= {
             "PYTHONPATH": os.pathsep.join(own),
-            DIRECTORY_VARIABLE: str(into),
-            SETTINGS_VARIABLE: json.dumps(fixes),
+            FIXES: str(into),
+            FIXES_SETTINGS: json.dumps(fixes),
         }
     else:
         environment.pop("PYTHONPATH", None)

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from hotloop.core.census import Census, LoaderUse
+from hotloop.core.child import LOADER
 from hotloop.core.errors import UsageError
 from hotloop.core.files import read_json
 from hotloop.core.ledger import LEDGER_FILE, Ledger
 from hotloop.doctor.patch.write import refuse_target
-from hotloop.optimizations.loader_arguments import VARIABLE
 
 Try = Callable[..., Any]
 
@@ -222,7 +222,7 @@ def loader_use(
 def seen_at(monkeypatch: pytest.MonkeyPatch, made: str) -> None:
     """Trials are told that the loader that trains is made so."""
     told = {"site": made.partition(" ")[0], "made": [made], "workdir": ""}
-    monkeypatch.setenv(VARIABLE, json.dumps(told))
+    monkeypatch.setenv(LOADER, json.dumps(told))
 
 
 @pytest.mark.parametrize(("epochs", "draws"), [(1, False), (2, False), (2, True)])

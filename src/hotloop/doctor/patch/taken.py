@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hotloop.optimizations.live import APPLIED_FILE
+from hotloop.core.child import APPLIED_FILE
 
 Span = tuple[int, int, int, int]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import hotloop
+from hotloop.core.child import DOCTOR, DOCTOR_STOP
 from hotloop.probe import entry
 from hotloop.probe.attach.boundary import Boundary
 from hotloop.probe.attach.collecting import Collecting
@@ -38,9 +39,6 @@ from hotloop.probe.attach.window import Window
 from hotloop.probe.attach.writer import Writer
 from hotloop.probe.background import pause_before_forks
 from hotloop.probe.foreign_process import end_process
-
-DIRECTORY_VARIABLE = "HOTLOOP_DOCTOR"
-STOP_VARIABLE = "HOTLOOP_DOCTOR_STOP"
 
 
 def install(directory: Path, *, stop_after: int | None = None) -> Watch:
@@ -79,10 +77,10 @@ def install(directory: Path, *, stop_after: int | None = None) -> Watch:
 
 def install_from_environment() -> Watch | None:
     """`install` with what the doctor asked for; `None` in a process that should not be watched."""
-    directory = os.environ.get(DIRECTORY_VARIABLE)
+    directory = os.environ.get(DOCTOR)
     if not directory:
         return None
-    stop = os.environ.get(STOP_VARIABLE)
+    stop = os.environ.get(DOCTOR_STOP)
     return install(Path(directory), stop_after=int(stop) if stop else None)
 
 

@@ -1,0 +1,52 @@
+"""What a process of somebody's script is told, and where it answers: environment variables and files.
+
+Every name is here, for who starts the process and for what runs in it. Standard library alone. Only
+`trial/bootstrap/sitecustomize.py` repeats some, and `trial/watchdog.py` has one more: they import nothing of ours.
+"""
+
+from __future__ import annotations
+
+DOCTOR = "HOTLOOP_DOCTOR"
+"""The directory that the probe writes to."""
+DOCTOR_STOP = "HOTLOOP_DOCTOR_STOP"
+"""The number of steps after which the examination ends the process."""
+
+STEP_CLOCK = "HOTLOOP_STEP_CLOCK"
+"""The directory that the clock of a trial writes to."""
+STEP_CLOCK_STOP = "HOTLOOP_STEP_CLOCK_STOP"
+STEP_CLOCK_WEIGHTS = "HOTLOOP_STEP_CLOCK_WEIGHTS"
+"""Any value: how far the weights came is written down."""
+
+FIXES = "HOTLOOP_FIXES"
+"""The directory that `APPLIED_FILE` goes to."""
+FIXES_SETTINGS = "HOTLOOP_FIXES_SETTINGS"
+"""JSON: technique -> value."""
+SWITCHED = "HOTLOOP_SWITCHED"
+"""JSON of a `Switching`, where the techniques of the trial are to go on and off."""
+LOADER = "HOTLOOP_LOADER"
+"""JSON: `site` and `made` of the loader that trains, and the `workdir` that their files are named from."""
+
+SAME_RANDOMNESS = "HOTLOOP_SAME_RANDOMNESS"
+"""Any value: seed, so that losses can be compared."""
+BATCH_DRAWS = "HOTLOOP_BATCH_DRAWS"
+"""A number, of the random numbers that are held fixed for each batch."""
+ROUNDING_NOISE = "HOTLOOP_ROUNDING_NOISE"
+"""Size, relative, and seed of the noise put into weights and gradients: `1e-06:1`."""
+
+WITHIN = "HOTLOOP_WITHIN"
+"""Directories that may be written, as in PATH; the first takes `OUTSIDE_FILE`."""
+PADDING = "HOTLOOP_PADDING"
+"""Shifts the stack, by another length in every process."""
+
+OF_A_TRIAL = (
+    *(STEP_CLOCK, STEP_CLOCK_STOP, STEP_CLOCK_WEIGHTS, FIXES, FIXES_SETTINGS, SWITCHED, LOADER),
+    *(SAME_RANDOMNESS, BATCH_DRAWS, ROUNDING_NOISE, WITHIN, PADDING),
+)
+"""What a trial sets, and must not inherit."""
+
+APPLIED_FILE = "fixes.jsonl"
+TURNS_FILE = "turns.json"
+OUTSIDE_FILE = "outside.jsonl"
+
+SEED = 1234567
+"""Of runs whose losses are compared."""

@@ -1,0 +1,42 @@
+"""Convolution weights stored with the channels last, as tensor cores and CPUs with wide vectors read them.
+
+What a convolution gives then has that order, too, and so has all that follows, until something turns it
+around. What the model gives is turned back: the script's own lines see what they always saw.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hotloop.optimizations.optimization import Optimization, live_in
+
+if TYPE_CHECKING:
+    from hotloop.core.census import Census
+
+
+def _values(census: Census) -> tuple[Any, ...]:
+    return () if census.channels_last else (True,)
+
+
+def _observed(census: Census, value: Any) -> bool | None:
+    return census.channels_last == value if census.channels_last is not None else None
+
+
+CHANNELS_LAST = Optimization(
+    name="channels_last",
+    summary="Convolution weights stored with the channels last, as the hardware reads them.",
+    parity_class="reduction_order",
+    settings=(True,),
+    values_for=_values,
+    observed=_observed,
+    answers=("HL304",),
+    source_form=(
+        "model = model.to(memory_format=torch.channels_last)  # before it is wrapped\n"
+        "images = images.to(memory_format=torch.channels_last)"
+    ),
+    live_form=live_in(__name__),
+    risks=(
+        "Operations without a channels-last form turn every tensor around. `x.view(n, -1)` after a "
+        "convolution fails: write `x.flatten(1)`. Dropout over images drops other elements."
+    ),
+)

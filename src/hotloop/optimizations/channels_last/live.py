@@ -1,0 +1,174 @@
+"""Storing the convolution weights of a running script with the channels last."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+if TYPE_CHECKING:
+    from hotloop.optimizations.live_report import Report
+
+
+KINDS = (nn.Conv2d, nn.ConvTranspose2d)
+
+
+def why_not_converted(module: nn.Module) -> str | None:
+    """Why the convolutions of this model must stay as they are; `None` where they may be converted."""
+    name = type(module).__name__
+    for each in module.modules():
+        if type(each).__module__.startswith(("torch.nn.parallel", "torch.distributed")):
+            return (
+                f"{type(each).__name__} has laid out its buckets already: convert before wrapping"
+            )
+    found = [each for each in module.modules() if isinstance(each, KINDS)]
+    if not found:
+        return f"{name} has no convolutions over images"
+    if any(each.groups > 1 for each in found):
+        return f"{name} has grouped convolutions, which may become many times slower"
+    for each in found:
+        weight = each._parameters.get("weight")
+        if weight is None or nn.parameter.is_lazy(weight):
+            return f"{name}: a weight is computed from others, or not there yet"
+        if weight.untyped_storage().nbytes() != weight.numel() * weight.element_size():
+            return f"{name}: weights share one block of memory"
+    if all(_is_last(each.weight) for each in found):
+        return f"{name}: the script stores them so"
+    return None
+
+
+def weights_of(module: nn.Module) -> list[torch.Tensor]:
+    """Of its convolutions over images."""
+    return [each.weight for each in module.modules() if isinstance(each, KINDS)]
+
+
+def convert(module: nn.Module, memory_format: torch.memory_format) -> None:
+    """Store the weights of its convolutions so, in place: they stay the parameters that they are."""
+    for weight in weights_of(module):
+        weight.data = weight.data.contiguous(memory_format=memory_format)
+        if weight.grad is not None:
+            weight.grad.data = weight.grad.data.contiguous(memory_format=memory_format)
+
+
+def convert_state(optimizer: torch.optim.Optimizer, weights: list[torch.Tensor]) -> None:
+    """Moments that were loaded from a checkpoint: fused kernels read them in the order of the weights."""
+    for weight in weights:
+        state = optimizer.state.get(weight, {})
+        for key, value in state.items():
+            if isinstance(value, torch.Tensor) and value.shape == weight.shape:
+                state[key] = value.contiguous(memory_format=torch.channels_last)
+
+
+class _Kept:
+    """What a forward changes beside its result, to be put back."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+        self._random = torch.get_rng_state()
+        self._on_cuda = any(each.is_cuda for each in module.parameters())
+        self._cuda = torch.cuda.get_rng_state_all() if self._on_cuda else []
+
+    def put_back(self) -> None:
+        with torch.no_grad():
+            for buffer, before in self._buffers:
+                buffer.copy_(before)
+        torch.set_rng_state(self._random)
+        if self._on_cuda:
+            torch.cuda.set_rng_state_all(self._cuda)
+
+
+def apply(value: Any, report: Report) -> None:
+    """At the first call of what the script trains, before its first update."""
+    from hotloop.optimizations.by_step import at_step_start
+    from hotloop.optimizations.compiler_use import compiler_is_used, watch_compiler
+    from hotloop.optimizations.outermost import around_training_calls
+
+    watch_compiler()
+    seen: set[int] = set()
+    converted: dict[int, list[torch.Tensor]] = {}
+
+    def around(call: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if id(module) in converted:
+            return _as_before(call(*args, **kwargs))
+        if id(module) in seen or not torch.is_grad_enabled():
+            return call(*args, **kwargs)
+        seen.add(id(module))
+        why = why_not_converted(module)
+        if why is not None:
+            report.refused(why)
+            return call(*args, **kwargs)
+        made, why = _tried(call, module, args, kwargs, looks=not compiler_is_used())
+        if why is not None:
+            report.refused(why)
+            return made
+        converted[id(module)] = weights_of(module)
+        report.applied(f"{len(converted[id(module)])} convolutions of {type(module).__name__}")
+        return _as_before(made)
+
+    def stepping(optimizer: torch.optim.Optimizer) -> None:
+        for weights in converted.values():
+            convert_state(optimizer, weights)
+
+    around_training_calls(around, evaluating=True)
+    at_step_start(stepping, report)
+
+
+def _tried(
+    call: Any, module: nn.Module, args: Any, kwargs: Any, *, looks: bool
+) -> tuple[Any, str | None]:
+    """The first call, and why it had to be made as ever: a model that asks for the order in memory
+    (`x.view(n, -1)`) says so here. looks: for random numbers, which what is compiled draws its own way.
+    """
+    name = type(module).__name__
+    kept = _Kept(module)
+    convert(module, torch.channels_last)
+    draws = _Draws()  # type: ignore[no-untyped-call]
+    try:
+        with draws if looks else nullcontext():
+            made = call(*args, **kwargs)
+        if not draws.over_images:
+            return made, None
+        why = f"{name} draws random numbers over images ({draws.over_images}): others, in another order"
+    except RuntimeError as error:
+        why = f"{name} does not run so: {str(error).splitlines()[0]}"
+    convert(module, torch.contiguous_format)
+    kept.put_back()
+    return call(*args, **kwargs), why
+
+
+class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Looks for dropout over images: it draws in the order of memory, and so would drop other elements."""
+
+    over_images = ""
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, given: Any = (), named: Any = None
+    ) -> Any:
+        made = function(*given, **(named or {}))
+        if torch.Tag.nondeterministic_seeded in function.tags:
+            images = (each for each in (*given, made) if isinstance(each, torch.Tensor))
+            if any(_is_last(each) and not each.is_contiguous() for each in images):
+                self.over_images = function.overloadpacket.__name__
+        return made
+
+
+def _as_before(made: Any) -> Any:
+    """Images in what a model gives, in the order that the script expects."""
+    if isinstance(made, torch.Tensor):
+        return made.contiguous() if made.dim() == 4 else made
+    if isinstance(made, dict):
+        for key, value in made.items():  # in place: a model's own class of output stays what it is
+            made[key] = _as_before(value)
+        return made
+    if isinstance(made, tuple) and hasattr(made, "_fields"):
+        return type(made)(*map(_as_before, made))
+    if isinstance(made, (list, tuple)):
+        return type(made)(map(_as_before, made))
+    return made
+
+
+def _is_last(tensor: torch.Tensor) -> bool:
+    return tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)

@@ -1,0 +1,33 @@
+"""Activations computed again in the pass backward instead of kept: memory bought with time.
+
+A step gets slower, never faster. What it is for is a larger batch: whether that pays only a run with that
+batch shows, and a batch of another size is another training. So this is a what-if: it shows what the
+memory costs in time, and is not tried unless asked for (`--only checkpointing`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hotloop.optimizations.optimization import Optimization, live_in
+
+if TYPE_CHECKING:
+    from hotloop.core.census import Census
+
+
+def _observed(census: Census, value: Any) -> bool | None:
+    return None  # the model says whether it took it
+
+
+CHECKPOINTING = Optimization(
+    name="checkpointing",
+    summary="What-if: activations of a Hugging Face model are computed again in the pass backward instead of "
+    "kept. Takes time, saves the memory that a larger batch needs.",
+    parity_class="bitwise",
+    settings=(True,),
+    observed=_observed,
+    source_form='model.gradient_checkpointing_enable({"use_reentrant": False})',
+    live_form=live_in(__name__),
+    what_if=True,
+    risks="Every step gets slower, by up to a third. It pays only where the larger batch does.",
+)

@@ -1,0 +1,48 @@
+"""Turning on gradient checkpointing of a running Hugging Face model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from hotloop.optimizations.live_report import Report
+
+
+def apply(value: Any, report: Report) -> None:
+    """Hugging Face models know where their blocks begin; of others nobody does."""
+    from hotloop.optimizations.outermost import around_training_calls
+
+    seen: set[int] = set()
+
+    def around(call: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if id(module) not in seen:
+            seen.add(id(module))
+            _turn_on(module, report)
+        return call(*args, **kwargs)
+
+    around_training_calls(around)
+
+
+def _turn_on(module: nn.Module, report: Report) -> None:
+    name = type(module).__name__
+    model = next((each for each in module.modules() if _knows_how(each)), None)
+    if model is None:
+        report.refused(
+            f"{name} has no gradient_checkpointing_enable(): write torch.utils.checkpoint.checkpoint("
+            "block, x, use_reentrant=False) around each of its blocks"
+        )
+        return
+    if not getattr(model, "supports_gradient_checkpointing", False):
+        report.refused(f"{type(model).__name__} does not support it")
+        return
+    if getattr(model, "is_gradient_checkpointing", False):
+        report.refused(f"{type(model).__name__}: the script has turned it on")
+        return
+    model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
+    report.applied(type(model).__name__)
+
+
+def _knows_how(module: nn.Module) -> bool:
+    return callable(getattr(module, "gradient_checkpointing_enable", None))

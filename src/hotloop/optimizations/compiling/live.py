@@ -1,0 +1,51 @@
+"""Compiling the model of a running script at its first call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from hotloop.optimizations.live_report import Report
+
+
+def _compile_call(module: nn.Module) -> None:
+    """Like `module.compile()`, which does nothing, silently, for torch's own classes (`nn.Sequential`).
+
+    Dynamo passes over frames of torch's own files; it does not over this one.
+    """
+    import torch
+
+    if not _of_torch(module):
+        module.compile()
+        return
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    module._compiled_call_impl = torch.compile(called)
+
+
+def _of_torch(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.")
+
+
+def apply(value: Any, report: Report) -> None:
+    """Compile what the script trains, at its first call; shapes that vary are left to the compiler."""
+    from hotloop.optimizations.outermost import around_training_calls
+
+    compiled: set[int] = set()
+
+    def around(call: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if id(module) not in compiled:
+            compiled.add(id(module))
+            name = type(module).__name__
+            if name == "OptimizedModule" or module._compiled_call_impl is not None:
+                report.refused(f"{name}: the script compiles it")
+            else:
+                _compile_call(module)
+                report.applied(name, of_torch=_of_torch(module))
+        return call(*args, **kwargs)
+
+    around_training_calls(around)

@@ -1,0 +1,53 @@
+"""What-if: `loss.item()` gives what it was some steps ago, so that the host does not wait for the device.
+
+Shows what reading a value in every step costs. Never kept: a script that decides on the value would decide
+on an old one. Not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hotloop.optimizations.optimization import Optimization, live_in
+
+if TYPE_CHECKING:
+    from hotloop.core.census import Census
+    from hotloop.hardware.machine import Machine
+
+
+def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
+    if machine.device_type != "cuda":
+        return "on a CPU a value is there when it is read: nothing waits"
+    return None
+
+
+def _values(census: Census) -> tuple[Any, ...]:
+    reads = any(call.what in ("item", "float") for call in census.syncs)
+    return (True,) if reads or "syncs" not in census.seen else ()
+
+
+def _observed(census: Census, value: Any) -> bool | None:
+    return None  # the process names what it read late
+
+
+DEFERRED_READS = Optimization(
+    name="deferred_reads",
+    summary="What-if: loss.item() gives the value of some steps ago without waiting for the device; shows what "
+    "reading in every step costs.",
+    parity_class="changes_training",
+    settings=(True,),
+    values_for=_values,
+    why_not=_why_not,
+    observed=_observed,
+    answers=("HL204",),
+    source_form=(
+        "total += loss.detach()\n"
+        "if step % 100 == 0:\n"
+        "    print(total.item() / 100)\n"
+        "    total.zero_()"
+    ),
+    live_form=live_in(__name__),
+    what_if=True,
+    risks="A script that decides on the value (early stopping, skipping batches) decides on an old one.",
+)

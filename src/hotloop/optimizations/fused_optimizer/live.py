@@ -1,0 +1,130 @@
+"""Making a running script's optimizers fused."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from hotloop.optimizations.switching import Turn, has_accelerator
+
+if TYPE_CHECKING:
+    from hotloop.optimizations.live_report import Report
+
+
+LOOK_EVERY = 32
+"""Updates; at the first ones, too."""
+
+
+def apply(value: Any, report: Report) -> None:
+    """Have torch's optimizers that can be fused be made so, unless the script chose otherwise."""
+    import torch
+
+    from hotloop.probe.entry import before_step
+
+    being_made: set[int] = set()
+    for kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad):
+        kind.__init__ = _fusing(kind.__init__, report, being_made, before_step)  # type: ignore[method-assign]
+
+
+def _fusing(original: Any, report: Report, being_made: set[int], before_step: Any) -> Any:
+    @functools.wraps(original)
+    def made(self: Any, params: Any, *args: Any, **kwargs: Any) -> None:
+        # AdamW is an Adam, and calls its __init__; the step clock makes one to measure its own cost
+        if id(self) in being_made or _is_probe(sys._getframe(1)):
+            original(self, params, *args, **kwargs)
+            return
+        being_made.add(id(self))
+        try:
+            make(self, params, *args, **kwargs)
+        finally:
+            being_made.discard(id(self))
+
+    def make(self: Any, params: Any, *args: Any, **kwargs: Any) -> None:
+        name = type(self).__name__
+        chosen = {
+            each: kwargs[each] for each in ("foreach", "fused") if kwargs.get(each) is not None
+        }
+        if chosen or kwargs.get("differentiable"):
+            report.refused(f"{name}: the script chose {chosen or 'differentiable'}")
+            original(self, params, *args, **kwargs)
+            return
+        params = _listed(params)  # it may be taken twice
+        try:
+            original(self, params, *args, **{**kwargs, "fused": True})
+        except Exception as error:  # noqa: BLE001 - torch says which parameters cannot be
+            report.refused(f"{name}: {error}")
+            original(self, params, *args, **kwargs)
+            return
+        before_step(_looking_at_strides(self, report))
+        report.applied(name, turn=_turn_of(self))
+
+    return made
+
+
+def _looking_at_strides(optimizer: Any, report: Report) -> Callable[[Any], None]:
+    """To be called before updates: torch's fused ones take a weight's and its gradient's elements in the order in
+    which they lie in memory, and pair the wrong ones where that is not the same order."""
+    made = weakref.ref(optimizer)
+    num_updates = 0
+
+    def look(stepping: Any) -> None:
+        nonlocal num_updates
+        own = made()
+        if own is None or own is not stepping:
+            return
+        num_updates += 1
+        if num_updates > 4 and num_updates % LOOK_EVERY:  # each costs a little for every weight
+            return
+        for group in own.param_groups:
+            for weight in group["params"]:
+                if group["fused"] and _lies_otherwise(weight, weight.grad):
+                    group["fused"] = None
+                    report.wrong(
+                        f"{type(own).__name__}: the gradient of a weight of shape {tuple(weight.shape)} lies "
+                        "otherwise in memory, and torch's fused update would pair the wrong elements"
+                    )
+
+    return look
+
+
+def _lies_otherwise(weight: Any, gradient: Any) -> bool:
+    if gradient is None or gradient.is_sparse or weight.stride() == gradient.stride():
+        return False
+    each = zip(weight.shape, weight.stride(), gradient.stride(), strict=True)
+    return any(size > 1 and of_weight != of_gradient for size, of_weight, of_gradient in each)
+
+
+def _turn_of(optimizer: Any) -> Turn | None:
+    """Its state is the same either way on a CPU; on a GPU the counts of steps would lie on the wrong side."""
+    if has_accelerator():
+        return None
+    made = weakref.ref(optimizer)  # it must not live longer for this
+
+    def turn(on: bool) -> None:
+        if (optimizer := made()) is None:
+            return
+        for group in optimizer.param_groups:
+            group["fused"] = True if on else None
+        optimizer._step_supports_amp_scaling = on  # as its __init__ does
+
+    return turn
+
+
+def _is_probe(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith("hotloop.probe.")
+
+
+def _listed(params: Any) -> Any:
+    """The same, where generators could be read only once."""
+    import torch
+
+    if isinstance(params, torch.Tensor):
+        return params
+    return [
+        {**each, "params": _listed(each["params"])} if isinstance(each, dict) else each
+        for each in params
+    ]

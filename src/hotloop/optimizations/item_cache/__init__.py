@@ -1,0 +1,66 @@
+"""Items of a deterministic dataset kept in memory: read, decoded and tokenized in the first epoch alone."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from hotloop.optimizations.optimization import Optimization, leaving, live_in
+
+if TYPE_CHECKING:
+    from hotloop.core.census import Census
+
+
+LIMITS_MB = (4096, 1024)
+
+
+def _values_for(census: Census) -> tuple[Any, ...]:
+    """None where an item is not made twice: the run ends within its first epoch, as far as is known."""
+    loader = census.slowest_loader()
+    if loader is None or loader.iterable or loader.draws_random:
+        return ()
+    if loader.per_epoch is None:
+        return ()
+    planned = census.planned_steps or 0
+    if loader.num_epochs < 2 and planned <= _steps_of_epoch(census):
+        return ()
+    return LIMITS_MB
+
+
+def _steps_of_epoch(census: Census) -> int:
+    """Updates until every item was made once; 0 where that is not known."""
+    loader = census.slowest_loader()
+    if loader is None or loader.per_epoch is None:
+        return 0
+    return math.ceil(loader.per_epoch / max(census.microbatches or 1.0, 1.0))
+
+
+def _observed(census: Census, value: Any) -> bool | None:
+    return None  # nothing of it shows in a census; what came from memory is in `fixes.jsonl`
+
+
+ITEM_CACHE = Optimization(
+    name="item_cache",
+    summary="What the dataset made of an item kept in memory, from the second epoch on.",
+    parity_class="bitwise",
+    settings=LIMITS_MB,
+    values_for=_values_for,
+    needs="a dataset by index that draws no random numbers, and more than one epoch",
+    warmup_for=_steps_of_epoch,
+    observed=_observed,
+    answers=("HL102", "HL105", "HL106"),
+    source_form=(
+        "def __getitem__(self, index):\n"
+        "    if index not in self.kept:\n"
+        "        self.kept[index] = self.make(index)\n"
+        "    return copy.deepcopy(self.kept[index])"
+    ),
+    live_form=live_in(__name__),
+    expect=leaving("data_wait_fraction", 0.02, 0.2),
+    over="all",
+    risks=(
+        "It takes the memory of all items, and with `self.kept` as above in each worker anew. Random "
+        "augmentation done before it is frozen. It brings nothing in the first epoch. An item that is made "
+        "from something outside of the dataset (a file that changes, the time) stays what it was."
+    ),
+)

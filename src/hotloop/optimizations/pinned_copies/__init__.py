@@ -1,0 +1,55 @@
+"""Batches in pinned memory, and copies of them to the GPU that the host does not wait for.
+
+Reviewed against torch's source; not yet run on a GPU. Only from the host to the device: the other way
+around, a value would be read before it has arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hotloop.optimizations.optimization import Optimization, live_in
+
+if TYPE_CHECKING:
+    from hotloop.core.census import Census
+    from hotloop.hardware.machine import Machine
+
+
+def _values_for(census: Census) -> tuple[Any, ...]:
+    return (True,) if any(copy.pageable for copy in census.copies) else ()
+
+
+def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
+    if machine.device_type != "cuda":
+        return "it is about copies to a GPU; this run is on the CPU"
+    return None
+
+
+def _observed(census: Census, value: Any) -> bool | None:
+    if "copies" not in census.seen or not census.copies:
+        return None
+    return any(copy.pageable is False for copy in census.copies)
+
+
+PINNED_COPIES = Optimization(
+    name="pinned_copies",
+    summary="Batches in pinned memory, copied to the GPU while the host goes on.",
+    parity_class="bitwise",
+    settings=(True,),
+    values_for=_values_for,
+    needs="copies to a GPU from memory that is not pinned",
+    why_not=_why_not,
+    observed=_observed,
+    answers=("HL202",),
+    source_form=(
+        "DataLoader(dataset, ..., num_workers=1, pin_memory=True)\n"
+        "batch = batch.to(device, non_blocking=True)"
+    ),
+    live_form=live_in(__name__),
+    risks=(
+        "A pinned buffer that is filled again while its copy is under way changes the data. Without "
+        "workers the process that trains pins by itself, which can take longer than it saves. Pinned memory "
+        "is taken from the machine's."
+    ),
+)

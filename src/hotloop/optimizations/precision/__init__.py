@@ -1,0 +1,145 @@
+"""Mixed precision: matrix products in a dtype that the hardware computes faster than fp32.
+
+Weights, gradients and optimizer state stay fp32 (Micikevicius et al. 2018); `torch.autocast` casts
+at the products. bf16 has the range of fp32 and needs no scaler; fp16 does not and does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hotloop.optimizations.optimization import Choice, Optimization, live_in
+from hotloop.optimizations.source_edit import AroundCall, SetUp, SourceEdit
+
+if TYPE_CHECKING:
+    from hotloop.core.census import Census
+    from hotloop.hardware.machine import Machine
+
+
+_CENSUS_NAME = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
+    if "bfloat16" in machine.fast_dtypes:
+        return Choice("bf16", "the hardware multiplies bf16 natively")
+    if "float16" in machine.fast_dtypes:
+        return Choice("fp16", "the hardware multiplies fp16 natively, bf16 not")
+    return Choice("fp32", "no smaller dtype is native here")
+
+
+def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
+    if value == "tf32" and machine.device_type != "cuda":
+        return "tf32 is a mode of NVIDIA GPUs; this run is on the CPU"
+    name = _CENSUS_NAME[value]
+    if value != "fp32" and name not in machine.fast_dtypes:
+        return f"{name} is only emulated on this device"
+    return None
+
+
+def _observed(census: Census, value: Any) -> bool | None:
+    return _CENSUS_NAME[value] in census.matmul_dtypes if census.matmul_dtypes else None
+
+
+_NAME = "in_bf16"
+_HEAD = f'''def {_NAME}(model, /, *args, **kwargs):
+    """model(*args, **kwargs) with its matrix products in bfloat16; what it gives is float32, as before."""
+    if not torch.is_grad_enabled():
+        return model(*args, **kwargs)
+    with torch.autocast("DEVICE", dtype=torch.bfloat16):
+        made = model(*args, **kwargs)
+'''
+_TAILS = {
+    "tensor": """\
+    return made.float() if made.dtype == torch.bfloat16 else made
+""",
+    "tuple": """\
+    return tuple(
+        each.float() if torch.is_tensor(each) and each.dtype == torch.bfloat16 else each for each in made
+    )
+""",
+    "any": """\
+    return as_float32(made)
+
+
+def as_float32(made):
+    if torch.is_tensor(made):
+        return made.float() if made.dtype == torch.bfloat16 else made
+    if isinstance(made, dict):
+        for key, value in made.items():
+            made[key] = as_float32(value)
+        return made
+    if isinstance(made, tuple) and hasattr(made, "_fields"):
+        return type(made)(*map(as_float32, made))
+    if isinstance(made, (list, tuple)):
+        return type(made)(map(as_float32, made))
+    return made
+""",
+}
+
+
+def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
+    """What the live form does, and nothing else: the loss outside the model stays out of autocast."""
+    if value == "tf32":
+        return SetUp(
+            (
+                "torch.backends.cuda.matmul.allow_tf32 = True",
+                "torch.backends.cudnn.allow_tf32 = True",
+            )
+        )
+    if value != "bf16" or "device_type" not in facts:
+        return "its live form did not say where"
+    device_type = facts["device_type"]
+    return AroundCall(
+        _NAME,
+        _HEAD.replace("DEVICE", device_type) + _TAILS[facts.get("made", "any")],
+        f'call the model under `torch.autocast("{device_type}", dtype=torch.bfloat16)`, and turn what it '
+        "gives to float32 after it",
+    )
+
+
+_SPEEDUP = (1.8, 4.0)
+"""Of products in the shorter type: what CPUs with AVX512-BF16 or AMX gave public scripts."""
+_CAST_S = (1e-5, 4e-5)
+"""Casting what goes into a product and what comes back."""
+_OTHERS = (0.0, 0.4)
+"""Share of other long operations that goes: they move half the bytes at best, and stay fp32 at worst."""
+
+
+def _expect(evidence: Mapping[str, Any], value: Any) -> tuple[float, float] | None:
+    """What products and the operations after them save, less the casts.
+
+    saved = products (1 - 1 / speedup - cast / length of a product) + others x their share
+    """
+    products, length = evidence.get("product_fraction"), evidence.get("product_s")
+    others = evidence.get("others_fraction") or 0.0
+    if not products or not length:
+        return None
+    least, most = (
+        products * (1 - 1 / speedup - cast / length) + share * others
+        for speedup, cast, share in zip(_SPEEDUP, reversed(_CAST_S), _OTHERS, strict=True)
+    )
+    return 1 / (1 - least), 1 / (1 - most)
+
+
+PRECISION = Optimization(
+    name="precision",
+    summary="Matrix products in bf16, fp16 or tf32 instead of fp32; weights and optimizer stay fp32.",
+    parity_class="reduced_precision",
+    key="train.precision",
+    off="fp32",
+    settings=("bf16", "fp16", "tf32"),
+    argument="dtype",
+    choose=_choose,
+    why_not=_why_not,
+    observed=_observed,
+    answers=("HL301",),
+    source_form="with torch.autocast(device_type, dtype=torch.bfloat16):\n    loss = model(x, y)",
+    source_edit=_source_edit,
+    live_form=live_in(__name__),
+    expect=_expect,
+    risks=(
+        "fp16 overflows without its scaler, and an overflowing step is skipped. Emulated dtypes are "
+        "slower than fp32. Sums over many terms lose digits: the loss stays fp32."
+    ),
+)

@@ -1,0 +1,155 @@
+"""Mixed precision in a running script: the outermost call of its model under autocast."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hotloop.optimizations.precision.autocasting import autocast, set_tf32
+
+if TYPE_CHECKING:
+    from hotloop.optimizations.live_report import Report
+
+
+def apply(value: Any, report: Report) -> None:
+    """`tf32`: the switches. `bf16`: the script's model runs under autocast, and gives fp32.
+
+    Without a scaler fp16 overflows, and a scaler cannot be put around somebody's backward.
+    """
+    if value == "tf32":
+        set_tf32("tf32")
+        report.applied("matrix products and convolutions")
+        return
+    if value != "bf16":
+        report.refused(f"{value} needs a gradient scaler in the script")
+        return
+    from hotloop.optimizations.compiler_use import compiler_is_used, watch_compiler
+    from hotloop.optimizations.outermost import around_training_calls, device_type_of
+
+    watch_compiler()
+    multiplies: dict[int, bool] = {}
+    """By model, whether it is put under autocast, as its first call showed."""
+    told: set[Any] = set()
+
+    def around(call: Any, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        device_type = device_type_of(module)
+        name = type(module).__name__
+        if torch.is_autocast_enabled(device_type):
+            report.refused(f"{name}: the script autocasts it")
+            return call(*args, **kwargs)
+        if multiplies.get(id(module)) is False:
+            return call(*args, **kwargs)
+        with autocast(device_type, "bf16"):
+            if id(module) in multiplies:
+                made = call(*args, **kwargs)
+            elif compiler_is_used():
+                multiplies[id(module)] = True
+                name += ", compiled: its products were not looked at"
+                made = call(*args, **kwargs)
+            else:
+                made, why_not = _watched(call, args, kwargs)
+                multiplies[id(module)] = why_not is None
+                if why_not is not None:
+                    report.refused(f"{name}: {why_not}")
+        if multiplies[id(module)]:
+            key = (id(module), type(made), report.called_from())
+            if key not in told:
+                told.add(key)
+                report.applied(name, device_type=device_type, made=_kind(made))
+        return _as_fp32(made)
+
+    def frozen(module: torch.nn.Module) -> None:
+        report.refused(f"{type(module).__name__}: none of its weights is trained")
+
+    around_training_calls(around, frozen=frozen)
+
+
+def _watched(call: Any, args: Any, kwargs: Any) -> tuple[Any, str | None]:
+    """Make the call under autocast, and say why the others should not be."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: set[torch.dtype] = set()
+    made_by: dict[int, str] = {}
+    """By address of a tensor's memory, the operation that last wrote what is no mere copy."""
+
+    class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(
+            self, function: Any, types: Any, given: Any = (), named: Any = None
+        ) -> Any:
+            result = function(*given, **(named or {}))
+            kind = function.overloadpacket.__name__
+            if not isinstance(result, torch.Tensor):
+                return result
+            if kind in _PRODUCTS:
+                seen.add(result.dtype)
+            first = given[0] if given and isinstance(given[0], torch.Tensor) else None
+            from_memory = first is not None and _memory(first)
+            if kind in _COPIES:
+                made_by[_memory(result)] = made_by.get(from_memory or 0, kind)
+            elif kind.endswith("_") or _memory(result) != from_memory:  # else it is a view
+                made_by[_memory(result)] = kind.strip("_")
+            return result
+
+    with Products():  # type: ignore[no-untyped-call]
+        made = call(*args, **kwargs)
+    if torch.bfloat16 not in seen:
+        return made, "no matrix product of it ran in bf16"
+    for tensor in _tensors(made):
+        kind = made_by.get(_memory(tensor), "")
+        if tensor.dtype == torch.bfloat16 and kind in _NEEDS_DIGITS:
+            return made, (
+                f"it ends in {kind} in bf16, which has too few digits for what is almost 0 or 1: let the model "
+                "give what comes before it, and use the loss that takes that (`BCEWithLogitsLoss`, `cross_entropy`)"
+            )
+    return made, None
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """Where its elements lie: the same for its views."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):  # it has none
+        return 0
+
+
+def _tensors(made: Any) -> list[torch.Tensor]:
+    if isinstance(made, torch.Tensor):
+        return [made]
+    if isinstance(made, dict):
+        made = made.values()
+    elif not isinstance(made, (list, tuple)):
+        return []
+    return [tensor for each in made for tensor in _tensors(each)]
+
+
+_NEEDS_DIGITS = {
+    *("sigmoid", "softmax", "log_softmax", "exp", "log", "log_sigmoid_forward"),
+    *("softplus", "logsumexp", "log1p", "expm1"),
+}
+_COPIES = {"clone", "_to_copy", "contiguous", "clamp", "clamp_min", "clamp_max"}
+_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "convolution", "linear", "matmul"}
+
+
+def _as_fp32(made: Any) -> Any:
+    """Tensors of bf16 in what a model gives as fp32: a loss outside is computed as ever."""
+    if isinstance(made, torch.Tensor):
+        return made.float() if made.dtype == torch.bfloat16 else made
+    if isinstance(made, dict):
+        for key, value in made.items():  # in place: a model's own class of output stays what it is
+            made[key] = _as_fp32(value)
+        return made
+    if isinstance(made, tuple) and hasattr(made, "_fields"):
+        return type(made)(*map(_as_fp32, made))
+    if isinstance(made, (list, tuple)):
+        return type(made)(map(_as_fp32, made))
+    return made
+
+
+def _kind(made: Any) -> str:
+    """How much the patch has to write to do to it what `_as_fp32` does."""
+    if isinstance(made, torch.Tensor):
+        return "tensor"
+    if type(made) is tuple and all(each is None or torch.is_tensor(each) for each in made):
+        return "tuple"
+    return "any"

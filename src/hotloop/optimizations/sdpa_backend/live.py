@@ -1,0 +1,78 @@
+"""Putting cuDNN's attention kernel first in a running script. Not yet run on a GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from hotloop.optimizations.live_report import Report
+
+
+_PREFIX, _SUFFIX = "_scaled_dot_product_", "_attention"
+
+
+def apply(value: Any, report: Report) -> None:
+    """The order is the process's; a `sdpa_kernel` of the script still says which may be taken at all."""
+    import torch
+    from torch.nn.attention import SDPBackend
+
+    from hotloop.optimizations.compiler_use import compiler_is_used, watch_compiler
+    from hotloop.optimizations.outermost import around_training_calls, device_type_of
+
+    watch_compiler()
+    first = SDPBackend.__members__.get(f"{str(value).upper()}_ATTENTION")
+    if first is None:
+        report.refused(f"this torch has no kernel `{value}`")
+        return
+    before = torch._C._get_sdp_priority_order()
+    order = [first.value, *(each for each in before if each != first.value)]
+    proven: set[int] = set()
+
+    def around(call: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if id(module) in proven:
+            return call(*args, **kwargs)
+        proven.add(id(module))
+        if device_type_of(module) != "cuda":
+            report.refused(f"{type(module).__name__}: on a CPU torch has one fused kernel")
+            return call(*args, **kwargs)
+        if compiler_is_used():
+            report.refused(f"{type(module).__name__} is compiled: what it takes could not be seen")
+            return call(*args, **kwargs)
+        if torch._C._get_sdp_priority_order() not in (before, order):
+            report.refused("the script chose an order of its own")
+            return call(*args, **kwargs)
+        torch._C._set_sdp_priority_order(order)
+        return _watched(call, module, args, kwargs, str(value), report)
+
+    around_training_calls(around)
+
+
+def _watched(
+    call: Any, module: nn.Module, args: Any, kwargs: Any, wanted: str, report: Report
+) -> Any:
+    """Make the call, and say which kernels it really took."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    taken: set[str] = set()
+
+    class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(
+            self, function: Any, types: Any, given: Any = (), named: Any = None
+        ) -> Any:
+            name = function.overloadpacket.__name__
+            if name.startswith(_PREFIX):
+                taken.add(name.removeprefix(_PREFIX).partition(_SUFFIX)[0])
+            return function(*given, **(named or {}))
+
+    with Kernels():  # type: ignore[no-untyped-call]
+        made = call(*args, **kwargs)
+    name = type(module).__name__
+    if wanted in taken:
+        report.applied(name)
+    elif taken:
+        report.refused(f"{name}: torch took {', '.join(sorted(taken))}, {wanted} cannot do it")
+    else:
+        report.refused(f"{name} does not call scaled_dot_product_attention")
+    return made

@@ -17,7 +17,6 @@ from hotloop.core.judgement import (
     Interval,
     Parity,
     Steps,
-    TrialOutcome,
     Verdict,
 )
 from hotloop.core.measurement import Environment
@@ -99,10 +98,6 @@ DIAGNOSIS = Diagnosis(
     Steps(60, 10, 0.214, 4301.2),
     {"data_wait": 0.333, "forward": 0.333, "backward": 0.334},
     findings=findings(5),
-    trials=(
-        TrialOutcome("precision", {"k": EVIL}, "improved", 1.4, 1.37, 1.43, "same", True, EVIL),
-        TrialOutcome("clip", {}, "incomparable", None, None, None, "not_checked", False, "why"),
-    ),
     not_examined=(EVIL,),
 )
 ENVIRONMENT = Environment(
@@ -366,12 +361,6 @@ def test_breakdown_on_the_page_adds_up_and_its_bar_too() -> None:
     assert sum(shares) == pytest.approx(total) == 100.0
     bar = page.partition('class="stack"')[2].partition("</div>")[0]
     assert sum(map(float, re.findall(r"flex:([\d.]+)", bar))) == pytest.approx(1.0, abs=1e-4)
-
-
-def test_ledger_lists_dropped_trials_with_their_reason() -> None:
-    text = render_diagnosis(DIAGNOSIS)
-    assert "dropped  clip" in text
-    assert "why" in text
 
 
 def test_verdict_shows_every_pair_and_what_it_could_not_have_seen() -> None:

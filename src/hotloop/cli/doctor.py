@@ -318,9 +318,13 @@ def object_of(examined: Examined, found: Found) -> dict[str, Any]:
     """The diagnosis as it is stored, with the command, how it ended and what was tried beside it."""
     from hotloop.cli.report import answer_of
     from hotloop.core.files import to_plain
+    from hotloop.doctor.outcomes import with_outcomes
 
+    diagnosis = examined.diagnosis
+    if found.ledger is not None:
+        diagnosis = with_outcomes(diagnosis, found.ledger)
     return {
-        **to_plain(examined.diagnosis),
+        **to_plain(diagnosis),
         "answer": answer_of(found),
         "run": str(examined.directory),
         "doctor": to_plain(examined.run),

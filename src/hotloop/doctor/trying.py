@@ -9,10 +9,13 @@ from pathlib import Path
 from hotloop.core.census import NO_OPTIMIZER
 from hotloop.core.connections import NO_NETWORK, Network
 from hotloop.core.errors import Interrupted
+from hotloop.core.files import write_json
+from hotloop.core.judgement import DIAGNOSIS_FILE
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.progress import Progress, silent
 from hotloop.doctor.deciding import tried_fix
 from hotloop.doctor.fixes import asked_for, fixes_for, left_out_of, machine_of, why_left_out
+from hotloop.doctor.outcomes import with_outcomes
 from hotloop.doctor.program import Examined, shown
 from hotloop.doctor.verify import verify
 from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement
@@ -64,7 +67,7 @@ def try_fixes(
         return shlex.join(["hotloop", "doctor", *out, *given, "--", *examined.run.command])
 
     try:
-        return verify(
+        ledger = verify(
             examined.run.command,
             fixes,
             measurement,
@@ -89,6 +92,8 @@ def try_fixes(
             where=str(place),
             do=f"the same command with `--out {place}` continues: finished trials are kept",
         ) from None
+    write_json(examined.directory / DIAGNOSIS_FILE, with_outcomes(examined.diagnosis, ledger))
+    return ledger
 
 
 def _is_not_worth(examined: Examined) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 
-from hotloop.core.judgement import Diagnosis, Finding, TrialOutcome
+from hotloop.core.judgement import Diagnosis, Finding
 from hotloop.report.evidence import evidence_rows
 from hotloop.report.tables import table
-from hotloop.report.terminal import with_interval
 from hotloop.report.words import gain, worth_sentence
 
 
@@ -20,7 +19,6 @@ def findings_section(diagnosis: Diagnosis | None, pages: Mapping[str, str]) -> s
     missing = "".join(f"<li>{escape(what)}</li>" for what in diagnosis.not_examined)
     return (
         (f"<ul>{findings}</ul>" if findings else "<p>None.</p>")
-        + _ledger(diagnosis.trials)
         + _worth(diagnosis)
         + (f"<h3>Not examined</h3><ul>{missing}</ul>" if missing else "")
     )
@@ -55,20 +53,3 @@ def _worth(diagnosis: Diagnosis) -> str:
     if worth is None:
         return ""
     return f"<h3>Is it worth it?</h3><p>{escape(worth_sentence(worth))}</p>"
-
-
-def _ledger(trials: Sequence[TrialOutcome]) -> str:
-    rows = [
-        (
-            trial.optimization,
-            ", ".join(f"{key}={value}" for key, value in trial.setting.items()),
-            with_interval(trial.ratio, trial.ratio_low, trial.ratio_high) or trial.outcome,
-            trial.parity.replace("_", " "),
-            "kept" if trial.kept else "dropped",
-            trial.reason,
-        )
-        for trial in trials
-    ]
-    head = ("change", "setting", "ratio", "losses", "", "why")
-    tried = table(head, rows)
-    return f"<h3>Tried, one change at a time</h3>{tried}" if tried else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hotloop.core.course import PairSpeeds
-from hotloop.core.judgement import Bound, Diagnosis, Finding, TrialOutcome, Verdict
+from hotloop.core.judgement import Bound, Diagnosis, Finding, Verdict
 from hotloop.core.step import HOST_PHASES
 from hotloop.report import numbers
 from hotloop.report.evidence import evidence_rows
@@ -82,8 +82,6 @@ def render_diagnosis(diagnosis: Diagnosis) -> str:
         parts.append(render_breakdown(diagnosis.device, title="what the device does meanwhile"))
     if diagnosis.breakdown or diagnosis.findings:
         parts.append(render_findings(diagnosis.findings))
-    if diagnosis.trials:
-        parts.append(render_ledger(diagnosis.trials))
     if diagnosis.worth is not None:
         parts.append("\n".join(["is it worth it?", f"  {worth_sentence(diagnosis.worth)}"]))
     if diagnosis.not_examined:
@@ -131,24 +129,6 @@ def render_findings(findings: Sequence[Finding]) -> str:
         lines.append(f"  and {len(findings) - MAX_FINDINGS} more in the page and the JSON")
     lines.append(f"  how to test it, and what can go wrong: `hotloop explain {findings[0].code}`")
     return "\n".join(lines)
-
-
-def render_ledger(trials: Sequence[TrialOutcome]) -> str:
-    """Every change that was tried, kept or not, with the reason."""
-    rows = [("kept" if trial.kept else "dropped", *_trial_cells(trial)) for trial in trials]
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    lines = ["tried, one change at a time"]
-    for row in rows:
-        cells = "  ".join(f"{cell:<{width}}" for cell, width in zip(row[:4], widths))
-        lines.append(f"  {cells}  {row[4]}".rstrip())
-    return "\n".join(lines)
-
-
-def _trial_cells(trial: TrialOutcome) -> tuple[str, str, str, str]:
-    settings = ", ".join(f"{key}={value}" for key, value in trial.setting.items())
-    what = f"{trial.optimization} ({settings})" if settings else trial.optimization
-    speed = with_interval(trial.ratio, trial.ratio_low, trial.ratio_high) or trial.outcome
-    return what, speed, f"losses {trial.parity.replace('_', ' ')}", trial.reason
 
 
 def render_pairs(pairs: Sequence[PairSpeeds]) -> str:

@@ -72,6 +72,11 @@ def test_patch_of_a_doctor_is_its_next_baseline(tmp_path: Path) -> None:
     )
     assert found["ledger"]["kept"] == ["fused_optimizer"], done.stderr
     (fix,) = found["ledger"]["fixes"]
+    (trial,) = found["trials"]
+    assert (trial["optimization"], trial["setting"]) == ("fused_optimizer", {"fused": True})
+    assert found["final"]["kept"] == ["fused_optimizer"]
+    stored = json.loads((Path(found["run"]) / "diagnosis.json").read_text())
+    assert stored["final"] == found["final"]
     assert (fix["patch"], fix["patch_text"]) == ("edited", "train.py:17")
     assert found["ledger"]["diff"] == "fixes.diff"
     assert "Patch: fixes.diff" in done.stderr

@@ -15,12 +15,16 @@ from hotloop.core.ceilings import Ceilings, MatmulCeiling, Rate
 from hotloop.core.census import Census
 from hotloop.core.config import RunConfig
 from hotloop.core.files import write_json
+from hotloop.core.judgement import MODEL_FILE
 from hotloop.core.measurement import Environment
 from hotloop.core.settings import Settings, store_settings
 from hotloop.core.step import StepRecord
-from hotloop.hardware import ceilings as hardware
-from hotloop.hardware.environment import read_environment
+from hotloop.data.tokenizer import Tokenizer
+from hotloop.hardware import stored_ceilings as hardware
+from hotloop.hardware.device import read_environment
 from hotloop.hardware.limits import default_threads
+from hotloop.models.shape import model_flops
+from hotloop.train.run import decoder_shape
 
 
 def ceilings(environment: Environment, num_threads: int) -> Ceilings:
@@ -128,6 +132,9 @@ def trained(tmp_path: Path, prepared: Path) -> Path:
     }
     store_settings(Settings(RunConfig.model_validate(values), {}), directory / "config.yaml")
     shutil.copy(prepared / "tokenizer.json", directory / "tokenizer.json")
+    vocabulary = Tokenizer.load(directory / "tokenizer.json").vocabulary_size
+    shape = decoder_shape(RunConfig.model_validate(values), vocabulary)
+    write_json(directory / MODEL_FILE, model_flops(shape))
     lines = [
         StepRecord(i, 1.0, host={"forward": 1.0}, tokens=1000, loss=5.0).to_json() for i in range(3)
     ]
@@ -146,8 +153,6 @@ def test_report_names_the_measured_denominator_of_both_mfus(
     assert run(["report", str(trained), "--json", str(trained / "found.json")]) == 0
     out = capsys.readouterr().out
     used = json.loads((trained / "found.json").read_text())["utilization"]
-    from hotloop.data.tokenizer import Tokenizer
-
     vocabulary = Tokenizer.load(trained / "tokenizer.json").vocabulary_size
     matmul, attention = 6 * (2 * 12 * 64**2 + vocabulary * 64), 12 * 2 * 64 * 128
     assert used["palm_flops_per_s"] == pytest.approx(1000 * (matmul + attention))

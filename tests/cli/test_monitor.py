@@ -19,11 +19,12 @@ from hotloop.cli.main import run
 from hotloop.core.command_run import CommandRun
 from hotloop.core.config import RunConfig
 from hotloop.core.files import read_json, write_json
+from hotloop.core.judgement import MODEL_FILE, ModelFlops
 from hotloop.core.ledger import Ledger
 from hotloop.core.settings import Settings, store_settings
 from hotloop.core.step import StepRecord
 from hotloop.core.telemetry import GpuSample, TelemetrySample
-from hotloop.hardware.environment import read_environment
+from hotloop.hardware.device import read_environment
 from hotloop.monitor.screen import bar, curve
 
 Monitor = Callable[..., tuple[int, str, str]]
@@ -55,6 +56,7 @@ def training(tmp_path: Path) -> Path:
     }
     store_settings(Settings(RunConfig.model_validate(values), {}), directory / "config.yaml")
     write_json(directory / "environment.json", read_environment("cpu"))
+    write_json(directory / MODEL_FILE, ModelFlops(matmul=1e6, attention=2e5))
     lines = [
         StepRecord(
             step,

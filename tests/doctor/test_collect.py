@@ -17,7 +17,7 @@ from hotloop.core.telemetry import GpuSample, TelemetrySample
 from hotloop.doctor.collect import collect, has_stepped, is_attached, other_ranks, probe_notes
 from hotloop.doctor.throttling import with_throttling
 from hotloop.hardware.dtypes import fast_on_cpu
-from hotloop.hardware.environment import read_machine
+from hotloop.hardware.environment import read_host
 from hotloop.judge.diagnose import diagnose
 
 RUN = CommandRun(("python", "train.py"), "/work", 1e9, "0.1.0")
@@ -25,7 +25,7 @@ RUN = CommandRun(("python", "train.py"), "/work", 1e9, "0.1.0")
 
 @pytest.fixture(scope="module")
 def machine() -> Environment:
-    return read_machine()
+    return read_host()
 
 
 def write_steps(directory: Path, count: int, *, rest: str = "") -> None:

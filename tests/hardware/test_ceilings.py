@@ -10,15 +10,14 @@ import torch
 
 from hotloop.core.ceilings import Ceilings, MatmulCeiling, Rate
 from hotloop.hardware import ceilings as hardware
-from hotloop.hardware.ceilings import (
+from hotloop.hardware.ceilings import measure_ceilings, measure_disk_write
+from hotloop.hardware.device import read_environment
+from hotloop.hardware.stored_ceilings import (
     ceilings_path,
     higher,
-    measure_ceilings,
-    measure_disk_write,
     store_ceilings,
     stored_ceilings,
 )
-from hotloop.hardware.environment import read_environment
 
 PRODUCT = MatmulCeiling("float32", 100e9, (8, 8, 8), 90e9, 5, True, 1000.0)
 KNOWN = Ceilings(

@@ -11,8 +11,12 @@ from hotloop.core.errors import EnvironmentFailed
 from hotloop.core.files import read_json, write_json
 from hotloop.core.measurement import COMPARABLE_KEYS, Environment
 from hotloop.hardware import limits
-from hotloop.hardware.device import fast_dtypes, pick_device, why_compile_cannot_run
-from hotloop.hardware.environment import read_environment
+from hotloop.hardware.device import (
+    fast_dtypes,
+    pick_device,
+    read_environment,
+    why_compile_cannot_run,
+)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def loader(
     from hotloop.core.errors import UsageError
     from hotloop.core.files import to_plain
     from hotloop.data.cache import ensure_prepared
-    from hotloop.hardware.environment import read_environment
+    from hotloop.hardware.device import read_environment
 
     torch.set_num_threads(1)  # copies of this size are one core's work
     with progress_bar() as progress:

@@ -52,7 +52,7 @@ def tokenize(
     from hotloop.bench.tokenize import bench_tokenize
     from hotloop.cli.progress import progress_bar
     from hotloop.core.files import to_plain
-    from hotloop.hardware.environment import read_environment
+    from hotloop.hardware.device import read_environment
 
     with progress_bar() as progress:
         found = bench_tokenize(

@@ -9,6 +9,8 @@ import click
 
 from hotloop.cli.output import json_option, write_object
 
+NO_TORCH = "torch is not installed beside hotloop (pip install 'hotloop[train]')"
+
 if TYPE_CHECKING:
     from hotloop.core.ceilings import Ceilings
     from hotloop.core.measurement import Environment
@@ -37,23 +39,21 @@ def env(
     They are what a run's MFU is a share of.
     """
     from hotloop.core.files import to_plain
-    from hotloop.hardware.device import fast_dtypes, pick_device, why_compile_cannot_run
-    from hotloop.hardware.environment import read_environment
     from hotloop.hardware.limits import default_threads
     from hotloop.report.machine import ceiling_rows
     from hotloop.report.tables import environment_rows
     from hotloop.report.terminal import render_rows
 
-    device = pick_device("auto")
-    environment = read_environment(str(device))
+    device, environment, native, why_no_compile = _seen()
     num_threads = threads or default_threads()
-    native, why_no_compile = fast_dtypes(device), why_compile_cannot_run(device)
-    ceilings = _ceilings(environment, str(device), measure, num_threads, directory)
+    if device is None and measure is None:
+        measure = False
+    ceilings = _ceilings(environment, device or "cpu", measure, num_threads, directory)
     if json_file is not None:
         found = {
             "schema": "hotloop.env/1",
             **to_plain(environment),
-            "torch_device": str(device),
+            "torch_device": device,
             "num_threads": num_threads,
             "fast_dtypes": list(native),
             "why_no_compile": why_no_compile,
@@ -64,7 +64,7 @@ def env(
     if json_file == "-":
         return
     usable = [
-        ("fast dtypes", ", ".join(native)),
+        ("fast dtypes", ", ".join(native) or "not known"),
         (
             "threads",
             f"{num_threads} of {environment.num_cpus} CPUs, quota {environment.cpu_quota:g}",
@@ -77,16 +77,36 @@ def env(
         render_rows("used by hotloop", usable),
         render_rows("ceilings", ceiling_rows(ceilings))
         if ceilings is not None
-        else "ceilings\n  not measured: leave out --no-measure",
+        else f"ceilings\n  not measured: {'leave out --no-measure' if device else NO_TORCH}",
         render_rows("cache", _cache_rows(cache)),
     ]
     click.echo("\n\n".join(parts))
 
 
+def _seen() -> tuple[str | None, Environment, tuple[str, ...], str | None]:
+    """The device of torch, what it runs on, its fast dtypes and why it cannot compile; no device without torch."""
+    try:
+        from hotloop.hardware.device import (
+            fast_dtypes,
+            pick_device,
+            read_environment,
+            why_compile_cannot_run,
+        )
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from hotloop.hardware.environment import read_host
+
+        return None, read_host(), (), NO_TORCH
+    device = pick_device("auto")
+    name = str(device)
+    return name, read_environment(name), fast_dtypes(device), why_compile_cannot_run(device)
+
+
 def _cache() -> dict[str, Any]:
     """Where prepared text is kept, how much of it there is, and what bounds it."""
     from hotloop.core.cache import cache_directory
-    from hotloop.data.cache_entries import cache_limit_bytes, entries
+    from hotloop.core.cache_entries import cache_limit_bytes, entries
 
     found = entries()
     return {
@@ -120,19 +140,21 @@ def _ceilings(
     """What is known of this machine; measured first when asked for, or when nothing is known."""
     from dataclasses import replace
 
-    import torch
-
     from hotloop.cli.console import note
     from hotloop.cli.progress import progress_bar
     from hotloop.core.errors import EnvironmentFailed
-    from hotloop.hardware import ceilings as hardware
+    from hotloop.hardware.stored_ceilings import store_ceilings, stored_ceilings
 
-    known = hardware.stored_ceilings(environment, num_threads)
+    known = stored_ceilings(environment, num_threads)
     if measure is False:
         return known
+    import torch
+
+    from hotloop.hardware.ceilings import measure_ceilings, measure_disk_write
+
     if known is None or measure:
         with progress_bar() as progress:
-            found = hardware.measure_ceilings(
+            found = measure_ceilings(
                 environment,
                 torch.device(device),
                 directory or Path.cwd(),
@@ -142,7 +164,7 @@ def _ceilings(
     elif directory is not None and (
         known.disk_write is None or known.disk_write.place != str(directory.resolve())
     ):
-        rate, why = hardware.measure_disk_write(directory)
+        rate, why = measure_disk_write(directory)
         reasons = {k: v for k, v in known.not_measured.items() if k != "disk_write"}
         if why is not None:
             reasons["disk_write"] = why
@@ -150,7 +172,7 @@ def _ceilings(
     else:
         return known
     try:
-        return hardware.store_ceilings(environment, found)
+        return store_ceilings(environment, found)
     except EnvironmentFailed as error:
         note(f"not kept: {error.what}")
         return found

@@ -61,6 +61,9 @@ INTERNAL_ERROR = 70
 machine worth leaving."""
 
 EXTRAS = {
+    "torch": "train",
+    "tokenizers": "train",
+    "safetensors": "train",
     "tensorboard": "tensorboard",
     "wandb": "wandb",
     "mlflow": "mlflow",

@@ -97,11 +97,12 @@ def read_facts(directory: Path) -> RunFacts | None:
 
     Raises `UsageError` for a directory that holds something else, or something damaged.
     """
-    from hotloop.cli.run_directory import ceilings_of, model_flops
+    from hotloop.cli.run_directory import ceilings_of
     from hotloop.core.ceilings import PRECISION_DTYPES
     from hotloop.core.census import Census
     from hotloop.core.command_run import COMMAND_RUN_FILE
     from hotloop.core.files import read_json
+    from hotloop.core.judgement import MODEL_FILE, ModelFlops
     from hotloop.core.measurement import Environment
     from hotloop.core.settings import load_settings
     from hotloop.monitor.snapshot import RunFacts
@@ -114,6 +115,7 @@ def read_facts(directory: Path) -> RunFacts | None:
     settings = load_settings(stored)
     train = settings.config.train
     described, census_file = directory / "environment.json", directory / "census.json"
+    model = directory / MODEL_FILE
     if not described.is_file():
         return RunFacts(total_steps=train.steps, complete=False)
     environment = read_json(described, Environment)
@@ -131,7 +133,7 @@ def read_facts(directory: Path) -> RunFacts | None:
     return RunFacts(
         total_steps=train.steps,
         device=environment.device,
-        flops=model_flops(directory, settings),
+        flops=read_json(model, ModelFlops) if model.is_file() else None,
         census=census,
         ceilings=None if threads is None else ceilings_of(environment, threads),
     )

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from hotloop.core.command_run import CommandRun
     from hotloop.core.judgement import (
         Diagnosis,
-        ModelFlops,
         RankComparison,
         Target,
         Utilization,
@@ -201,7 +200,7 @@ def _read_training(reading: Reading, known: CommandRun | None = None) -> Found:
         measurement=measurement,
         diagnosis=diagnosis,
         evals=evals,
-        utilization=_utilization(directory, settings, measurement),
+        utilization=_utilization(reading, settings, measurement),
         ranks=_ranks(reading, measurement, first=0 if command_run is None else None),
         state=state,
         telemetry=tuple(samples),
@@ -255,9 +254,10 @@ def _targets(found: Found) -> tuple[Target, ...]:
 
 
 def _utilization(
-    directory: Path, settings: Settings | None, measurement: Measurement | None
+    reading: Reading, settings: Settings | None, measurement: Measurement | None
 ) -> Utilization | None:
     """Of a training run with steady steps; `None` for everything else."""
+    from hotloop.core.judgement import MODEL_FILE, ModelFlops
     from hotloop.judge.utilization import steady_tokens_per_s, utilize
 
     if settings is None or measurement is None:
@@ -267,7 +267,7 @@ def _utilization(
     census = measurement.census
     threads = census.num_threads if census is not None else None
     ceilings = ceilings_of(measurement.environment, threads or settings.config.train.num_threads)
-    return utilize(measurement.records, model_flops(directory, settings), census, ceilings)
+    return utilize(measurement.records, reading.stored(MODEL_FILE, ModelFlops), census, ceilings)
 
 
 def _ranks(
@@ -294,29 +294,6 @@ def _ranks(
 
 def ceilings_of(environment: Environment, num_threads: int | str) -> Ceilings | None:
     """What such a machine was measured to do; `None` when it was not measured from here."""
-    from hotloop.hardware.ceilings import stored_ceilings
+    from hotloop.hardware.stored_ceilings import stored_ceilings
 
     return stored_ceilings(environment, num_threads) if isinstance(num_threads, int) else None
-
-
-def model_flops(directory: Path, settings: Settings) -> ModelFlops | None:
-    """The model's arithmetic per token, from its settings; `None` when its vocabulary is not known.
-
-    Loads torch.
-    """
-    from hotloop.core.judgement import ModelFlops
-    from hotloop.data.tokenizer import Tokenizer
-    from hotloop.models.shape import flops_per_token
-    from hotloop.train.run import decoder_shape
-
-    config = settings.config
-    try:
-        vocabulary = (
-            config.model.vocabulary or Tokenizer.load(directory / "tokenizer.json").vocabulary_size
-        )
-        shape = decoder_shape(config, vocabulary)
-    except UsageError:
-        return None
-    # What does not grow with the context is matrix products with weights.
-    matmul = flops_per_token(replace(shape, context=0))
-    return ModelFlops(matmul=matmul, attention=flops_per_token(shape) - matmul)

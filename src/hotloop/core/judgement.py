@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 DIAGNOSIS_SCHEMA = "hotloop.diagnosis/1"
+DIAGNOSIS_FILE = "diagnosis.json"
 VERDICT_SCHEMA = "hotloop.verdict/1"
+MODEL_SCHEMA = "hotloop.model/1"
+MODEL_FILE = "model.json"
 
 Bound = Literal[
     "input",
@@ -243,12 +246,13 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ModelFlops:
-    """Floating-point operations of training on one token, forward and backward."""
+    """Floating-point operations of training on one token, forward and backward: `model.json`."""
 
     matmul: float
     """6 per parameter that takes part in a matrix product: blocks and head."""
     attention: float
     """Scores and their use, every key counted: 12 layers width context. A causal mask needs half."""
+    schema: str = MODEL_SCHEMA
 
 
 @dataclass(frozen=True, slots=True)

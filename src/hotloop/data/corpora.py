@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from hotloop.core.cache_entries import entry_in_use
 from hotloop.core.errors import UsageError
-from hotloop.data.cache_entries import entry_in_use
 from hotloop.data.manifest import MANIFEST
 from hotloop.data.prepared import Prepared, open_prepared
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hotloop import __version__
+from hotloop.core.child import DOCTOR
 from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun, Ended
 from hotloop.core.errors import EnvironmentFailed, ExitCode, UsageError
 from hotloop.core.files import read_json, storage_error, write_json
-from hotloop.core.judgement import Diagnosis
+from hotloop.core.judgement import DIAGNOSIS_FILE, Diagnosis
 from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
 from hotloop.doctor.collect import (
@@ -25,7 +26,6 @@ from hotloop.doctor.collect import (
     refuse_unseen,
 )
 from hotloop.doctor.command import (
-    DIRECTORY_VARIABLE,
     attached_environment,
     refuse_unexaminable,
     script_name,
@@ -33,7 +33,7 @@ from hotloop.doctor.command import (
 from hotloop.doctor.continuing import begun_run
 from hotloop.doctor.directory import make_run_directory
 from hotloop.doctor.live import Live
-from hotloop.hardware.environment import read_machine
+from hotloop.hardware.environment import read_host
 from hotloop.hardware.telemetry import telemetry
 from hotloop.judge.diagnose import diagnose
 from hotloop.trial.attached import Attached, Heard, listening, run_attached
@@ -81,7 +81,7 @@ def examine(
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
-    machine = read_machine()
+    machine = read_host()
     run = CommandRun(
         command=tuple(command),
         workdir=str(Path.cwd()),
@@ -117,7 +117,7 @@ def continued(out: Path | None, command: Sequence[str], *, steps: int | None) ->
     if out is None or run is None:
         return None
     measurement = load_measurement(out / MEASUREMENT_FILE)
-    diagnosis = read_json(out / "diagnosis.json", Diagnosis)
+    diagnosis = read_json(out / DIAGNOSIS_FILE, Diagnosis)
     return Examined(out.resolve(), run, diagnosis, num_under_way(measurement))
 
 
@@ -127,7 +127,7 @@ def _stored(
     """Write every stage; what the disk refuses is returned, so that the answer is not lost with it."""
     try:
         write_json(directory / COMMAND_RUN_FILE, run)
-        write_json(directory / "diagnosis.json", diagnosis)
+        write_json(directory / DIAGNOSIS_FILE, diagnosis)
         write_json(directory / "environment.json", measurement.environment)
         store_measurement(directory / MEASUREMENT_FILE, measurement)
     except EnvironmentFailed as error:
@@ -183,7 +183,7 @@ def _run(
             return run_attached(
                 command,
                 env=env,
-                token=(DIRECTORY_VARIABLE, str(directory)),
+                token=(DOCTOR, str(directory)),
                 heard=heard,
                 has_enough=lambda: steps is not None and _was_stopped(directory),
                 started=started,

@@ -1,34 +1,28 @@
-"""What this machine can do at best, measured in seconds and kept per machine.
+"""What this machine can do at best, measured in seconds.
 
 A ceiling is a maximum and other processes only ever lower a rate, so each is the best of many short
 repetitions, spread over the whole measurement: a neighbour's burst cannot cover them all.
-torch is loaded to measure, not to read what was measured.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import re
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from hotloop.core.cache import cache_directory
+import torch
+
 from hotloop.core.ceilings import Ceilings, MatmulCeiling, Rate
-from hotloop.core.errors import UsageError
-from hotloop.core.files import read_json, storage_error, write_json
+from hotloop.core.files import storage_error
 from hotloop.core.measurement import Environment
 from hotloop.core.progress import Progress, silent
-
-if TYPE_CHECKING:
-    import torch
+from hotloop.hardware.device import fast_dtypes
+from hotloop.hardware.stored_ceilings import fastest_first
 
 Shape = tuple[int, int, int]
 """m, k, n."""
@@ -59,74 +53,6 @@ GPU_BLOCK_S = 2e-3
 """Products are queued until a timed block lasts about this: one alone is near the clock's grain."""
 
 
-def ceilings_path(environment: Environment, num_threads: int) -> Path:
-    """The file for a machine, a torch and, on a CPU, a number of threads."""
-    key = [
-        environment.device,
-        environment.cpu_model,
-        environment.cpu_quota,
-        environment.torch,
-        num_threads if environment.cuda is None else None,
-    ]
-    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
-    name = re.sub(r"[^\w.]+", "-", environment.device).strip("-")[:40]
-    return cache_directory() / "ceilings" / f"{name}-{digest}.json"
-
-
-def stored_ceilings(environment: Environment, num_threads: int) -> Ceilings | None:
-    """What was measured on such a machine; `None` when it never was, or its file is damaged."""
-    path = ceilings_path(environment, num_threads)
-    if not path.is_file():
-        return None
-    try:
-        return read_json(path, Ceilings)
-    except UsageError:  # of an older version, or damaged: it can be measured again
-        return None
-
-
-def store_ceilings(environment: Environment, ceilings: Ceilings) -> Ceilings:
-    """Keep them, joined with what was kept before; returns what now stands.
-
-    Raises `EnvironmentFailed` when the cache cannot be written.
-    """
-    before = stored_ceilings(environment, ceilings.num_threads)
-    joined = ceilings if before is None else higher(before, ceilings)
-    write_json(ceilings_path(environment, ceilings.num_threads), joined)
-    return joined
-
-
-def higher(before: Ceilings, now: Ceilings) -> Ceilings:
-    """`now` with every value that was higher `before`. The disk's only for the same directory."""
-    matmul = {each.dtype: each for each in before.matmul}
-    for each in now.matmul:
-        old = matmul.get(each.dtype)
-        if old is None or each.flops_per_s >= old.flops_per_s:
-            matmul[each.dtype] = each
-    disk = now.disk_write
-    if disk is None or (before.disk_write is not None and before.disk_write.place == disk.place):
-        disk = _higher_rate(before.disk_write, disk)
-    joined = replace(
-        now,
-        matmul=_fastest_first(matmul.values()),
-        memory_copy=_higher_rate(before.memory_copy, now.memory_copy),
-        disk_write=disk,
-    )
-    known = {each.dtype for each in joined.matmul}
-    known |= {name for name in ("memory_copy", "disk_write") if getattr(joined, name) is not None}
-    reasons = {name: why for name, why in now.not_measured.items() if name not in known}
-    return replace(joined, not_measured=reasons)
-
-
-def _higher_rate(before: Rate | None, now: Rate | None) -> Rate | None:
-    if before is None or now is None:
-        return now or before
-    return now if now.bytes_per_s >= before.bytes_per_s else before
-
-
-def _fastest_first(found: Iterable[MatmulCeiling]) -> tuple[MatmulCeiling, ...]:
-    return tuple(sorted(found, key=lambda each: -each.flops_per_s))
-
-
 def measure_ceilings(
     environment: Environment,
     device: torch.device,
@@ -143,10 +69,6 @@ def measure_ceilings(
     torch's number of threads is set for the measurement and put back. What cannot be measured is
     named in `not_measured` with the reason.
     """
-    import torch
-
-    from hotloop.hardware.device import fast_dtypes
-
     began = time.perf_counter()
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     missing: dict[str, str] = {}
@@ -233,7 +155,7 @@ def _matmul(
             turn = min(time.perf_counter() + TURN_S, until)
             while time.perf_counter() < turn:
                 timed[product.dtype, product.shape].append(product.seconds())
-    return _fastest_first(
+    return fastest_first(
         _best(
             name, {p.shape: (p, timed[name, p.shape]) for p in products if p.dtype == name}, native
         )
@@ -261,8 +183,6 @@ def _best(
 
 def _product(name: str, shape: Shape, device: torch.device) -> _Product:
     """(m x k) times a weight stored as (n x k), which is how a linear layer multiplies."""
-    import torch
-
     m, k, n = shape
     dtype = torch.float32 if name == "tf32" else getattr(torch, name)
     x = torch.randn(m, k, device=device).to(dtype)
@@ -288,8 +208,6 @@ def _product(name: str, shape: Shape, device: torch.device) -> _Product:
 
 @contextmanager
 def _tf32(wanted: bool) -> Iterator[None]:
-    import torch
-
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = wanted
     try:
@@ -306,8 +224,6 @@ def _host_seconds(work: Callable[[], object]) -> float:
 
 def _device_seconds(work: Callable[[], object], count: int, device: torch.device) -> float:
     """Seconds of one `work`, by the device's own clock over `count` of them."""
-    import torch
-
     with torch.cuda.device(device):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
@@ -321,8 +237,6 @@ def _device_seconds(work: Callable[[], object], count: int, device: torch.device
 def _copy(
     device: torch.device, limit_bytes: int | None, budget_s: float, missing: dict[str, str]
 ) -> Rate | None:
-    import torch
-
     on_gpu = device.type == "cuda"
     num_bytes = GPU_COPY_BYTES if on_gpu else COPY_BYTES
     if on_gpu:

@@ -9,14 +9,35 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from dataclasses import replace
 
 import torch
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.core.measurement import Environment
 from hotloop.core.ranks import ALONE, Ranks
 from hotloop.hardware.dtypes import fast_on_cpu, fast_on_cuda
+from hotloop.hardware.environment import nvidia_driver, read_host
 from hotloop.hardware.limits import default_threads
 from hotloop.hardware.machine import Machine
+
+
+def read_environment(device: str | None = None) -> Environment:
+    """Describe this interpreter, machine and device. `device` is a torch device string, `None` for the default.
+
+    Never fails: what cannot be read is `None`.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    host = replace(read_host(), torch=torch.__version__)
+    if not device.startswith("cuda"):
+        return host
+    return replace(
+        host,
+        device=torch.cuda.get_device_name(torch.device(device)),
+        num_devices=torch.cuda.device_count(),
+        cuda=torch.version.cuda,
+        driver=nvidia_driver(),
+    )
 
 
 def pick_device(name: str, ranks: Ranks = ALONE, *, asked_by: str = "train.device") -> torch.device:

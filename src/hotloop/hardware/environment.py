@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 from hotloop import __version__
@@ -47,28 +46,11 @@ def cpu_model() -> str:
     return name
 
 
-def read_environment(device: str | None = None, *, workdir: Path | None = None) -> Environment:
-    """Describe this interpreter and machine. `device` is a torch device string, `None` for the default.
+def read_host(*, workdir: Path | None = None) -> Environment:
+    """Describe this interpreter and machine, without torch and what it sees: as if it ran on the CPU.
 
-    Loads torch. Never fails: what cannot be read is `None`.
+    Never fails: what cannot be read is `None`.
     """
-    import torch
-
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    machine = replace(read_machine(workdir=workdir), torch=torch.__version__)
-    if not device.startswith("cuda"):
-        return machine
-    return replace(
-        machine,
-        device=torch.cuda.get_device_name(torch.device(device)),
-        num_devices=torch.cuda.device_count(),
-        cuda=torch.version.cuda,
-        driver=nvidia_driver(),
-    )
-
-
-def read_machine(*, workdir: Path | None = None) -> Environment:
-    """The same for a process without torch: as if it ran on the CPU. Never fails."""
     model = cpu_model()
     commit, dirty = _git_state(workdir or Path.cwd())
     return Environment(

@@ -22,7 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
+
+from hotloop.judge import student_t
 
 NO_SCATTER = 1e-9
 """Pairs that agree better than this were not measured with a real clock."""
@@ -62,7 +63,7 @@ class LogInterval:
 
 def t_quantile(probability: float, degrees: int) -> float:
     """Quantile of Student's t."""
-    return float(special.stdtrit(degrees, probability))
+    return student_t.quantile(probability, degrees)
 
 
 def log_interval(log_ratios: Sequence[float], level: float) -> LogInterval:
@@ -124,7 +125,7 @@ def minimum_detectable_effect(
         return None
     degrees = num_pairs - 1
     critical = t_quantile(1 - level / 2, degrees)
-    noncentrality = float(special.nctdtrinc(degrees, 1 - POWER, critical))
+    noncentrality = student_t.noncentrality_for(1 - POWER, degrees, critical)
     if not math.isfinite(noncentrality):
         return None
     return as_ratio(math.log1p(margin) + noncentrality * standard_error) - 1

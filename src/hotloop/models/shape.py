@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from hotloop.core.judgement import ModelFlops
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,12 @@ def flops_per_token(shape: DecoderShape) -> float:
     gates = len(shape.value_layers) * shape.value_gate_width * (shape.kv_heads or shape.heads)
     matmul = shape.layers * (attention + feed_forward) + gates + shape.vocabulary * shape.width
     return 6.0 * matmul + 12.0 * shape.layers * shape.width * shape.context
+
+
+def model_flops(shape: DecoderShape) -> ModelFlops:
+    """The same in its two parts: what does not grow with the context is products with weights."""
+    matmul = flops_per_token(replace(shape, context=0))
+    return ModelFlops(matmul=matmul, attention=flops_per_token(shape) - matmul)
 
 
 def num_weights(shape: DecoderShape) -> int:

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from hotloop.core.cache_entries import cache_limit_bytes, entry_in_use
 from hotloop.core.config import RunConfig
 from hotloop.core.data_config import CorpusConfig, DataConfig, ReadingConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.escapes import delimiter_of, unescape
 from hotloop.core.progress import Progress
 from hotloop.data.cache import Wanted, cached_path, ensure_wanted
-from hotloop.data.cache_entries import cache_limit_bytes, entry_in_use
 from hotloop.data.corpora import Corpora, open_corpora
 from hotloop.data.growing import Growing
 from hotloop.data.prepared import open_prepared

@@ -11,15 +11,16 @@ from pathlib import Path
 import torch
 
 from hotloop.core.files import write_atomically, write_json
+from hotloop.core.judgement import MODEL_FILE
 from hotloop.core.measurement import Environment
 from hotloop.core.progress import Progress, silent
 from hotloop.core.run_lock import locked
 from hotloop.core.settings import Settings, store_settings
 from hotloop.core.step import read_steps, steps_name, steps_of_ranks
 from hotloop.data.growing import Growing
-from hotloop.hardware.device import pick_device, read_machine
-from hotloop.hardware.environment import read_environment
+from hotloop.hardware.device import pick_device, read_environment, read_machine
 from hotloop.hardware.telemetry import telemetry
+from hotloop.models.shape import model_flops
 from hotloop.optimizations.resolve import resolve
 from hotloop.probe.recorder import keep_steps_before
 from hotloop.train.agreement import agreed_settings, refuse_differences, refuse_uneven
@@ -143,6 +144,7 @@ def _train(
         environment = read_environment(str(device))
         if ranks.is_first:
             describe(settings, directory, text, environment)
+            write_json(directory / MODEL_FILE, model_flops(run.model.shape))
             forget_steps(directory, from_step=run.first_step, num_ranks=ranks.num_ranks)
         last = config.train.steps if stop_after is None else min(stop_after, config.train.steps)
         # Of several processes the first one tells; the others are measured without.

@@ -11,7 +11,11 @@ from torch import Tensor, nn
 
 from hotloop.core.config import RunConfig, computes_grad_norm
 from hotloop.core.errors import UsageError
-from hotloop.optimizations.clipping import clip_builtin, clip_through_optimizer, forget_factor
+from hotloop.optimizations.clipping.gradients import (
+    clip_builtin,
+    clip_through_optimizer,
+    forget_factor,
+)
 from hotloop.train.muon import Muon
 from hotloop.train.run import Run, clips_through
 

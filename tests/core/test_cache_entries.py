@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.core import cache_entries
+from hotloop.core.cache_entries import cache_limit_bytes, entries, entry_in_use, make_room
 from hotloop.core.errors import UsageError
-from hotloop.data import cache_entries
-from hotloop.data.cache_entries import cache_limit_bytes, entries, entry_in_use, make_room
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def test_what_another_process_uses_stays(own_cache: Path, monkeypatch: pytest.Mo
     used, other = entry(own_cache, "used", used_at=1), entry(own_cache, "other", used_at=2)
     program = (
         "import sys; from pathlib import Path\n"
-        "from hotloop.data.cache_entries import entry_in_use\n"
+        "from hotloop.core.cache_entries import entry_in_use\n"
         f"entry_in_use(Path({str(used)!r})); print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -66,7 +66,7 @@ def test_what_another_process_uses_stays(own_cache: Path, monkeypatch: pytest.Mo
 def test_use_counts_from_the_last_time(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = entry(own_cache, "old", used_at=1), entry(own_cache, "new", used_at=2)
     program = (
-        "from pathlib import Path; from hotloop.data.cache_entries import entry_in_use\n"
+        "from pathlib import Path; from hotloop.core.cache_entries import entry_in_use\n"
         f"entry_in_use(Path({str(old)!r}))"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -61,6 +61,23 @@ def test_fix_that_leaves_nearly_no_memory_is_not_kept(trying: Trying) -> None:
     assert "takes 15 GB of memory (2.01 GB without), and 16 GB are all" in entry.why
 
 
+def test_one_process_that_took_far_more_decides_nothing(trying: Trying) -> None:
+    class Once(Hungry):
+        def __call__(self, arm: Any, place: Path, **rest: Any) -> Measurement:
+            made = super().__call__(arm, place, **rest)
+            if place.name.startswith("pair-2-"):
+                assert made.census is not None
+                assert made.census.tree_bytes is not None
+                burst = made.census.tree_bytes + 13 * 10**9
+                made = replace(made, census=replace(made.census, tree_bytes=burst))
+            self.finished[place] = made
+            return made
+
+    ledger = trying(Once(3 * 10**9, a=1.25), ["a"])
+    assert ledger.fixes[0].status == "kept"
+    assert ledger.fixes[0].memory_bytes == pytest.approx(3e9, rel=0.01)
+
+
 def test_on_top_of_others_it_is_looked_at_too(trying: Trying) -> None:
     ledger = trying(Hungry(13 * 10**9, a=1.2, b=1.5), ["a", "b"])
     assert {fix.name: fix.status for fix in ledger.fixes} == {"a": "rejected", "b": "kept"}

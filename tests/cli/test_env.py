@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,10 @@ from hotloop.core.measurement import Environment
 from hotloop.core.settings import Settings, store_settings
 from hotloop.core.step import StepRecord
 from hotloop.data.tokenizer import Tokenizer
-from hotloop.hardware import stored_ceilings as hardware
+from hotloop.hardware import ceilings as hardware
 from hotloop.hardware.device import read_environment
 from hotloop.hardware.limits import default_threads
+from hotloop.hardware.stored_ceilings import store_ceilings
 from hotloop.models.shape import model_flops
 from hotloop.train.run import decoder_shape
 
@@ -149,7 +151,7 @@ def test_report_names_the_measured_denominator_of_both_mfus(
     measured: list[int], trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     environment = read_environment("cpu")
-    hardware.store_ceilings(environment, ceilings(environment, default_threads()))
+    store_ceilings(environment, ceilings(environment, default_threads()))
     assert run(["report", str(trained), "--json", str(trained / "found.json")]) == 0
     out = capsys.readouterr().out
     used = json.loads((trained / "found.json").read_text())["utilization"]
@@ -167,10 +169,29 @@ def test_report_of_another_machine_has_no_mfu_and_says_how_to_get_it(
     measured: list[int], trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here = read_environment("cpu")
-    hardware.store_ceilings(here, ceilings(here, default_threads()))
+    store_ceilings(here, ceilings(here, default_threads()))
     write_json(trained / "environment.json", replace(here, device="Other CPU"))
     assert run(["report", str(trained)]) == 0
     out = capsys.readouterr().out
     assert "MFU" in out
     assert "`hotloop env" in out
     assert "800 GFLOP/s" not in out
+
+
+def test_without_torch_it_shows_the_machine_and_measures_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for name in ("device", "ceilings"):
+        monkeypatch.delitem(sys.modules, f"hotloop.hardware.{name}", raising=False)
+    assert run(["env", "--json", str(tmp_path / "env.json")]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "not measured: torch is not installed beside hotloop (pip install 'hotloop[train]')" in out
+    )
+    found = json.loads((tmp_path / "env.json").read_text())
+    assert (found["torch"], found["torch_device"], found["ceilings"]) == (None, None, None)
+    assert found["num_cpus"] >= 1
+    assert run(["env", "--measure"]) == 2
+    assert "pip install 'hotloop[train]'" in capsys.readouterr().err

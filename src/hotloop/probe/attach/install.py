@@ -34,6 +34,7 @@ from hotloop.probe.attach.sites import caller
 from hotloop.probe.attach.summary import Parts
 from hotloop.probe.attach.untraced import keep_probe_untraced
 from hotloop.probe.attach.waits import watch_waits
+from hotloop.probe.attach.warning_places import keep_warning_places
 from hotloop.probe.attach.watch import Watch
 from hotloop.probe.attach.window import Window
 from hotloop.probe.attach.writer import Writer
@@ -99,6 +100,7 @@ def _hook(parts: Parts, evaluating: Evaluating) -> None:
     watch_side_calls(watch)
     watch_connections(watch.directory)
     watch_waits(watch)
+    keep_warning_places(watch.sites)
     watch_library_optimizers(watch, parts.boundary)
     when_cuda_starts(lambda: watch.tried(watch_device_calls, watch))
     parts.window.install()

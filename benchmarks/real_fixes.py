@@ -1,11 +1,13 @@
 """Fix training scripts, unmodified, with `hotloop doctor`, and time apart what its patches gain.
 
-    python benchmarks/real_fixes.py CHECKOUTS [NAME ...] --runs DIR [--budget 10m] [--markdown FILE] [--json FILE]
+    python benchmarks/real_fixes.py CHECKOUTS [NAME ...] --runs DIR [--budget 10m] [--json FILE]
+    python benchmarks/real_fixes.py --table FILE
 
 CHECKOUTS as for `real_scripts.py`; scripts as in its list, and the slow ones of `shapes/`. Each is examined
 and fixed in a fresh copy of its directory. Where a patch was written, a copy with it and one without are
 timed in turns without hotloop (`apart.py`): the printed gain should be what that patch sustains. The run
-directories stay in DIR, and what is there already is not run again.
+directories stay in DIR, and what is there already is not run again. Rows of FILE that are not run again stay in it;
+`--table` prints all of them.
 """
 
 from __future__ import annotations
@@ -73,11 +75,6 @@ class Fixed:
     """The last lines of the doctor."""
     apart: Apart | None
     """The patched copy against the script; `None` where there is no patch."""
-
-    @property
-    def kept(self) -> list[dict[str, Any]]:
-        fixes = self.ledger["fixes"] if self.ledger is not None else []
-        return [fix for fix in fixes if fix["status"] == "kept"]
 
     @property
     def printed(self) -> dict[str, Any] | None:
@@ -189,36 +186,35 @@ def time_apart(script: Script, checkouts: Path, text: str, run: Path) -> Apart |
     return apart
 
 
-def markdown(results: list[Fixed]) -> str:
+def markdown(rows: list[dict[str, Any]]) -> str:
     lines = [
         "| script | kept: alone, predicted | printed | timed apart | off by | losses | not kept, and why |",
         "|---|---|---|---|---|---|---|",
     ]
-    for each in results:
-        if each.ledger is None:
-            lines.append(
-                f"| {each.script.name} ({each.script.repository}) | | | | | | {one_line(each.said)} |"
-            )
+    for each in rows:
+        script = f"{each['script']} ({each['repository']})"
+        if each["fixes"] is None:
+            lines.append(f"| {script} | | | | | | {one_line(each['said'])} |")
             continue
-        fixes = each.ledger["fixes"]
         others = [
             f"`{fix['name']}`: {fix['why']}{_ratio(fix['verdict'], ', ')}"
-            for fix in fixes
+            for fix in each["fixes"]
             if fix["status"] != "kept"
         ]
         kept = [
             f"`{fix['name']}` {_value(fix)}{_measured(fix)}{_predicted(fix['predicted'])}"
-            for fix in each.kept
+            for fix in each["fixes"]
+            if fix["status"] == "kept"
         ]
-        together = each.printed
-        parity = together["parity"] if together else None
+        together = each["together"] if kept else None
+        off = each["off_by"]
         cells = [
-            f"{each.script.name} ({each.script.repository})",
+            script,
             "<br>".join(kept) or "none",
             _ratio(together, ""),
-            _apart(each.apart),
-            "" if (off := each.off_by()) is None else f"{off - 1:+.1%}",
-            "" if parity is None else parity["result"].replace("_", " "),
+            _apart(each["apart"]),
+            "" if off is None else f"{off - 1:+.1%}",
+            "" if together is None else together["parity"]["result"].replace("_", " "),
             "<br>".join(others),
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -240,10 +236,10 @@ def _measured(fix: dict[str, Any] | None) -> str:
     return _ratio(fix["verdict"], " ") + on_top
 
 
-def _apart(apart: Apart | None) -> str:
+def _apart(apart: dict[str, Any] | None) -> str:
     if apart is None:
         return ""
-    ratio, low, high = apart.ratio()
+    ratio, low, high = Apart(**apart).ratio()
     return f"{ratio:.2f} ({low:.2f} to {high:.2f})"
 
 
@@ -263,13 +259,18 @@ def _predicted(interval: dict[str, Any] | None) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("checkouts", type=Path)
+    parser.add_argument("checkouts", type=Path, nargs="?")
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--runs", type=Path)
     parser.add_argument("--budget", default="10m")
-    parser.add_argument("--markdown", type=Path)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--table", type=Path)
     args = parser.parse_args()
+    if args.table is not None:
+        print(markdown(stored(args.table)))
+        return 0
+    if args.checkouts is None or args.runs is None:
+        parser.error("give CHECKOUTS and --runs DIR")
     args.runs.mkdir(parents=True, exist_ok=True)
     text = shakespeare(args.checkouts)
     results = []
@@ -280,10 +281,7 @@ def main() -> int:
             print(f"{script.name}: left out, {why}")
             continue
         results.append(fix(script, args.checkouts, text, args.runs.resolve(), args.budget))
-        print(markdown(results[-1:]).splitlines()[-1], flush=True)
-    table = markdown(results)
-    if args.markdown is not None:
-        args.markdown.write_text(table + "\n", encoding="utf-8")
+        print(markdown([row(results[-1])]).splitlines()[-1], flush=True)
     if args.json is not None:
         rows = {each["script"]: each for each in stored(args.json)}
         rows |= {each.script.name: row(each) for each in results}
@@ -307,6 +305,7 @@ def row(each: Fixed) -> dict[str, Any]:
         "together": each.printed,
         "apart": None if each.apart is None else asdict(each.apart),
         "off_by": each.off_by(),
+        "said": each.said,
     }
 
 

@@ -9,7 +9,7 @@ from script_inputs import HEALTHY, LOADER, STEP, script, steps
 
 from hotloop.core.census import Census
 from hotloop.core.judgement import Finding, Worth
-from hotloop.judge.worth import remaining_steps, worth
+from hotloop.judge.worth import Remaining, remaining_steps, worth
 
 HALF = (Finding("HL101", "waits", 2.0, optimization="loader_workers"),)
 COST = 6 * 2 * 70 * 0.1
@@ -109,10 +109,10 @@ def test_iterators_of_one_loader_are_one_loader_and_others_do_not_count() -> Non
         num=127, each=lambda n, r: replace(r, tags=("warmup",) * (n < 10) + ("epoch",) * (n == 64))
     )
     measurement = script(records, replace(HEALTHY, loaders=loaders))
-    assert remaining_steps(measurement)[0] == 128 - 127
+    assert remaining_steps(measurement).steps == 128 - 127
     # The census is some steps older than the records where a command was cut off.
     older = tuple(replace(use, num_batches=use.num_batches - 8) for use in loaders)
-    assert remaining_steps(script(records, replace(HEALTHY, loaders=older)))[0] == 1
+    assert remaining_steps(script(records, replace(HEALTHY, loaders=older))).steps == 1
 
 
 def test_a_trainer_may_have_gone_on_from_a_checkpoint() -> None:
@@ -127,7 +127,7 @@ def test_what_is_saved_is_no_false_zero() -> None:
 
 def test_a_run_that_ended_by_itself_counts_for_the_next_one() -> None:
     measurement = script(steps(num=60), HEALTHY, returncode=0)
-    assert remaining_steps(measurement) == (60, "a run like this one makes 60 steps")
+    assert remaining_steps(measurement) == Remaining(60, "a run like this one makes 60 steps")
     assert judged(returncode=0).answer == "leave it running"
 
 

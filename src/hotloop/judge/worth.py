@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from hotloop.core.census import Census, LoaderUse
 from hotloop.core.judgement import Finding, Worth
@@ -55,9 +56,10 @@ def worth(
         busy = f"other programs kept {_percent(others)} of the machine's CPUs busy"
         return Worth("not known", f"{busy}; run it again when it is quiet", gain)
     per_step = step_s * (1 - 1 / gain)
-    remaining, what = remaining_steps(measurement, counted_steps=counted_steps)
+    left = remaining_steps(measurement, counted_steps=counted_steps)
+    remaining = left.steps
     saved = None if remaining is None else remaining * per_step
-    gained = what if saved is None else f"{what}: at most {_time(saved)} saved"
+    gained = left.why if saved is None else f"{left.why}: at most {_time(saved)} saved"
     if best.optimization is None:
         by_hand = f"{best.code} is changed in the script itself, without a test that takes time"
         return Worth("worth trying", f"{by_hand}; {gained}", gain, remaining, saved)
@@ -72,16 +74,23 @@ def worth(
         return Worth("not known", f"{gained}; {testing}, {pays}", *numbers)
     if saved > cost:
         return Worth("worth trying", f"{gained}; {testing}", *numbers)
-    if what.startswith("at least"):
-        return Worth(
-            "not known", f"{what}, how many follow is not known; {testing}, {pays}", *numbers
-        )
+    if left.more_may_follow:
+        unknown = f"{left.why}, how many follow is not known; {testing}, {pays}"
+        return Worth("not known", unknown, *numbers)
     return Worth("leave it running", f"{gained}; {testing}, {pays}", *numbers)
 
 
-def remaining_steps(
-    measurement: Measurement, *, counted_steps: int | None = None
-) -> tuple[int | None, str]:
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """Steps that are still to come."""
+
+    steps: int | None
+    why: str
+    """How that is known."""
+    more_may_follow: bool = False
+
+
+def remaining_steps(measurement: Measurement, *, counted_steps: int | None = None) -> Remaining:
     """How many steps are still to come, and how that is known.
 
     A run that ended by itself has none left: the next one like it counts. Of an epoch under way the
@@ -90,18 +99,19 @@ def remaining_steps(
     records, census = measurement.records, measurement.census
     made = records[-1].step + 1 if records else 0
     if measurement.returncode == 0:
-        return made, f"a run like this one makes {made:,} steps"
+        return Remaining(made, f"a run like this one makes {made:,} steps")
     if census is not None and census.planned_steps is not None:
         left = max(census.planned_steps - made, 0)
         # At most: it may have gone on from a checkpoint, and have made some before.
-        return left, f"at most {left:,} of {census.planned_steps:,} steps are left"
+        return Remaining(left, f"at most {left:,} of {census.planned_steps:,} steps are left")
     counted = len(under_way(records)) if counted_steps is None else counted_steps
     epoch = _steps_of_epoch(census, counted)
     if epoch:
         since = next((i + 1 for i, r in enumerate(reversed(records)) if "epoch" in r.tags), made)
         left = -since % epoch
-        return left, f"at least {left:,} steps of this epoch are left"
-    return None, "how many steps are left is not known"
+        this_epoch = f"at least {left:,} steps of this epoch are left"
+        return Remaining(left, this_epoch, more_may_follow=True)
+    return Remaining(None, "how many steps are left is not known")
 
 
 def _steps_of_epoch(census: Census | None, counted: int) -> int | None:

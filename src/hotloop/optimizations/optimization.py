@@ -94,6 +94,10 @@ class Optimization:
     why_not: Callable[[Machine, Any, Mapping[str, Any]], str | None] = _always
     """`None` where the value of `key` can be used, given the machine and the flat config as far as it
     is resolved; else the reason it cannot."""
+    is_only_slow: Callable[[Any], bool] = lambda value: False
+    """Of a value that `why_not` speaks against: whether it works all the same, slowly."""
+    falls_back: bool = False
+    """A training that cannot have it goes on without it, since the result is the same; others are refused."""
     answers: tuple[str, ...] = ()
     """Codes of the findings that it is a remedy for."""
     source_form: str = ""

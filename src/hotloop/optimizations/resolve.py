@@ -11,12 +11,11 @@ from hotloop.optimizations.catalogue import CONFIGURED
 def resolve(settings: Settings, machine: Machine) -> tuple[Settings, tuple[str, ...]]:
     """Settings without `auto`, and a note for everything that was asked for and cannot be had.
 
-    In the catalogue's order, so that a technique sees what those before it became. Compile falls back
-    to eager with a note, since the result is the same; any other value the machine cannot use raises
-    `UsageError`, except an emulated dtype, which works and is only slow: a note.
+    In the catalogue's order, so that a technique sees what those before it became. A value that the machine
+    cannot use raises `UsageError`, unless the technique says that it is only slow or is left out.
     """
     notes: list[str] = []
-    for name, optimization in CONFIGURED.items():
+    for optimization in CONFIGURED.values():
         values = settings.config.flat()
         key, value = optimization.key, values[optimization.key]
         if value == "auto":
@@ -25,16 +24,16 @@ def resolve(settings: Settings, machine: Machine) -> tuple[Settings, tuple[str, 
             )  # `auto` is a value of configured techniques alone
             choice = optimization.choose(machine, values)
             settings = settings.with_values({key: choice.value}, origin=f"detected: {choice.why}")
-            if name == "compile" and not choice.value:
-                notes.append(f"train.compile is off: {choice.why}")
+            if optimization.falls_back and choice.value == optimization.off:
+                notes.append(f"{key} is off: {choice.why}")
             continue
         reason = optimization.why_not(machine, value, values)
         if reason is None:
             continue
-        if name == "compile":
-            notes.append(f"train.compile is off: {reason}")
-            settings = settings.with_values({key: False}, origin=f"detected: {reason}")
-        elif "emulated" in reason:
+        if optimization.falls_back:
+            notes.append(f"{key} is off: {reason}")
+            settings = settings.with_values({key: optimization.off}, origin=f"detected: {reason}")
+        elif optimization.is_only_slow(value):
             notes.append(f"{key}={value}: {reason}, expect it to be slow")
         else:
             raise UsageError(

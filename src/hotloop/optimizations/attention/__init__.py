@@ -30,10 +30,6 @@ def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
     return Choice("sdpa", "the fused kernel is the safer choice here; not measured")
 
 
-def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
-    return None
-
-
 def _observed(census: Census, value: Any) -> bool | None:
     return (
         any(name.split(":")[0] == value for name in census.attention) if census.attention else None
@@ -56,7 +52,6 @@ ATTENTION = Optimization(
     off="sdpa",
     settings=("plain", "sdpa"),
     choose=_choose,
-    why_not=_why_not,
     observed=_observed,
     answers=("HL306",),
     source_form=(

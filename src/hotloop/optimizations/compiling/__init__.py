@@ -62,6 +62,7 @@ COMPILE = Optimization(
     settings=(True,),
     choose=_choose,
     why_not=_why_not,
+    falls_back=True,
     observed=_observed,
     answers=("HL302", "HL303"),
     source_form="model.compile()  # before the first step",

@@ -17,10 +17,6 @@ def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
     return Choice(True, "one pass over weights and state")
 
 
-def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
-    return None
-
-
 def _observed(census: Census, value: Any) -> bool | None:
     return ("fused" in census.optimizer) == value if census.optimizer else None
 
@@ -38,7 +34,6 @@ FUSED_OPTIMIZER = Optimization(
     settings=(True,),
     argument="fused",
     choose=_choose,
-    why_not=_why_not,
     observed=_observed,
     answers=("HL401",),
     source_form="torch.optim.AdamW(model.parameters(), fused=True)",

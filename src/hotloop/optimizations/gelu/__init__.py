@@ -31,10 +31,6 @@ def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
     return Choice("sigmoid", "an exponential is cheaper than a tanh on a CPU")
 
 
-def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
-    return None
-
-
 def _observed(census: Census, value: Any) -> bool | None:
     return None
 
@@ -47,7 +43,6 @@ GELU = Optimization(
     off="tanh",
     settings=("sigmoid",),
     choose=_choose,
-    why_not=_why_not,
     observed=_observed,
     source_form="x * torch.sigmoid(1.5957691216057308 * (x + 0.044715 * x**3))  # in fp32, inside torch.compile",
     no_live_form="a script's own activation is not rewritten while it runs",

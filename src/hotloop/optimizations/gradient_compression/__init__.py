@@ -25,10 +25,6 @@ def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
     return Choice("none", "it rounds what is learned from, and pays only where the network is slow")
 
 
-def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
-    return None
-
-
 def _observed(census: Census, value: Any) -> bool | None:
     if census.sent_gradient_dtype is None:
         return None
@@ -43,7 +39,6 @@ GRADIENT_COMPRESSION = Optimization(
     off="none",
     settings=("bf16", "fp16"),
     choose=_choose,
-    why_not=_why_not,
     observed=_observed,
     source_form="ddp.register_comm_hook(None, torch.distributed.algorithms.ddp_comm_hooks.default_hooks.bf16_compress_hook)",
     no_live_form="a script's own reduction is not rewritten while it runs",

@@ -132,6 +132,7 @@ PRECISION = Optimization(
     argument="dtype",
     choose=_choose,
     why_not=_why_not,
+    is_only_slow=lambda value: value != "tf32",
     observed=_observed,
     answers=("HL301",),
     source_form="with torch.autocast(device_type, dtype=torch.bfloat16):\n    loss = model(x, y)",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from script_inputs import (
     BUSY_DEVICE,
     GPU_HEALTHY,
@@ -25,6 +28,7 @@ from script_inputs import (
 from hotloop.core.census import CollectionUse, LineUse, PaddingUse
 from hotloop.core.step import StepRecord
 from hotloop.judge.diagnose import diagnose
+from hotloop.optimizations.loader_workers import LOADER_WORKERS
 
 SERIAL = {"num_workers": 0, "fetch_s": 0.03, "collate_s": 0.003}
 WORKERS = {"num_workers": 2, "fetch_s": 0.19, "collate_s": 0.01, "prefetch_factor": 2}
@@ -178,15 +182,60 @@ def test_whole_batches_copied_from_memory_are_not_sent_to_workers() -> None:
 
 
 def test_suggested_workers_keep_pace_with_the_rest_of_the_step() -> None:
-    # 0.08 s to make a batch, 0.02 s of other work: five at a time, and one in hand.
-    slow = waiting(0.08, {**SERIAL, "fetch_s": 0.08})
-    assert only(slow, "HL102").evidence["suggested_workers"] == 5
-    few = replace(HEALTHY, cpus=2.0, num_threads=2)
-    assert only(waiting(0.08, {**SERIAL, "fetch_s": 0.08}, few), "HL102").evidence["suggested_workers"] == 1  # fmt: skip
-    assert only(waiting(0.03, WORKERS), "HL104").evidence["suggested_workers"] == 3
+    # 0.08 s to make a batch, 0.02 s of other work: four at a time.
+    seen = replace(HEALTHY, profiled_step_s=0.1)
+    serial = {**SERIAL, "fetch_s": 0.08, "wait_s": 0.08}
+    assert only(waiting(0.08, serial, seen), "HL102").evidence["suggested_workers"] == 4
+    few = replace(seen, cpus=2.0, num_threads=2)
+    assert only(waiting(0.08, serial, few), "HL102").evidence["suggested_workers"] == 2
+    late = {**WORKERS, "wait_s": 0.03}
+    assert only(waiting(0.03, late, seen), "HL104").evidence["suggested_workers"] == 3
     # Two batches to a step: twice the work.
-    two = waiting(0.03, {**SERIAL, "num_batches": 120})
+    two = waiting(
+        0.06, {**SERIAL, "wait_s": 0.03, "num_batches": 120}, replace(seen, microbatches=2.0)
+    )
     assert only(two, "HL102").evidence["suggested_workers"] == 2
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    waited_s=st.floats(0.006, 0.095),
+    loader=st.fixed_dictionaries(
+        {
+            "num_workers": st.integers(0, 16),
+            "fetch_s": st.none() | st.floats(1e-4, 2.0),
+            "wait_s": st.none() | st.floats(1e-4, 2.0),
+            "wait_p99_s": st.none() | st.floats(1e-4, 2.0),
+            "collate_s": st.none() | st.floats(0.0, 1.0),
+            "fetch_cpu_fraction": st.none() | st.floats(0.0, 1.0),
+            "draws_random": st.none() | st.booleans(),
+            "in_memory": st.none() | st.booleans(),
+        }
+    ),
+    seen=st.fixed_dictionaries(
+        {
+            "profiled_step_s": st.none() | st.floats(1e-3, 2.0),
+            "profiled_wait_s": st.none() | st.floats(0.0, 1.0),
+            "microbatches": st.none() | st.floats(1.0, 8.0),
+            "cpus": st.floats(1.0, 64.0),
+            "cpu_busy": st.none() | st.floats(0.0, 64.0),
+            "machine_busy": st.none() | st.floats(0.0, 1.0),
+            "foreign_busy": st.none() | st.floats(0.0, 1.0),
+        }
+    ),
+)
+def test_a_finding_advises_the_workers_that_the_fix_tries(
+    waited_s: float, loader: dict[str, Any], seen: dict[str, Any]
+) -> None:
+    measurement = waiting(waited_s, loader, replace(HEALTHY, **seen))
+    assert measurement.census is not None
+    assert LOADER_WORKERS.values_for is not None
+    tried = LOADER_WORKERS.values_for(measurement.census)
+    for finding in diagnose(measurement).findings:
+        said = [int(number) for number in re.findall(r"num_workers=(\d+)", finding.advice)]
+        if (suggested := finding.evidence.get("suggested_workers")) is not None:
+            said.append(int(suggested))
+        assert {*said} <= {*tried}, finding
 
 
 def test_samples_that_are_only_picked_from_memory_are_not_sent_to_workers() -> None:
@@ -196,7 +245,7 @@ def test_samples_that_are_only_picked_from_memory_are_not_sent_to_workers() -> N
     assert finding.evidence["suggested_workers"] is None
     # In memory, and 0.9 ms of work on each: workers.
     worked_on = only(waiting(0.03, {**picked, "batch_size": 32}), "HL102")
-    assert "num_workers=2" in worked_on.advice
+    assert "num_workers=1" in worked_on.advice
 
 
 def test_several_processes_on_unknown_machines_are_not_told_how_many_cpus_they_have() -> None:

@@ -33,7 +33,7 @@ CPUS_FULL = 0.85
 """Busy share of the CPUs; loadtune calls them saturated from here."""
 FOREIGN = 0.2
 """Share of the machine's CPUs that other programs use, from which on full CPUs are theirs, too."""
-OVERHEAD_MARGIN = 1.2
+OVERHEAD_MARGIN = 1.5
 """By how much waiting for a batch must exceed making it."""
 TRIVIAL_SAMPLE_S = 50e-6
 """Making a sample of data in memory; below this sending it from a worker costs as much."""

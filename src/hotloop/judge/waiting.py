@@ -24,11 +24,11 @@ from hotloop.judge.thresholds import (
     JITTER_TIMES,
     MODERATE,
     NOTICEABLE,
-    OVERHEAD_MARGIN,
     RESTART_SHARE,
     RESTART_TIMES,
     WORKERS_BUSY,
 )
+from hotloop.judge.workers import costs_more_than_it_brings
 
 Cause = Literal[
     "unknown", "serial", "collate", "too_few_workers", "cpus_full", "io", "jitter", "overhead",
@@ -148,7 +148,8 @@ def _cause_with_workers(
     full = cpus_busy >= CPUS_FULL if cpus_busy is not None else None
     if shared and not full:
         return "others"  # who is late may only have waited for its turn
-    if busy >= WORKERS_BUSY:
+    overhead = costs_more_than_it_brings(loader) and saved >= NOTICEABLE
+    if busy >= WORKERS_BUSY and not overhead:
         cpu = loader.fetch_cpu_fraction
         # On full CPUs a fetch gets little CPU time because others have it.
         if cpu is not None and cpu <= IDLE_FETCH and full is False:
@@ -162,7 +163,7 @@ def _cause_with_workers(
         return "others"
     if loader.wait_s is None:
         return "unknown"
-    if loader.wait_s > OVERHEAD_MARGIN * loader.fetch_s and saved >= NOTICEABLE:
+    if overhead:
         return "overhead"
     if late >= NOTICEABLE and loader.wait_p99_s is not None:
         return "jitter" if loader.wait_p99_s >= JITTER_TIMES * loader.wait_s else "unknown"
@@ -177,12 +178,7 @@ def _mostly_collates(loader: LoaderUse) -> bool:
 
 def training_loader(census: Census | None) -> LoaderUse | None:
     """The loader that the training waited for longest."""
-    loaders = census.loaders if census is not None else ()
-    return max(
-        (loader for loader in loaders if loader.trains),
-        key=lambda loader: (loader.wait_s or loader.fetch_s or 0.0) * loader.num_batches,
-        default=None,
-    )
+    return census.slowest_loader() if census is not None else None
 
 
 def pinning_share(measurement: Measurement, breakdown: Breakdown) -> float:

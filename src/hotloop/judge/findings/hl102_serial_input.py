@@ -27,14 +27,13 @@ not under `if __name__ == "__main__"` run again in workers that are spawned.
 
 from __future__ import annotations
 
-import math
-
 from hotloop.core.census import LoaderUse
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import cpus_of, gain_without
+from hotloop.judge.exposure import gain_without
 from hotloop.judge.thresholds import TRIVIAL_SAMPLE_S
-from hotloop.judge.waiting import Waiting, why_waiting
+from hotloop.judge.waiting import why_waiting
+from hotloop.judge.workers import more_workers
 
 CODE = "HL102"
 TITLE = "Batches are made one by one between the steps"
@@ -45,7 +44,8 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
     if waiting is None or waiting.cause != "serial" or waiting.loader is None:
         return None
     loader = waiting.loader
-    workers = suggested_workers(waiting, cpus_of(measurement))
+    workers = more_workers(measurement.census)
+    try_workers = f"Try num_workers={workers}" if workers else "Try loader workers"
     trivial = is_trivial(loader)
     if trivial:
         advice = (
@@ -54,11 +54,11 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         )
     elif loader.iterable:
         advice = (
-            f"Try num_workers={workers}; an IterableDataset must then give "
+            f"{try_workers}; an IterableDataset must then give "
             "each worker its own part (torch.utils.data.get_worker_info), or samples come twice."
         )
     else:
-        advice = f"Try num_workers={workers} in this DataLoader."
+        advice = f"{try_workers} in this DataLoader."
     if loader.draws_random and not trivial:
         advice += (
             " Its random numbers will then come from the workers: the same samples in the same order, augmented with other "
@@ -91,13 +91,3 @@ def is_trivial(loader: LoaderUse) -> bool:
     if not loader.in_memory or loader.fetch_s is None or not loader.batch_size:
         return False
     return loader.fetch_s / loader.batch_size < TRIVIAL_SAMPLE_S
-
-
-def suggested_workers(waiting: Waiting, cpus: float | None) -> int:
-    """As many as make batches at the pace of the rest of the step, and one more; a CPU stays free."""
-    most = max(int(cpus or 0) - 1, 1)
-    if waiting.loader is None or waiting.loader.fetch_s is None or not waiting.step_s:
-        return most
-    rest_s = waiting.step_s * (1 - waiting.share)
-    per_step = waiting.loader.fetch_s * max(waiting.batches_per_step or 1.0, 1.0)
-    return max(min(math.ceil(per_step / rest_s - 1e-9) + 1, most), 1)

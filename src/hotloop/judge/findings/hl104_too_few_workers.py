@@ -26,6 +26,7 @@ from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
 from hotloop.judge.exposure import cpus_of, gain_without
 from hotloop.judge.waiting import why_waiting
+from hotloop.judge.workers import more_workers
 
 CODE = "HL104"
 TITLE = "Too few workers make batches"
@@ -41,11 +42,12 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
     assert waiting.batches_per_step is not None
     rest_s = waiting.step_s * (1 - waiting.share)
     needed = math.ceil(loader.fetch_s * waiting.batches_per_step / rest_s - 1e-9)
-    workers = max(needed, loader.num_workers + 1)
-    cpus = cpus_of(measurement)
-    short = ""
-    if cpus is not None and workers > cpus:
-        short = f" Only {cpus:g} CPUs may be used: cheaper samples help further."
+    workers, cpus = more_workers(measurement.census), cpus_of(measurement)
+    advice = []
+    if workers is not None:
+        advice.append(f"Try num_workers={workers} instead of {loader.num_workers}.")
+    if cpus is not None and max(needed, loader.num_workers + 1) > cpus:
+        advice.append(f"Only {cpus:g} CPUs may be used: cheaper samples help further.")
     return Finding(
         code=CODE,
         title=TITLE,
@@ -61,5 +63,5 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "dataset_site": loader.dataset_site,
         },
         optimization="loader_workers",
-        advice=f"Try num_workers={workers} instead of {loader.num_workers}." + short,
+        advice=" ".join(advice) or "Make samples cheaper.",
     )

@@ -24,6 +24,7 @@ from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
 from hotloop.judge.exposure import gain_without
 from hotloop.judge.waiting import why_waiting
+from hotloop.judge.workers import more_workers
 
 CODE = "HL106"
 TITLE = "Making a batch waits for disk or network"
@@ -34,7 +35,8 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
     if waiting is None or waiting.cause != "io" or waiting.loader is None:
         return None
     loader = waiting.loader
-    workers = max(4, 2 * loader.num_workers)
+    workers = more_workers(measurement.census)
+    more = f"num_workers={workers}. Then put" if workers else "more workers. Then put"
     return Finding(
         code=CODE,
         title=TITLE,
@@ -46,10 +48,10 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "cpus_busy_fraction": waiting.cpus_busy,
             "fetch_s": loader.fetch_s,
             "num_workers": loader.num_workers,
+            "suggested_workers": workers,
             "cpus_busy": waiting.cpus_busy,
             "loader_site": loader.site,
         },
         optimization="loader_workers",
-        advice=f"Let more batches wait at once: num_workers={workers}. Then "
-        "put the data on a local disk, in few large files.",
+        advice=f"Let more batches wait at once: {more} the data on a local disk, in few large files.",
     )

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from hotloop.judge.thresholds import IDLE_FETCH
+from hotloop.judge.workers import worker_count
 from hotloop.optimizations.optimization import BatchesAhead, Optimization, live_in
 from hotloop.optimizations.source_edit import Keywords, SourceEdit
 
 if TYPE_CHECKING:
-    from hotloop.core.census import Census, LoaderUse
+    from hotloop.core.census import Census
 
 
-BLOCKED = 0.5
-"""CPU seconds per second of fetching at or below which it mostly waits, as HL106 says."""
-MOST_BLOCKED = 32
-ENOUGH_BLOCKED = 8
-"""Workers for a dataset that waits: at least as many, since they cost little, and a step that other programs
-disturbed looks longer than it is."""
 PERSISTENT_BY_HAND = (
     "`persistent_workers=True` may be added by hand where the script changes nothing of the dataset or the collate "
     "function between epochs (`dataset.set_epoch(e)`, say); shuffling and dropout then draw other numbers "
@@ -35,45 +30,15 @@ WITHOUT_WORKERS: dict[str, Any] = {
 
 
 def _values_for(census: Census) -> tuple[Any, ...]:
-    """As many as make batches at the pace of the rest of the step: `n = fetch / rest`.
-
-    Where making one takes CPU time, at most the CPUs of this rank. Where it waits, one more than that for
-    the batches that take longer, and no fewer than eight: they wait beside each other on one CPU.
-    """
-    loader = census.slowest_loader()
-    if loader is None or loader.iterable or not loader.fetch_s:
+    loader, number = census.slowest_loader(), worker_count(census)
+    if loader is None or loader.iterable or number is None or number == loader.num_workers:
         return ()
-    cpus = max(int((census.cpus or 1) / (census.num_local_ranks or 1)), 1)
-    per_step = loader.fetch_s * max(census.microbatches or 1.0, 1.0)
-    if loader.num_workers and loader.wait_s is not None and loader.wait_s > 1.5 * loader.fetch_s:
-        return (0,)  # they cost more than they bring (HL110)
-    rest_s = rest_of_step(census, loader)
-    wanted = math.ceil(per_step / rest_s) if rest_s else None
-    fraction = loader.fetch_cpu_fraction
-    if fraction is not None and fraction <= BLOCKED:
-        most = min(max(int(cpus / max(fraction, 1e-3)), 2), MOST_BLOCKED)
-        number = min(max((wanted or 0) + 1, ENOUGH_BLOCKED), most)
-    else:
-        number = min(wanted if wanted is not None else cpus, cpus)
-    # Two show what one hides for an epoch: a dataset with random numbers or a count of its own.
-    number = max(number, 2 if loader.draws_random else 1)
-    return (number,) if number != loader.num_workers else ()
+    return (number,)
 
 
 def _draws(census: Census) -> bool:
     loader = census.slowest_loader()
     return loader is not None and bool(loader.draws_random)
-
-
-def rest_of_step(census: Census, loader: LoaderUse) -> float | None:
-    """Seconds of a step without its waits for data, as far as the profiled steps tell."""
-    if census.profiled_step_s is None or loader.wait_s is None:
-        return None
-    waited = census.profiled_wait_s
-    if waited is None:
-        waited = loader.wait_s * max(census.microbatches or 1.0, 1.0)
-    rest = census.profiled_step_s - waited
-    return max(rest, 0.02 * census.profiled_step_s)
 
 
 USUAL_PREFETCH = 2
@@ -111,7 +76,7 @@ def _expect(evidence: Mapping[str, Any], value: Any) -> tuple[float, float] | No
     busy = evidence.get("cpus_busy_fraction")
     if isinstance(busy, float):
         left = max(left, min(busy, 1.0))
-    elif (evidence.get("fetch_cpu_fraction") or 1.0) > BLOCKED:
+    elif (evidence.get("fetch_cpu_fraction") or 1.0) > IDLE_FETCH:
         left = max(left, 1 / value)  # model and workers share the CPUs: often as many as workers
     return 1 / min(left * 4 / 3, 1.0), 1 / left
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hotloop.optimizations.loader_workers import rest_of_step
+from hotloop.judge.workers import rest_of_step
 from hotloop.optimizations.optimization import BatchesAhead, Optimization, leaving, live_in
 from hotloop.optimizations.source_edit import Keywords, SourceEdit
 

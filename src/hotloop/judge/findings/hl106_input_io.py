@@ -11,7 +11,7 @@ fill the machine it must be half of what the training gets while it computes, or
 Gain at most. `1 / (1 - data_wait_fraction)`: the step without any wait.
 
 Remedy. Waiting takes no CPU, so many batches can wait at once: `loader_workers`, more of them than
-CPUs, and `prefetch`. Better: data on a local disk, few large files instead of many small ones
+CPUs (`suggested_workers`), and `prefetch`. Better: data on a local disk, few large files instead of many small ones
 (shards, memory map), `item_cache` for what fits into memory. To test it: run the same steps twice;
 a second run whose files are in the system's cache shows what a fast disk would bring.
 

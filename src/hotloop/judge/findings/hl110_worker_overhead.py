@@ -3,9 +3,9 @@
 What it means. Making a batch takes a worker less time than the training waits for it: what is paid is
 the way from one process to the other. Usual for data that is already in memory.
 
-Evidence. `wait_s`, the median wait of the training for a batch, above 1.2 times `fetch_s`, the median
-time in which a worker makes one; workers busy for less than 80 % of their time, on a machine that other
-programs do not fill: there a batch may only wait for its turn. `overhead_fraction`: the
+Evidence. `wait_s`, the median wait of the training for a batch, above 1.5 times `fetch_s`, the median
+time in which a worker makes one, on a machine that other programs do not fill: there a batch may only wait
+for its turn. `overhead_fraction`: the
 share of wall time that waits take beyond making the batches; reported from 0.05. `in_memory`: the
 dataset is tensors or arrays.
 

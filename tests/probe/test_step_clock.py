@@ -76,6 +76,7 @@ print(json.dumps(sorted(m for m in set(sys.modules) - before if m.startswith("ho
         "hotloop",
         "hotloop.core",
         "hotloop.core.census",
+        "hotloop.core.child",
         "hotloop.core.errors",
         "hotloop.core.step",
         "hotloop.core.untrusted",

@@ -215,7 +215,8 @@ def test_every_rank_records_its_steps_and_the_first_one_writes_everything_else(m
     assert [r.wall_s for r in records(run, 1)] != [r.wall_s for r in records(run)]
     names = {path.name for path in run.iterdir()}
     assert names - {".lock"} == {
-        *("config.yaml", "data.json", "tokenizer.json", "environment.json", "census.json"),
+        *("config.yaml", "data.json", "tokenizer.json", "environment.json", "model.json"),
+        "census.json",
         *("steps.jsonl", "steps-1.jsonl", "evals.jsonl", "telemetry.jsonl", "checkpoints"),
     }
     census = json.loads((run / "census.json").read_text())

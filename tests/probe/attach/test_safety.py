@@ -113,6 +113,7 @@ print(json.dumps(sorted(m for m in sys.modules if m.startswith("hotloop"))))
         "hotloop",
         "hotloop.core",
         "hotloop.core.census",
+        "hotloop.core.child",
         "hotloop.core.connections",
         "hotloop.core.errors",
         "hotloop.core.step",

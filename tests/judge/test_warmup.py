@@ -120,6 +120,19 @@ def test_what_the_profiler_made_faster_is_left_out_and_that_is_said() -> None:
     assert diagnose(script(around_the_profiler(0.1, 0.05), on_gpu)).steps.measured == 60
 
 
+def test_what_became_faster_later_was_not_the_profiler() -> None:
+    """Other programs ended 40 steps after it: the typical step is the one since."""
+
+    def step(n: int, seconds: float, *tags: str) -> StepRecord:
+        return StepRecord(n, seconds, host={"forward": seconds}, tags=tags)
+
+    seconds = [0.1] * 30 + [0.3] * 3 + [0.1] * 40 + [0.05] * 250
+    records = [step(n, s, *(["profiled"] if 30 <= n < 33 else [])) for n, s in enumerate(seconds)]
+    diagnosis = diagnose(script(records))
+    assert not any("profiler, whose traces" in line for line in diagnosis.not_examined)
+    assert diagnosis.steps.median_s == pytest.approx(0.05)
+
+
 def test_only_enough_steps_before_the_profiler_and_what_they_compute_count() -> None:
     few, enough = (around_the_profiler(0.1, 0.05)[n:] for n in (11, 10))
     for records, expected in ((few, 0), (enough, 30)):

@@ -58,7 +58,8 @@ def try_fixes(
     if fixes:
         names = ", ".join(fix.name for fix in fixes)
         longer = "for longer runs than this one, " if _is_not_worth(examined) and not asked else ""
-        notice = f"{longer}testing now: {names} (Ctrl-C ends it, --no-try leaves it out, --budget 10m bounds it)"
+        bound = ", --budget 10m bounds it" if budget_s is None else ""
+        notice = f"{longer}testing now: {names} (Ctrl-C ends it, --no-try leaves it out{bound})"
 
     def again(budget: str) -> str:
         steps = () if examined.run.steps is None else ("--steps", str(examined.run.steps))

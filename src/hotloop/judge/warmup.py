@@ -91,12 +91,14 @@ def first_steady(records: Sequence[StepRecord]) -> int | None:
 def _tag_after_profiler(records: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
     """Where steps compute for clearly less time after the profiler than before it, leave them out.
 
-    By a tenth of a step, in the median, of forward, backward and update: waiting for data less says nothing.
+    By a tenth of a step, in the median, of forward, backward and update: waiting for data less says nothing. As many
+    steps right after it are looked at as before it: what becomes faster later does so for another reason.
     """
     seen = [i for i, record in enumerate(records) if "profiled" in record.tags]
     if not seen or len(under_way(records[: seen[0]])) < ENOUGH_BEFORE:
         return records
-    before, after = steady(records[: seen[0]]), steady(records[seen[-1] + 1 :])
+    before = steady(records[: seen[0]])
+    after = steady(records[seen[-1] + 1 :])[: len(before)]
     if len(before) < WINDOW or len(after) < WINDOW:
         return records
     saved = float(np.median(_computing(before))) - float(np.median(_computing(after)))

@@ -49,6 +49,20 @@ def around_training_calls(
     around_call(nn.Module, "__call__", watched)
 
 
+def each_tensor(made: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """What a model gives, with every tensor in its containers changed."""
+    if isinstance(made, torch.Tensor):
+        return change(made)
+    if isinstance(made, dict):
+        for key, value in made.items():  # in place: a model's own class of output stays what it is
+            made[key] = each_tensor(value, change)
+        return made
+    if isinstance(made, (list, tuple)):
+        changed = [each_tensor(value, change) for value in made]
+        return type(made)(*changed) if hasattr(made, "_fields") else type(made)(changed)
+    return made
+
+
 def device_type_of(module: nn.Module) -> str:
     """Of its first weight."""
     for parameter in module.parameters():

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hotloop.optimizations.outermost import around_training_calls, each_tensor
+
 if TYPE_CHECKING:
     from hotloop.optimizations.live_report import Report
 
@@ -84,7 +86,6 @@ def apply(value: Any, report: Report) -> None:
     """At the first call of what the script trains, before its first update."""
     from hotloop.optimizations.by_step import at_step_start
     from hotloop.optimizations.compiler_use import compiler_is_used, watch_compiler
-    from hotloop.optimizations.outermost import around_training_calls
 
     watch_compiler()
     seen: set[int] = set()
@@ -157,17 +158,7 @@ class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _as_before(made: Any) -> Any:
     """Images in what a model gives, in the order that the script expects."""
-    if isinstance(made, torch.Tensor):
-        return made.contiguous() if made.dim() == 4 else made
-    if isinstance(made, dict):
-        for key, value in made.items():  # in place: a model's own class of output stays what it is
-            made[key] = _as_before(value)
-        return made
-    if isinstance(made, tuple) and hasattr(made, "_fields"):
-        return type(made)(*map(_as_before, made))
-    if isinstance(made, (list, tuple)):
-        return type(made)(map(_as_before, made))
-    return made
+    return each_tensor(made, lambda tensor: tensor.contiguous() if tensor.dim() == 4 else tensor)
 
 
 def _is_last(tensor: torch.Tensor) -> bool:

@@ -6,6 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hotloop.optimizations.outermost import (
+    around_training_calls,
+    device_type_of,
+    each_tensor,
+)
 from hotloop.optimizations.precision.autocasting import autocast, set_tf32
 
 if TYPE_CHECKING:
@@ -25,7 +30,6 @@ def apply(value: Any, report: Report) -> None:
         report.refused(f"{value} needs a gradient scaler in the script")
         return
     from hotloop.optimizations.compiler_use import compiler_is_used, watch_compiler
-    from hotloop.optimizations.outermost import around_training_calls, device_type_of
 
     watch_compiler()
     multiplies: dict[int, bool] = {}
@@ -133,17 +137,9 @@ _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "convolution", "linear", "matmul"}
 
 def _as_fp32(made: Any) -> Any:
     """Tensors of bf16 in what a model gives as fp32: a loss outside is computed as ever."""
-    if isinstance(made, torch.Tensor):
-        return made.float() if made.dtype == torch.bfloat16 else made
-    if isinstance(made, dict):
-        for key, value in made.items():  # in place: a model's own class of output stays what it is
-            made[key] = _as_fp32(value)
-        return made
-    if isinstance(made, tuple) and hasattr(made, "_fields"):
-        return type(made)(*map(_as_fp32, made))
-    if isinstance(made, (list, tuple)):
-        return type(made)(map(_as_fp32, made))
-    return made
+    return each_tensor(
+        made, lambda tensor: tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    )
 
 
 def _kind(made: Any) -> str:

@@ -1,4 +1,4 @@
-"""Steps of a foreign script: an update by the first optimizer that made one."""
+"""What a technique does between the steps of a foreign script."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from typing import Any
 import torch
 
 from hotloop.optimizations.live_report import Report
-from hotloop.probe.entry import after_step, before_step
+from hotloop.probe.entry import after_called_step, after_step, before_step
+from hotloop.probe.step_rule import Ends, StepRule
 
-StepEnded = Callable[[int, torch.optim.Optimizer], None]
+StepEnded = Callable[[int, torch.optim.Optimizer | None], None]
+"""Called with the number of steps so far, and the optimizer of the last update, where there was one."""
 
 
-class StepCount:
-    """Which updates end a step, and how many have."""
+def after_each_step(action: StepEnded) -> None:
+    """Call `action(number, optimizer)` at the end of every step, 1 for the first of this process."""
+    rule = StepRule()
+    last: weakref.ref[torch.optim.Optimizer] | None = None
 
-    def __init__(self) -> None:
-        self._first: weakref.ref[torch.optim.Optimizer] | None = None
-        self._number = 0
+    def updated(optimizer: torch.optim.Optimizer) -> None:
+        nonlocal last
+        if rule.updated(optimizer) is not Ends.NOTHING:
+            action(rule.steps, optimizer)
+        elif last is None or last() is not optimizer:
+            last = weakref.ref(optimizer)
 
-    def of(self, optimizer: torch.optim.Optimizer) -> int | None:
-        """The step that this update ended, 1 for the first of this process; `None` if it is another's."""
-        carrier = self._first() if self._first is not None else None
-        if carrier is None:
-            self._first = weakref.ref(optimizer)
-        elif carrier is not optimizer:
-            return None
-        self._number += 1
-        return self._number
+    def called() -> None:
+        rule.called()
+        action(rule.steps, last() if last is not None else None)
+
+    after_step(updated)
+    after_called_step(called)
 
 
 def at_step_end(action: StepEnded, report: Report) -> None:
-    """Call `action(number, optimizer)` at the end of every step, 1 for the first of this process.
-
-    Where it fails it is refused, and called no more: the script goes on.
-    """
-    count = StepCount()
+    """`after_each_step`, for a technique: where it fails it is refused, and called no more."""
     works = True
 
-    def stepped(optimizer: torch.optim.Optimizer) -> None:
+    def ended(number: int, optimizer: torch.optim.Optimizer | None) -> None:
         nonlocal works
-        if not works or (number := count.of(optimizer)) is None:
+        if not works:
             return
         try:
             action(number, optimizer)
@@ -50,7 +50,7 @@ def at_step_end(action: StepEnded, report: Report) -> None:
             works = False
             report.refused(f"{type(error).__name__}: {error}")
 
-    after_step(stepped)
+    after_each_step(ended)
 
 
 def at_step_start(action: Callable[[torch.optim.Optimizer], None], report: Report) -> None:
@@ -69,7 +69,9 @@ def at_step_start(action: Callable[[torch.optim.Optimizer], None], report: Repor
     before_step(stepping)
 
 
-def device_type_of(optimizer: torch.optim.Optimizer) -> str:
-    """Of its first weight."""
+def device_type_of(optimizer: torch.optim.Optimizer | None) -> str:
+    """The device of its first weight; without an optimizer, of a GPU that is in use."""
+    if optimizer is None:
+        return "cuda" if torch.cuda.is_initialized() else "cpu"
     parameters: Any = (each for group in optimizer.param_groups for each in group["params"])
     return next((parameter.device.type for parameter in parameters), "cpu")

@@ -39,23 +39,14 @@ def install(directory: Path, settings: dict[str, Any]) -> None:
             live_form(value, report)
         except Exception as error:  # noqa: BLE001 - the script must go on whatever happens here
             report.refused(f"{type(error).__name__}: {error}")
-    _turn_at_step_ends(turning)
 
-
-def _turn_at_step_ends(turning: Turning) -> None:
-    from hotloop.optimizations.by_step import StepCount
-    from hotloop.probe.entry import after_step
-
-    count = StepCount()
-
-    def stepped(optimizer: Any) -> None:
-        if turning.is_over:  # what follows is timed
-            return
-        number = count.of(optimizer)
-        if number is not None:
+    def step_ended(number: int, optimizer: Any) -> None:
+        if not turning.is_over:  # what follows is timed
             turning.step_ended(number)
 
-    after_step(stepped)
+    from hotloop.optimizations.by_step import after_each_step
+
+    after_each_step(step_ended)
 
 
 def install_from_environment() -> None:

@@ -7,7 +7,7 @@ that returned. Several may watch one entry point; the newest is outermost.
   models; a descriptor that hands out the original while a compiler traces does not.
 - `around_call`: functions of modules and methods of classes. A plain function: whoever patches them
   for a while (`torch.fx` does it to `Module.__call__`) reads it and puts the same back.
-- `before_step`, `after_step`: of every optimizer.
+- `before_step`, `after_step`: of every optimizer; `after_called_step`: after `hotloop.step()`.
 
 When the interpreter ends, all of them let go: what a hook refers to may be gone by the time that an object's
 `__del__` prints something.
@@ -31,6 +31,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+import hotloop
 from hotloop.probe.foreign_process import keep_untraced
 
 Around = Callable[..., Any]
@@ -174,6 +175,23 @@ def before_step(hook: OptimizerHook) -> None:
 def after_step(hook: OptimizerHook) -> None:
     """Call `hook` after every update by any optimizer."""
     at_end(register_optimizer_step_post_hook(step_hook(hook)).remove)
+
+
+def after_called_step(hook: Callable[[], object]) -> None:
+    """Call `hook` whenever the script calls `hotloop.step()`."""
+    before = hotloop._step_ended
+
+    def ended() -> None:
+        if before is not None:
+            before()
+        hook()
+
+    hotloop._step_ended = ended
+    at_end(_forget_called_step)
+
+
+def _forget_called_step() -> None:
+    hotloop._step_ended = None
 
 
 def step_hook(hook: OptimizerHook) -> Any:

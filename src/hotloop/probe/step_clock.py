@@ -1,10 +1,9 @@
 """A clock for somebody else's training script: when each step ended, and the loss it went backward from.
 
-Runs inside the foreign interpreter, so it needs the standard library and torch alone. Two hooks:
+Runs inside the foreign interpreter, so it needs the standard library and torch alone. Its hooks:
 
-- torch's global optimizer post-hook marks the end of a step. The first optimizer to step carries
-  the clock; updates by others (a GAN's second one) fall inside its steps. A scaler that skips an
-  update calls no hook: its time and losses join the next step.
+- torch's global optimizer post-hook marks updates; `StepRule` says which of them end a step, or that
+  `hotloop.step()` does. A scaler that skips an update calls no hook: its time and losses join the next step.
 - a descriptor on `Tensor.backward` keeps the loss. A plain function there would break the graphs
   of compiled models (a descriptor that hands out the original while tracing does not).
 
@@ -24,7 +23,7 @@ import platform
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,14 @@ from hotloop.core.census import Census
 from hotloop.core.child import STEP_CLOCK, STEP_CLOCK_STOP, STEP_CLOCK_WEIGHTS
 from hotloop.core.step import StepRecord
 from hotloop.probe.batch_queue import BatchQueue
-from hotloop.probe.entry import WatchedMethod, after_step, around_method, before_step, step_hook
+from hotloop.probe.entry import (
+    WatchedMethod,
+    after_called_step,
+    after_step,
+    around_method,
+    before_step,
+    step_hook,
+)
 from hotloop.probe.foreign_process import (
     compiler_counts,
     describe_optimizer,
@@ -46,11 +52,27 @@ from hotloop.probe.foreign_process import (
     refuse_untested_torch,
 )
 from hotloop.probe.memory import host_peak_bytes, tree_bytes
+from hotloop.probe.step_rule import Ends, StepRule
 
 if TYPE_CHECKING:
     from hotloop.probe.weight_digest import WeightDigest
 
-"""Any value: how far the weights move is kept too. For runs that are compared, not timed."""
+
+@dataclass(slots=True)
+class _Mark:
+    """An update, or a call of `hotloop.step()`."""
+
+    at: float | torch.cuda.Event
+    by: weakref.ref[torch.optim.Optimizer] | None
+    """`None`: by the script's call."""
+    losses: list[float | torch.Tensor]
+    """Since the mark before."""
+    graphs: int
+    """Compiled so far."""
+    taken: int
+    ready: int
+    """Batches taken from loader workers in all, and ready."""
+    ends: Ends
 
 
 class StepClock:
@@ -71,20 +93,18 @@ class StepClock:
         self._directory = directory
         self._stop_after = stop_after
         self._rank = os.environ.get("RANK", "0")
-        self._optimizer: weakref.ref[torch.optim.Optimizer] | None = None
+        self._rule = StepRule()
+        self._claimed = False
         self._described: str | None = None
         self._dtypes: tuple[str, ...] = ()
         self._device = torch.device("cpu")
         self._on_cuda = False
         self._started = time.perf_counter()
-        self._marks: list[float | torch.cuda.Event] = []
-        self._losses: list[list[float | torch.Tensor]] = []
-        self._step_losses: list[float | torch.Tensor] = []
+        self._marks: list[_Mark] = []
+        self._losses: list[float | torch.Tensor] = []
+        """Since the last mark."""
         self._other_updates = 0
         self._queue = queue
-        self._batches: list[tuple[int, int]] = []
-        """Taken in all and ready, at the end of each step."""
-        self._graphs: list[int] = []
         self._active = True
         self._weights: WeightDigest | None = None
         if weights:
@@ -99,19 +119,11 @@ class StepClock:
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has updated its parameters."""
-        if not self._active:
+        if not self._active or not (self._claimed or self._claim()):
             return
         if self._weights is not None:
             self._weights.after(optimizer)
-        carrier = self._optimizer() if self._optimizer is not None else None
-        if carrier is not optimizer:
-            if carrier is not None:
-                self._other_updates += 1
-                return
-            if not self._marks and not self._claim():
-                self._active = False
-                return
-            self._optimizer = weakref.ref(optimizer)
+        if self._described is None:
             self._device = device_of(optimizer)
             self._on_cuda = self._device.type == "cuda"
             # Now: it may be gone when the census is written.
@@ -119,14 +131,34 @@ class StepClock:
                 describe_optimizer(optimizer),
                 parameter_dtypes(optimizer),
             )
-        self._marks.append(self._mark() if self._on_cuda else time.perf_counter())
-        self._losses.append(self._step_losses)
-        self._step_losses = []
-        self._graphs.append(num_graphs())
-        if self._queue is not None:
-            taken = self._queue.taken
-            self._batches.append((taken, self._queue.ready if taken else 0))
-        if len(self._marks) == self._stop_after:
+        ends = self._rule.updated(optimizer)
+        if ends is Ends.NOTHING:
+            self._other_updates += 1
+            if self._rule.is_settled or self._rule.is_explicit:
+                return
+        self._mark(ends, weakref.ref(optimizer))
+
+    def called(self) -> None:
+        """The script has called `hotloop.step()`."""
+        if not self._active or not (self._claimed or self._claim()):
+            return
+        if self._described is None and torch.cuda.is_initialized():
+            self._device, self._on_cuda = torch.device("cuda"), True
+        self._mark(self._rule.called(), None)
+
+    def _mark(self, ends: Ends, by: weakref.ref[torch.optim.Optimizer] | None) -> None:
+        queue = self._queue
+        taken = queue.taken if queue is not None else 0
+        ready = queue.ready if queue is not None and taken else 0
+        at = self._event() if self._on_cuda else time.perf_counter()
+        self._marks.append(_Mark(at, by, self._losses, num_graphs(), taken, ready, ends))
+        self._losses = []
+        if ends is Ends.NOTHING:
+            return
+        if ends is Ends.STEP_OF_ANOTHER:
+            for mark in self._marks:
+                mark.ends = Ends.STEP if mark.by is by else Ends.NOTHING
+        if self._rule.steps == self._stop_after:
             self.finish(stopped=True)
             end_process()
 
@@ -135,15 +167,15 @@ class StepClock:
         if not self._active or loss.numel() != 1:
             return
         if loss.is_cpu:
-            self._step_losses.append(loss.item())  # half of what float(loss.detach()) takes
+            self._losses.append(loss.item())  # half of what float(loss.detach()) takes
         elif loss.device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
             # Kept on the device: .item() would stall the queue here. A copy, because a script may
             # reduce its loss over ranks in place before logging it.
-            self._step_losses.append(loss.detach().clone())
+            self._losses.append(loss.detach().clone())
 
     def finish(self, *, stopped: bool = False) -> None:
         """Write what was seen; does nothing in a process that made no step, or the second time."""
-        if not self._active or not self._marks:
+        if not self._active or not self._rule.steps:
             return
         self._active = False
         lines = "".join(record.to_json() + "\n" for record in self._records())
@@ -194,10 +226,12 @@ class StepClock:
             with (self._directory / f"claim-{self._rank}").open("x") as file:
                 file.write(str(os.getpid()))
         except OSError:
+            self._active = False
             return False
+        self._claimed = True
         return True
 
-    def _mark(self) -> float | torch.cuda.Event:
+    def _event(self) -> float | torch.cuda.Event:
         if torch.cuda.is_current_stream_capturing():
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -207,25 +241,30 @@ class StepClock:
     def _records(self) -> list[StepRecord]:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        records = []
-        batches, taken_before = self._batches or [(0, 0)] * len(self._marks), 0
-        graphs_before = 0
-        before: float | torch.cuda.Event = self._started
-        for step, (mark, kept) in enumerate(zip(self._marks, self._losses, strict=True)):
-            values = [float(loss) for loss in kept]
-            taken, ready = batches[step]
+        records: list[StepRecord] = []
+        losses: list[float] = []
+        start: float | torch.cuda.Event = self._started
+        reads = graphs_before = taken_before = 0
+        for mark in self._marks:
+            losses += [float(loss) for loss in mark.losses]
+            reads += 1
+            if mark.ends is Ends.NOTHING:
+                continue
+            tags = ["compile"] if mark.graphs > graphs_before else []
+            tags += ["resumed"] if mark.ends is Ends.LONG_STEP else []
             records.append(
                 StepRecord(
-                    step=step,
-                    wall_s=self._seconds(before, mark),
-                    loss=sum(values) if values else None,
-                    clock_reads=1 + len(values),
-                    tags=("compile",) if self._graphs[step] > graphs_before else (),
-                    batches_taken=taken - taken_before if taken else None,
-                    batches_ready=ready if taken else None,
+                    step=len(records),
+                    wall_s=self._seconds(start, mark.at),
+                    loss=sum(losses) if losses else None,
+                    clock_reads=reads + len(losses),
+                    tags=tuple(tags),
+                    batches_taken=mark.taken - taken_before if mark.taken else None,
+                    batches_ready=mark.ready if mark.taken else None,
                 )
             )
-            before, taken_before, graphs_before = mark, taken, self._graphs[step]
+            start, graphs_before, taken_before = mark.at, mark.graphs, mark.taken
+            losses, reads = [], 0
         return records
 
     def _seconds(self, before: float | torch.cuda.Event, after: float | torch.cuda.Event) -> float:
@@ -242,7 +281,7 @@ class StepClock:
         if self._other_updates:
             notes.append(
                 f"other optimizers updated {self._other_updates} times; "
-                "a step ends with the first optimizer that stepped"
+                "a step ends with the one that steps most rarely"
             )
         compiled, graphs, num_breaks = compiler_counts()
         return Census(
@@ -261,10 +300,10 @@ class StepClock:
 
     def _measured_cost(self, repeats: int = 200) -> float:
         """Seconds that a mark or a kept loss takes, in the mixture of this run; median of 5 blocks."""
-        num_losses = sum(map(len, self._losses)) / len(self._losses)
+        num_losses = sum(len(mark.losses) for mark in self._marks) / len(self._marks)
         probe = StepClock(self._directory, stop_after=None)
         holder = torch.optim.SGD([torch.zeros((), requires_grad=True)], lr=0.0)
-        probe._optimizer = weakref.ref(holder)
+        probe._claimed, probe._described = True, ""
         probe._device, probe._on_cuda = self._device, self._on_cuda
         loss = torch.zeros((), device=self._device)
         descriptor = WatchedMethod(_no_backward, _backward(probe))
@@ -316,6 +355,7 @@ def install(directory: Path, *, stop_after: int | None = None, weights: bool = F
     if weights:
         before_step(lambda optimizer: clock.guarded(clock.steps, optimizer))
     after_step(_after_step(clock))
+    after_called_step(lambda: clock.guarded(clock.called))
     around_method(torch.Tensor, "backward", _backward(clock))
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=clock.forked)

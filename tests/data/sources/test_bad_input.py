@@ -90,8 +90,6 @@ def test_long_document_that_is_not_utf8_is_left_out_whole(
 ) -> None:
     for name in ("documents", "read"):
         monkeypatch.setattr(f"hotloop.data.sources.{name}.PIECE_BYTES", 100)
-    for name, bound in (("jsonl", "LONG_LINE_BYTES"), ("long_lines", "LONG_STRING_BYTES")):
-        monkeypatch.setattr(f"hotloop.data.sources.{name}.{bound}", 150)
     path = tmp_path / f"a.{kind}"
     body = b"word " * 100 + b"\xe9" + b" word" * 100
     path.write_bytes(b'{"text": "%s"}\n' % body if kind == "jsonl" else body)
@@ -107,6 +105,20 @@ def test_long_document_that_is_not_utf8_is_left_out_whole(
     assert report.altered == {"bytes that are not UTF-8 replaced by U+FFFD": 1}
 
 
+def test_line_that_is_too_long_is_refused_with_its_length_or_counted(
+    tmp_path: Path, read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotloop.data.sources.jsonl.MAX_LINE_BYTES", 2 << 20)
+    long = json.dumps({"text": "x" * (3 << 20)})
+    path = lines(tmp_path / "a.jsonl", '{"text": "one"}', long, '{"text": "two"}')
+    with pytest.raises(UsageError, match=f"line of {len(long):,} bytes, more than 2 MiB") as error:
+        read(path)
+    assert error.value.where == f"{path}:2"
+    found, report = read(path, skip_bad=True)
+    assert [document.text for document in found] == ["one", "two"]
+    assert report.counts == {"malformed record": 1}
+
+
 def test_filters_by_length_count_what_they_leave_out(
     tmp_path: Path, read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,8 +131,6 @@ def test_filters_by_length_count_what_they_leave_out(
     # The same where documents come in parts.
     for name in ("documents", "read"):
         monkeypatch.setattr(f"hotloop.data.sources.{name}.PIECE_BYTES", 60)
-    for name, bound in (("jsonl", "LONG_LINE_BYTES"), ("long_lines", "LONG_STRING_BYTES")):
-        monkeypatch.setattr(f"hotloop.data.sources.{name}.{bound}", 40)
     monkeypatch.setattr("hotloop.data.sources.jsonl.BLOCK_BYTES", 30)
     found, report = read(path, min_chars=2, max_chars=500)
     assert "".join(d.text for d in found) == "four" + "x" * 500

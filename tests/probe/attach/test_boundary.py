@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from hotloop.probe.attach.boundary import (
-    BACKWARDS_WITHOUT_UPDATE,
-    FORWARDS_WITHOUT_BACKWARD,
-    MOST_UPDATES,
-)
+import pytest
+
+from hotloop.probe.attach.boundary import BACKWARDS_WITHOUT_UPDATE, FORWARDS_WITHOUT_BACKWARD
+from hotloop.probe.step_rule import MOST_UPDATES
 
 
 def test_step_ends_with_the_update_and_its_losses_are_the_scripts(run) -> None:  # type: ignore[no-untyped-def]
@@ -167,3 +166,102 @@ for step in range(20):
     assert len(ended.steps) == 19
     assert all(record.host["unattributed"] > 0.009 for record in ended.steps[14:])
     assert all(record.host["optimizer"] < 0.009 for record in ended.steps[14:])
+
+
+THREE_CLOCKS = """
+from hotloop.optimizations.by_step import after_each_step
+from hotloop.probe import step_clock
+from pathlib import Path
+Path("clock").mkdir()
+clock, ended = step_clock.install(Path("clock")), []
+after_each_step(lambda number, optimizer: ended.append(number))
+"""
+SHAPES = {
+    "one optimizer": ("train(*build(), 30)", 30),
+    "accumulation": ("""
+model, optimizer = build()
+for _ in range(14):
+    for _ in range(3): loss_of(model).backward()
+    optimizer.step(); optimizer.zero_grad()
+""", 14),
+    "GAN, one update each": ("""
+first, other = build(0), build(1)
+for _ in range(15): train(*first, 1); train(*other, 1)
+""", 15),
+    "GAN, five updates and one": ("""
+critic, generator = build(0), build(1)
+for _ in range(50): train(*critic, 5); train(*generator, 1)
+""", 50),
+    "GAN, one update and five": ("""
+critic, generator = build(0), build(1)
+for _ in range(50): train(*generator, 1); train(*critic, 5)
+""", 50),
+    "two trainings": ("""
+train(*build(0), 30); train(*build(1), 60)
+""", 30 + 60),
+    "two trainings at once known": ("""
+first, other = build(0), build(1)
+train(*first, 30); train(*other, 60)
+""", 30 + 60 - MOST_UPDATES),
+    "LBFGS": ("""
+model, _ = build()
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.01, max_iter=4)
+def closure():
+    optimizer.zero_grad(); loss = loss_of(model); loss.backward(); return loss
+for _ in range(12): optimizer.step(closure)
+""", 12),
+    "an optimizer for each layer": ("""
+model, _ = build()
+optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (model[0], model[2])]
+for _ in range(20):
+    loss_of(model).backward()
+    for optimizer in optimizers: optimizer.step(); optimizer.zero_grad()
+""", 20),
+    "hotloop.step()": ("""
+import hotloop
+model, optimizer = build()
+for _ in range(15): train(model, optimizer, 2); hotloop.step()
+""", 15),
+    "hotloop.step() without an optimizer": ("""
+import hotloop
+model, _ = build()
+for _ in range(30):
+    loss_of(model).backward()
+    with torch.no_grad():
+        for p in model.parameters(): p.sub_(p.grad, alpha=0.01); p.grad = None
+    hotloop.step()
+""", 30),
+    "hotloop.step() after some updates": ("""
+import hotloop
+model, optimizer = build()
+train(model, optimizer, 7)
+for _ in range(15): train(model, optimizer, 2); hotloop.step()
+""", 15),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_doctor_trials_and_techniques_count_the_same_steps(run, shape: str) -> None:  # type: ignore[no-untyped-def]
+    source, steps = SHAPES[shape]
+    ended = run(THREE_CLOCKS + source + "\nprint(json.dumps([len(clock._records()), ended[-1]]))\n")
+    clock, technique = ended.last
+    assert {"doctor": ended.clock["steps"], "clock": clock, "technique": technique} == {
+        "doctor": steps,
+        "clock": steps,
+        "technique": steps,
+    }
+
+
+def test_trial_times_every_step_of_a_gan_from_its_own_end(run) -> None:  # type: ignore[no-untyped-def]
+    ended = run(f"""{THREE_CLOCKS}
+critic, generator = build(0), build(1)
+for number in range(12):
+    time.sleep(0.05 if number in (0, 7) else 0)
+    losses = train(*critic, 5) + train(*generator, 1)
+records = clock._records()
+print(json.dumps([[r.wall_s for r in records[1:]], [r.step for r in records], records[-1].loss, sum(losses)]))
+""")
+    seconds, steps, last, losses = ended.last
+    assert steps == list(range(12))
+    assert max(seconds) == seconds[6] >= 0.05
+    assert last == pytest.approx(losses)

@@ -27,7 +27,7 @@ def apply(value: Any, report: Report) -> None:
         report.refused(chosen[-1])
         turn(wanted)
 
-    def step_ended(number: int, optimizer: torch.optim.Optimizer) -> None:
+    def step_ended(number: int, optimizer: torch.optim.Optimizer | None) -> None:
         if number != 1 or chosen:
             return
         why = None

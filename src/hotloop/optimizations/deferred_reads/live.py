@@ -94,7 +94,7 @@ def apply(value: Any, report: Report) -> None:
 
     reads = StaleReads(report)
 
-    def step_ended(number: int, optimizer: torch.optim.Optimizer) -> None:
+    def step_ended(number: int, optimizer: torch.optim.Optimizer | None) -> None:
         if number == 1 and device_type_of(optimizer) != "cuda":
             report.refused("on a CPU a value is there when it is read: nothing waits")
         reads.trains = True

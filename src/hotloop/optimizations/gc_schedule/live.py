@@ -33,16 +33,16 @@ class Schedule:
         self._begun = False
         self._memory: int | None = None
 
-    def step_ended(self, number: int, optimizer: torch.optim.Optimizer) -> None:
+    def step_ended(self, number: int, optimizer: torch.optim.Optimizer | None) -> None:
         """Between two steps of the script."""
-        if number == FIRST_STEPS:
+        if number == FIRST_STEPS and not self._begun:
             self._begin(optimizer)
         elif self._begun and number % LOOK_EVERY == 0 and self._has_grown(optimizer):
             self._freeze(optimizer)
         elif self._begun and number % self._every == 0:
             gc.collect()
 
-    def _begin(self, optimizer: torch.optim.Optimizer) -> None:
+    def _begin(self, optimizer: torch.optim.Optimizer | None) -> None:
         why = self._why_not()
         if why is not None:
             self._report.refused(why)
@@ -64,21 +64,21 @@ class Schedule:
             return "the script freezes objects itself"
         return None
 
-    def _freeze(self, optimizer: torch.optim.Optimizer) -> None:
+    def _freeze(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Everything that is alive; what was frozen and is garbage by now goes."""
         gc.unfreeze()
         gc.collect()
         gc.freeze()
         self._memory = _memory(optimizer)
 
-    def _has_grown(self, optimizer: torch.optim.Optimizer) -> bool:
+    def _has_grown(self, optimizer: torch.optim.Optimizer | None) -> bool:
         now = _memory(optimizer)
         if now is None or self._memory is None:
             return True  # not known: look at everything, as Python itself would
         return now > max(GROWN_TIMES * self._memory, self._memory + GROWN_BYTES)
 
 
-def _memory(optimizer: torch.optim.Optimizer) -> int | None:
+def _memory(optimizer: torch.optim.Optimizer | None) -> int | None:
     """Of tensors on the optimizer's device, or the most that the process ever took."""
     import torch
 

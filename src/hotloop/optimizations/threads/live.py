@@ -47,7 +47,7 @@ def apply(value: Any, report: Report) -> None:
         else:
             report.refused(why)
 
-    def step_ended(number: int, optimizer: torch.optim.Optimizer) -> None:
+    def step_ended(number: int, optimizer: torch.optim.Optimizer | None) -> None:
         if number != 1 or torch.get_num_threads() != int(value) or before == int(value):
             return
         if device_type_of(optimizer) == "cpu":

@@ -1,8 +1,6 @@
 """When a step ends, told from what the script calls.
 
-- `optimizer`: with the update of the optimizer that carries the clock: the first to step, or, once
-  several are seen, the one that steps most rarely: their period is the step. Where its training is
-  over and another one has begun, the one that steps then.
+- `optimizer`: with an update, as `StepRule` says.
 - `backward`: a script without any optimizer steps with each pass backward after a forward, or, where
   no module ever goes forward, with each.
 - `forward`: without a pass backward either, with each outermost forward in grad mode.
@@ -23,14 +21,11 @@ from hotloop.probe.attach.sites import Place, caller
 from hotloop.probe.attach.watch import Watch
 from hotloop.probe.attach.weights import Weights, leaves_of
 from hotloop.probe.foreign_process import describe_optimizer, device_of, parameter_dtypes
+from hotloop.probe.step_rule import Ends, StepRule
 
 BACKWARDS_WITHOUT_UPDATE = 200
 """So many with an optimizer that never steps: it does not update these parameters."""
 FORWARDS_WITHOUT_BACKWARD = 50
-MOST_UPDATES = 20
-"""Of the optimizer that steps most often, in one step; an even rarer one does something else."""
-DECIDED_BY = 5 * MOST_UPDATES
-"""Which of several optimizers carries the clock is settled after so many updates."""
 _STEP_FRAME = "Optimizer.profile_hook_step.<locals>.wrapper"
 
 
@@ -46,17 +41,7 @@ class Boundary:
         """Where the optimizer was, that is described."""
         self.dtypes: tuple[str, ...] = ()
         self.device = torch.device("cpu")
-        self._carrier: weakref.ref[torch.optim.Optimizer] | None = None
-        self._only: weakref.ref[torch.optim.Optimizer] | None = None
-        """The carrier, as long as no other one has stepped; `_num_only` are its updates."""
-        self._num_only = 0
-        self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._alone: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = (
-            weakref.WeakKeyDictionary()
-        )
-        """Updates of the others since the carrier's last."""
+        self._steps = StepRule()
         self._made: weakref.WeakKeyDictionary[torch.optim.Optimizer, Place | None] = (
             weakref.WeakKeyDictionary()
         )
@@ -100,11 +85,7 @@ class Boundary:
             watch.leave(self._open.pop()[1])
             if self._open and self._is_open(optimizer):
                 return  # the overriding step has not ended yet
-        if self.rule == "optimizer" and self._only is not None and self._only() is optimizer:
-            self._num_only += 1
-            watch.end_step()
-        else:
-            self._updated(optimizer)
+        self._updated(optimizer)
 
     def _drop_unfinished(self) -> None:
         """An update that raised never ended; a closure's is under way."""
@@ -171,61 +152,35 @@ class Boundary:
                 self._switch("explicit", "from its first call on, `hotloop.step()` ends the steps")
             self.rule = "explicit"
             self._watch.saw_updates()
+        self._steps.called()
         self._watch.end_step()
 
     def _updated(self, optimizer: torch.optim.Optimizer) -> None:
-        if self.rule == "explicit":
-            self._describe(optimizer)
-            return
-        if self.rule in ("backward", "forward"):
-            self._switch(
-                "optimizer", f"{self.rule} passes were taken for steps, until an optimizer stepped"
-            )
-        self.rule = "optimizer"
+        ends = self._steps.updated(optimizer)
+        if self.rule != "optimizer":
+            if self.rule == "explicit":
+                self._describe(optimizer)
+                return
+            if self.rule != "undecided":
+                self._switch(
+                    "optimizer",
+                    f"{self.rule} passes were taken for steps, until an optimizer stepped",
+                )
+            self.rule = "optimizer"
         if not self._watch.updates:
             self._watch.saw_updates()
-        carrier = self._carrier() if self._carrier is not None else None
-        if self._only is not None:
-            if carrier is not None:
-                self._updates[carrier] = self._num_only
-            self._only = None
-        elif carrier is None and not self._updates:
-            self._only = weakref.ref(optimizer)
-            self._num_only = 1
-        self._updates[optimizer] = self._updates.get(optimizer, 0) + 1
-        if carrier is None:
-            self._carrier, carrier = weakref.ref(optimizer), optimizer
-        elif carrier is not optimizer:
-            self._alone[optimizer] = self._alone.get(optimizer, 0) + 1
-        if carrier is not optimizer and self._is_rarer(optimizer, carrier):
-            self._carrier, carrier = weakref.ref(optimizer), optimizer
+        if ends is Ends.NOTHING:
+            return
+        if ends is Ends.STEP_OF_ANOTHER:
             self._watch.restart(
                 "steps were counted by an optimizer that steps several times in one",
-                made=self._updates[optimizer] - 1,
+                made=self._steps.steps - 1,
             )
-        elif carrier is not optimizer and self._has_taken_over(optimizer):
-            self._carrier, carrier = weakref.ref(optimizer), optimizer
-            self._watch.tag("resumed")  # the step that ends here was many
+        elif ends is Ends.LONG_STEP:
+            self._watch.tag("resumed")
             self._watch.notes.append("one optimizer stepped no more, another one took over")
-        if carrier is optimizer:
-            if self._alone:
-                self._alone.clear()
-            self._describe(optimizer)
-            self._watch.end_step()
-
-    def _is_rarer(self, optimizer: torch.optim.Optimizer, carrier: torch.optim.Optimizer) -> bool:
-        """Whether it steps once where the carrier steps twice or more; decided early on."""
-        own = self._updates[optimizer]
-        return (
-            own >= 2
-            and self._alone[optimizer] == 1  # the carrier stepped in between
-            and 2 * own <= self._updates.get(carrier, 0) <= MOST_UPDATES * own
-            and self._watch.step <= DECIDED_BY
-        )
-
-    def _has_taken_over(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether it steps so often without the carrier that theirs can be no common period."""
-        return self._alone[optimizer] > MOST_UPDATES
+        self._describe(optimizer)
+        self._watch.end_step()
 
     def _describe(self, optimizer: torch.optim.Optimizer) -> None:
         if self.described is None:  # now: it may be gone when the census is written

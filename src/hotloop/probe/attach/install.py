@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import hotloop
 from hotloop.core.child import DOCTOR, DOCTOR_STOP
 from hotloop.probe import entry
 from hotloop.probe.attach.boundary import Boundary
@@ -105,7 +104,7 @@ def _hook(parts: Parts, evaluating: Evaluating) -> None:
     when_cuda_starts(lambda: watch.tried(watch_device_calls, watch))
     parts.window.install()
     parts.collecting.install()
-    hotloop._step_ended = lambda: watch.guarded(_explicit, watch, parts.boundary)
+    entry.after_called_step(lambda: watch.guarded(_explicit, watch, parts.boundary))
 
 
 def _watch_endings(watch: Watch, writer: Writer) -> None:

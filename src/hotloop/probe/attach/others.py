@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-import weakref
 from pathlib import Path
 
 import torch
 
+from hotloop.probe.step_rule import StepRule
+
 
 class OtherTraining:
-    """Counts the updates of the optimizer that stepped first; keeps `other-<pid>.json` up to date."""
+    """Counts its steps; keeps `other-<pid>.json` up to date."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / f"other-{os.getpid()}.json"
         self._pid = os.getpid()
-        self._optimizer: weakref.ref[torch.optim.Optimizer] | None = None
+        self._rule = StepRule()
         self._num, self._written = 1, 0
-        """Made when the first update asked to be a step."""
+        """The first was made when the update asked to be a step."""
 
     def updated(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer of this process has stepped."""
-        if self._optimizer is None or self._optimizer() is None:
-            self._optimizer = weakref.ref(optimizer)
-        if self._optimizer() is not optimizer or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return
-        self._num += 1
+        self._rule.updated(optimizer)
+        self._num = 1 + self._rule.steps
         if self._num >= 2 * self._written:  # a process may be killed, and a write costs time
             self.write()
 

@@ -1,0 +1,104 @@
+"""Which updates end a training step: the one definition that the doctor, trials and techniques share.
+
+A step ends with an update by its *step optimizer*: the first to step, or, once several are seen, the one
+that steps most rarely: their period is the step. Where its training is over and another has begun, the one
+that steps then. Where the script calls `hotloop.step()`, that call alone ends steps from then on.
+
+Needs the standard library and torch alone.
+"""
+
+from __future__ import annotations
+
+import weakref
+from enum import Enum
+
+import torch
+
+MOST_UPDATES = 20
+"""By the optimizer that steps most often, in one step; an even rarer one does something else."""
+DECIDED_BY = 5 * MOST_UPDATES
+"""Steps after which no rarer optimizer becomes the step optimizer."""
+
+
+class Ends(Enum):
+    """What an update, or a call of `hotloop.step()`, means for the steps."""
+
+    NOTHING = 0
+    """It falls inside a step."""
+    STEP = 1
+    STEP_OF_ANOTHER = 2
+    """A step; those before were counted by something that happens several times in one. `StepRule.steps`
+    counts the new ones from the beginning."""
+    LONG_STEP = 3
+    """A step that holds many updates, until it was clear that another optimizer had taken over."""
+
+
+class StepRule:
+    """Counts the steps of one process. Tell it of every update, and of every `hotloop.step()`."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        """Ended so far."""
+        self.is_explicit = False
+        self._step_optimizer: weakref.ref[torch.optim.Optimizer] | None = None
+        self._num_own = 0
+        """Updates by the step optimizer."""
+        self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = (
+            weakref.WeakKeyDictionary()
+        )
+        """By the others."""
+        self._alone: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = (
+            weakref.WeakKeyDictionary()
+        )
+        """By the others, since the step optimizer's last."""
+
+    @property
+    def is_settled(self) -> bool:
+        """No rarer optimizer will become the step optimizer any more."""
+        return self.steps > DECIDED_BY
+
+    def updated(self, optimizer: torch.optim.Optimizer) -> Ends:
+        """`optimizer` has updated its parameters."""
+        if self.is_explicit:
+            return Ends.NOTHING
+        current = self._step_optimizer() if self._step_optimizer is not None else None
+        if current is optimizer:
+            self._num_own += 1
+            self.steps += 1
+            if self._alone:
+                self._alone.clear()
+            return Ends.STEP
+        own = self._updates[optimizer] = self._updates.get(optimizer, 0) + 1
+        if current is None:  # the first, or the one before is gone
+            self._take(optimizer, own)
+            self.steps += 1
+            return Ends.STEP
+        alone = self._alone[optimizer] = self._alone.get(optimizer, 0) + 1
+        if alone == 1 and self._is_rarer(own):
+            self._updates[current] = self._num_own
+            self._take(optimizer, own)
+            self.steps = own
+            return Ends.STEP_OF_ANOTHER
+        if alone > MOST_UPDATES:  # theirs can be no common period
+            self._updates[current] = self._num_own
+            self._take(optimizer, own)
+            self.steps += 1
+            return Ends.LONG_STEP
+        return Ends.NOTHING
+
+    def called(self) -> Ends:
+        """The script has called `hotloop.step()`."""
+        is_first, self.is_explicit = not self.is_explicit, True
+        if is_first and self.steps:
+            self.steps = 1
+            return Ends.STEP_OF_ANOTHER
+        self.steps += 1
+        return Ends.STEP
+
+    def _is_rarer(self, own: int) -> bool:
+        """Whether it steps once where the step optimizer steps twice or more; decided early on."""
+        return own >= 2 and 2 * own <= self._num_own <= MOST_UPDATES * own and not self.is_settled
+
+    def _take(self, optimizer: torch.optim.Optimizer, own: int) -> None:
+        self._step_optimizer, self._num_own = weakref.ref(optimizer), own
+        self._alone.clear()

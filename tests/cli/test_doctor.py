@@ -208,11 +208,13 @@ def test_interrupted_it_ends_with_a_report_of_what_was_seen(tmp_path: Path) -> N
     _, err = started.communicate(timeout=60)
     assert started.returncode == 75, err
     assert "it was interrupted" in err
-    assert (
-        "interrupted: the same command with another --out starts it again from its beginning" in err
-    )
+    assert "interrupted: the same command starts it again from its beginning" in err
     assert (tmp_path / "run" / "report.html").exists()
     assert run(["report", str(tmp_path / "run")]) == 0
+    script(tmp_path, wait=0.005, steps=60)  # the same command
+    done, found = doctor(tmp_path, command)
+    assert done.returncode == 0, done.stderr
+    assert found["doctor"]["ended"] == "by_itself"
 
 
 def test_ctrl_c_in_a_terminal_lets_the_script_save_once(tmp_path: Path) -> None:

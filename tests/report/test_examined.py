@@ -20,11 +20,12 @@ from hotloop.core.census import (
 from hotloop.core.command_run import CommandRun, Ended
 from hotloop.core.judgement import Bound, Diagnosis, Finding, Steps, Worth
 from hotloop.judge.findings import FINDINGS
-from hotloop.judge.thresholds import HEALTHY_BELOW
+from hotloop.judge.thresholds import FOREIGN, HEALTHY_BELOW
 from hotloop.judge.thresholds import WOULD_DO as judged_in_full
 from hotloop.report.advice import findings_section
 from hotloop.report.evidence import evidence_rows, operator_rows, use_rows
 from hotloop.report.examined import (
+    BUSY_MACHINE,
     ENDED_BEFORE,
     NO_STEPS,
     NOT_ATTACHED,
@@ -36,7 +37,7 @@ from hotloop.report.examined import (
     held_back,
     why_no_step,
 )
-from hotloop.report.headline import CLAUSES
+from hotloop.report.headline import CLAUSES, cause
 from hotloop.report.html import Page, render_html
 from hotloop.report.terminal import BOUNDS, render_diagnosis
 
@@ -129,6 +130,28 @@ def test_what_could_gain_less_than_five_per_cent_is_no_headline() -> None:
     text = examined_answer(run(), diagnosis("compute", findings=(small,)), num_steps=60)
     assert text == (
         "The training computes 65 % of the time; nothing was found that would make it 5 % faster."
+    )
+
+
+def test_the_answer_of_a_busy_machine_says_so() -> None:
+    assert BUSY_MACHINE == FOREIGN
+    text = examined_answer(run(), diagnosis(), num_steps=60, foreign_busy=0.43)
+    assert text.endswith(
+        "Other programs kept 43 % of the CPUs busy meanwhile: these numbers are rough."
+    )
+    quiet = examined_answer(run(), diagnosis(), num_steps=60, foreign_busy=0.19)
+    assert "ther programs" not in quiet
+    told = replace(FINDING, evidence={**FINDING.evidence, "other_programs_fraction": 0.43})
+    text = examined_answer(run(), diagnosis(findings=(told,)), num_steps=60, foreign_busy=0.43)
+    assert text.count("ther programs") == 1
+
+
+def test_runs_of_one_id_are_called_padding_only_where_a_mask_says_so() -> None:
+    padded = Finding("HL111", "Much of each batch is padding", 1.6, evidence={"padded_fraction": 0.47, "source": "attention_mask"})  # fmt: skip
+    assert cause(padded, who="the training") == "padding is 47 % of the tokens"
+    guessed = replace(padded, evidence={"padded_fraction": 0.47, "source": "trailing id 3"})
+    assert cause(guessed, who="the training") == (
+        "47 % of the tokens are runs of id 3 at the ends of rows, as padding is"
     )
 
 

@@ -146,8 +146,7 @@ def doctor(command: tuple[str, ...], level: float | None, scorecard: bool, **giv
     if why_not is None and examined.run.ended not in ("by_itself", "enough_steps"):
         why_not = _how_it_ended(examined)
     if examined.run.ended == "interrupted":
-        other = " with another --out" if options.out is not None else ""
-        _say(f"interrupted: the same command{other} starts it again from its beginning")
+        _say("interrupted: the same command starts it again from its beginning")
     if options.no_try:
         pass
     elif why_not is not None:

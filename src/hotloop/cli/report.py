@@ -89,7 +89,13 @@ def _answer_of_command(found: Found, command_run: CommandRun) -> str:
     from hotloop.report.examined import examined_answer
 
     number = num_under_way(found.measurement)
-    return examined_answer(command_run, found.diagnosis, num_steps=number)
+    census = found.measurement.census if found.measurement is not None else None
+    return examined_answer(
+        command_run,
+        found.diagnosis,
+        num_steps=number,
+        foreign_busy=census.foreign_busy if census is not None else None,
+    )
 
 
 def facts_of(found: Found, *, brief: bool = False) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from hotloop import __version__
 from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun
 from hotloop.core.errors import UsageError
-from hotloop.core.files import read_json, write_json
+from hotloop.core.files import read_json, storage_error, write_json
 from hotloop.core.ledger import LEDGER_FILE
 from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.doctor.directory import TRIALS
+from hotloop.doctor.starting_point import BEFORE
 from hotloop.trial.measure import MEASUREMENT_FILE
 from hotloop.trial.plan import TrialPlan
 
@@ -51,6 +53,23 @@ def begun_run(directory: Path, command: Sequence[str], *, steps: int | None) -> 
             do="repeat that command as it was to continue it, or name another directory with --out",
         )
     return run
+
+
+def clear_interrupted(directory: Path, command: Sequence[str]) -> None:
+    """Empty `directory` where all it holds is an examination of this very command that was interrupted."""
+    path = directory / COMMAND_RUN_FILE
+    if path.exists():
+        run = read_json(path, CommandRun)
+        same = (run.command, run.workdir) == (tuple(command), str(Path.cwd()))
+        if run.ended != "interrupted" or not same or (directory / TRIALS).exists():
+            return
+    elif {each.name for each in directory.iterdir()} != {BEFORE}:
+        return
+    try:
+        shutil.rmtree(directory)
+        directory.mkdir()
+    except OSError as error:
+        raise storage_error(error, directory, "start it again") from error
 
 
 def refuse_fewer_fixes(directory: Path, fixes: Sequence[Fix]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from hotloop.core.command_run import CommandRun, describe_end, signal_name
 from hotloop.core.judgement import Diagnosis
 from hotloop.report import numbers
-from hotloop.report.headline import cause, remedy
+from hotloop.report.headline import OTHERS, cause, remedy
 from hotloop.report.numbers import percent
 
 NO_STEPS = (
@@ -28,8 +28,17 @@ ENDED_BEFORE = (
 )
 
 
-def examined_answer(run: CommandRun, diagnosis: Diagnosis | None, *, num_steps: int) -> str:
-    """The sentence a reader came for; `num_steps` is how many it rests on."""
+def examined_answer(
+    run: CommandRun,
+    diagnosis: Diagnosis | None,
+    *,
+    num_steps: int,
+    foreign_busy: float | None = None,
+) -> str:
+    """The sentence a reader came for, and what it rests on.
+
+    num_steps: steps it was drawn from. foreign_busy: share of the machine's CPUs that other programs used.
+    """
     end = _end(run)
     if diagnosis is None or not num_steps:
         seen = diagnosis.steps.warmup if diagnosis is not None else 0
@@ -41,13 +50,19 @@ def examined_answer(run: CommandRun, diagnosis: Diagnosis | None, *, num_steps: 
         return f"{what}: {end}." if end else f"{what}."
     sentence = _main_clause(diagnosis)
     few = "" if num_steps >= FEW_STEPS else f" Only {num_steps} steps say so."
-    return f"{sentence[0].upper()}{sentence[1:]}{f'; {end}' if end else ''}.{few}"
+    busy = ""
+    if foreign_busy is not None and foreign_busy >= BUSY_MACHINE and OTHERS not in sentence:
+        share = percent(foreign_busy)
+        busy = f" {OTHERS.capitalize()} kept {share} of the CPUs busy meanwhile: these numbers are rough."
+    return f"{sentence[0].upper()}{sentence[1:]}{f'; {end}' if end else ''}.{few}{busy}"
 
 
 WOULD_DO = 50
 """Steps of a command with which it is judged in full."""
 FEW_STEPS = 5
 """Steps below which the answer says how little it rests on."""
+BUSY_MACHINE = 0.2
+"""Share of the CPUs from which on the answer says that others used them."""
 WORTH_SAYING = 1.05
 """A finding that could gain less is not what holds a training back."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from hotloop.core.judgement import Finding
 from hotloop.report.numbers import percent, ratio
 
+OTHERS = "other programs"
+
 CLAUSES = {
     "data_wait_fraction": "{who} waits for data {share} of the time",
     "restart_fraction": "{who} waits for the first batches of epochs {share} of the time",
@@ -47,6 +49,9 @@ def cause(finding: Finding, *, who: str) -> str:
     if not shares:
         return f"{finding.title[0].lower()}{finding.title[1:]}"
     name, value = shares[0]
+    source = finding.evidence.get("source")
+    if name == "padded_fraction" and isinstance(source, str) and source.startswith("trailing id"):
+        return f"{percent(value)} of the tokens are runs of {source.removeprefix('trailing ')} at the ends of rows, as padding is"
     clause = CLAUSES[name].format(who=who, share=percent(value))
     rank = finding.evidence.get("rank")
     return clause if rank is None else f"on rank {rank} {clause}"
@@ -59,7 +64,7 @@ def remedy(finding: Finding) -> str:
     others = finding.evidence.get("other_programs_fraction")
     if isinstance(others, float):
         return (
-            f" ({where}); other programs keep {percent(others)} of the CPUs busy, so whether workers would "
+            f" ({where}); {OTHERS} keep {percent(others)} of the CPUs busy, so whether workers would "
             "help cannot be told now: run it again when the machine is quiet"
         )
     gain = ratio(finding.gain_at_most)

@@ -86,3 +86,33 @@ if __name__ == "__main__":
     assert ended.out == "0\n"
     assert len(ended.steps) == 60
     assert ended.clock["finished"]
+
+
+FAILS = {
+    "in a submodule": "model[1].forward = lambda x: 1 / 0\n",
+    "in the pass backward": "model[1].register_full_backward_hook(lambda *_: 1 / 0)\n",
+    "in an update": "optimizer.register_step_pre_hook(lambda *_: 1 / 0)\n",
+    "from another one": """
+def failing(x):
+    try: [][0]
+    except IndexError as error: raise RuntimeError("second") from error
+model[1].forward = failing
+""",
+    "by Ctrl-C": "def failing(x): raise KeyboardInterrupt\nmodel[1].forward = failing\n",
+}
+
+
+@pytest.mark.parametrize("fails", FAILS)
+def test_error_that_ends_the_script_shows_no_frame_of_the_probe(run, fails: str) -> None:  # type: ignore[no-untyped-def]
+    source = f"model, optimizer = build()\ntrain(model, optimizer, 15)\n{FAILS[fails]}train(model, optimizer, 1)\n"
+    code = -2 if fails == "by Ctrl-C" else 1
+    ended = run(source, code=code, fresh=True)
+    plain = run(source, watched=False, code=code, fresh=True)
+    assert "hotloop" not in ended.err
+
+    def own(text: str) -> list[str]:
+        lines = text.replace("work-1", "work-0").splitlines()
+        return [line for line in lines if not line.startswith(" ") or "train.py" in line]
+
+    directory = str(ended.directory.parent)
+    assert own(ended.err.replace(directory, "")) == own(plain.err.replace(directory, ""))

@@ -25,6 +25,7 @@ from hotloop.probe.attach.loader_seen import LoaderSeen
 from hotloop.probe.attach.loading import Loading
 from hotloop.probe.attach.machine import Busy, seconds_since_start
 from hotloop.probe.attach.model import ModelSeen, planned_steps
+from hotloop.probe.attach.own_frames import hide_own_frames
 from hotloop.probe.attach.padding import Padding
 from hotloop.probe.attach.passes import watch_passes
 from hotloop.probe.attach.sampler import Sampler
@@ -100,6 +101,7 @@ def _hook(parts: Parts, evaluating: Evaluating) -> None:
     watch_connections(watch.directory)
     watch_waits(watch)
     keep_warning_places(watch.sites)
+    hide_own_frames()
     watch_library_optimizers(watch, parts.boundary)
     when_cuda_starts(lambda: watch.tried(watch_device_calls, watch))
     parts.window.install()

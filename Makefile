@@ -69,6 +69,7 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/surface.py --check
+	$(BIN)/python tools/rooms.py
 
 # One at a time: these measure.
 proof: setup

@@ -20,7 +20,7 @@ from typing import Any
 MODULES = (
     "torch",
     "torch.nn.attention",
-    "hotloop.cli.run_directory",
+    "hotloop.runs.stored_run",
     "hotloop.train.start",
     "hotloop.train.trained",
     "hotloop.train.early",

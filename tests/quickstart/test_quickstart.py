@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from hotloop.cli.report import page_of
-from hotloop.cli.run_directory import read_run
 from hotloop.core.census import Census
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import UsageError
@@ -25,6 +24,7 @@ from hotloop.quickstart.program import (
     train_with,
 )
 from hotloop.report.html import render_html
+from hotloop.runs.stored_run import read_run
 from hotloop.trial.plan import TrialPlan
 
 PLAN = TrialPlan(warmup_steps=2, steps=20, timeout_s=120, looks=(2,), aa_pairs=1)

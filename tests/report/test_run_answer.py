@@ -6,9 +6,9 @@ import typing
 
 import pytest
 
-from hotloop.cli.run_directory import State
 from hotloop.core.course import Pace
 from hotloop.report.words import run_answer
+from hotloop.runs.stored_run import State
 
 PACE = Pace("token", 5290.0, 5100.0, 5410.0, 990)
 TIME = {"data_wait": 0.02, "forward": 0.4, "backward": 0.52, "optimizer": 0.06}

@@ -22,9 +22,9 @@ from killed import killed_after
 
 from hotloop.checkpoint import store
 from hotloop.checkpoint.state import FILES, random_file
-from hotloop.cli.run_directory import read_run
 from hotloop.core.settings import load_settings
 from hotloop.core.step import StepRecord, read_steps
+from hotloop.runs.stored_run import read_run
 from hotloop.train.start import start
 
 PROGRAM = Path(__file__).with_name("ranks_program.py")

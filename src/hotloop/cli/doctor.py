@@ -15,9 +15,9 @@ from hotloop.core.connections import NO_NETWORK, Network, connection_name, host_
 from hotloop.core.errors import ExitCode, HotloopError, Interrupted, UsageError
 
 if TYPE_CHECKING:
-    from hotloop.cli.run_directory import Found
     from hotloop.core.ledger import Ledger
     from hotloop.doctor.program import Examined
+    from hotloop.runs.stored_run import StoredRun
 
 
 class _Seconds(click.ParamType[float]):
@@ -205,12 +205,12 @@ def _begun(command: tuple[str, ...], options: _Options) -> tuple[Examined | None
     return None, _Start(options.network or NO_NETWORK, asked=options.asks_for_fixes)
 
 
-def _diagnosed(examined: Examined, *, continued: bool) -> Found:
+def _diagnosed(examined: Examined, *, continued: bool) -> StoredRun:
     """What was found, told on the terminal and written as a page; raises what refuses a verdict on it."""
     from hotloop.cli.report import page_of, text_of
-    from hotloop.cli.run_directory import read_run
     from hotloop.doctor.program import shown
     from hotloop.report.html import write_html
+    from hotloop.runs.stored_run import read_run
 
     found = read_run(shown(examined.directory), known=examined.run)
     if continued:  # what came of its fixes is told at the end
@@ -223,7 +223,9 @@ def _diagnosed(examined: Examined, *, continued: bool) -> Found:
     return found
 
 
-def _treated(examined: Examined, found: Found, options: _Options, *, continued: bool) -> Found:
+def _treated(
+    examined: Examined, found: StoredRun, options: _Options, *, continued: bool
+) -> StoredRun:
     """With what came of trying fixes, which takes long, and may be refused or killed."""
     from hotloop.cli.report import page_of
     from hotloop.report.html import write_html
@@ -313,7 +315,7 @@ def _tried(examined: Examined, options: _Options) -> Ledger:
     return ledger
 
 
-def object_of(examined: Examined, found: Found) -> dict[str, Any]:
+def object_of(examined: Examined, found: StoredRun) -> dict[str, Any]:
     """The diagnosis as it is stored, with the command, how it ended and what was tried beside it."""
     from hotloop.cli.report import answer_of
     from hotloop.core.files import to_plain

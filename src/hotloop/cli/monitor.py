@@ -97,7 +97,6 @@ def read_facts(directory: Path) -> RunFacts | None:
 
     Raises `UsageError` for a directory that holds something else, or something damaged.
     """
-    from hotloop.cli.run_directory import ceilings_of
     from hotloop.core.ceilings import PRECISION_DTYPES
     from hotloop.core.census import Census
     from hotloop.core.command_run import COMMAND_RUN_FILE
@@ -106,6 +105,7 @@ def read_facts(directory: Path) -> RunFacts | None:
     from hotloop.core.measurement import Environment
     from hotloop.core.settings import load_settings
     from hotloop.monitor.snapshot import RunFacts
+    from hotloop.runs.stored_run import ceilings_of
 
     if (directory / COMMAND_RUN_FILE).is_file():
         return _doctor_facts(directory)
@@ -141,9 +141,9 @@ def read_facts(directory: Path) -> RunFacts | None:
 
 def _not_begun(directory: Path) -> RunFacts | None:
     """Of a directory without settings: trials of a comparison, or nothing yet."""
-    from hotloop.cli.run_directory import STAGES
     from hotloop.core.telemetry import TELEMETRY_FILE
     from hotloop.monitor.snapshot import RunFacts
+    from hotloop.runs.stored_run import STAGES
 
     trials, silent_s = _trials_so_far(directory)
     if trials:

@@ -39,11 +39,11 @@ def quickstart(out: Path, minutes: float, json_file: str | None) -> None:
     from hotloop.cli.console import note
     from hotloop.cli.progress import progress_bar
     from hotloop.cli.report import compile_cost, page_of
-    from hotloop.cli.run_directory import read_run
     from hotloop.core.files import to_plain
     from hotloop.quickstart.program import measure_and_judge, train_with
     from hotloop.report.html import write_html
     from hotloop.report.terminal import render_diagnosis, render_verdict
+    from hotloop.runs.stored_run import read_run
 
     with progress_bar() as progress:
         compared = measure_and_judge(out, progress=progress, warn=note)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hotloop.cli.output import json_option, refuse_unwritable, write_object
-from hotloop.cli.run_directory import Found, read_run
-from hotloop.cli.run_notes import num_done
 from hotloop.core.errors import UsageError
+from hotloop.runs.notes import num_done
+from hotloop.runs.stored_run import StoredRun, read_run
 
 if TYPE_CHECKING:
     from hotloop.core.command_run import CommandRun
@@ -49,14 +49,14 @@ def report(run: Path, json_file: str | None, html_file: Path | None) -> None:
         raise _damage(found)
 
 
-def _damage(found: Found) -> UsageError:
+def _damage(found: StoredRun) -> UsageError:
     """The first thing that is damaged, said last: everything else was shown."""
     first, *others = found.problems
     more = f" (and {len(others)} more, listed above)" if others else ""
     return UsageError(f"{first.what}{more}", where=first.where, do=first.do)
 
 
-def answer_of(found: Found) -> str:
+def answer_of(found: StoredRun) -> str:
     """The one sentence a reader came for."""
     from hotloop.report.words import answer, run_answer
 
@@ -84,7 +84,7 @@ def answer_of(found: Found) -> str:
     )
 
 
-def _answer_of_command(found: Found, command_run: CommandRun) -> str:
+def _answer_of_command(found: StoredRun, command_run: CommandRun) -> str:
     from hotloop.doctor.collect import num_under_way
     from hotloop.report.examined import examined_answer
 
@@ -98,7 +98,7 @@ def _answer_of_command(found: Found, command_run: CommandRun) -> str:
     )
 
 
-def facts_of(found: Found, *, brief: bool = False) -> list[tuple[str, str]]:
+def facts_of(found: StoredRun, *, brief: bool = False) -> list[tuple[str, str]]:
     """The few numbers a reader looks for first, in words; `brief` leaves the long ones out."""
     from hotloop.report import numbers
 
@@ -150,7 +150,7 @@ def facts_of(found: Found, *, brief: bool = False) -> list[tuple[str, str]]:
     return facts
 
 
-def use_rows(found: Found) -> list[tuple[str, str]]:
+def use_rows(found: StoredRun) -> list[tuple[str, str]]:
     """Model FLOP/s and MFU, or why there is none."""
     from hotloop.report.machine import utilization_rows
 
@@ -177,12 +177,12 @@ def settings_rows(settings: Settings | None) -> list[tuple[str, str, str]]:
     return [(key, json.dumps(flat[key]).strip('"'), settings.origin(key)) for key in flat]
 
 
-def problem_lines(found: Found) -> list[str]:
+def problem_lines(found: StoredRun) -> list[str]:
     """What is damaged, a line each."""
     return [f"{each.where}: {each.what}" if each.where else each.what for each in found.problems]
 
 
-def text_of(found: Found) -> str:
+def text_of(found: StoredRun) -> str:
     """For a terminal: the answer first."""
     from hotloop.report import terminal
     from hotloop.report.checklist import render_targets
@@ -218,7 +218,7 @@ def text_of(found: Found) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def pairs_of(found: Found) -> tuple[PairSpeeds, ...]:
+def pairs_of(found: StoredRun) -> tuple[PairSpeeds, ...]:
     """Work per second of every pair that was measured."""
     from hotloop.judge.course import pair_speeds
 
@@ -230,7 +230,7 @@ def pairs_of(found: Found) -> tuple[PairSpeeds, ...]:
         return ()
 
 
-def page_of(found: Found) -> Page:
+def page_of(found: StoredRun) -> Page:
     """The same, as a `report.html.Page`."""
     from hotloop.judge.course import arms_course, machine_course, step_course
     from hotloop.judge.findings import FINDINGS
@@ -297,7 +297,7 @@ def _when(examined: CommandRun | None) -> str:
     return f", {shlex.join(examined.command)}, {day}"
 
 
-def _measured_first(found: Found) -> str:
+def _measured_first(found: StoredRun) -> str:
     """What fixes were measured to gain stands before what the diagnosis expected."""
     from hotloop.report.ledger import ledger_answer
 
@@ -306,7 +306,7 @@ def _measured_first(found: Found) -> str:
     return f"{ledger_answer(found.ledger)} Before: {answer_of(found)}"
 
 
-def _breakdowns(found: Found) -> dict[str, dict[str, float]]:
+def _breakdowns(found: StoredRun) -> dict[str, dict[str, float]]:
     bars: dict[str, dict[str, float]] = {}
     if found.diagnosis is not None:
         compared = found.verdict is not None or found.trials is not None
@@ -317,7 +317,7 @@ def _breakdowns(found: Found) -> dict[str, dict[str, float]]:
     return bars
 
 
-def object_of(found: Found) -> dict[str, Any]:
+def object_of(found: StoredRun) -> dict[str, Any]:
     """Everything that was found, as one object."""
     from hotloop.core.files import to_plain
 

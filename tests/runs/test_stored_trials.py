@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from statistics import median
 
-from hotloop.cli.trials_directory import find_trials
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord
+from hotloop.runs.stored_trials import find_trials
 from hotloop.trial.halves import switching_of
 from hotloop.trial.measure import store_measurement
 from hotloop.trial.plan import process_seed

@@ -10,20 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hotloop.cli.reading import Reading, evaluations, goes_on, mapping, measurement_of
-from hotloop.cli.run_notes import (
+from hotloop.core.errors import HotloopError, UsageError
+from hotloop.runs.notes import (
     comparison_notes,
     note_command,
     note_fixes,
     note_what_is_missing,
     num_done,
 )
-from hotloop.core.errors import HotloopError, UsageError
+from hotloop.runs.reading import Reading, evaluations, goes_on, mapping, measurement_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hotloop.cli.trials_directory import Trials
     from hotloop.core.ceilings import Ceilings
     from hotloop.core.command_run import CommandRun
     from hotloop.core.judgement import (
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from hotloop.core.settings import Settings
     from hotloop.core.step import StepRecord
     from hotloop.core.telemetry import TelemetrySample
+    from hotloop.runs.stored_trials import Trials
 
 STAGES = (
     "verdict.json",
@@ -58,7 +58,7 @@ State = Literal["running", "finished", "stopped", "recorded"]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredRun:
     """What a run directory holds. `None` or empty: not there, or damaged."""
 
     directory: Path
@@ -80,7 +80,7 @@ class Found:
     telemetry: tuple[TelemetrySample, ...] = ()
     trials: Trials | None = None
     """The processes of a comparison."""
-    trained: Found | None = None
+    trained: StoredRun | None = None
     """The quickstart's final training."""
     command_run: CommandRun | None = None
     """Of somebody else's command, examined by the doctor."""
@@ -89,12 +89,12 @@ class Found:
     """Of the fixes that the doctor tried on it."""
 
     @property
-    def run(self) -> Found:
+    def run(self) -> StoredRun:
         """Where the steps of the training are: here, or in the quickstart's final training."""
         return self.trained if self.trained is not None else self
 
 
-def read_run(directory: Path, *, known: CommandRun | None = None) -> Found:
+def read_run(directory: Path, *, known: CommandRun | None = None) -> StoredRun:
     """Read every stored stage. Raises `UsageError` when there is nothing to read at all.
 
     known: of a command that has just ended, where the disk may have refused to store that.
@@ -110,9 +110,9 @@ def read_run(directory: Path, *, known: CommandRun | None = None) -> Found:
             where=str(directory),
             do=f"a run directory holds at least one of {', '.join(STAGES)}",
         )
-    from hotloop.cli.trials_directory import find_trials
-    from hotloop.core.judgement import Diagnosis, Verdict
+    from hotloop.core.judgement import Verdict
     from hotloop.core.ledger import LEDGER_FILE, Ledger
+    from hotloop.runs.stored_trials import find_trials
 
     reading = Reading(directory)
     found = _read_training(reading, known)
@@ -125,12 +125,8 @@ def read_run(directory: Path, *, known: CommandRun | None = None) -> Found:
     trained = (
         read_run(directory / "train") if (directory / "train" / "config.yaml").is_file() else None
     )
-    stored = None
-    if not goes_on(found.command_run):
-        stored = reading.stored("diagnosis.json", Diagnosis)
     found = replace(
         found,
-        diagnosis=stored or found.diagnosis,
         verdict=verdict,
         ledger=reading.stored(LEDGER_FILE, Ledger),
         quickstart=reading.tried(lambda: _quickstart(directory / "quickstart.json")),
@@ -159,7 +155,7 @@ def _quickstart(path: Path) -> dict[str, Any] | None:
     return found
 
 
-def _read_training(reading: Reading, known: CommandRun | None = None) -> Found:
+def _read_training(reading: Reading, known: CommandRun | None = None) -> StoredRun:
     """The files that a training, or one measured process, writes."""
     from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun
     from hotloop.core.measurement import Environment
@@ -175,25 +171,14 @@ def _read_training(reading: Reading, known: CommandRun | None = None) -> Found:
     reading.damaged_lines(directory / TELEMETRY_FILE, damaged, "telemetry")
     evals = evaluations(reading)
     state = _state(directory, settings, measurement, command_run)
-    diagnosis = None
-    if measurement is not None and measurement.records:
-        from hotloop.doctor.collect import other_ranks
-        from hotloop.judge.diagnose import diagnose
-
-        others = other_ranks(directory, measurement) if command_run is not None else {}
-        try:
-            diagnosis = diagnose(measurement, others=others)
-        except ValueError as error:
-            reading.problems.append(
-                UsageError(f"damaged step records: {error}", where=str(directory))
-            )
+    diagnosis = _diagnosis(reading, measurement, command_run)
     if command_run is not None:
         note_command(reading, command_run, measurement, state)
         if known is None:
             note_fixes(reading)
     else:
         note_what_is_missing(reading, settings, measurement, samples, state)
-    return Found(
+    return StoredRun(
         directory=directory,
         settings=settings,
         environment=environment or (measurement.environment if measurement else None),
@@ -206,6 +191,27 @@ def _read_training(reading: Reading, known: CommandRun | None = None) -> Found:
         telemetry=tuple(samples),
         command_run=command_run,
     )
+
+
+def _diagnosis(
+    reading: Reading, measurement: Measurement | None, command_run: CommandRun | None
+) -> Diagnosis | None:
+    """What was stored at the end, or is made of the records so far."""
+    from hotloop.core.judgement import DIAGNOSIS_FILE, Diagnosis
+    from hotloop.doctor.collect import other_ranks
+    from hotloop.judge.diagnose import diagnose
+
+    if not goes_on(command_run) and (stored := reading.stored(DIAGNOSIS_FILE, Diagnosis)):
+        return stored
+    if measurement is None or not measurement.records:
+        return None
+    directory = reading.directory
+    others = other_ranks(directory, measurement) if command_run is not None else {}
+    try:
+        return diagnose(measurement, others=others)
+    except ValueError as error:
+        reading.problems.append(UsageError(f"damaged step records: {error}", where=str(directory)))
+        return None
 
 
 def _state(
@@ -228,7 +234,7 @@ def _state(
     return "running" if is_alive(directory, ("steps.jsonl", TELEMETRY_FILE)) else "stopped"
 
 
-def _targets(found: Found) -> tuple[Target, ...]:
+def _targets(found: StoredRun) -> tuple[Target, ...]:
     from hotloop.judge.targets import check_targets
 
     run = found.run

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from hotloop.cli.reading import Reading
 from hotloop.core.errors import UsageError
 from hotloop.core.untrusted import parse_object, read_bytes
+from hotloop.runs.reading import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hotloop.cli.run_directory import Found, State
     from hotloop.core.command_run import CommandRun
     from hotloop.core.measurement import Measurement
     from hotloop.core.settings import Settings
     from hotloop.core.step import StepRecord
     from hotloop.core.telemetry import TelemetrySample
+    from hotloop.runs.stored_run import State, StoredRun
 
 
 def num_done(records: Sequence[StepRecord]) -> int:
@@ -160,7 +160,7 @@ def _stability_notes(reading: Reading, records: Sequence[StepRecord]) -> list[st
     return notes
 
 
-def comparison_notes(found: Found) -> list[str]:
+def comparison_notes(found: StoredRun) -> list[str]:
     assert found.trials is not None
     trials, notes = found.trials, []
     if found.verdict is None:

@@ -24,6 +24,7 @@ JSON_MODULES = (
     "hotloop.core.judgement",
     "hotloop.core.ceilings",
     "hotloop.core.command_run",
+    "hotloop.core.ledger",
     "hotloop.core.telemetry",
     "hotloop.data.manifest",
 )

@@ -198,6 +198,24 @@ def test_budget_holds_the_runs_that_calibrate_and_the_longer_ones(
     assert known_s - needed_s(usual, fix, learned) == pytest.approx(more_s)
 
 
+def test_budget_that_proves_nothing_is_used_and_what_it_measured_counts(trying: Trying) -> None:
+    """As long as losses and two pairs fit, it is not refused."""
+    machine = Slower([1.0], a=1.3)
+    asked = refused(trying, machine, ["a"])
+    said: list[str] = []
+    ledger = trying(machine, ["a"], budget_s=asked / 3, again=again, warn=said.append)
+    assert any("may not be enough to prove a fix" in text for text in said)
+    assert ledger.kept == ()
+    assert len(machine.places) > LOSS_RUNS
+    assert ledger.continue_with is not None
+    assert seconds_of(ledger.continue_with) <= asked
+    begun = machine.now
+    ledger = trying(machine, ["a"], budget_s=seconds_of(ledger.continue_with), again=again)
+    assert ledger.kept == ("a",)
+    assert machine.now - begun < asked
+    assert len(machine.places) == len(set(machine.places))
+
+
 def test_what_the_budget_left_out_is_said_with_used_left_and_the_command(trying: Trying) -> None:
     machine = Slower([4.0], a=1.3, b=1.0)
     asked = refused(trying, machine, ["a", "b"])
@@ -215,8 +233,9 @@ def test_fix_that_goes_on_and_off_is_begun_with_a_budget_for_one_process_a_pair(
 ) -> None:
     monkeypatch.setattr(simulated_trials, "START_S", 20.0)
     machine = Slower([1.0], a=1.3)
-    with pytest.raises(UsageError, match="and the budget is 450 s"):
-        trying(machine, ["a"], budget_s=450.0, seen_steps=200)
+    ledger = trying(machine, ["a"], budget_s=450.0, seen_steps=200, directory="processes")
+    assert (ledger.kept, ledger.continue_with is None) == ((), False)
+    machine = Slower([1.0], a=1.3)
     machine.switchable = frozenset({"a"})
     ledger = trying(machine, ["a"], budget_s=450.0, seen_steps=200, toggles=True)
     assert ledger.kept == ("a",)

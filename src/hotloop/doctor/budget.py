@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from hotloop.core.errors import UsageError
 from hotloop.doctor.compared_arms import (
@@ -22,38 +21,40 @@ from hotloop.doctor.trial_costs import (
     LOOKS,
     LOSS_RUNS,
     MARGIN,
+    SCREENING_PAIRS,
     SLACK,
-    TOGGLED_STEPS,
     budget_text,
 )
 from hotloop.doctor.workbench import Workbench
 from hotloop.judge.draws_parity import DRAWN_RUNS
 from hotloop.judge.parity import MIN_STEPS
-from hotloop.trial.plan import TrialPlan
 from hotloop.trial.single import is_finished
 
 
 def begin_within(bench: Workbench, fixes: Sequence[Fix], again: Callable[[str], str]) -> None:
     """Compares losses over fewer steps where else one fix could not be tried within the budget.
 
-    again: the command that goes on with such a `--budget`. Raises `UsageError` where not even the fewest
-    steps fit: what it asks for is enough on a machine that becomes twice as slow.
+    again: the command that goes on with such a `--budget`. Raises `UsageError` where not even its losses and
+    a first two pairs of the fewest steps fit: what it asks for proves one fix on a machine that becomes twice as slow.
     """
     full, first = bench.plan, fixes[0]
     bench.fit(lambda: needed_s(bench, first))
     while MARGIN * needed_s(bench, first) > bench.left_s and bench.loss_steps > MIN_STEPS:
         bench.loss_steps = max(bench.loss_steps // 2, MIN_STEPS)
-    asked = MARGIN * needed_s(bench, first)
-    least = needed_s(bench, first)
-    bench.plan = replace(full, steps=min(full.steps, TOGGLED_STEPS))
-    if first.technique.toggles and (toggled := bench.switched_plan([first])) is not None:
-        least = min(least, needed_s(bench, first, plan=toggled))
+    needed = needed_s(bench, first)
+    budget = budget_text(MARGIN * needed)
+    least = (LOSS_RUNS + 1) * bench.costs.process_s(bench.loss_steps)
+    least += SCREENING_PAIRS * bench.costs.pair_s(bench.plan)
     bench.plan = full  # by how many steps it is cut shows when it is known what a process takes
-    if SLACK * least > bench.left_s:
-        budget = budget_text(asked)
+    if least > bench.left_s:
         raise UsageError(
             f"testing one fix here needs about {budget}, and the budget is {bench.budget_s:.0f} s",
             do=f"go on with `{again(budget)}`: the command is not run again",
+        )
+    if SLACK * needed > bench.left_s:
+        bench.warn(
+            f"{bench.left_s:.0f} s may not be enough to prove a fix, which takes about "
+            f"{budget_text(needed)}: what is measured counts when the same command goes on"
         )
 
 
@@ -62,14 +63,13 @@ def needed_s(
     fix: Fix,
     learned: Learned | None = None,
     *,
-    plan: TrialPlan | None = None,
     cautious: bool = False,
 ) -> float:
     """Seconds to try a fix and to confirm it at the first looks, of what is not finished yet.
 
     cautious: no less than was expected before any trial.
     """
-    plan = plan or bench.plan_for([fix])
+    plan = bench.plan_for([fix])
     if learned is not None and fix.name in learned.switchable:
         plan = bench.switched_plan([fix]) or plan
     losses = 0.0 if learned is not None else _losses(bench, fix)

@@ -35,6 +35,7 @@ from hotloop.doctor.starting_point import isolation_of, network_of
 from hotloop.doctor.trial_costs import (
     LOOKS,
     MARGIN,
+    SCREENING_PAIRS,
     SLACK,
     TOGGLED_STEPS,
     USUAL_PAIRS,
@@ -45,7 +46,6 @@ from hotloop.doctor.writes import WritesOutside
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import SessionResult
 
-SCREENING_PAIRS = 2
 MORE_STEPS = 2
 """Times as many, to look into a gain that was not expected."""
 

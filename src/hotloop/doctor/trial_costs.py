@@ -23,6 +23,8 @@ LOOKS = (4, 6, 10)
 """At which pairs are judged; between the last two only of a fix that looks faster."""
 USUAL_PAIRS = LOOKS[1]
 """That a fix takes unless it is decided before."""
+SCREENING_PAIRS = 2
+"""That show what not to go on with."""
 LOSS_STEPS = 60
 """Steps whose losses are compared; more where an epoch ends a little later."""
 AFTER_EPOCH = 20

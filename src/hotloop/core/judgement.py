@@ -72,6 +72,10 @@ class Interval:
     ratio_high: float
 
 
+OVERSTATED = 1.25
+"""Times the smallest detectable effect: `benchmarks/judge_noises.py --kept` has by how much such gains are overstated."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Two arms compared over interleaved pairs of fresh processes."""
@@ -108,6 +112,12 @@ class Verdict:
     switched: bool = False
     """Each pair is one process, in which the candidate's change went on and off."""
     schema: str = VERDICT_SCHEMA
+
+    @property
+    def is_overstated(self) -> bool:
+        """A gain this close to the smallest that its pairs could show is larger than the truth, on average."""
+        least = self.minimum_detectable_effect
+        return self.ratio is not None and least is not None and self.ratio - 1 < OVERSTATED * least
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,6 @@ from hotloop.report.comparison import ratio_chart
 from hotloop.report.patch import render_patch
 from hotloop.report.tables import table
 
-NEAR = 1.25
-"""Times the smallest detectable effect: `benchmarks/judge_noises.py --kept` has by how much such gains are overstated."""
-
 
 def ledger_answer(ledger: Ledger) -> str:
     """The sentence a reader came for."""
@@ -60,10 +57,10 @@ def overstated(ledger: Ledger) -> str:
         said.append(
             f"over all its pairs, those that chose it too: {numbers.ratio(ledger.together_pooled)}"
         )
-    least = fresh.minimum_detectable_effect
-    if least is not None and fresh.ratio - 1 < NEAR * least:
+    if fresh.is_overstated:
+        least = numbers.percent(fresh.minimum_detectable_effect)
         said.append(
-            f"a gain this close to the smallest that its pairs could show ({numbers.percent(least)}) is on average "
+            f"a gain this close to the smallest that its pairs could show ({least}) is on average "
             "overstated: in simulations by a twentieth to a third of the gain"
         )
     return "; ".join(said)

@@ -7,13 +7,17 @@ from hotloop.train.evaluate import Evaluation, read_evaluations
 from hotloop.train.run import Run
 
 
+SECONDS = "seconds/step"
+"""In what is told of every step, and of nothing else."""
+
+
 def of_step(record: StepRecord) -> dict[str, float]:
     """Loss, gradient norm, rate and seconds of a step, as far as they are known."""
     values: dict[str, float | None] = {
         "loss": record.loss,
         "grad_norm": record.grad_norm,
         "learning_rate": record.learning_rate,
-        "seconds/step": record.wall_s,
+        SECONDS: record.wall_s,
         **{f"seconds/{phase}": seconds for phase, seconds in record.host.items()},
     }
     if record.tokens and record.wall_s > 0:

@@ -33,7 +33,6 @@ from hotloop.train.reading import nothing_held_out, text_left_out
 from hotloop.train.rollback import train_to_the_end
 from hotloop.train.run import Run, build_run
 from hotloop.train.same_run import refuse_another_run
-from hotloop.train.tensorboard import event_writer, refuse_missing_tensorboard
 from hotloop.train.trackers import refuse_missing_trackers, trackers
 from hotloop.train.update import refuse_waiting_update
 
@@ -85,7 +84,6 @@ def start(
         notes += ("train.gradient_compression has no effect: one process sends nothing",)
     for note in notes:
         warn(note)
-    refuse_missing_tensorboard(config)
     refuse_missing_trackers(config)
     refuse_waiting_update(config, device)
     with opened_text(config, meeting, progress=progress, warn=warn) as text:
@@ -150,7 +148,6 @@ def _train(
         # Of several processes the first one tells; the others are measured without.
         untold = stop_after is not None or not ranks.is_first
         with (
-            event_writer(run, measuring=untold) as events,
             trackers(settings, run, measuring=untold, warn=warn) as senders,
             telemetry(directory, wanted=not untold, warn=warn) as newest,
         ):
@@ -158,7 +155,7 @@ def _train(
             outcome = train_to_the_end(
                 run,
                 stop_after=stop_after,
-                observers=(meter, *events, *senders),
+                observers=(meter, *senders),
                 notes=notes,
                 warn=warn,
             )

@@ -1,81 +1,41 @@
-"""Step records and evaluations as TensorBoard event files, through an observer."""
+"""TensorBoard event files, in the run directory."""
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from hotloop.core.config import RunConfig
-from hotloop.core.errors import UsageError
-from hotloop.core.step import StepRecord
-from hotloop.train import scalars
-from hotloop.train.evaluate import Evaluation
-from hotloop.train.run import Run
+from hotloop.train.scalars import SECONDS
+from hotloop.train.trackers import Point
 
 EVENTS = "tensorboard"
-"""Directory of the event files, in the run directory."""
+"""Directory of the event files."""
 
 
-def refuse_missing_tensorboard(config: RunConfig) -> None:
-    """Raises `UsageError` when event files are asked for and TensorBoard is not installed."""
-    if config.logging.tensorboard is True and not _is_installed():
-        raise UsageError(
-            "TensorBoard is not installed",
-            where="logging.tensorboard",
-            do="pip install 'hotloop[tensorboard]', or set logging.tensorboard=false",
-        )
+class TensorboardTracker:
+    def __init__(self, directory: Path, *, first_step: int) -> None:
+        self._path = str(directory / EVENTS)
+        self._newest = first_step - 1
+        self._writer: Any = None
 
+    def open(self) -> None:
+        self._begin(self._newest + 1)
 
-@contextmanager
-def event_writer(
-    run: Run, *, measuring: bool
-) -> Iterator[tuple[Callable[[StepRecord], None], ...]]:
-    """The observer to train with, or none: not wanted, not installed, or a process that is measured."""
-    if not run.config.logging.tensorboard or not _is_installed() or measuring:
-        yield ()
-        return
-    events = _Events(run)
-    try:
-        yield (events.write,)
-    finally:
-        events.close()
+    def send(self, points: list[Point]) -> None:
+        for point in points:
+            if SECONDS in point.values:  # a step; an evaluation has the number of the one before it
+                if point.step <= self._newest:
+                    self._writer.close()
+                    self._begin(point.step)
+                self._newest = point.step
+            for name, value in point.values.items():
+                self._writer.add_scalar(name, value, point.step)
 
+    def close(self, exit_code: int) -> None:
+        self._writer.close()
 
-class _Events:
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._evaluations = scalars.NewEvaluations(run)
-        self._writer = self._open(run.first_step)
-        self._newest = run.first_step - 1
-
-    def _open(self, step: int) -> Any:
+    def _begin(self, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         # Steps that are made once more, after a kill or a rollback, replace those drawn before.
-        return SummaryWriter(str(self._run.directory / EVENTS), purge_step=step)
-
-    def write(self, record: StepRecord) -> None:
-        if record.step <= self._newest:
-            self._writer.close()
-            self._writer = self._open(record.step)
-        self._newest = record.step
-        self._add(scalars.of_step(record), record.step)
-        self._add_evaluations(self._evaluations.told_by(record))
-
-    def close(self) -> None:
-        self._add_evaluations(self._evaluations.left())
-        self._writer.close()
-
-    def _add_evaluations(self, found: list[Evaluation]) -> None:
-        for evaluation in found:
-            self._add(scalars.of_evaluation(evaluation), evaluation.step)
-
-    def _add(self, values: dict[str, float], step: int) -> None:
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
-
-
-def _is_installed() -> bool:
-    return importlib.util.find_spec("tensorboard") is not None
+        self._writer = SummaryWriter(self._path, purge_step=step)

@@ -1,4 +1,4 @@
-"""Weights & Biases and MLflow: steps and evaluations, sent by a thread that training never waits for.
+"""TensorBoard, Weights & Biases and MLflow: steps and evaluations, sent by a thread that training never waits for.
 
 Training puts a step's numbers into a queue of limited length and goes on. The thread sends them, tries
 again when the tracker fails, and says so once. What does not fit or cannot be sent by the end is counted
@@ -39,8 +39,10 @@ RETRY_S = 60.0
 CLOSE_S = 40.0
 """Longest that the end of a run waits for what is still to be sent."""
 
-EXTRAS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
+EXTRAS = {"tensorboard": "TensorBoard", "wandb": "Weights & Biases", "mlflow": "MLflow"}
 """Key below `logging.`, extra and module, all of one name; and what people call it."""
+AUTO = "auto"
+"""Value of a key: where it is installed."""
 IDENTITIES = "trackers.json"
 """In the run directory: what the run is called by each tracker, so that a resumed one continues there."""
 
@@ -66,7 +68,7 @@ class Tracker(Protocol):
 def refuse_missing_trackers(config: RunConfig) -> None:
     """Raises `UsageError` when a tracker is asked for whose package is not installed."""
     for name, spoken in EXTRAS.items():
-        if getattr(config.logging, name) and not is_installed(name):
+        if getattr(config.logging, name) not in (False, AUTO) and not is_installed(name):
             raise UsageError(
                 f"{spoken} is not installed",
                 where=f"logging.{name}",
@@ -97,26 +99,31 @@ def trackers(
 
 
 def _sender(name: str, settings: Settings, run: Run, warn: Callable[[str], None]) -> Sender | None:
-    if not getattr(settings.config.logging, name):
+    asked = getattr(settings.config.logging, name)
+    if not asked or (asked == AUTO and not is_installed(name)):
         return None
     try:
-        tracker = build(name, settings, run.directory, warn)
+        tracker = build(name, settings, run, warn)
     except Exception as error:  # noqa: BLE001 - a broken installation must not stop a run
         warn(f"{EXTRAS[name]} is not used: it cannot be imported ({one_line(error)})")
         return None
     return Sender(EXTRAS[name], tracker, scalars.NewEvaluations(run), warn)
 
 
-def build(name: str, settings: Settings, directory: Path, warn: Callable[[str], None]) -> Tracker:
+def build(name: str, settings: Settings, run: Run, warn: Callable[[str], None]) -> Tracker:
     """Imports the tracker's package here and not in its thread: that holds the interpreter for a second."""
-    importlib.import_module(name)
+    importlib.import_module("torch.utils.tensorboard" if name == "tensorboard" else name)
+    if name == "tensorboard":
+        from hotloop.train.tensorboard import TensorboardTracker
+
+        return TensorboardTracker(run.directory, first_step=run.first_step)
     if name == "wandb":
         from hotloop.train.wandb_tracker import WandbTracker
 
-        return WandbTracker(settings, directory, warn)
+        return WandbTracker(settings, run.directory, warn)
     from hotloop.train.mlflow_tracker import MlflowTracker
 
-    return MlflowTracker(settings, directory)
+    return MlflowTracker(settings, run.directory)
 
 
 class Sender:

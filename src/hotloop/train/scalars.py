@@ -6,7 +6,6 @@ from hotloop.core.step import StepRecord
 from hotloop.train.evaluate import Evaluation, read_evaluations
 from hotloop.train.run import Run
 
-
 SECONDS = "seconds/step"
 """In what is told of every step, and of nothing else."""
 

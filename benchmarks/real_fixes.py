@@ -36,11 +36,12 @@ OURS = "hotloop"
 SHAPES = Path(__file__).parent / "shapes"
 
 
-def shape(file: str, name: str, what: str, steps: int, only: str) -> Script:
+def shape(file: str, name: str, what: str, steps: int, only: str, **env: str) -> Script:
     """A slow script of our own, of which only one fix is tried."""
+    said = "".join(f", {key}={value}" for key, value in env.items())
     return Script(
-        f"{file} {name}", str(SHAPES), OURS, ".", (f"{file}.py", name, str(steps)), what, iterations=steps,
-        options=("--only", only),
+        f"{file} {name}{said}", str(SHAPES), OURS, ".", (f"{file}.py", name, str(steps)), what, iterations=steps,
+        env=env, options=("--only", only),
     )  # fmt: skip
 
 
@@ -50,7 +51,8 @@ OWN = (
         for name, steps in (
             ("latency", 60), ("cpu", 200), ("latency-and-cpu", 60), ("cpu-and-step", 100), ("few-workers", 60),
             ("two-workers", 60), ("short-latency", 200), ("many-workers", 60), ("bursts", 150),
-            ("slow-first-step", 100),
+            ("slow-first-step", 100), ("long-latency", 60), ("latency-and-step", 60), ("small-batch", 200),
+            ("three-workers", 80), ("half-hidden", 120),
         )
     ),
     shape("augmented", "pictures", "augments on its own thread", 200, "loader_workers"),
@@ -60,7 +62,8 @@ OWN = (
     shape("small_models", "wide-tokens", "matrix products", 300, "precision"),
     shape("small_models", "pictures", "convolutions", 300, "channels_last"),
     shape("small_models", "elementwise", "many passes over memory", 500, "compile"),
-    shape("small_models", "one-thread", "one thread of two", 500, "threads"),
+    shape("small_models", "wide-perceptron", "one thread of two", 300, "threads", OMP_NUM_THREADS="1"),
+    shape("small_models", "wide-tokens", "one thread of two", 150, "threads", OMP_NUM_THREADS="1"),
 )  # fmt: skip
 
 

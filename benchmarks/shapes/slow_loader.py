@@ -24,6 +24,11 @@ SHAPES = {
     "few-workers": (4, 1, 0.05, 0, 0.02),
     "two-workers": (8, 2, 0.06, 0, 0.02),
     "many-workers": (2, 12, 0.0, 0, 0.0),
+    "long-latency": (2, 0, 0.1, 0, 0.03),
+    "latency-and-step": (8, 0, 0.02, 0, 0.08),
+    "small-batch": (1, 0, 0.04, 0, 0.02),
+    "three-workers": (8, 3, 0.05, 0, 0.03),
+    "half-hidden": (4, 1, 0.02, 0, 0.05),
 }
 SIZE = 64
 
@@ -60,6 +65,8 @@ def main(shape: str, steps: int) -> None:
         loader = DataLoader(items, batch_size=batch_size, shuffle=True, num_workers=1)
     elif workers == 2:
         loader = DataLoader(items, batch_size=batch_size, shuffle=True, num_workers=2)
+    elif workers == 3:
+        loader = DataLoader(items, batch_size=batch_size, shuffle=True, num_workers=3)
     else:
         loader = DataLoader(items, batch_size=batch_size, shuffle=True, num_workers=12)
     model = torch.nn.Sequential(

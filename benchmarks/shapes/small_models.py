@@ -63,7 +63,6 @@ MODELS = {
     "wide-tokens": lambda: Tokens(384, 3),
     "pictures": lambda: pictures(64),
     "elementwise": Elementwise,
-    "one-thread": lambda: perceptron(1024, 4),
 }
 
 
@@ -85,8 +84,6 @@ def batches(name: str, model: nn.Module):
 
 def main(name: str, steps: int) -> None:
     torch.manual_seed(0)
-    if name == "one-thread":
-        torch.set_num_threads(1)
     model = MODELS[name]()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     source = batches(name, model)

@@ -40,7 +40,15 @@ def value_text(key: str, value: float | int | str) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
 
 
+NAMES = {
+    "cpus_busy_fraction": "CPUs busy with this run, share",
+    "other_programs_fraction": "CPUs busy with other programs, share",
+}
+
+
 def _name(key: str) -> str:
+    if key in NAMES:
+        return NAMES[key]
     if key.endswith("_fraction"):
         key = f"{key.removesuffix('_fraction')}_share"
     for ending in ("_s", "_bytes"):

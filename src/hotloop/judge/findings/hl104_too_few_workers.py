@@ -5,7 +5,7 @@ they are too few, and CPUs are free for more.
 
 Evidence. `data_wait_fraction`: exposed waits over wall time; reported from 0.05. `workers_busy`: share
 of their time in which the workers made batches, `fetch_s x batches / (num_workers x wall)`; 0.8 and
-more. `cpus_busy`: share of the CPUs this process may use; below 0.85 (loadtune's limit for saturated),
+more. `cpus_busy_fraction`: share of the CPUs this process may use; below 0.85 (loadtune's limit for saturated),
 or not known and fewer workers than CPUs.
 
 Gain at most. `1 / (1 - data_wait_fraction)`: the step without any wait. With `n` workers a step takes
@@ -58,7 +58,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "num_workers": loader.num_workers,
             "suggested_workers": workers,
             "workers_busy": waiting.workers_busy,
-            "cpus_busy": waiting.cpus_busy,
+            "cpus_busy_fraction": waiting.cpus_busy,
             "fetch_s": loader.fetch_s,
             "dataset_site": loader.dataset_site,
         },

@@ -3,7 +3,7 @@
 What it means. The training waits for data, and the CPUs that it may use are busy. More workers would
 only take turns on the same CPUs.
 
-Evidence. `data_wait_fraction`: exposed waits over wall time; reported from 0.05. `cpus_busy`: share of
+Evidence. `data_wait_fraction`: exposed waits over wall time; reported from 0.05. `cpus_busy_fraction`: share of
 `cpus` that the process and its workers kept busy; 0.85 and more, or at least as many workers as CPUs
 where it is not known, or a single CPU. Not where others fill the machine instead (`foreign_busy`: their
 share of it): who is late then may have waited for its turn. `fetch_s`: seconds to make one batch.
@@ -44,7 +44,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "data_wait_fraction": waiting.share,
             "num_workers": loader.num_workers,
             "cpus": cpus_of(measurement),
-            "cpus_busy": waiting.cpus_busy,
+            "cpus_busy_fraction": waiting.cpus_busy,
             "fetch_s": loader.fetch_s,
             "foreign_busy": measurement.census.foreign_busy if measurement.census else None,
         },

@@ -5,7 +5,7 @@ that time: it waits itself, for a disk, a network file system, a download, a loc
 
 Evidence. `data_wait_fraction`: exposed waits over wall time; reported from 0.05.
 `fetch_cpu_fraction`: CPU over wall seconds while a batch was made; 0.5 or less. Where workers run the
-CPUs are not full (`cpus_busy` below 0.85): who waits for its turn looks the same. Where other programs
+CPUs are not full (`cpus_busy_fraction` below 0.85): who waits for its turn looks the same. Where other programs
 fill the machine it must be half of what the training gets while it computes, or nothing is said.
 
 Gain at most. `1 / (1 - data_wait_fraction)`: the step without any wait.
@@ -49,7 +49,6 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "fetch_s": loader.fetch_s,
             "num_workers": loader.num_workers,
             "suggested_workers": workers,
-            "cpus_busy": waiting.cpus_busy,
             "loader_site": loader.site,
         },
         optimization="loader_workers",

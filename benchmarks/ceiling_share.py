@@ -26,6 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from matrix_products import Product, step_products
 from torch import Tensor
 
 from hotloop.cli.progress import progress_bar
@@ -33,7 +34,6 @@ from hotloop.core.settings import load_settings
 from hotloop.data.cache import ensure_prepared
 from hotloop.data.prepared import open_prepared
 from hotloop.hardware.device import pick_device, read_machine
-from hotloop.models.products import Product, step_products
 from hotloop.optimizations.precision.autocasting import autocast
 from hotloop.optimizations.resolve import resolve
 from hotloop.quickstart.shipped import shipped

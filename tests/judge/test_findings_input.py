@@ -79,7 +79,9 @@ def test_waits_below_five_per_cent_are_no_finding(loader: dict[str, Any]) -> Non
 
 def test_full_cpus_are_told_from_too_few_workers() -> None:
     full = replace(HEALTHY, cpu_busy=7.0)
-    assert only(waiting(0.03, WORKERS, full), "HL105").evidence["cpus_busy_fraction"] == pytest.approx(0.875)
+    assert only(waiting(0.03, WORKERS, full), "HL105").evidence[
+        "cpus_busy_fraction"
+    ] == pytest.approx(0.875)
     free = replace(HEALTHY, cpu_busy=6.7)
     assert codes(diagnose(waiting(0.03, WORKERS, free))) == ["HL104"]
     # A worker that waits for its turn looks as if it waited for a disk.

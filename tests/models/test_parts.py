@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from matrix_products import step_products
 
 from hotloop.models.parts import activate, attend
-from hotloop.models.products import step_products
 from hotloop.models.shape import DecoderShape, flops_per_token
 
 

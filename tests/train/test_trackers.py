@@ -162,7 +162,9 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[trackers.Tracker], None]:
 
     def put(tracker: trackers.Tracker) -> None:
         monkeypatch.setattr(trackers, "is_installed", lambda name: True)
-        monkeypatch.setattr(trackers, "build", lambda name, *rest: tracker)
+        monkeypatch.setattr(
+            trackers, "build", lambda name, *rest: tracker if name == "mlflow" else Kept()
+        )
 
     return put
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from hotloop.core.errors import ExitCode
 from hotloop.core.settings import Settings
-from hotloop.train.trackers import Point, changed_origins, read_identity, store_identity
+from hotloop.train.tracker import Point, changed_origins, read_identity, store_identity
 
 MAX_PER_REQUEST = 100
 """Parameters and tags that MLflow takes at once."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.train.scalars import SECONDS
-from hotloop.train.trackers import Point
+from hotloop.train.tracker import Point
 
 EVENTS = "tensorboard"
 """Directory of the event files."""

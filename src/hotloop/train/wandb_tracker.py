@@ -10,7 +10,7 @@ from typing import Any
 
 from hotloop.core.config import set_dotted
 from hotloop.core.settings import Settings
-from hotloop.train.trackers import Point, changed_origins, one_line, read_identity, store_identity
+from hotloop.train.tracker import Point, changed_origins, one_line, read_identity, store_identity
 
 INIT_S = 15.0
 """Longest wait for the server before going on offline; points gather meanwhile."""

@@ -296,11 +296,11 @@ class _Start:
 
 def _tried(examined: Examined, options: _Options) -> Ledger:
     """What came of trying fixes, said on the terminal."""
-    from hotloop.cli.terminal_title import title_progress
+    from hotloop.cli.progress import status_line
     from hotloop.doctor.trying import try_fixes
     from hotloop.report.ledger import render_ledger
 
-    with title_progress() as progress:
+    with status_line() as line:
         ledger = try_fixes(
             examined,
             budget_s=options.budget,
@@ -308,8 +308,8 @@ def _tried(examined: Examined, options: _Options) -> Ledger:
             in_place=options.in_place,
             network=options.network or NO_NETWORK,
             options=options.of_trials(),
-            progress=progress,
-            warn=_say,
+            progress=line.progress,
+            warn=lambda text: line.say(f"hotloop: {text}"),
         )
     click.echo(f"\n{render_ledger(ledger)}", err=True)
     return ledger

@@ -46,7 +46,10 @@ def try_fixes(
         () if asked else left_out_of(examined.diagnosis, fixes, machine, census)
     )
     if census is not None and NO_OPTIMIZER in census.notes:
-        why = "trials are timed from one update of a torch optimizer to the next, and none was seen"
+        why = (
+            "trials are timed from one update of a torch optimizer to the next, and none was seen; "
+            "`import hotloop; hotloop.step()` where a step ends makes up for it"
+        )
         left_out = (*(tried_fix(fix, "not_tried", why) for fix in fixes), *left_out)
         fixes = ()
     known = {*(fix.name for fix in fixes), *(entry.name for entry in left_out)}

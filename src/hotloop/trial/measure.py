@@ -301,5 +301,5 @@ def _why_too_few(arm: Arm, found: int, run: Path, log: Path) -> str:
         return f"ask for fewer steps, or let the command make more. {tail(log)}"
     return (
         "no step was seen: the clock needs a Python that reads PYTHONPATH (not -I, -E or -S) and a "
-        f"script that steps a torch optimizer. {tail(log)}"
+        f"script that steps a torch optimizer, or calls `hotloop.step()`. {tail(log)}"
     )

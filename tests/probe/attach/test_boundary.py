@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from hotloop.core.census import NO_OPTIMIZER
 from hotloop.probe.attach.boundary import BACKWARDS_WITHOUT_UPDATE, FORWARDS_WITHOUT_BACKWARD
 from hotloop.probe.step_rule import MOST_UPDATES
 
@@ -250,6 +251,7 @@ def test_doctor_trials_and_techniques_count_the_same_steps(run, shape: str) -> N
         "clock": steps,
         "technique": steps,
     }
+    assert NO_OPTIMIZER not in ended.census.notes  # so fixes are tried
 
 
 def test_trial_times_every_step_of_a_gan_from_its_own_end(run) -> None:  # type: ignore[no-untyped-def]

@@ -191,6 +191,8 @@ class Boundary:
 
     def _switch(self, rule: str, why: str) -> None:
         self.rule = rule
+        if NO_OPTIMIZER in self._watch.notes:
+            self._watch.notes.remove(NO_OPTIMIZER)
         self._watch.restart(why)
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from hotloop.cli.option_types import ALL, Hosts, Seconds
 from hotloop.cli.output import json_option, write_object
-from hotloop.core.connections import NO_NETWORK, Network, connection_name, host_and_port
+from hotloop.core.connections import NO_NETWORK, Network
 from hotloop.core.errors import ExitCode, HotloopError, Interrupted, UsageError
 
 if TYPE_CHECKING:
@@ -20,53 +20,11 @@ if TYPE_CHECKING:
     from hotloop.runs.stored_run import StoredRun
 
 
-class _Seconds(click.ParamType[float]):
-    """`90s`, `10m` or `2h`; a bare number could be any of them."""
-
-    name = "time"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        if isinstance(value, float):
-            return value
-        match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]+)?)\s*([smh]?)", str(value).strip())
-        if match is None or not float(match[1]):
-            self.fail(f"{value!r} is no time; write 90s, 10m or 2h", param, ctx)
-        if not match[2]:
-            self.fail(f"{value!r} has no unit; say {match[1]}m or {match[1]}s", param, ctx)
-        return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
-
-
-_ALL = "all"
-
-
-class _Network(click.ParamType[Network]):
-    """Hosts with their ports; without a value all machines."""
-
-    name = "hosts"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Network:
-        if value == _ALL:
-            return Network(unlimited=True)
-        try:
-            named = [connection_name(*host_and_port(each)) for each in str(value).split(",")]
-        except ValueError as error:
-            self.fail(
-                f"{error}; write --network=HOST:PORT,... or, for all machines, --network -- COMMAND",
-                param,
-                ctx,
-            )
-        return Network(tuple(dict.fromkeys(named)))
-
-
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--no-try", is_flag=True, help="Only say what holds it back.")
 @click.option(
     "--budget",
-    type=_Seconds(),
+    type=Seconds(),
     metavar="TIME",
     help="For trying fixes, e.g. 10m [default: as long as it takes].",
 )
@@ -83,9 +41,9 @@ class _Network(click.ParamType[Network]):
 )
 @click.option(
     "--network",
-    type=_Network(),
+    type=Hosts(),
     is_flag=False,
-    flag_value=_ALL,
+    flag_value=ALL,
     metavar="[HOST:PORT]",
     help="Let trials reach these machines (HOST:PORT,...) alone; without a value all. Trackers stay offline.",
 )

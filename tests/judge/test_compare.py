@@ -298,6 +298,40 @@ def test_speed_that_a_full_queue_lends_is_not_counted() -> None:
     assert judge(queued((15, 15)), over="all").ratio == pytest.approx(2.0, rel=0.01)
 
 
+def ending(ready: tuple[int, int], last_made: int) -> list[Pair]:
+    """As `queued`, with an epoch whose last batch is made that many steps before its end: the queue runs empty."""
+    some = []
+    for baseline, candidate in queued(ready):
+        records = list(candidate.records)
+        left = records[-last_made - 1].batches_ready
+        assert left is not None
+        for number in range(last_made):
+            few = round(left * (1 - (number + 1) / last_made))
+            place = len(records) - last_made + number
+            records[place] = replace(records[place], batches_ready=few, batches_to_come=False)
+        records[:-last_made] = [replace(r, batches_to_come=True) for r in records[:-last_made]]
+        some.append((baseline, replace(candidate, records=tuple(records))))
+    return some
+
+
+def test_queue_that_runs_empty_at_the_end_of_an_epoch_takes_nothing_off() -> None:
+    full = ending((15, 15), 15)
+    assert judge(full, over="all").ratio == pytest.approx(2.0, rel=0.01)
+    unknown = [
+        tuple(replace(run, records=tuple(replace(r, batches_to_come=None) for r in run.records)) for run in pair)
+        for pair in full
+    ]  # fmt: skip
+    assert judge(unknown, over="all").ratio < 1.1  # type: ignore[arg-type]
+
+
+def test_queue_that_became_shorter_before_the_end_of_the_epoch_still_does() -> None:
+    assert judge(ending((15, 0), 10), over="all").ratio == pytest.approx(1.0, abs=0.06)
+
+
+def test_steps_that_are_all_after_the_last_batch_was_made_are_looked_at_as_they_are() -> None:
+    assert judge(ending((28, 25), 25), over="all").outcome == "inconclusive"
+
+
 def test_what_a_queue_lent_makes_nothing_slower() -> None:
     verdict = judge(queued((20, 0)), over="all")  # workers had made the last batch before the end
     assert verdict.ratio_high < 1

@@ -301,6 +301,8 @@ print("0")
     assert [each.batches_taken for each in found] == [1] * 12
     assert found[0].batches_ready == 6  # two workers, three each
     assert found[-1].batches_ready == 0
+    # Six are asked for at once, of twelve: from the seventh on there is none left to ask for.
+    assert [each.batches_to_come for each in found] == [True] * 6 + [False] * 6
 
 
 def test_steps_of_a_script_without_workers_know_no_queue(tmp_path: Path) -> None:

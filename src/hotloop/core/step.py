@@ -78,6 +78,8 @@ class StepRecord:
     """From loader workers; `None` where none were seen."""
     batches_ready: int | None = None
     """Made by loader workers and not taken, at the end of the step."""
+    batches_to_come: bool | None = None
+    """Whether the loader had more to ask its workers for: not near the end of an epoch, where they stop."""
 
     def to_json(self) -> str:
         """One line of `steps.jsonl`, without the fields that are not known.
@@ -119,6 +121,8 @@ class StepRecord:
             unknown_yet = values[key] is None and key != "clock_reads"
             if not unknown_yet and not _is_amount(values[key]):
                 raise ValueError(f"`{key}` must be a number, 0 or more")
+        if values.get("batches_to_come") not in (None, True, False):
+            raise ValueError("`batches_to_come` must be true or false")
         tags = values.get("tags", ())
         if not isinstance(tags, (list, tuple)) or not all(isinstance(tag, str) for tag in tags):
             raise ValueError("`tags` must be a list of words")

@@ -17,6 +17,8 @@ Unit = Literal["token", "sample", "step", "work"]
 
 LEAST_FROM_QUEUE, LEAST_SHORTER = 0.05, 2.0
 """Share of the batches taken, and batches, by which a queue of ready ones has to become shorter to count."""
+LEAST_MAKING = 0.25
+"""Share of the counted steps in which workers had something to make, below which all are looked at."""
 MOST_FROM_QUEUE = 0.75
 """Beyond it the few batches that were made meanwhile do not tell how fast they are made."""
 
@@ -37,7 +39,7 @@ class RunTimes:
     @property
     def lasting_s(self) -> float:
         """`all_in_s` at the pace that workers surely keep up: the seconds in which they make as many batches as were
-        taken. Too many where they had to stop, because the queue was full or an epoch was all made."""
+        taken. Too many where they had to stop because the queue was full."""
         return self.all_in_s / (1 - min(self.from_queue, MOST_FROM_QUEUE))
 
 
@@ -101,27 +103,27 @@ def share_from_queue(records: Sequence[StepRecord]) -> float:
     """Share of the batches of the counted steps by which the queue of ready batches became shorter.
 
     0 where no loader has workers, where the queue grew or stayed about as long: between two batches it
-    changes by some, which says nothing.
+    changes by some, which says nothing. At the end of an epoch, where nothing is left to be made, it becomes
+    shorter however fast they are made: only steps before that are looked at, where there are enough.
     """
     counted = [each for each in records if "warmup" not in each.tags]
-    known = [
-        (each.batches_taken, each.batches_ready)
-        for each in counted
-        if each.batches_taken is not None and each.batches_ready is not None
-    ]
-    if not counted or len(known) < len(counted):
+    taken = [each.batches_taken for each in counted if each.batches_taken is not None]
+    ready = [each.batches_ready for each in counted if each.batches_ready is not None]
+    if not counted or min(len(taken), len(ready)) < len(counted):
         return 0.0
-    taken = sum(each for each, _ in known)
-    ready = [each for _, each in known]
-    ends = max(len(ready) // 20, 1)
-    shorter = sum(ready[:ends]) / ends - sum(ready[-ends:]) / ends
-    if len(ready) > ends:
-        shorter *= len(ready) / (
-            len(ready) - ends
-        )  # between the middles of both ends lie fewer steps
-    if not taken or shorter < max(LEAST_SHORTER, LEAST_FROM_QUEUE * taken):
+    places = [place for place, each in enumerate(counted) if each.batches_to_come is not False]
+    if len(places) < LEAST_MAKING * len(counted):
+        places = list(range(len(counted)))
+    seen = [ready[place] for place in places]
+    ends = max(len(seen) // 20, 1)
+    shorter = sum(seen[:ends]) / ends - sum(seen[-ends:]) / ends
+    span = places[-1] - places[0] + 1
+    # Between the middles of both ends lie fewer steps.
+    between = sum(taken[places[0] : places[-1] + 1]) * max(span - ends, 1) / span
+    share = shorter / between if between else 0.0
+    if share * sum(taken) < max(LEAST_SHORTER, LEAST_FROM_QUEUE * sum(taken)):
         return 0.0
-    return min(shorter / taken, 1.0)
+    return min(share, 1.0)
 
 
 def _seconds_without_compiling(counted: Sequence[StepRecord], seconds: Sequence[float]) -> float:

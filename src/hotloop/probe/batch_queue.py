@@ -20,6 +20,7 @@ class BatchQueue:
     def __init__(self) -> None:
         self.taken = 0
         self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._last: weakref.ref[Any] | None = None
         around_call(_MultiProcessingDataLoaderIter, "_next_data", self._next)
 
     @property
@@ -27,9 +28,23 @@ class BatchQueue:
         """Batches that workers have made and the training has not taken."""
         return sum(_ready(each) for each in self._iterators)
 
+    @property
+    def has_more(self) -> bool:
+        """Whether the loader that gave the last batch had another one to ask its workers for."""
+        iterator = self._last() if self._last is not None else None
+        try:
+            return bool(
+                iterator is not None
+                and iterator._tasks_outstanding >= iterator._prefetch_factor * iterator._num_workers
+            )
+        except (AttributeError, TypeError):  # another torch
+            return True
+
     def _next(self, original: Any, iterator: Any) -> Any:
         batch = original(iterator)
-        self._iterators.add(iterator)
+        if self._last is None or self._last() is not iterator:
+            self._iterators.add(iterator)
+            self._last = weakref.ref(iterator)
         self.taken += 1
         return batch
 

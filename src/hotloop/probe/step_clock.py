@@ -72,6 +72,7 @@ class _Mark:
     taken: int
     ready: int
     """Batches taken from loader workers in all, and ready."""
+    to_come: bool
     ends: Ends
 
 
@@ -150,8 +151,9 @@ class StepClock:
         queue = self._queue
         taken = queue.taken if queue is not None else 0
         ready = queue.ready if queue is not None and taken else 0
+        to_come = queue.has_more if queue is not None and taken else False
         at = self._event() if self._on_cuda else time.perf_counter()
-        self._marks.append(_Mark(at, by, self._losses, num_graphs(), taken, ready, ends))
+        self._marks.append(_Mark(at, by, self._losses, num_graphs(), taken, ready, to_come, ends))
         self._losses = []
         if ends is Ends.NOTHING:
             return
@@ -261,6 +263,7 @@ class StepClock:
                     tags=tuple(tags),
                     batches_taken=mark.taken - taken_before if mark.taken else None,
                     batches_ready=mark.ready if mark.taken else None,
+                    batches_to_come=mark.to_come if mark.taken else None,
                 )
             )
             start, graphs_before, taken_before = mark.at, mark.graphs, mark.taken

@@ -35,7 +35,7 @@ class BatchQueue:
         try:
             return bool(
                 iterator is not None
-                and iterator._tasks_outstanding >= iterator._prefetch_factor * iterator._num_workers
+                and len(iterator._task_info) >= iterator._prefetch_factor * iterator._num_workers
             )
         except (AttributeError, TypeError):  # another torch
             return True

@@ -72,6 +72,6 @@ def at_step_start(action: Callable[[torch.optim.Optimizer], None], report: Repor
 def device_type_of(optimizer: torch.optim.Optimizer | None) -> str:
     """The device of its first weight; without an optimizer, of a GPU that is in use."""
     if optimizer is None:
-        return "cuda" if torch.cuda.is_initialized() else "cpu"
+        return "cuda" if torch.cuda.is_initialized() else "cpu"  # type: ignore[no-untyped-call]
     parameters: Any = (each for group in optimizer.param_groups for each in group["params"])
     return next((parameter.device.type for parameter in parameters), "cpu")

@@ -143,7 +143,7 @@ class StepClock:
         """The script has called `hotloop.step()`."""
         if not self._active or not (self._claimed or self._claim()):
             return
-        if self._described is None and torch.cuda.is_initialized():
+        if self._described is None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             self._device, self._on_cuda = torch.device("cuda"), True
         self._mark(self._rule.called(), None)
 

@@ -52,7 +52,8 @@ OWN = (
             ("latency", 60), ("cpu", 200), ("latency-and-cpu", 60), ("cpu-and-step", 100), ("few-workers", 60),
             ("two-workers", 60), ("short-latency", 200), ("many-workers", 60), ("bursts", 150),
             ("slow-first-step", 100), ("long-latency", 60), ("latency-and-step", 60), ("small-batch", 200),
-            ("three-workers", 80), ("half-hidden", 120),
+            ("three-workers", 80), ("half-hidden", 120), ("two-of-three", 80), ("short-two-workers", 150),
+            ("wide-batches", 60), ("unpacked-and-far", 100),
         )
     ),
     shape("augmented", "pictures", "augments on its own thread", 200, "loader_workers"),

@@ -29,6 +29,10 @@ SHAPES = {
     "small-batch": (1, 0, 0.04, 0, 0.02),
     "three-workers": (8, 3, 0.05, 0, 0.03),
     "half-hidden": (4, 1, 0.02, 0, 0.05),
+    "two-of-three": (8, 2, 0.03, 0, 0.04),
+    "short-two-workers": (4, 2, 0.02, 0, 0.02),
+    "wide-batches": (32, 0, 0.005, 0, 0.04),
+    "unpacked-and-far": (4, 1, 0.03, 300, 0.03),
 }
 SIZE = 64
 

@@ -324,6 +324,15 @@ def test_queue_that_runs_empty_at_the_end_of_an_epoch_takes_nothing_off() -> Non
     assert judge(unknown, over="all").ratio < 1.1  # type: ignore[arg-type]
 
 
+def test_waves_of_batches_are_compared_at_their_height() -> None:
+    """Twelve workers deliver at once: what is ready falls from 11 to 0 between two waves, and grows no shorter."""
+    some = []
+    for baseline, candidate in queued((0, 0)):
+        waves = [replace(r, batches_ready=11 - n % 12) for n, r in enumerate(candidate.records)]
+        some.append((baseline, replace(candidate, records=tuple(waves))))
+    assert judge(some, over="all").ratio == pytest.approx(2.0, rel=0.01)
+
+
 def test_queue_that_became_shorter_before_the_end_of_the_epoch_still_does() -> None:
     assert judge(ending((15, 0), 10), over="all").ratio == pytest.approx(1.0, abs=0.06)
 

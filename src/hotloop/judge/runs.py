@@ -115,15 +115,23 @@ def share_from_queue(records: Sequence[StepRecord]) -> float:
     if len(places) < LEAST_MAKING * len(counted):
         places = list(range(len(counted)))
     seen = [ready[place] for place in places]
-    ends = max(len(seen) // 20, 1)
-    shorter = sum(seen[:ends]) / ends - sum(seen[-ends:]) / ends
-    span = places[-1] - places[0] + 1
-    # Between the middles of both ends lie fewer steps.
-    between = sum(taken[places[0] : places[-1] + 1]) * max(span - ends, 1) / span
-    share = shorter / between if between else 0.0
+    # It is as long as before at the height of a wave, not at any moment.
+    wave = _wave(seen)
+    first = max(range(wave), key=lambda place: seen[place])
+    last = max(range(len(seen) - wave, len(seen)), key=lambda place: (seen[place], place))
+    between = sum(taken[places[first] + 1 : places[last] + 1])
+    share = (seen[first] - seen[last]) / between if between else 0.0
     if share * sum(taken) < max(LEAST_SHORTER, LEAST_FROM_QUEUE * sum(taken)):
         return 0.0
     return min(share, 1.0)
+
+
+def _wave(ready: Sequence[int]) -> int:
+    """Steps from one delivery to the next where batches come in waves, one of each worker; else 1."""
+    deliveries = [place for place in range(1, len(ready)) if ready[place] > ready[place - 1] + 1]
+    if len(deliveries) < 2:
+        return 1
+    return math.ceil((deliveries[-1] - deliveries[0]) / (len(deliveries) - 1))
 
 
 def _seconds_without_compiling(counted: Sequence[StepRecord], seconds: Sequence[float]) -> float:

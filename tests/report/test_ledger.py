@@ -9,7 +9,7 @@ import pytest
 from hotloop.core.judgement import Interval, Parity, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.report.html import Page, render_html
-from hotloop.report.ledger import ledger_section, render_ledger
+from hotloop.report.ledger import ledger_answer, ledger_section, render_ledger
 
 PARITY = Parity("same", "reduction_order")
 VERDICT = Verdict(
@@ -37,6 +37,13 @@ def test_answer_comes_first_and_every_fix_has_its_line() -> None:
     assert "nothing <here> to apply it to" in said[3]
     assert render_ledger(ledger(MISSED)).startswith("No fix was kept, and none came as far")
     assert "No fix that can be tried" in render_ledger(ledger())
+
+
+def test_budget_that_ended_before_anything_was_proven_is_the_answer() -> None:
+    begun = ledger(TriedFix("fused", True, "not_tried", "out of budget", verdict=VERDICT))
+    assert ledger_answer(begun) == "No fix was tried."
+    goes_on = replace(begun, continue_with="hotloop doctor --budget 4m")
+    assert ledger_answer(goes_on) == "No fix is proven yet: the budget ended first."
 
 
 def test_gain_near_the_smallest_that_shows_is_said_to_be_overstated() -> None:

@@ -19,6 +19,8 @@ def ledger_answer(ledger: Ledger) -> str:
     if not ledger.fixes:
         return "No fix that can be tried on a running script answers what was found."
     if all(fix.status == "not_tried" for fix in ledger.fixes):
+        if ledger.continue_with is not None and any(fix.verdict for fix in ledger.fixes):
+            return "No fix is proven yet: the budget ended first."
         return "No fix was tried."
     if not ledger.kept:
         return f"{_tested(ledger)}."

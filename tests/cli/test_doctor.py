@@ -215,6 +215,8 @@ def test_interrupted_it_ends_with_a_report_of_what_was_seen(tmp_path: Path) -> N
     done, found = doctor(tmp_path, command)
     assert done.returncode == 0, done.stderr
     assert found["doctor"]["ended"] == "by_itself"
+    assert "the interrupted run is kept in run-interrupted-1" in done.stderr
+    assert (tmp_path / "run-interrupted-1" / "report.html").exists()
 
 
 def test_ctrl_c_in_a_terminal_lets_the_script_save_once(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from hotloop.core.files import write_json
 from hotloop.doctor.continuing import (
     begun_options,
     begun_run,
-    clear_interrupted,
     refuse_other_values,
+    set_interrupted_aside,
     store_options,
 )
 from hotloop.doctor.fixes import Fix
@@ -110,28 +110,27 @@ def test_run_that_was_refused_before_its_first_trial_is_continued(tmp_path: Path
     assert begun_run(directory, ("python", "a.py"), steps=None) is not None
 
 
-def test_interrupted_examination_is_emptied_for_the_same_command_alone(tmp_path: Path) -> None:
-    directory = run(tmp_path / "stopped", ended="interrupted")
-    (directory / "trials").rmdir()
-    for kept in (("python", "b.py"), ("python", "a.py", "--more")):
-        clear_interrupted(directory, kept)
-        assert (directory / "doctor.json").exists()
-    clear_interrupted(directory, ("python", "a.py"))
-    assert list(directory.iterdir()) == []
+def test_interrupted_examination_of_the_same_command_is_set_aside_whole(tmp_path: Path) -> None:
+    for number in (1, 2):
+        directory = run(tmp_path / "stopped", ended="interrupted")
+        (directory / "trials").rmdir()
+        (directory / "notes of mine").write_text(str(number))
+        for other in (("python", "b.py"), ("python", "a.py", "--more")):
+            assert set_interrupted_aside(directory, other) is None
+        aside = set_interrupted_aside(directory, ("python", "a.py"))
+        assert aside == tmp_path / f"stopped-interrupted-{number}"
+        assert (aside / "notes of mine").read_text() == str(number)
+        assert not directory.exists()
     for ended in ("by_itself", "failed", None):
-        (other := run(tmp_path / f"ended {ended}", ended=ended)).joinpath("trials").rmdir()
-        clear_interrupted(other, ("python", "a.py"))
-        assert (other / "doctor.json").exists()
+        (other_run := run(tmp_path / f"ended {ended}", ended=ended)).joinpath("trials").rmdir()
+        assert set_interrupted_aside(other_run, ("python", "a.py")) is None
 
 
-def test_what_was_kept_before_a_command_that_never_began_is_removed(tmp_path: Path) -> None:
-    (tmp_path / "new" / "before").mkdir(parents=True)
-    clear_interrupted(tmp_path / "new", ("python", "a.py"))
-    assert list((tmp_path / "new").iterdir()) == []
+def test_directory_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
+    """Whatever its names: nothing of a user's is moved or removed."""
     (tmp_path / "users" / "before").mkdir(parents=True)
-    (tmp_path / "users" / "notes.txt").touch()
-    clear_interrupted(tmp_path / "users", ("python", "a.py"))
-    assert len(list((tmp_path / "users").iterdir())) == 2
+    assert set_interrupted_aside(tmp_path / "users", ("python", "a.py")) is None
+    assert (tmp_path / "users" / "before").is_dir()
 
 
 def test_value_that_does_not_go_with_what_was_begun_is_named(tmp_path: Path) -> None:

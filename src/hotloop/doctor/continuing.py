@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,6 @@ from hotloop.core.files import read_json, storage_error, write_json
 from hotloop.core.ledger import LEDGER_FILE
 from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.doctor.directory import TRIALS
-from hotloop.doctor.starting_point import BEFORE
 from hotloop.trial.measure import MEASUREMENT_FILE
 from hotloop.trial.plan import TrialPlan
 
@@ -55,21 +54,25 @@ def begun_run(directory: Path, command: Sequence[str], *, steps: int | None) -> 
     return run
 
 
-def clear_interrupted(directory: Path, command: Sequence[str]) -> None:
-    """Empty `directory` where all it holds is an examination of this very command that was interrupted."""
+def set_interrupted_aside(directory: Path, command: Sequence[str]) -> Path | None:
+    """Where `directory` has gone, if it held an examination of this very command that was interrupted; else `None`.
+
+    Renamed, not removed: what was seen until then, and what else its user has put there, stays.
+    """
     path = directory / COMMAND_RUN_FILE
-    if path.exists():
-        run = read_json(path, CommandRun)
-        same = (run.command, run.workdir) == (tuple(command), str(Path.cwd()))
-        if run.ended != "interrupted" or not same or (directory / TRIALS).exists():
-            return
-    elif {each.name for each in directory.iterdir()} != {BEFORE}:
-        return
+    if not path.exists() or (directory / TRIALS).exists():
+        return None
+    run = read_json(path, CommandRun)
+    same = (run.command, run.workdir) == (tuple(command), str(Path.cwd()))
+    if run.ended != "interrupted" or not same:
+        return None
+    directory = directory.resolve()
+    names = (f"{directory.name}-interrupted-{number}" for number in itertools.count(1))
+    aside = next(each for name in names if not (each := directory.with_name(name)).exists())
     try:
-        shutil.rmtree(directory)
-        directory.mkdir()
+        return directory.rename(aside)
     except OSError as error:
-        raise storage_error(error, directory, "start it again") from error
+        raise storage_error(error, directory, "set the interrupted run aside") from error
 
 
 def refuse_fewer_fixes(directory: Path, fixes: Sequence[Fix]) -> None:

@@ -30,7 +30,7 @@ from hotloop.doctor.command import (
     refuse_unexaminable,
     script_name,
 )
-from hotloop.doctor.continuing import begun_run, clear_interrupted
+from hotloop.doctor.continuing import begun_run, set_interrupted_aside
 from hotloop.doctor.directory import make_run_directory
 from hotloop.doctor.live import Live
 from hotloop.hardware.environment import read_host
@@ -68,15 +68,16 @@ def examine(
 ) -> Examined:
     """Run `command` here and now, and judge its steps.
 
-    out: a new directory, or one that holds this command interrupted: it starts again there. steps: end the command after so many counted steps, without its own ending.
+    out: a new directory, or one that holds this command interrupted, which is renamed. steps: end the command
+    after so many counted steps, without its own ending.
     before: called with the run directory just before the command starts; what it raises ends this.
     say: told before the command starts, and when a user waits for it; warn: what was not recorded.
     Raises `UsageError` for a command that cannot be run or seen into, `EnvironmentFailed` when the
     disk refuses, or where the probe cannot start: the command is ended at its import of torch then. A command that fails or is interrupted is an answer, in `run.ended`.
     """
     refuse_unexaminable(command, os.environ)
-    if out is not None and out.is_dir():
-        clear_interrupted(out, command)
+    if out is not None and (aside := set_interrupted_aside(out, command)) is not None:
+        say(f"the interrupted run is kept in {shown(aside)}")
     directory = make_run_directory(out, script_name(command))
     try:
         before(directory)

@@ -225,7 +225,7 @@ for _ in range(15): train(model, optimizer, 2); hotloop.step()
 """, 15),
     "hotloop.step() without an optimizer": ("""
 import hotloop
-model, _ = build()
+model = torch.nn.Linear(8, 1)
 for _ in range(30):
     loss_of(model).backward()
     with torch.no_grad():

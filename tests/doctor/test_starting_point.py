@@ -278,13 +278,14 @@ def test_machines_that_trials_cannot_reach_are_named_before_the_first_one(tmp_pa
     start = start_of(doctor.directory, doctor.workdir)
     assert cut_off(doctor.directory, start) is None
     hosts = [f"host-{number}.example:443\n" for number in (1, 2, 3, 4, 5, 1)]
+    hosts.append("host-1.example:443 512 3400000\n")
     (doctor.directory / CONNECTIONS_FILE).write_text("".join(hosts))
     said = cut_off(doctor.directory, start)
     if network_of(start).unlimited:
         assert said is None
         return
     assert said is not None
-    assert "host-1.example:443, host-2.example:443" in said
+    assert "host-1.example:443 (3.4 MB received, 512 B sent), host-2.example:443" in said
     assert "and 1 more" in said
     named = [each.strip() for each in hosts[:5]]
     if isinstance(start, Layered):

@@ -8,7 +8,19 @@ from ipaddress import IPv6Address
 from pathlib import Path
 
 CONNECTIONS_FILE = "connections.txt"
-"""In a run directory, `host:port` a line."""
+"""In a run directory. A line is `host:port` of a connection that was made, or `host:port sent received` of one that
+ended, in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """Those of a run to one port of one machine, taken together."""
+
+    name: str
+    """`host:port`"""
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    """Both at least: what a process has moved that was killed is unknown, and what a C library moves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +53,19 @@ def connection_name(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def connections_of(directory: Path) -> tuple[str, ...]:
-    """Each once, in the order in which they were made."""
+def connections_of(directory: Path) -> tuple[Connections, ...]:
+    """Each machine and port once, in the order in which they were connected to."""
     try:
-        lines = (directory / CONNECTIONS_FILE).read_text(encoding="utf-8", errors="replace")
+        text = (directory / CONNECTIONS_FILE).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return ()
-    return tuple(dict.fromkeys(lines.split()))
+    found: dict[str, Connections] = {}
+    for line in text.splitlines():
+        name, *counts = line.split() or [""]
+        known = found.get(name, Connections(name))
+        sent, received = (
+            map(int, counts) if len(counts) == 2 and "".join(counts).isdecimal() else (0, 0)
+        )
+        found[name] = Connections(name, known.sent_bytes + sent, known.received_bytes + received)
+    found.pop("", None)
+    return tuple(found.values())

@@ -13,11 +13,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from hotloop.core.connections import NO_NETWORK, Network, connections_of, host_and_port
+from hotloop.core.connections import NO_NETWORK, Connections, Network, connections_of, host_and_port
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_json
 from hotloop.core.ledger import Isolation
 from hotloop.core.untrusted import parse_object, read_bytes
+from hotloop.report.numbers import size
 from hotloop.trial.isolation import copy_workdir, list_workdir
 from hotloop.trial.measure import Workdir
 from hotloop.trial.sandbox.layered import Layered, Storage, storage_for
@@ -101,17 +102,23 @@ def cut_off(directory: Path, workdir: Workdir | None) -> str | None:
     """What to say before the first trial where the command of `directory` connected to machines that trials cannot
     reach; `None` where it did not."""
     reached = network_of(workdir)
-    lacking = [each for each in connections_of(directory) if each.lower() not in reached.hosts]
+    lacking = [each for each in connections_of(directory) if each.name.lower() not in reached.hosts]
     if not lacking or reached.unlimited:
         return None
-    named = ", ".join(lacking[:MOST_HOSTS])
+    named = ", ".join(_with_bytes(each) for each in lacking[:MOST_HOSTS])
     more = "" if len(lacking) <= MOST_HOSTS else f" and {len(lacking) - MOST_HOSTS} more"
-    together = ",".join((*reached.hosts, *lacking))
+    together = ",".join((*reached.hosts, *(each.name for each in lacking)))
     option = f"--network={together}" if isinstance(workdir, Layered) else "--network"
     return (
         f"the command connected to {named}{more}, which trials cannot reach. Where it needs that, end this with "
         f"Ctrl-C and add {option}"
     )
+
+
+def _with_bytes(connections: Connections) -> str:
+    sent, received = size(connections.sent_bytes), size(connections.received_bytes)
+    moved = connections.sent_bytes or connections.received_bytes
+    return f"{connections.name} ({received} received, {sent} sent)" if moved else connections.name
 
 
 def what_trials_lack(workdir: Workdir | None) -> str:

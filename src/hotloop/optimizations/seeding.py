@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any
 
 from hotloop.core.child import SAME_RANDOMNESS, SEED
-from hotloop.probe.when_imported import when_imported
+from hotloop.probe.imports import after_import
 
 
 def install_from_environment() -> None:
@@ -21,7 +21,7 @@ def install_from_environment() -> None:
     if not os.environ.get(SAME_RANDOMNESS):
         return
     random.seed(SEED)
-    when_imported(
+    after_import(
         {
             "numpy.random": _seed_numpy,
             "torch": _seed_torch,

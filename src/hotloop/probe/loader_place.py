@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from hotloop.core.census import ONE_OF
 from hotloop.probe import entry
 from hotloop.probe.attach.sites import Sites, caller, is_installed, module_of
-from hotloop.probe.when_imported import when_imported
+from hotloop.probe.imports import after_import
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -31,7 +31,7 @@ def around_construction(around: entry.Around) -> None:
         entry.around_call(module.StatefulDataLoader, "__init__", around)
 
     entry.around_call(DataLoader, "__init__", around)
-    when_imported({STATEFUL: watch_stateful})
+    after_import({STATEFUL: watch_stateful})
 
 
 class LoaderPlaces:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hotloop.core.child import OUTSIDE_FILE, WITHIN
-from hotloop.probe.when_imported import when_imported
+from hotloop.probe.imports import after_import
 
 CACHES = (
     "XDG_CACHE_HOME", "HF_HOME", "HF_DATASETS_CACHE", "TORCH_HOME", "TRITON_CACHE_DIR", "MPLCONFIGDIR",
@@ -119,7 +119,7 @@ def install_from_environment() -> None:
         return
     fence = Fence(roots.split(os.pathsep))
     sys.addaudithook(audit_hook(fence))
-    when_imported({"torch.serialization": lambda module: _watch_saving(module, fence)})
+    after_import({"torch.serialization": lambda module: _watch_saving(module, fence)})
 
 
 def _watch_saving(serialization: Any, fence: Fence) -> None:

@@ -18,7 +18,7 @@ _NAME = "_attn_implementation"
 
 def watch_configs(report: Report) -> list[str]:
     """The places that ask for `eager`, once they have; what a stored config says is not asked for."""
-    from hotloop.probe.attach.imports import after_import
+    from hotloop.probe.imports import after_import
 
     asked: list[str] = []
 

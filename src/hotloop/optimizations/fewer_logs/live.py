@@ -67,8 +67,8 @@ def apply(value: Any, report: Report) -> None:
     import logging
 
     from hotloop.optimizations.by_step import at_step_end
-    from hotloop.probe.attach.imports import after_import
     from hotloop.probe.entry import around_call
+    from hotloop.probe.imports import after_import
 
     throttle = Throttle(int(value), report)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from hotloop.probe import entry
 from hotloop.probe.attach.boundary import Boundary
-from hotloop.probe.attach.imports import Action, after_import
 from hotloop.probe.attach.watch import Watch
+from hotloop.probe.imports import Action, after_import
 
 UPDATING = {
     "fastai.optimizer": ("Optimizer", "step"),

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from hotloop.probe import entry
-from hotloop.probe.attach.imports import Action, after_import
 from hotloop.probe.attach.sites import caller, inside
 from hotloop.probe.attach.watch import Watch
+from hotloop.probe.imports import Action, after_import
 
 _COLLECTIVES = (
     "allreduce", "allreduce_coalesced", "allgather", "_allgather_base", "allgather_coalesced",

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from hotloop.probe import entry
-from hotloop.probe.attach.imports import Action, after_import
 from hotloop.probe.attach.watch import Watch
+from hotloop.probe.imports import Action, after_import
 
 SMALLEST_BYTES = 1024
 """A shorter message is rather a command or an answer than a batch."""

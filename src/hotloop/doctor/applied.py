@@ -1,4 +1,4 @@
-"""Whether a technique took effect in the processes that it was put into, and did nothing else there."""
+"""Checks that a technique took effect in the processes that it was put into, and did nothing else there."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def _census(path: Path, problems: list[HotloopError]) -> Census | None:
 
 
 def _fast_dtypes(census: Census, clock: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of the device that the command trained on; empty where that is not known."""
+    """Fast types of the device that the command trained on; empty where that is not known."""
     if census.device == "cpu":
         return fast_on_cpu()
     match clock.get("compute_capability"):

@@ -104,7 +104,7 @@ def _not_runnable(command: Sequence[str]) -> UsageError:
 
 
 def _flags_of_first_line(program: Path) -> list[tuple[str, str]]:
-    """Of `#!/usr/bin/python3 -I`, as launchers such as torchrun have it."""
+    """The flags of `#!/usr/bin/python3 -I`, as launchers such as torchrun have it."""
     try:
         with program.open("rb") as file:
             first = file.readline(256)

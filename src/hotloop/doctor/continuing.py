@@ -55,7 +55,7 @@ def begun_run(directory: Path, command: Sequence[str], *, steps: int | None) -> 
 
 
 def set_interrupted_aside(directory: Path, command: Sequence[str]) -> Path | None:
-    """Where `directory` has gone, if it held an examination of this very command that was interrupted; else `None`.
+    """Rename `directory` if it held an interrupted examination of this very command; its new path, else `None`.
 
     Renamed, not removed: what was seen until then, and what else its user has put there, stays.
     """

@@ -105,7 +105,7 @@ def runs_of(result: SessionResult, fix: Fix) -> list[Path]:
 
 
 def not_faster(verdict: Verdict) -> str:
-    """In words, of a verdict that is not `improved`."""
+    """The words for a verdict that is not `improved`."""
     words = {
         "unchanged": "no gain",
         "regressed": "slower",
@@ -145,7 +145,7 @@ def tried_fix(fix: Fix, status: Status, why: str, *, verdict: Verdict | None = N
 
 
 def showed(verdict: Verdict) -> str:
-    """Of too few pairs for an interval that says anything: what each of them was."""
+    """The ratio of each pair, where they are too few for an interval."""
     pairs = "1 pair" if verdict.num_pairs == 1 else f"{verdict.num_pairs} pairs"
     ratios = " and ".join(f"{ratio:.2f}x" for ratio in verdict.pair_ratios)
     return f"{pairs} showed {ratios or 'nothing'}"

@@ -45,7 +45,7 @@ class Fix:
     warmup_steps: int = 0
     """Steps before its effect can show; 0: it shows at once."""
     queue: StepQueue = NO_QUEUE
-    """Of loader workers while the fix is on."""
+    """Batches that loader workers keep ready while the fix is on."""
     most_ratio: float | None = None
     """No ratio above this is possible."""
 
@@ -55,7 +55,7 @@ class Fix:
 
     @property
     def ratio_at_most(self) -> float:
-        """That is expected, which decides over how many steps it is compared; 1 where nothing is."""
+        """The highest expected ratio, which decides over how many steps it is compared; 1 where none is expected."""
         return max(self.predicted.ratio_high, 1.0) if self.predicted is not None else 1.0
 
 
@@ -215,7 +215,7 @@ def expected(technique: Optimization, value: Any, asking: Sequence[Finding]) -> 
 
 
 def live_names() -> list[str]:
-    """Of the techniques that can be put into a running script."""
+    """Names of the techniques that can be put into a running script."""
     return [name for name, each in CATALOGUE.items() if each.live_form is not None]
 
 

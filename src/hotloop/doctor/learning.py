@@ -1,4 +1,4 @@
-"""Whether the command learns the same with a fix: runs of their own, in which random numbers repeat.
+"""Compares what the command learns with a fix and without: runs of their own, in which random numbers repeat.
 
 What the usual band rejects, and what moves the weights otherwise, is held against runs of the command as it is whose
 numbers are rounded otherwise (`judge.calibrated_parity`): made once for all fixes, and only where a fix needs them.
@@ -82,14 +82,14 @@ class Learning:
         return class_of(self._bench, fixes)
 
     def of(self, name: str, fixes: Sequence[Fix]) -> Learned:
-        """Of one run with these fixes, whatever it is called. Raises `CommandFailed`, `WritesOutside`."""
+        """The parity of one run with these fixes. Raises `CommandFailed`, `WritesOutside`."""
         names = frozenset(fix.name for fix in fixes)
         if names not in self._known:
             self._known[names] = self.of_arm(self._bench.with_fixes(name, fixes), fixes)
         return self._known[names]
 
     def of_arm(self, arm: Arm, fixes: Sequence[Fix]) -> Learned:
-        """Of one run of `arm`, which has `fixes`: those that are not live in it are edited into its files."""
+        """The parity of one run of `arm`, which has `fixes`: those not live in it are edited into its files."""
         bench = self._bench
         steps = bench.loss_steps_of(fixes)
         baseline = self._baseline(bench.baseline, steps)
@@ -118,7 +118,7 @@ class Learning:
         )
 
     def _drawn(self, arm: Arm, fixes: Sequence[Fix], steps: int) -> Parity:
-        """Of batches that draw other random numbers: with these held fixed, and among runs with others."""
+        """Parity where batches draw other random numbers: with these held fixed, and among runs with others."""
         first, *others = (
             drawn_otherwise(self._bench.baseline, n) for n in range(1, DRAWN_RUNS + 1)
         )
@@ -139,7 +139,7 @@ class Learning:
         return judge_draws(runs, candidate, _drawn_run(*self._run(held, steps)), parity)
 
     def _judged(self, baseline: Arm, arm: Arm, fixes: Sequence[Fix], steps: int) -> Parity:
-        """Of runs in which batches draw the same random numbers."""
+        """Parity of runs in which batches draw the same random numbers."""
         runs = self._baseline(baseline, steps)
         measurement, place = self._run(arm, steps)
         parity_class = same_draws_class_of(self._bench, fixes)
@@ -220,7 +220,7 @@ class Learning:
         return self._baselines[key]
 
     def _run(self, arm: Arm, steps: int) -> Run:
-        """Of a candidate. Raises `CommandFailed`, `WritesOutside`."""
+        """A run of a candidate. Raises `CommandFailed`, `WritesOutside`."""
         bench = self._bench
         try:
             measurement, place = bench.losses_of(arm, steps)

@@ -46,7 +46,7 @@ def _impossible(verdict: Verdict, fixes: Sequence[Fix]) -> str | None:
 
 
 def _lent(result: SessionResult, fixes: Sequence[Fix]) -> str | None:
-    """Of a run too short to use up what workers had ready: its gain counts where they kept up all the same."""
+    """The doubt about a run too short to use up what workers had ready; none where they kept up all the same."""
     queue = max((fix.queue for fix in fixes), key=lambda each: each.length)
     warmup = result.pairs[0][1].plan.warmup_steps
     if warmup >= queue.warmup_steps:

@@ -150,7 +150,7 @@ def _judged(measurement: Measurement, directory: Path) -> Diagnosis:
 
 
 def exit_code(examined: Examined, *, level: float | None) -> ExitCode:
-    """Of the `hotloop doctor` that ends with this."""
+    """The exit code of the `hotloop doctor` that ends with this."""
     ended = examined.run.ended
     if ended == "interrupted":
         return ExitCode.RESUMABLE

@@ -68,7 +68,7 @@ def start_of(directory: Path, workdir: Path, *, network: Network = NO_NETWORK) -
 
 
 def isolation_of(workdir: Workdir | None) -> Isolation:
-    """In a word, for what is stored."""
+    """The kind of isolation, as it is stored."""
     if workdir is None:
         return "none"
     if isinstance(workdir, Layered):

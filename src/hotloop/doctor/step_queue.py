@@ -17,9 +17,9 @@ from hotloop.optimizations.loader_workers import batches_ahead
 from hotloop.optimizations.optimization import BatchesAhead, Optimization
 
 QUEUES = 3
-"""That a window covers, where the run is long enough."""
+"""Queues that the counted steps cover, where the run is long enough."""
 LEAST_WAVES = 4
-"""That it has to cover, and one queue; with the usual two batches per worker these are two."""
+"""Waves that the counted steps have to cover, and one queue; with the usual two batches per worker these are two."""
 START_STEPS = 3
 """The slow first ones, in which workers fill the queue."""
 

@@ -18,13 +18,13 @@ FASTER_S = 1.0
 STEPS = (20, 1000)
 LEAST_STEPS = STEPS[0] // 2
 TOGGLED_STEPS = 2 * STEPS[0]
-"""Of a fix that goes on and off within a process, which counts twice as many: enough for blocks."""
+"""Steps of a fix that is toggled within a process, which counts twice as many: enough for blocks."""
 LOOKS = (4, 6, 10)
 """At which pairs are judged; between the last two only of a fix that looks faster."""
 USUAL_PAIRS = LOOKS[1]
-"""That a fix takes unless it is decided before."""
+"""Pairs that a fix takes unless it is decided before."""
 SCREENING_PAIRS = 2
-"""That show what not to go on with."""
+"""Pairs that show which fixes not to measure further."""
 LOSS_STEPS = 60
 """Steps whose losses are compared; more where an epoch ends a little later."""
 AFTER_EPOCH = 20
@@ -34,7 +34,7 @@ SLACK, MARGIN = 1.25, 2.0
 """Processes of trials take longer than was seen of the command: by about the first, up to the second on a busy
 machine. A budget has to hold the first to be begun with; what is asked for holds the second."""
 LOSS_RUNS = 2
-"""Of the command as it is."""
+"""Runs of the baseline for its losses."""
 AA_RUNS = 2
 
 

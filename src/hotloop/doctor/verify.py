@@ -127,7 +127,7 @@ def verify(
 
 
 def _total_steps(measurement: Measurement) -> int | None:
-    """That the command makes, where it ended by itself or says so."""
+    """Steps that the command makes in all, where it ended by itself or says so."""
     if measurement.returncode == 0:
         return len(measurement.records)
     return measurement.census.planned_steps if measurement.census is not None else None

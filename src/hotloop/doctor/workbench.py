@@ -1,4 +1,4 @@
-"""Where the trials of one doctor's run are made: one plan, one budget, one noise measurement for all."""
+"""The trials of one doctor's run: one plan, one budget, one noise measurement for all."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ class Workbench:
     """The doctor's; trials go into `trials/`."""
     loss_steps: int
     num_steps: int
-    """Of the command, as far as it was seen to make any."""
+    """Steps of the command, as far as it was seen to make any."""
     total_steps: int | None = None
-    """That the command makes in all, where that is known."""
+    """Steps that the command makes in all, where that is known."""
     most_children: int | None = None
     """Processes that make its batches; `None` where a step may use up what was made during others."""
     learnt_steps: int | None = None
     """After which its loss was seen to have fallen by most of what it falls."""
     census: Census | None = None
-    """Of the diagnosed run, and when that was started: where its loaders were made, in which files."""
+    """What the diagnosed run used: where its loaders were made, in which files."""
     examined_at: float = math.inf
     budget_s: float | None = None
     progress: Progress = silent
@@ -82,7 +82,7 @@ class Workbench:
     """A fix was faster: the pairs that confirm it have to fit after whatever is tried now."""
     _noise: tuple[Pair, ...] | None = None
     _besides_s: float = 0.0
-    """Of a trial: what it takes beside its process."""
+    """What a trial takes beside its process."""
 
     def __post_init__(self) -> None:
         self.first_costs = self.costs
@@ -93,7 +93,7 @@ class Workbench:
 
     @property
     def left_s(self) -> float:
-        """Of the budget; without one there is no end."""
+        """What is left of the budget; infinite without one."""
         if self.budget_s is None:
             return float("inf")
         return self.budget_s - self.spent_s

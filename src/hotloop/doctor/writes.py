@@ -31,7 +31,7 @@ def outside_path(place: Path) -> str | None:
 
 
 def refuse_writes(session: Path, baseline: str) -> None:
-    """Of all pairs in a session. Raises `UsageError` where the command as it is wrote, else `WritesOutside`."""
+    """Check all pairs of a session: raises `UsageError` where the baseline wrote outside, else `WritesOutside`."""
     wrote = None
     for place in sorted(session.glob("pair-*")):
         path = outside_path(place)

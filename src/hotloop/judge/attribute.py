@@ -1,4 +1,4 @@
-"""Where host wall time went: seconds per phase over the steps under way."""
+"""Host wall time per phase, in seconds, over the steps under way."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ CHAOS = 0.5
 FIRST_DRAWN = 20
 """Updates from which on weights are compared of runs whose batches draw other numbers."""
 UNLIKE = 2.0
-"""Of a number that can be no number: a gradient that is not there, or is where there was none."""
+"""The distance of a number from none: a gradient that is not there, or is where there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def _parted(
     alone: str = "by rounding alone",
     first: int = 0,
 ) -> list[str]:
-    """In words, the one that exceeds its band the most, at the steps from `first` on."""
+    """The words for what exceeds its band the most, at the steps from `first` on."""
     if not steps[first:] or not numbers:
         return []
     worst = max(numbers, key=lambda each: float(each.excess[first : len(steps)].max()))

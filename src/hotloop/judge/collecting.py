@@ -13,7 +13,7 @@ FEWEST_FULL = 3
 
 
 def collecting_share(measurement: Measurement, breakdown: Breakdown) -> float:
-    """Of wall time, all of it; `full_share` tells of full collections alone.
+    """The share of wall time in all collections; `full_share` is that in full ones alone.
 
     The census counted in more steps than are under way where a start was found only by its course: of
     full collections, which mark their steps, those of such a start are left out.
@@ -26,7 +26,7 @@ def collecting_share(measurement: Measurement, breakdown: Breakdown) -> float:
 
 
 def full_share(measurement: Measurement, breakdown: Breakdown) -> float:
-    """Of wall time, in full collections."""
+    """The share of wall time in full collections."""
     seen = measurement.census.collections if measurement.census is not None else None
     if seen is None:
         return 0.0

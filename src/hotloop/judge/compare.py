@@ -222,7 +222,7 @@ def _mixed_units(pairs: Sequence[Pair]) -> tuple[str, ...]:
 
 
 def _log_ratios(times: Sequence[tuple[RunTimes, RunTimes]], over: Window) -> list[float]:
-    """Of the candidate only what lasts, of the baseline what was seen: a queue never makes a gain."""
+    """Log ratios of what lasts of the candidate to what was seen of the baseline: a queue never makes a gain."""
     if over == "all":
         return [math.log(b.all_in_s / c.lasting_s) for b, c in times]
     return [math.log(b.steady_s / c.steady_s) for b, c in times]

@@ -56,7 +56,7 @@ def host_shares(fractions: Mapping[str, float], census: Census | None) -> dict[s
 
 
 def _idle_part(records: Sequence[StepRecord], census: Census | None) -> float | None:
-    """Of what is unknown, the part in which the device idled."""
+    """The part of what is unknown in which the device idled."""
     if census is None or census.profiled_busy_s is None:
         return None
     usual = [r for r in records if r.device and not set(r.tags) - {"spike", "epoch", "gc"}]

@@ -52,7 +52,7 @@ OWN = ("HL107", "HL801", "HL804")
 """Findings of what a script itself does between the phases."""
 
 OF_THE_RUN = ("HL806",)
-"""Of a whole run, and so not loose where it made few steps."""
+"""Findings about a whole run, and so not loose where it made few steps."""
 
 MOVING = 0.5
 """Share of a step in long operations with hardly any arithmetic from which memory bounds it."""

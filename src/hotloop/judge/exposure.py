@@ -24,7 +24,7 @@ def runs_on_cpu(measurement: Measurement) -> bool:
 
 
 def is_foreign(census: Census | None) -> bool:
-    """Of somebody else's script: hotloop's own trainer says how it loads."""
+    """Whether this is somebody else's script: hotloop's own trainer says how it loads."""
     return census is not None and not census.loader
 
 
@@ -70,7 +70,7 @@ def costliest(calls: Sequence[CallUse]) -> CallUse | None:
 
 
 def lines_of(census: Census | None, phase: str) -> tuple[LineUse, ...]:
-    """Where the host was in a phase, most often first."""
+    """Lines that the host was on in a phase, most often first."""
     lines = census.lines if census is not None else ()
     return tuple(sorted((x for x in lines if x.phase == phase), key=lambda x: -x.fraction))
 

@@ -15,7 +15,7 @@ from hotloop.core.step import StepRecord
 from hotloop.judge.parity import WINDOW, loss_table
 
 SHARE = 0.8
-"""Of what the loss falls in the run that was seen: a comparison goes that far."""
+"""The share of what the loss falls in the run that was seen: a comparison goes that far."""
 MAX_LEARNT_STEPS = 600
 WORSE = 0.05
 """Share of that fall by which the candidate's loss may end higher."""
@@ -58,5 +58,5 @@ def _means(losses: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _scatter(losses: NDArray[np.float64]) -> float:
-    """Of one loss from the next, which no learning is part of."""
+    """The scatter of one loss from the next, which no learning is part of."""
     return float(np.median(np.abs(np.diff(losses))))

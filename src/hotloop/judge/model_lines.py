@@ -1,4 +1,4 @@
-"""Where in the user's own code the model computes, as the host was seen there in forward.
+"""The lines of the user's own code on which the model computes, as the host was seen there in forward.
 
 torch's profiler tells what took the time, the sampled lines tell where it may have been: a line is given
 only where it is the likely one.
@@ -44,7 +44,7 @@ def compiled_line(census: Census | None, at_least: float) -> str | None:
 
 
 def called_module(line: LineUse) -> str:
-    """Of what the line was calling, its package, or file of Python's own; empty where it called nothing that
+    """The package, or file of Python's own, of what the line was calling; empty where it called nothing that
     is written in Python."""
     return (line.inside or "").partition(".")[0]
 

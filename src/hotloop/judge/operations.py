@@ -39,7 +39,7 @@ class Operations:
 
     uses: tuple[OperatorUse, ...]
     step_s: float
-    """Of the steps that were looked at, not of others: the profiler and other programs may have slowed
+    """Seconds of the steps that were profiled, not of others: the profiler and other programs may have slowed
     them, and their operations with them."""
     on_cpu: bool
 
@@ -47,7 +47,7 @@ class Operations:
         return use.self_s if self.on_cpu else use.device_s
 
     def share(self, belongs: Callable[[OperatorUse], bool]) -> float:
-        """Of the step's wall time, at most 1."""
+        """The share of the step's wall time, at most 1."""
         total = math.fsum(self.seconds(use) for use in self.uses if belongs(use))
         return min(total / self.step_s, 1.0)
 
@@ -61,7 +61,7 @@ class Operations:
         return math.fsum(use.num for use in self.uses if belongs(use))
 
     def site(self, belongs: Callable[[OperatorUse], bool]) -> str | None:
-        """Where most of that time was spent."""
+        """The place at which most of that time was spent."""
         used = [use for use in self.uses if use.site and belongs(use)]
         return max(used, key=self.seconds).site if used else None
 
@@ -72,7 +72,7 @@ class Operations:
         return math.fsum(self.seconds(use) for use in real) / num if num else None
 
     def long_share(self, longer_than_s: float) -> float:
-        """Of the step, in operations of forward and backward that are on average longer than this."""
+        """The share of the step in operations of forward and backward that are on average longer than this."""
         return self.share(
             lambda use: (
                 use.num > 0 and self.seconds(use) / use.num > longer_than_s and not is_updating(use)

@@ -15,7 +15,7 @@ MIN_MARGIN = 0.01
 """Smaller changes are not worth a claim: other layouts of the same program differ by as much."""
 
 WIDEST_UNCHANGED = 0.03
-"""Where the noise floor is above this, lying within it does not mean that nothing changed."""
+"""The noise floor above which lying within it does not mean that nothing changed."""
 
 EQUAL_WINDOW = 0.9
 """The shortest run must count at least this share of the longest one's steps."""
@@ -47,7 +47,7 @@ class Total:
 
 
 def outcome_of(interval: LogInterval, margin: float) -> Outcome:
-    """Where the whole interval lies relative to `1 / (1 + margin)` and `1 + margin`.
+    """The outcome: where the whole interval lies relative to `1 / (1 + margin)` and `1 + margin`.
 
     `unchanged` needs a margin of at most 3 % as well: on a machine whose identical runs scatter more,
     a change that matters fits between the edges.
@@ -119,7 +119,7 @@ def _other_steps(times: Sequence[tuple[RunTimes, RunTimes]]) -> list[str]:
 
 
 def decision(decides: Total) -> str:
-    """Where the whole interval lies."""
+    """The outcome, by where the whole interval lies."""
     outcome, margin, floor = decides.outcome, decides.margin, decides.floor
     source = (
         "the noise floor"

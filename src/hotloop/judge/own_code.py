@@ -29,11 +29,11 @@ _TORCH_MODULES = frozenset({
     "torch", "functional", "loss", "_tensor", "_ops", "_functions", "optimizer", "autocast_mode",
     "clip_grad",
 })  # fmt: skip
-"""Where a line that computes with torch is seen: a loss that the loop computes is computing, gradients
+"""Phases in which a line that computes with torch is seen: a loss that the loop computes is computing, gradients
 that `zero_grad` frees and weights that autocast drops are part of every step. Installed code is named from
 its package on (`torch.nn.functional.cross_entropy`); recordings of older probes name the file alone."""
 _NOT_COMPUTING = re.compile(r"torch\.(?:utils|serialization|hub|cuda|profiler|multiprocessing)\.")
-"""Of torch, what a script asks for beside a step: `torch.load`, `torch.cuda.empty_cache`."""
+"""Parts of torch that a script asks for beside a step: `torch.load`, `torch.cuda.empty_cache`."""
 MODULE_LEVEL = "<module>"
 MAINLY = 1 / 3
 """Share of such code that one line must hold to be called the place."""
@@ -67,9 +67,9 @@ class OwnCode:
     line: LineUse
     """The most frequent, of the place that holds most."""
     line_share: float
-    """Of `share`, in that place, by the samples."""
+    """The part of `share` in that place, by the samples."""
     site: str | None
-    """Of `line`, where enough samples saw it, and it is the script's own."""
+    """The place of `line`, where enough samples saw it, and it is the script's own."""
     places: tuple[tuple[str, float], ...]
     """Lines, or functions of a library, that enough samples saw, with their parts of `share`; the largest first."""
     num_places: int

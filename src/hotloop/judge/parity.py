@@ -44,10 +44,10 @@ MIN_STEPS = 20
 """Fewer common losses than this show almost no mistake."""
 
 MAX_ENVELOPE = 2e-3
-"""Where baseline runs part by more, a difference of losses means nothing: later steps are left out."""
+"""Above this distance of baseline runs a difference of losses means nothing: later steps are left out."""
 
 MAX_STEPS = 120
-"""Where the recording that calibrates the bands ends."""
+"""The step at which the recording that calibrates the bands ends."""
 
 WINDOW = 20
 """Losses in a row over which a drift is averaged."""

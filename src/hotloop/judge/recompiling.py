@@ -13,7 +13,7 @@ MIN_OTHERS = 5
 
 
 def recompiling_share(measurement: Measurement) -> float:
-    """Of the wall time after the warm-up: what steps with a recompile took beyond a usual step.
+    """The share of the wall time after the warm-up that steps with a recompile took beyond a usual step.
 
     Not over the steps under way alone: a step in which something was compiled for the first time as
     well carries `compile`, and is not among them. Where nearly every step compiled, no step shows

@@ -1,4 +1,4 @@
-"""Whether a script's losses repeat themselves, and where they cease to: without that nothing shows what a change does."""
+"""Detects whether a script's losses repeat, and up to which step: without that nothing shows what a change does."""
 
 from __future__ import annotations
 

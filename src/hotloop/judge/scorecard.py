@@ -9,7 +9,7 @@ from hotloop.core.ledger import Ledger, Prediction, Scorecard
 
 
 def scorecard(ledgers: Sequence[tuple[str, Ledger]]) -> Scorecard:
-    """Of all trials in these ledgers, each with the name of its run.
+    """The scorecard of all trials in these ledgers, each with the name of its run.
 
     coverage     share of the kept fixes with a prediction whose verified ratio lies inside it
     width        median of `high - low` of those predictions, to be compared with

@@ -107,7 +107,7 @@ def _away(value: float) -> float:
 
 
 def _root(rising: Callable[[float], float], low: float) -> float:
-    """Where a function that rises from below 0 at `low` crosses it; infinite where it does not below 1e12."""
+    """The zero of a function that rises from below 0 at `low`; infinite where there is none below 1e12."""
     high = low + 1.0
     while rising(high) < 0:
         low, high = high, 2 * high

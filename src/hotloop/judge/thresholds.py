@@ -20,13 +20,13 @@ ENOUGH_STEPS, ENOUGH_S = 30, 1.0
 WOULD_DO = 50
 """Steps of a command with which it is judged in full: warm-up, `ENOUGH_STEPS`, and those under torch's profiler."""
 ENOUGH_SAMPLES = 5
-"""Of a sampled line, to be named; of a kind of code, to be found at all."""
+"""Samples that a line needs to be named, and a kind of code to be found at all."""
 
 # Input
 IDLE_FETCH = 0.5
 """CPU share of a fetch up to which it mostly waits for disk or network."""
 COLLATE_SHARE = 0.5
-"""Of the time to make a batch."""
+"""The least share of the time to make a batch."""
 WORKERS_BUSY = 0.8
 """Share of their time for which workers must be making batches to be called too few."""
 CPUS_FULL = 0.85
@@ -62,9 +62,9 @@ LAUNCH = 0.15
 CONVOLUTIONS = 0.30
 TUNED_SHAPES = 3
 TUNED_GAIN = 0.2
-"""Of the convolutions' time, at most, by choosing their algorithm by trial."""
+"""The most that choosing the algorithm by trial saves of the convolutions' time."""
 LAYOUT_GAIN = 0.3
-"""Of the convolutions' time, at most, by channels-last in half precision."""
+"""The most that channels-last in half precision saves of the convolutions' time."""
 ATTENTION = 0.10
 RECOMPILES = 3
 GRAPH_BREAK_S = 1e-4

@@ -237,7 +237,7 @@ def _steps_of_epoch(measurement: Measurement, breakdown: Breakdown) -> float | N
 
 
 def _restart_excess(measurement: Measurement, breakdown: Breakdown) -> float:
-    """Of the measured wall time, whatever an epoch's length is."""
+    """The share of the measured wall time, whatever an epoch's length is."""
     first, others = _waits(under_way(measurement.records))
     if not first or not others or breakdown.wall_s <= 0:
         return 0.0

@@ -89,7 +89,7 @@ def first_steady(records: Sequence[StepRecord]) -> int | None:
 
 
 def _tag_after_profiler(records: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
-    """Where steps compute for clearly less time after the profiler than before it, leave them out.
+    """Leave out the steps that compute for clearly less time after the profiler than before it.
 
     By a tenth of a step, in the median, of forward, backward and update: waiting for data less says nothing. As many
     steps right after it are looked at as before it: what becomes faster later does so for another reason.

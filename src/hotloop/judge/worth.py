@@ -1,4 +1,4 @@
-"""Whether finding out what a change brings pays for itself on what is left of a run."""
+"""Decides whether trying a change pays for itself on what is left of a run."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def remaining_steps(measurement: Measurement, *, counted_steps: int | None = Non
 
 
 def _steps_of_epoch(census: Census | None, counted: int) -> int | None:
-    """Of the loader that trains; each epoch may have made an iterator of its own from the same place."""
+    """Steps per epoch of the loader that trains; each epoch may have made an iterator of its own from the same place."""
     loader = training_loader(census)
     if census is None or loader is None or not loader.per_epoch or not counted:
         return None

@@ -21,7 +21,7 @@ def call_ending(tree: ast.Module, end: Position) -> ast.Call:
 
 
 def set_keywords(tree: ast.Module, end: Position, values: Mapping[str, str]) -> None:
-    """Of the call that ends there: replaced, or added at its end."""
+    """Replace the keywords of the call that ends there, or add them at its end."""
     call = call_ending(tree, end)
     for name, text in values.items():
         value = _parsed(text)[0].value  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ from hotloop.optimizations.source_edit import AroundCall
 
 
 def around_call_edit(source: Source, call: cst.Call, wanted: AroundCall) -> Change:
-    """Of one call. Raises `Unsafe`."""
+    """The edit of one call. Raises `Unsafe`."""
     source.refuse_builtin(call)
     end = source.end(call)
 

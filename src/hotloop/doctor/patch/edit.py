@@ -17,7 +17,7 @@ from hotloop.doctor.patch.source import Source, Unsafe
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Of one expression."""
+    """A replacement of one expression."""
 
     node: cst.CSTNode
     to: Callable[[Any], cst.BaseExpression]
@@ -30,7 +30,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Insertion:
-    """Of statements before or after a statement of a block."""
+    """Statements inserted before or after a statement of a block."""
 
     node: cst.CSTNode
     lines: str

@@ -1,4 +1,4 @@
-"""Where the loaders that train were made, as the diagnosed run's census saw it."""
+"""The calls that made the loaders that train, as the diagnosed run's census saw them."""
 
 from __future__ import annotations
 

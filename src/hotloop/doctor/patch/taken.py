@@ -1,4 +1,4 @@
-"""Where a fix took effect in its trials, as its live form wrote it down."""
+"""The places where a fix took effect in its trials, as its live form wrote them down."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Frame:
     line: int
     function: str
     span: Span | None
-    """Of the expression: line, column, last line, end; columns in bytes of UTF-8."""
+    """Line, column, last line and end of the expression; columns in bytes of UTF-8."""
     sha256: str | None
-    """Of the file at the time."""
+    """The digest of the file at the time."""
     direct: bool
     """It called what is inside of it itself, with no library between."""
 
@@ -40,7 +40,7 @@ class Taken:
     applied: bool
     what: str
     frames: tuple[Frame, ...]
-    """Of the user's own code, the innermost first; empty where none was on the stack."""
+    """Frames of the user's own code, the innermost first; empty where none was on the stack."""
     inside: str | None
     """`module.function` of the library that was innermost there, `torch` where that alone was."""
     facts: dict[str, Any] = field(default_factory=dict)

@@ -144,7 +144,7 @@ class _Files:
 
     workdir: Path
     started_at: float
-    """Of the diagnosed run."""
+    """When the diagnosed run was started."""
     sources: dict[tuple[str, str | None], Source] = field(default_factory=dict)
     edits: dict[Source, list[Edit]] = field(default_factory=dict)
 
@@ -262,7 +262,7 @@ def _at_calls(
 
 
 def _main_frame(taken: Sequence[Taken]) -> Frame:
-    """Of the program that was started."""
+    """The frame of the program that was started."""
     frames = {each.frames[-1].file: each.frames[-1] for each in taken if each.frames}
     if len(frames) != 1:
         raise Unsafe("it took effect in several programs" if frames else "no script was seen")

@@ -54,7 +54,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
 
 
 def _share(waited: float, loader: LoaderUse) -> float:
-    """Of the step, at most, what goes with the collate function."""
+    """The most of the step that goes with the collate function."""
     if loader.collate_s is None or not loader.fetch_s:
         return waited
     part = min(loader.collate_s / loader.fetch_s, 1.0)

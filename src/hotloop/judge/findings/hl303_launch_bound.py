@@ -31,7 +31,7 @@ from hotloop.judge.thresholds import LAUNCH, SHORT_OPERATION_S
 CODE = "HL303"
 TITLE = "The model is made of many short operations"
 FUSED_KERNELS = 0.8
-"""Of their time is what kernels take at least after fusing."""
+"""The least share of their time that kernels take after fusing."""
 OUTSIDE = ("data_wait", "sync", "checkpoint", "eval", "logging", "unattributed", "grad_sync")
 
 

@@ -33,7 +33,7 @@ from hotloop.judge.thresholds import NOTICEABLE
 CODE = "HL401"
 TITLE = "The optimizer is not fused"
 CACHES = 1.25
-"""Of the update's time is what it costs the whole step on a CPU, at most."""
+"""What the update costs the whole step on a CPU, at most, as a multiple of its own time."""
 FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
 
 

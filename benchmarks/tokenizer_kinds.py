@@ -1,4 +1,4 @@
-"""A small tokenizer of every kind that an engine takes, trained here, with vocabularies that show every cut."""
+"""A small tokenizer of every kind that gigatoken takes, trained here, with vocabularies that show every cut."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import sentencepiece
 import tiktoken
 import tokenizers
-from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
+from tokenizers import models, pre_tokenizers, trainers
 
 from hotloop.data.engines import giga_token
 from hotloop.data.sentencepiece_bpe import engine_json
@@ -135,107 +135,25 @@ def llama2() -> Tokenizer:
     return Tokenizer(json.dumps(engine_json(proto)), where="here")
 
 
-def precompiled() -> Any:
-    """The normalization of T5 and XLM-R: sentencepiece's table of characters."""
-    proto = _sentencepiece(model_type="unigram", normalization_rule_name="nmt_nfkc")
-    return normalizers.Precompiled(_character_map(proto))
-
-
-def _character_map(proto: bytes) -> bytes:
-    from hotloop.data.sentencepiece_bpe import fields_of
-
-    normalizer = next(value for number, value in fields_of(proto) if number == 3)
-    return bytes(dict(fields_of(normalizer))[2])
-
-
-def _trained(trainer: Any, model: Any, normalizer: Any, splitter: Any) -> Tokenizer:
-    tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.normalizer = normalizer
-    tokenizer.pre_tokenizer = splitter
-    tokenizer.train_from_iterator(_TEXTS[-1500:], trainer)
-    return Tokenizer(tokenizer.to_str(), where="here")
-
-
-def word_piece(normalizer: Any, splitter: Any) -> Tokenizer:
-    special = ["[UNK]", "[SEP]", "<|endoftext|>"]
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=2000, special_tokens=special, show_progress=False
-    )
-    return _trained(trainer, models.WordPiece(unk_token="[UNK]"), normalizer, splitter)
-
-
-def unigram(normalizer: Any, splitter: Any) -> Tokenizer:
-    trainer = trainers.UnigramTrainer(
-        vocab_size=1000, special_tokens=["<unk>", "</s>"], unk_token="<unk>", show_progress=False
-    )
-    return _trained(trainer, models.Unigram(), normalizer, splitter)
-
-
-def metaspace(scheme: str = "always") -> Any:
-    return pre_tokenizers.Metaspace(prepend_scheme=scheme)
-
-
-def _sequence(*steps: Any) -> Any:
-    normal = isinstance(steps[0], normalizers.Normalizer)
-    return (normalizers if normal else pre_tokenizers).Sequence(list(steps))
-
-
-SPACES = normalizers.Replace(Regex(" {2,}"), "\u2581")
-BERT = pre_tokenizers.BertPreTokenizer()
 _NFC = {"type": "NFC"}
 _TOOLS = ("<tool_call>", "</think>", "\u00e9tape")
-KINDS: dict[str, tuple[str, Callable[[], Tokenizer]]] = {
-    name: (engine, make)
-    for engine, kinds in {
-        "gigatoken": {
-            "GPT-2": byte_level,
-            "bytes": byte_tokenizer,
-            "Llama 3": lambda: byte_level((giga_token.CL100K,), ignore_merges=True),
-            "Qwen 2, NFC, added tokens": lambda: byte_level(
-                (giga_token.QWEN2,), normalizer=_NFC, added=_TOOLS
-            ),
-            "Qwen 3.5": lambda: byte_level((giga_token.QWEN35,), normalizer=_NFC),
-            "o200k": lambda: byte_level((giga_token.O200K,)),
-            "DeepSeek": lambda: byte_level(giga_token.DEEPSEEK),
-            "tiktoken gpt2": lambda: of_tiktoken("gpt2"),
-            "tiktoken cl100k": lambda: of_tiktoken("cl100k"),
-            "tiktoken o200k": lambda: of_tiktoken("o200k"),
-            "sentencepiece": lambda: of_sentencepiece(remove_extra_whitespaces=False),
-            "sentencepiece, no prefix": lambda: of_sentencepiece(
-                remove_extra_whitespaces=False, add_dummy_prefix=False
-            ),
-            "Llama 2": llama2,
-        },
-        "words": {
-            "BERT": lambda: word_piece(normalizers.BertNormalizer(), BERT),
-            "BERT, cased": lambda: word_piece(
-                normalizers.BertNormalizer(lowercase=False, clean_text=False), BERT
-            ),
-            "white space": lambda: word_piece(
-                _sequence(normalizers.NFKD(), normalizers.StripAccents()),
-                _sequence(pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()),
-            ),
-            "word characters": lambda: word_piece(
-                normalizers.Lowercase(),
-                _sequence(pre_tokenizers.Whitespace(), pre_tokenizers.Digits(True)),
-            ),
-            "T5, XLM-R": lambda: unigram(_sequence(precompiled(), SPACES), metaspace()),
-            "white space and metaspace": lambda: unigram(
-                _sequence(normalizers.Nmt(), normalizers.NFKC()),
-                _sequence(pre_tokenizers.WhitespaceSplit(), metaspace()),
-            ),
-            "charsmap by words": lambda: unigram(
-                precompiled(), _sequence(pre_tokenizers.WhitespaceSplit(), metaspace())
-            ),
-            "metaspace, Nmt": lambda: unigram(
-                _sequence(normalizers.Nmt(), normalizers.NFKC(), SPACES), metaspace()
-            ),
-            "metaspace, strips": lambda: unigram(
-                _sequence(normalizers.Prepend("x"), normalizers.Strip()), metaspace("never")
-            ),
-            "metaspace, first": lambda: unigram(None, metaspace("first")),
-        },
-    }.items()
-    for name, make in kinds.items()
+KINDS: dict[str, Callable[[], Tokenizer]] = {
+    "GPT-2": byte_level,
+    "bytes": byte_tokenizer,
+    "Llama 3": lambda: byte_level((giga_token.CL100K,), ignore_merges=True),
+    "Qwen 2, NFC, added tokens": lambda: byte_level(
+        (giga_token.QWEN2,), normalizer=_NFC, added=_TOOLS
+    ),
+    "Qwen 3.5": lambda: byte_level((giga_token.QWEN35,), normalizer=_NFC),
+    "o200k": lambda: byte_level((giga_token.O200K,)),
+    "DeepSeek": lambda: byte_level(giga_token.DEEPSEEK),
+    "tiktoken gpt2": lambda: of_tiktoken("gpt2"),
+    "tiktoken cl100k": lambda: of_tiktoken("cl100k"),
+    "tiktoken o200k": lambda: of_tiktoken("o200k"),
+    "sentencepiece": lambda: of_sentencepiece(remove_extra_whitespaces=False),
+    "sentencepiece, no prefix": lambda: of_sentencepiece(
+        remove_extra_whitespaces=False, add_dummy_prefix=False
+    ),
+    "Llama 2": llama2,
 }
-"""Kind to the engine that takes it, and how to make one."""
+"""Kind to how one is made; gigatoken takes all of them."""

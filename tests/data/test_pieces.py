@@ -14,7 +14,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from hotloop.core.errors import UsageError
 from hotloop.data import pieces
-from hotloop.data.engines.reference import Reference
+from hotloop.data.engines.engine import Reference
 from hotloop.data.pieces import Pieces, is_cut
 from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import open_prepared

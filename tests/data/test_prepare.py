@@ -17,7 +17,7 @@ import pytest
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.data import prepare as prepare_module
 from hotloop.data import sample
-from hotloop.data.engines.reference import Reference
+from hotloop.data.engines.engine import Reference
 from hotloop.data.manifest import SHARD_NAME
 from hotloop.data.prepare import prepare, prepare_text
 from hotloop.data.prepared import open_prepared

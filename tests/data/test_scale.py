@@ -20,7 +20,7 @@ from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.data import execute
 from hotloop.data.engines import engine as engine_module
 from hotloop.data.engines.check import EngineDiffers
-from hotloop.data.engines.reference import Reference
+from hotloop.data.engines.engine import Reference
 from hotloop.data.prepare import Preparation, prepare_text
 from hotloop.data.prepared import open_prepared
 from hotloop.data.staging import STAGING
@@ -209,7 +209,7 @@ def lying(after: int) -> ModuleType:
 def test_engine_with_other_ids_is_not_chosen_and_the_difference_is_shown(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hotloop.data.work.ROUTED_BYTES", 0)
+    monkeypatch.setattr("hotloop.data.execute.ROUTED_BYTES", 0)
     monkeypatch.setitem(sys.modules, "lying", lying(after=0))
     monkeypatch.setattr(engine_module, "ENGINES", {"reference": engine_module.ENGINES["reference"]})
     monkeypatch.setitem(engine_module.ENGINES, "lying", "lying")

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from hotloop.core.errors import UsageError
 from hotloop.data.cache import Wanted, cached_path
 from hotloop.data.encode import UNKNOWN
-from hotloop.data.engines.router import TRICKY, route
+from hotloop.data.engines.check import TRICKY
+from hotloop.data.engines.router import route
 from hotloop.data.prepare import prepare, prepare_text
 from hotloop.data.prepared import open_prepared
 from hotloop.data.sources import standard_library_path
@@ -201,7 +202,7 @@ def test_engines_give_sentencepieces_ids_for_models_of_llamas_kind(
     path = tmp_path / "llama.model"
     path.write_bytes(trained(**LLAMA, add_dummy_prefix=dummy_prefix, vocab_size=900))
     tokenizer = load_tokenizer(str(path))
-    routing, _ = route(tokenizer, [*TEXTS, "<unk> <0x41> \u2581\u2581a"], threads=1)
+    routing = route(tokenizer, [*TEXTS, "<unk> <0x41> \u2581\u2581a"], threads=1)
     found = {tried.engine: (tried.identical, tried.why) for tried in routing.tried}
     assert found["gigatoken"] == (True, "")
 
@@ -224,8 +225,8 @@ def test_other_models_are_left_to_sentencepiece_and_the_router_says_why(
     path.write_bytes(trained(**options))
     with pytest.raises(ValueError, match=why):
         load_tokenizer(str(path)).for_engines()
-    routing, engine = route(load_tokenizer(str(path)), TEXTS[:2], threads=1)
-    assert engine.name == routing.engine == "reference"
+    routing = route(load_tokenizer(str(path)), TEXTS[:2], threads=1)
+    assert routing.engine == "reference"
     if importlib.util.find_spec("gigatoken") is not None:
         assert why in routing.why
 

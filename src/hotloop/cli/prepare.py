@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     metavar="NAME",
     default="auto",
     show_default=True,
-    help="reference, words, gigatoken, or auto: the fastest of them. The ids do not depend on it.",
+    help="reference, gigatoken, or auto: the faster of them. The ids do not depend on it.",
 )
 @click.option(
     "--on",

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from hotloop.core.errors import UsageError
 from hotloop.data.ahead import ahead
 from hotloop.data.engines.check import SpotChecks
-from hotloop.data.engines.engine import REFERENCE, Engine
+from hotloop.data.engines.engine import REFERENCE, EngineRefused, load_engine
 from hotloop.data.gather import TextBatch, read_batches, salt_of
-from hotloop.data.jobs import Job, Recipe
+from hotloop.data.jobs import Job, Task
 from hotloop.data.manifest import JobRecord, SourceSummary, id_type_of
 from hotloop.data.shards import ShardWriter
-from hotloop.data.sources.unit import ReadOptions, Report
+from hotloop.data.sources.unit import Report
 from hotloop.data.tokenizer import Tokenizer
 
 CHECK_ONE_IN = 4096
@@ -30,33 +28,43 @@ JobProgress = Callable[[int, int, int], None]
 """`(planned bytes, text bytes, tokens)` since the last call."""
 
 
-@dataclass(frozen=True, slots=True)
-class Encoding:
-    """What all jobs of a preparation share. `directory` is where shards are written."""
+class Worker:
+    """Does jobs of one task, one at a time, by one engine."""
 
-    directory: Path
-    tokenizer: Tokenizer
-    engine: Engine
-    recipe: Recipe
-    reading: ReadOptions
-    threads: int
+    def __init__(self, task: Task, engine: str, tokenizer: Tokenizer) -> None:
+        """`tokenizer` is the task's. Raises `UsageError` for an engine that cannot be used."""
+        self.task = task
+        self.tokenizer = tokenizer
+        try:
+            self.engine = load_engine(engine, self.tokenizer, threads=task.threads)
+        except EngineRefused as error:
+            raise UsageError(
+                f"the engine {engine} cannot be used: {error}", do="choose --engine auto"
+            ) from error
+
+    def encode(self, job: Job, key: str, progress: JobProgress) -> Callable[[], JobRecord]:
+        """Do a job but for the waiting: what is returned makes it durable and gives its record."""
+        encoder = JobEncoder(job, key, self)
+        encoder.run(progress)
+        return encoder.finish
 
 
 class JobEncoder:
     """Encodes one job: `run`, then `finish`, which waits for the disk."""
 
-    def __init__(self, job: Job, key: str, encoding: Encoding) -> None:
+    def __init__(self, job: Job, key: str, worker: Worker) -> None:
         self._job = job
         self._key = key
-        self._encoding = encoding
-        recipe, tokenizer = encoding.recipe, encoding.tokenizer
+        self._task = worker.task
+        self._recipe = worker.task.recipe
+        self._tokenizer, self._engine = worker.tokenizer, worker.engine
         self._writers = [
             ShardWriter(
-                encoding.directory,
+                self._task.directory,
                 split,
                 job.number,
-                id_type=id_type_of(tokenizer.vocabulary_size),
-                shard_tokens=recipe.shard_tokens,
+                id_type=id_type_of(self._tokenizer.vocabulary_size),
+                shard_tokens=self._recipe.shard_tokens,
             )
             for split in ("train", "validation")
         ]
@@ -66,22 +74,22 @@ class JobEncoder:
         self._histogram = np.zeros(64, dtype=np.int64)
         self._open_tokens = 0
         self._checks: SpotChecks | None = None
-        if encoding.engine.name != REFERENCE:
-            self._checks = SpotChecks(tokenizer, encoding.engine.name, CHECK_ONE_IN)
+        if self._engine.name != REFERENCE:
+            self._checks = SpotChecks(self._tokenizer, self._engine.name, CHECK_ONE_IN)
 
     def run(self, progress: JobProgress) -> None:
         """Read, encode and write everything. Raises `UsageError` and `OSError`."""
         try:
             batches: Iterator[TextBatch] = read_batches(
                 self._job.units,
-                self._encoding.reading,
+                self._task.reading,
                 self._reports,
-                salt=salt_of(self._encoding.recipe.seed),
-                quick=self._encoding.recipe.quick,
-                batch_bytes=self._encoding.engine.batch_bytes,
-                encode=self._encoding.tokenizer.encode,
+                salt=salt_of(self._recipe.seed),
+                quick=self._recipe.quick,
+                batch_bytes=self._engine.batch_bytes,
+                encode=self._tokenizer.encode,
             )
-            if self._encoding.threads > 1:
+            if self._task.threads > 1:
                 batches = ahead(batches, 2)
             for batch in batches:
                 tokens = self._encode(batch)
@@ -95,11 +103,11 @@ class JobEncoder:
         read.add(batch)
         if not batch.texts:
             return 0
-        ids, lengths = self._encoding.engine.encode(batch.texts, batch.contents)
+        ids, lengths = self._engine.encode(batch.texts, batch.contents)
         if len(lengths) != len(batch.texts) or int(lengths.sum()) != len(ids):
-            raise RuntimeError(f"{self._encoding.engine.name} gave {len(lengths)} encodings")
-        if self._encoding.tokenizer.unknown is not None:
-            read.unknown += int(np.count_nonzero(ids == self._encoding.tokenizer.unknown))
+            raise RuntimeError(f"{self._engine.name} gave {len(lengths)} encodings")
+        if self._tokenizer.unknown is not None:
+            read.unknown += int(np.count_nonzero(ids == self._tokenizer.unknown))
         keys = np.frombuffer(b"".join(batch.keys), dtype="<u8").reshape(-1, 2)
         if self._checks is not None:
             self._checks(keys[:, 1], batch.texts, batch.origins, ids, np.cumsum(lengths))
@@ -114,11 +122,9 @@ class JobEncoder:
         self, ids: np.ndarray, lengths: np.ndarray, finished: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Ids as they are stored, each finished text closed, and where the texts end in them."""
-        tokenizer = self._encoding.tokenizer
-        if len(ids) and int(ids.max()) >= tokenizer.vocabulary_size:
-            raise UsageError(
-                f"the tokenizer gave id {int(ids.max())}, beyond its {tokenizer.vocabulary_size} ids"
-            )
+        size = self._tokenizer.vocabulary_size
+        if len(ids) and int(ids.max()) >= size:
+            raise UsageError(f"the tokenizer gave id {int(ids.max())}, beyond its {size} ids")
         ends = np.cumsum(lengths + finished)
         flat = np.empty(int(ends[-1]), dtype=self._writers[0].dtype)
         if len(ids) >= _COPIED_APART * len(lengths):
@@ -130,7 +136,7 @@ class JobEncoder:
             rest = np.ones(len(flat), dtype=np.bool_)
             rest[ends[finished] - 1] = False
             flat[rest] = ids
-        flat[ends[finished] - 1] = tokenizer.end_of_text
+        flat[ends[finished] - 1] = self._tokenizer.end_of_text
         return flat, ends
 
     def _count(self, keys: np.ndarray, ends: np.ndarray, total: int) -> None:
@@ -145,7 +151,7 @@ class JobEncoder:
             self._open_tokens += total
 
     def _held_out(self, keys: np.ndarray) -> np.ndarray:
-        below = self._encoding.recipe.held_out_below
+        below = self._recipe.held_out_below
         if below >= 2**64:
             return np.ones(len(keys), dtype=np.bool_)
         return keys < np.uint64(below)
@@ -168,7 +174,7 @@ class JobEncoder:
         except BaseException:
             self.abandon()
             raise
-        given = self._encoding.recipe.sources
+        given = self._recipe.sources
         return JobRecord(
             key=self._key,
             shards=shards,
@@ -178,9 +184,9 @@ class JobEncoder:
             ),
             lowest_key=self._lowest,
             highest_key=self._highest,
-            held_out_below=self._encoding.recipe.held_out_below,
+            held_out_below=self._recipe.held_out_below,
             length_histogram=tuple(np.trim_zeros(self._histogram, "b").tolist()),
-            engine=self._encoding.engine.described,
+            engine=self._engine.described,
         )
 
     def abandon(self) -> None:

@@ -5,20 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from hotloop.core.files import storage_error
 from hotloop.core.progress import Progress
-from hotloop.data.engines.router import Routing
-from hotloop.data.jobs import Job, Recipe, job_key
+from hotloop.data.encode import Worker
+from hotloop.data.engines.engine import AUTO, REFERENCE
+from hotloop.data.engines.router import Routing, route
+from hotloop.data.jobs import Job, Recipe, Task, job_key
 from hotloop.data.manifest import JobRecord
 from hotloop.data.pool import Pool
+from hotloop.data.sample import engine_sample
 from hotloop.data.sources.unit import ReadOptions
 from hotloop.data.staging import Staging
 from hotloop.data.tokenizer import Tokenizer
-from hotloop.data.work import Task, Worker, chosen_engine
 
 HERE_BYTES = 1 << 20
 """Less than this is done sooner than a process is started for it."""
+ROUTED_BYTES = 4 << 20
+"""A smaller corpus is encoded by the reference sooner than engines are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +62,15 @@ class Executor:
     ) -> None:
         self._tokenizer = tokenizer
         self._reading = reading
-        self._asked = engine
         self._workers = workers
         self._inherited = inherited
         self._progress = progress
-        self._engine: str | None = None
+        self._engine = None if engine == AUTO else engine
         self._routing: Routing | None = None
         self._done: dict[int, JobRecord] = {}
         self._wall_s = 0.0
         self._processes, self._threads = 1, workers
+        self._on: str | None = None
 
     def run(
         self,
@@ -81,14 +86,7 @@ class Executor:
         here = len(jobs) == 1 or total <= HERE_BYTES
         self._processes = 1 if here else min(self._workers, len(jobs))
         self._threads = max(self._workers // self._processes, 1)
-        task = Task(
-            directory=staging.path,
-            tokenizer=self._tokenizer.to_json(),
-            where="the tokenizer",
-            recipe=recipe,
-            reading=self._reading,
-            threads=self._threads,
-        )
+        task = self._task(staging.path, recipe, self._threads)
         keyed = [(job, job_key(job, recipe)) for job in jobs]
         meter = Meter(self._progress, total)
 
@@ -97,18 +95,8 @@ class Executor:
             records[number] = record
             self._done[number] = record  # once, also where its split had to be another
 
-        units = [unit for job in jobs for unit in job.units]
-        if self._engine is None:
-            self._engine = chosen_engine(self._asked, total)
-        started = time.monotonic()
         if here:
-            worker = Worker(task)
-            if self._engine is None:
-                self._progress("comparing engines", 0, None, "")
-                self._routing = worker.route(units)
-                self._engine = self._routing.engine
-            worker.use(self._engine)
-            started = time.monotonic()
+            worker = Worker(task, self._chosen_engine(jobs), self._tokenizer)
             meter.start()
             for job, key in keyed:
                 try:
@@ -118,16 +106,27 @@ class Executor:
                 done(job.number, record)
         else:
             with Pool(task, self._processes, inherited=self._inherited) as pool:
-                if self._engine is None:
-                    self._progress("comparing engines", 0, None, "")
-                    self._routing = pool.route(units)
-                    self._engine = self._routing.engine
-                started = time.monotonic()
+                engine = self._chosen_engine(jobs)  # while the workers start
                 meter.start()
-                pool.run(keyed, self._engine, progress=meter, done=done)
-        self._wall_s += time.monotonic() - started
+                pool.run(keyed, engine, progress=meter, done=done)
+        self._wall_s += meter.elapsed
+
+    def _task(self, directory: Path, recipe: Recipe, threads: int) -> Task:
+        return Task(directory, self._tokenizer.to_json(), recipe, self._reading, threads)
+
+    def _chosen_engine(self, jobs: Sequence[Job]) -> str:
+        """The same for all calls; compares engines at the first one where none was asked for."""
+        if self._engine is None and sum(job.num_bytes for job in jobs) < ROUTED_BYTES:
+            self._engine = REFERENCE
+        if self._engine is None:
+            self._progress("comparing engines", 0, None, "")
+            sample = engine_sample([unit for job in jobs for unit in job.units], self._reading)
+            self._routing = route(self._tokenizer, sample, threads=self._workers)
+            self._engine = self._routing.engine
+        return self._engine
 
     def summary(self) -> EncodingSummary | None:
+        """`None` when there was nothing to do."""
         if not self._done or self._engine is None:
             return None
         records = self._done.values()
@@ -140,11 +139,12 @@ class Executor:
             threads=self._threads,
             engine=self._engine,
             routing=self._routing,
+            on=self._on,
         )
 
 
 class Meter:
-    """Says how far the encoding is, how fast, and how long it will still take."""
+    """Reports how far the encoding is, how fast, and how long it will still take."""
 
     def __init__(self, progress: Progress, total: int) -> None:
         self._progress = progress
@@ -155,11 +155,16 @@ class Meter:
     def start(self) -> None:
         self._started = time.monotonic()
 
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start, above 0."""
+        return max(time.monotonic() - self._started, 1e-9)
+
     def __call__(self, planned: int, text: int, tokens: int) -> None:
         self._done += planned
         self._text += text
         self._tokens += tokens
-        elapsed = max(time.monotonic() - self._started, 1e-9)
+        elapsed = self.elapsed
         left = (self._total - self._done) * elapsed / max(self._done, 1)
         self._progress(
             "encoding",

@@ -6,8 +6,9 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from hotloop.data.sources.unit import Unit
+from hotloop.data.sources.unit import ReadOptions, Unit
 
 SMALL_CORPUS_BYTES = 64 << 20
 """Up to this much is one job: one shard, and no process started for it."""
@@ -45,6 +46,20 @@ class Recipe:
     shard_tokens: int
     quick: bool
     """Digests of long documents are quick ones, see `gather.digest_of`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a process needs to know before its first job. It travels to workers."""
+
+    directory: Path
+    """Shards are written here."""
+    tokenizer: bytes
+    """tokenizer.json"""
+    recipe: Recipe
+    reading: ReadOptions
+    threads: int
+    """For the engine in this process."""
 
 
 def is_large(total: int) -> bool:

@@ -15,17 +15,11 @@ import hotloop
 from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError
 from hotloop.data.encode import JobProgress
 from hotloop.data.engines.check import EngineDiffers
-from hotloop.data.engines.router import Routing, merged
-from hotloop.data.jobs import Job
+from hotloop.data.jobs import Job, Task
 from hotloop.data.manifest import JobRecord
-from hotloop.data.sample import ENGINE_SAMPLE_BYTES, engine_sample_units
-from hotloop.data.sources.unit import Unit
-from hotloop.data.work import Task
 
 AHEAD = 2
 """Jobs a worker holds: one in work, the next one known."""
-ROUTERS = 4
-"""Workers that compare engines, at most: each on enough text to time them."""
 
 
 class _Process:
@@ -68,7 +62,7 @@ class Pool:
             for _ in range(num_workers):
                 self._processes.append(_Process(task.threads, inherited))
             for process in self._processes:
-                self._send(process, "task", task)
+                self._send(process, task)
         except OSError as error:
             self.close()
             raise EnvironmentFailed(
@@ -80,23 +74,6 @@ class Pool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def route(self, units: Sequence[Unit]) -> Routing:
-        """Choose an engine on a sample, of which several of them compare a part each."""
-        chosen = engine_sample_units(units)
-        share = ENGINE_SAMPLE_BYTES // max(len(chosen), 1)
-        asked = self._processes[: min(ROUTERS, max(len(chosen), 1))]
-        for number, process in enumerate(asked):
-            self._send(process, "route", chosen[number :: len(asked)], share)
-        return merged([self._routed(process) for process in asked])
-
-    def _routed(self, process: _Process) -> Routing:
-        while True:
-            kind, *rest = self._receive(process)
-            if kind == "routed":
-                routing = rest[0]
-                assert isinstance(routing, Routing)
-                return routing
 
     def run(
         self,
@@ -111,7 +88,7 @@ class Pool:
         Raises what the first worker to fail raised.
         """
         for process in self._processes:
-            self._send(process, "engine", engine)
+            self._send(process, engine)
         left = list(reversed(jobs))
         for _ in range(AHEAD):
             for process in self._processes:
@@ -133,9 +110,9 @@ class Pool:
         if left:
             job, key = left.pop()
             process.jobs.append(job)
-            self._send(process, "job", job, key)
+            self._send(process, (job, key))
 
-    def _send(self, process: _Process, *message: object) -> None:
+    def _send(self, process: _Process, message: object) -> None:
         try:
             process.connection.send(message)
         except (BrokenPipeError, ConnectionResetError):

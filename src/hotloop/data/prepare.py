@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hotloop.core.errors import HotloopError, Interrupted, UsageError
 from hotloop.core.files import write_json
 from hotloop.core.progress import Progress, silent
 from hotloop.data.cluster.collect import collect_left
-from hotloop.data.engines.check import EngineDiffers
-from hotloop.data.engines.conversion import refuse_unproven
+from hotloop.data.engines.check import EngineDiffers, check_conversion
+from hotloop.data.engines.engine import AUTO
 from hotloop.data.execute import EncodingSummary, Executor
 from hotloop.data.jobs import Recipe, is_large, job_bytes_for, job_key, jobs_of
 from hotloop.data.locks import locked
@@ -57,11 +57,9 @@ from hotloop.data.wish import (
     refuse_on,
     same_or_changed,
 )
-from hotloop.data.work import AUTO
 from hotloop.hardware.limits import cpu_quota
 
 if TYPE_CHECKING:
-    from hotloop.data.cluster.executor import ClusterExecutor
     from hotloop.data.cluster.request import ClusterRequest
 
 
@@ -197,22 +195,20 @@ def _executor(
     on: ClusterRequest | None,
     lock: int,
     progress: Progress,
-) -> Executor | ClusterExecutor:
-    here = Executor(
-        tokenizer=ready,
-        reading=wish.reading,
-        engine=engine,
-        workers=workers or max(int(cpu_quota()), 1),
-        inherited=[lock],
-        progress=progress,
-    )
+) -> Executor:
+    options: dict[str, Any] = {
+        "tokenizer": ready,
+        "reading": wish.reading,
+        "engine": engine,
+        "workers": workers or max(int(cpu_quota()), 1),
+        "inherited": [lock],
+        "progress": progress,
+    }
     if on is None:
-        return here
+        return Executor(**options)
     from hotloop.data.cluster.executor import ClusterExecutor
 
-    return ClusterExecutor(
-        on, here=here, tokenizer=ready, reading=wish.reading, engine=engine, progress=progress
-    )
+    return ClusterExecutor(on, **options)
 
 
 def _tokenizer(
@@ -224,7 +220,7 @@ def _tokenizer(
     """
     guess = int(wish.validation_fraction * 2**64)
     if ready is not None:
-        refuse_unproven(ready, planned.units, wish.reading, progress=progress)
+        check_conversion(ready, planned.units, wish.reading, progress=progress)
         return ready, guess
     size = trained_size(wish.tokenizer)
     assert size is not None
@@ -255,7 +251,7 @@ def _encode(
     ready: Tokenizer,
     below: int,
     before: Manifest | None,
-    executor: Executor | ClusterExecutor,
+    executor: Executor,
 ) -> Manifest:
     """Do every job that is not done, and again those whose split has to be another."""
     total = sum(unit.num_bytes for unit in planned.units)

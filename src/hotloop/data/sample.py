@@ -20,7 +20,7 @@ SAMPLE_DOCUMENT_BYTES = 1 << 20
 """Of one document, at most."""
 SCANNED_BYTES = 256 << 20
 """Text the sample is taken from; a larger corpus is sampled by units first."""
-ENGINE_SAMPLE_BYTES = 2 << 20
+ENGINE_SAMPLE_BYTES = 1 << 20
 ENGINE_SAMPLE_UNITS = 32
 _REPORT_BYTES = 1 << 20
 
@@ -103,26 +103,16 @@ def _chosen(units: Sequence[Unit], seed: int) -> list[Unit]:
     return [units[index] for index in sorted(taken)]
 
 
-def engine_sample_units(units: Sequence[Unit]) -> list[Unit]:
-    """Units from all over the corpus, each to be read for its share of `ENGINE_SAMPLE_BYTES`.
+def engine_sample(units: Sequence[Unit], reading: ReadOptions) -> list[str]:
+    """`ENGINE_SAMPLE_BYTES` characters of text from all over the corpus, an equal share of each chosen unit.
 
-    The first is one of them: in a corpus of one document, no other begins with any.
+    The first unit is one of them: in a corpus of one document, no other begins with any. Raises what
+    reading raises.
     """
-    return list(units[:: max(len(units) // ENGINE_SAMPLE_UNITS, 1)][:ENGINE_SAMPLE_UNITS])
-
-
-def engine_sample(
-    units: Sequence[Unit], reading: ReadOptions, *, share: int | None = None
-) -> list[str]:
-    """The first `share` characters of each unit; `None`: of the units to be chosen out of a corpus.
-
-    Raises what reading raises.
-    """
-    if share is None:
-        units = engine_sample_units(units)
-        share = ENGINE_SAMPLE_BYTES // max(len(units), 1)
+    chosen = units[:: max(len(units) // ENGINE_SAMPLE_UNITS, 1)][:ENGINE_SAMPLE_UNITS]
+    share = ENGINE_SAMPLE_BYTES // max(len(chosen), 1)
     texts: list[str] = []
-    for unit in units:
+    for unit in chosen:
         size = 0
         with closing(read_unit(unit, reading, Report())) as documents:  # type: ignore[type-var]
             for text, *_ in documents:

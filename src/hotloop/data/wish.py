@@ -10,14 +10,13 @@ from pathlib import Path
 
 from hotloop.core.errors import UsageError
 from hotloop.data.cluster.request import ClusterRequest
-from hotloop.data.engines.engine import ENGINES
+from hotloop.data.engines.engine import AUTO, ENGINES
 from hotloop.data.manifest import PREPARED_SCHEMA, Manifest, read_manifest
 from hotloop.data.prepared import open_prepared
 from hotloop.data.sources.plan import Plan
 from hotloop.data.sources.unit import STANDARD_INPUT, ReadOptions
 from hotloop.data.tokenizer import Tokenizer
 from hotloop.data.tokenizer_specs import trained_size
-from hotloop.data.work import AUTO
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """A worker process: `python -m hotloop.data.worker FD PARENT`. It never loads torch.
 
-It takes what is sent over the connection, one after another, and ends when that is closed or its
-parent is gone. Jobs are made durable in a thread, while the next one is encoded.
+It is sent a task, the name of the engine, and jobs with their keys, and ends when the connection is closed
+or its parent is gone. Jobs are made durable in a thread, while the next one is encoded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from typing import Any
 
 from hotloop.core.errors import EnvironmentFailed, HotloopError
 from hotloop.core.files import storage_error
-from hotloop.data.work import Task, Worker
+from hotloop.data.encode import Worker
+from hotloop.data.jobs import Task
+from hotloop.data.tokenizer import Tokenizer
 
 UNFINISHED = 2
 """Encoded jobs that may wait for the disk."""
@@ -44,7 +46,6 @@ def main(descriptor: int, parent: int) -> None:
 
 
 def _serve(connection: Connection, send: Any) -> None:
-    worker: Worker | None = None
     waiting = threading.Semaphore(UNFINISHED)
 
     def progress(planned: int, text: int, tokens: int) -> None:
@@ -63,24 +64,17 @@ def _serve(connection: Connection, send: Any) -> None:
 
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
+    task: Task = inbox.get()
+    tokenizer = Tokenizer(
+        task.tokenizer.decode(), where="the tokenizer"
+    )  # while engines are compared
+    worker = Worker(task, inbox.get(), tokenizer)
     with ThreadPoolExecutor(1) as disk:
         while True:
-            kind, *rest = inbox.get()
-            if kind == "task":
-                task: Task = rest[0]
-                worker = Worker(task)
-            elif kind == "route":
-                assert worker is not None
-                send("routed", worker.route(*rest))
-            elif kind == "engine":
-                assert worker is not None
-                worker.use(rest[0])
-            elif kind == "job":
-                assert worker is not None
-                job, key = rest
-                finisher = worker.encode(job, key, progress)
-                waiting.acquire()
-                disk.submit(finish, job.number, finisher)
+            job, key = inbox.get()
+            finisher = worker.encode(job, key, progress)
+            waiting.acquire()
+            disk.submit(finish, job.number, finisher)
 
 
 def _receive(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:

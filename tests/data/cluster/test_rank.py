@@ -11,9 +11,8 @@ import pytest
 from hotloop.data.cluster import round as round_module
 from hotloop.data.cluster.rank import do_rank
 from hotloop.data.cluster.round import Round, Work, versions
-from hotloop.data.jobs import Recipe
+from hotloop.data.jobs import Recipe, Task
 from hotloop.data.sources.unit import ReadOptions
-from hotloop.data.work import Task
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Work:
         quick=False,
     )
     return Work(
-        task=Task(tmp_path, b"", "the tokenizer", recipe, ReadOptions(), 1),
+        task=Task(tmp_path, b"", recipe, ReadOptions(), 1),
         jobs=(),
         engine="reference",
         cpus=1,

@@ -10,15 +10,14 @@ from types import ModuleType
 
 import pytest
 
-from hotloop.data.engines.proven_text import Guarded, is_composed, of_old_characters
+from hotloop.data.engines.giga_token import GigaToken
+from hotloop.data.engines.proven_text import is_composed, of_old_characters
 from hotloop.data.prepare import prepare_text
 
 for package in ("gigatoken", "sentencepiece", "tiktoken"):
     pytest.importorskip(package)
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
-STRINGS = 100_000
-"""For every kind of tokenizer."""
 
 
 @pytest.fixture
@@ -27,22 +26,25 @@ def fuzzer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("fuzz_engines")
 
 
-@pytest.mark.parametrize("engine", ["gigatoken", "words"])
-def test_engine_and_reference_agree(fuzzer: ModuleType, engine: str) -> None:
-    kinds = [kind for kind, (name, _) in fuzzer.KINDS.items() if name == engine]
-    assert len(kinds) >= 10
-    for kind, tried in fuzzer.fuzz(kinds, seed=16, strings=STRINGS).items():
+@pytest.mark.at_once(1)
+@pytest.mark.parametrize("strings", [15_000, 100_000])
+def test_gigatoken_and_reference_agree(fuzzer: ModuleType, strings: int) -> None:
+    """`strings` for every kind of tokenizer."""
+    assert len(fuzzer.KINDS) >= 10
+    for kind, tried in fuzzer.fuzz(list(fuzzer.KINDS), seed=16, strings=strings).items():
         assert tried.differ == 0, f"{kind}: {tried.example!a}"
-        assert tried.strings >= STRINGS
-        assert tried.own > 0.4 * STRINGS, kind
+        assert tried.strings >= strings
+        assert tried.own > 0.4 * strings, kind
 
 
 @pytest.mark.at_once(1)
-@pytest.mark.parametrize("kind", ["o200k", "DeepSeek"])
-def test_every_character_is_of_the_same_category_to_both(fuzzer: ModuleType, kind: str) -> None:
-    tried = fuzzer.compare_every_character(kind)
+@pytest.mark.parametrize(("kind", "one_in"), [("o200k", 5), ("o200k", 1), ("DeepSeek", 1)])
+def test_every_character_is_of_the_same_category_to_both(
+    fuzzer: ModuleType, kind: str, one_in: int
+) -> None:
+    tried = fuzzer.compare_every_character(kind, one_in)
     assert tried.differ == 0, f"{tried.example!a}"
-    assert tried.own == tried.strings > 500_000
+    assert tried.own == tried.strings > 500_000 / one_in
 
 
 @pytest.mark.parametrize("kind", ["GPT-2", "Qwen 2, NFC, added tokens", "tiktoken cl100k"])
@@ -50,9 +52,9 @@ def test_without_the_guard_the_same_strings_show_a_difference(
     fuzzer: ModuleType, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        Guarded, "_proven", property(lambda self: lambda *_: True, lambda *_: None), raising=False
+        GigaToken, "_proven", property(lambda self: lambda *_: True, lambda *_: None), raising=False
     )
-    tried = fuzzer.fuzz([kind], seed=16, strings=10_000)[kind]
+    tried = fuzzer.fuzz([kind], seed=16, strings=5_000)[kind]
     assert tried.own == tried.strings
     assert tried.differ
 
@@ -97,24 +99,23 @@ def test_marks_in_another_order_are_not_composed() -> None:
 
 
 @pytest.mark.at_once(1)
-@pytest.mark.parametrize("kind", ["Qwen 2, NFC, added tokens", "GPT-2", "T5, XLM-R"])
+@pytest.mark.parametrize("kind", ["Qwen 2, NFC, added tokens", "GPT-2"])
 def test_rare_documents_are_prepared_as_by_the_reference(
     fuzzer: ModuleType, kind: str, tmp_path: Path
 ) -> None:
     rare = ["\u1715\u0322 q", "\x0bnot at the start", "1\U00032481's", "a <tool_call> b", "e\u0301"]
-    engine, make = fuzzer.KINDS[kind]
     source = tmp_path / "text.jsonl"
     with source.open("w") as file:
         for text in [fuzzer.REAL[:300], *rare, fuzzer.REAL[-300:]] * 50:
             file.write(json.dumps({"text": text}) + "\n")
-    make().save(tmp_path / "tokenizer.json")
+    fuzzer.KINDS[kind]().save(tmp_path / "tokenizer.json")
     shards = []
-    for name in (engine, "reference"):
+    for name in ("gigatoken", "reference"):
         out, spec = tmp_path / name, str(tmp_path / "tokenizer.json")
         done = prepare_text([str(source)], out, tokenizer=spec, engine=name)
         shards.append(
             [path.read_bytes() for path in sorted(out.iterdir()) if path.name != "manifest.json"]
         )
         used = {job.engine.split()[0] for job in done.manifest.jobs}
-        assert used == {engine if name == engine else "tokenizers"}
+        assert used == {name if name == "gigatoken" else "tokenizers"}
     assert shards[0] == shards[1]

@@ -7,25 +7,21 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from hotloop.core.errors import EnvironmentFailed, Interrupted, UsageError
 from hotloop.core.files import write_atomically
-from hotloop.core.progress import Progress
 from hotloop.data import execute
 from hotloop.data.cluster.collect import collect
 from hotloop.data.cluster.launch import REQUEST
 from hotloop.data.cluster.request import ClusterRequest
 from hotloop.data.cluster.round import Failure, Round, Work, rounds_in
 from hotloop.data.cluster.watch import Launch, Watch, listed
-from hotloop.data.engines.router import Routing
-from hotloop.data.execute import EncodingSummary, Executor, Meter
+from hotloop.data.execute import Executor, Meter
 from hotloop.data.jobs import Job, Recipe, job_key
 from hotloop.data.manifest import JobRecord
 from hotloop.data.pool import error_of
-from hotloop.data.sources.unit import ReadOptions
 from hotloop.data.staging import Staging
-from hotloop.data.tokenizer import Tokenizer
-from hotloop.data.work import Task, Worker, chosen_engine
 
 TRIES = 2
 """Jobs that the ranks did not do, or whose shards are damaged, are given to ranks once more."""
@@ -34,31 +30,13 @@ _LOOK_S = 0.2
 Taken = Callable[[int, JobRecord], None]
 
 
-class ClusterExecutor:
-    """Does jobs as `execute.Executor` does, by ranks on any machines that share the storage."""
+class ClusterExecutor(Executor):
+    """Does jobs by ranks on any machines that share the storage; here what is too small to be shared."""
 
-    def __init__(
-        self,
-        request: ClusterRequest,
-        *,
-        here: Executor,
-        tokenizer: Tokenizer,
-        reading: ReadOptions,
-        engine: str,
-        progress: Progress,
-    ) -> None:
-        """`here` does what is too small to be shared."""
+    def __init__(self, request: ClusterRequest, **options: Any) -> None:
+        """`options` are those of `Executor`."""
+        super().__init__(**options)
         self._request = request
-        self._here = here
-        self._tokenizer = tokenizer
-        self._reading = reading
-        self._asked = engine
-        self._engine: str | None = None
-        self._routing: Routing | None = None
-        self._progress = progress
-        self._jobs = self._bytes = self._tokens = 0
-        self._ranks = 0
-        self._wall_s = 0.0
 
     def run(
         self,
@@ -83,7 +61,7 @@ class ClusterExecutor:
             before = self._submitted_before(round_, staging.path, keys, taken)
         left = [job for job in jobs if job.number in keys]
         if len(left) <= 1 or sum(job.num_bytes for job in left) <= execute.HERE_BYTES:
-            self._here.run(left, recipe, staging, records)
+            super().run(left, recipe, staging, records)
             return
         failures: list[Failure] = []
         damaged: list[str] = []
@@ -105,31 +83,18 @@ class ClusterExecutor:
         raise _not_done([job.number for job in left], len(jobs), failures, damaged, log)
 
     def _begin(self, jobs: list[Job], recipe: Recipe, staging: Path) -> tuple[Round, int]:
-        task = Task(
-            directory=staging.resolve(),
-            tokenizer=self._tokenizer.to_json(),
-            where="the tokenizer",
-            recipe=recipe,
-            reading=self._reading,
-            threads=1,
-        )
-        if self._engine is None:
-            self._engine = chosen_engine(self._asked, sum(job.num_bytes for job in jobs))
-        if self._engine is None:
-            self._progress("comparing engines", 0, None, "")
-            units = [unit for job in jobs for unit in job.units]
-            self._routing = Worker(task).route(units)
-            self._engine = self._routing.engine
+        task = self._task(staging.resolve(), recipe, threads=1)
         work = Work(
             task=task,
             jobs=tuple((job, job_key(job, recipe)) for job in jobs),
-            engine=self._engine,
+            engine=self._chosen_engine(jobs),
             cpus=self._request.cpus,
             directory=str(Path.cwd()),
             with_parent=self._request.kind != "slurm",
         )
         ranks = min(self._request.ranks, len(jobs))
-        self._ranks = max(self._ranks, ranks)
+        self._on = str(self._request)
+        self._processes, self._threads = max(self._processes, ranks), self._request.cpus
         round_ = Round.begin(task.directory, work)
         request = {
             "kind": self._request.kind,
@@ -154,11 +119,8 @@ class ClusterExecutor:
 
         def counted(number: int, record: JobRecord) -> None:
             taken(number, record)
-            self._jobs += 1
-            self._bytes += sum(source.bytes for _, source in record.sources)
-            self._tokens += sum(shard.tokens for shard in record.shards)
+            self._done[number] = record
 
-        started = time.monotonic()
         meter.start()
         self._progress("starting ranks", 0, None, str(self._request))
         with Launch(round_) as launch:
@@ -173,7 +135,7 @@ class ClusterExecutor:
                 if over:
                     break
                 time.sleep(_LOOK_S)
-        self._wall_s += time.monotonic() - started
+        self._wall_s += meter.elapsed
         # One that ended by itself before any rank began would do so again.
         return watch.began > 0 or launch.was_killed
 
@@ -217,21 +179,6 @@ class ClusterExecutor:
             f"Slurm job {named} ended with {len(asked)} of its {len(given)} jobs not done"
             + (f" ({'; '.join(why[:3])})" if why else "")
             + f"; its logs: {logs}\n"
-        )
-
-    def summary(self) -> EncodingSummary | None:
-        if not self._jobs or self._engine is None:
-            return self._here.summary()
-        return EncodingSummary(
-            jobs=self._jobs,
-            bytes=self._bytes,
-            tokens=self._tokens,
-            wall_s=self._wall_s,
-            processes=self._ranks,
-            threads=self._request.cpus,
-            engine=self._engine,
-            routing=self._routing,
-            on=str(self._request),
         )
 
 

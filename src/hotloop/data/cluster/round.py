@@ -33,9 +33,8 @@ import psutil
 import hotloop
 from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError
 from hotloop.core.files import storage_error, write_atomically, write_json
-from hotloop.data.jobs import Job
+from hotloop.data.jobs import Job, Task
 from hotloop.data.staging import ROUNDS, SUBMISSION
-from hotloop.data.work import Task
 
 RECORDS = "rank-*/job-*.json"
 _WORK = "work.pickle"

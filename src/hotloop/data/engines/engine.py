@@ -1,9 +1,10 @@
-"""What every engine is, and how one is asked for by name."""
+"""What every engine is, the reference, and how an engine is loaded by name."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Protocol
 
 import numpy as np
@@ -11,21 +12,24 @@ import numpy as np
 from hotloop.core.errors import UsageError
 from hotloop.data.tokenizer import Tokenizer
 
+AUTO = "auto"
+"""The fastest engine whose ids are the reference's on the corpus."""
 REFERENCE = "reference"
 ENGINES = {
-    REFERENCE: "hotloop.data.engines.reference",
-    "words": "hotloop.data.engines.words",
+    REFERENCE: "hotloop.data.engines.engine",
     "gigatoken": "hotloop.data.engines.giga_token",
 }
 """Name to module; each has `load(tokenizer, threads) -> Engine`. Ties go to the later one."""
 
 
-class PlainEngine(Protocol):
+class Engine(Protocol):
     """Texts to ids, without special tokens, and without reading any text as control."""
 
     name: str
     batch_bytes: int
     """Text that is best given at once; memory follows it."""
+    described: str
+    """With its version, and the version of the library that defines the ids."""
 
     def encode(
         self, texts: Sequence[str], contents: Sequence[bytes]
@@ -34,11 +38,42 @@ class PlainEngine(Protocol):
         ...
 
 
-class Engine(PlainEngine, Protocol):
-    """One whose ids are the reference's for every text."""
+class Reference:
+    """The library that defines a tokenizer (`tokenizers`, tiktoken, sentencepiece): its ids are right."""
 
-    described: str
-    """With its version, and the version of the library that defines the ids."""
+    name = REFERENCE
+    # An encoding takes about a hundred times the memory of its ids.
+    batch_bytes = 1 << 20
+
+    def __init__(self, tokenizer: Tokenizer, threads: int = 1) -> None:
+        package = tokenizer.library.package
+        self.described = f"{package} {version(package)}"
+        self._tokenizer = tokenizer
+        self._threads = threads
+
+    def encode(
+        self, texts: Sequence[str], contents: Sequence[bytes]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return flat(self.rows(texts))
+
+    def rows(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text."""
+        return self._tokenizer.encode_batch(texts, threads=self._threads)
+
+
+def load(tokenizer: Tokenizer, threads: int) -> Reference:
+    return Reference(tokenizer, threads)
+
+
+def flat(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of ids -> all of them in a row, uint32, and how many each had, int64."""
+    lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+    ids = np.empty(int(lengths.sum()), dtype=np.uint32)
+    at = 0
+    for row in rows:
+        ids[at : at + len(row)] = row
+        at += len(row)
+    return ids, lengths
 
 
 class EngineRefused(Exception):
@@ -48,13 +83,6 @@ class EngineRefused(Exception):
 def load_engine(name: str, tokenizer: Tokenizer, *, threads: int) -> Engine:
     """An engine by name. Raises `EngineRefused`, and `UsageError` for a name that is none."""
     if name not in ENGINES:
-        raise UsageError(
-            f"no such engine `{name}`", do=f"choose auto, {', '.join(ENGINES)}"
-        ) from None
-    engine = importlib.import_module(ENGINES[name]).load(tokenizer, threads)
-    assert isinstance(engine.name, str)
-    return engine  # type: ignore[no-any-return]
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:160]
+        raise UsageError(f"no such engine `{name}`", do=f"choose auto, {', '.join(ENGINES)}")
+    engine: Engine = importlib.import_module(ENGINES[name]).load(tokenizer, threads)
+    return engine

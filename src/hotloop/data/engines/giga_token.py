@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
-from hotloop.data.engines.engine import EngineRefused, first_line
-from hotloop.data.engines.proven_text import Guarded, Proven, is_composed, of_old_characters
-from hotloop.data.engines.reference import Reference
+from hotloop.data.engines.engine import EngineRefused, Reference
+from hotloop.data.engines.proven_text import is_composed, of_old_characters
 from hotloop.data.tokenizer import Tokenizer
 from hotloop.data.tokenizer_library import BYTE_NAMES
 
@@ -57,22 +56,66 @@ _BYTE_FALLBACK = ([_PREFIX, _SPACE], [_SPACE])
 """Normalizers of Llama 2's kind."""
 
 
+Proven = Callable[[str, bytes], bool]
+"""Whether gigatoken may be given a text, which comes with the same as UTF-8."""
+
+
 class GigaToken:
+    """gigatoken for the texts that it is proven for; the reference for the others, one by one."""
+
     name = "gigatoken"
     # A call costs a millisecond, in Python, before it begins.
     batch_bytes = 8 << 20
 
-    def __init__(self, encoder: Any, *, parallel: bool) -> None:
+    def __init__(
+        self, encoder: Any, reference: Reference, proven: Proven, *, version: str, parallel: bool
+    ) -> None:
+        self.described = f"{self.name} {version}, else {reference.described}"
         self._encoder = encoder
+        self._reference = reference
+        self._proven = proven
         self._parallel = parallel
+        self.given_away = 0
+        """Texts that the reference encoded."""
 
     def encode(
         self, texts: Sequence[str], contents: Sequence[bytes]
     ) -> tuple[np.ndarray, np.ndarray]:
+        proven = list(map(self._proven, texts, contents))
+        if all(proven):
+            return self._own(contents)
+        rows: list[np.ndarray] = [np.empty(0, dtype=np.uint32)] * len(texts)
+        own = [index for index, is_proven in enumerate(proven) if is_proven]
+        if own:
+            ids, lengths = self._own([contents[index] for index in own])
+            for index, row in zip(own, np.split(ids, np.cumsum(lengths)[:-1])):
+                rows[index] = row
+        away = [index for index, is_proven in enumerate(proven) if not is_proven]
+        self.given_away += len(away)
+        for group in _groups(away, contents, self._reference.batch_bytes):
+            found = self._reference.rows([texts[index] for index in group])
+            for index, row_ids in zip(group, found):
+                rows[index] = np.asarray(row_ids, dtype=np.uint32)
+        return np.concatenate(rows), np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+
+    def _own(self, contents: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
         layout = self._encoder.encode_batch(list(contents), parallel=self._parallel).layout
         offsets = np.asarray(layout.offsets.data)
         # A list array need not begin at the start of its content.
         return np.asarray(layout.content.data)[offsets[0] : offsets[-1]], np.diff(offsets)
+
+
+def _groups(indices: list[int], contents: Sequence[bytes], size: int) -> list[list[int]]:
+    """Runs of texts of about `size` bytes: the reference's memory follows what it is given at once."""
+    groups: list[list[int]] = [[]]
+    held = 0
+    for index in indices:
+        if held > size:
+            groups.append([])
+            held = 0
+        groups[-1].append(index)
+        held += len(contents[index])
+    return groups
 
 
 def values_for(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -101,8 +144,8 @@ def _patterns(values: dict[str, Any]) -> tuple[str, ...] | None:
     model = values["model"]
     if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
         raise EngineRefused("its model marks the inside or the end of words")
-    normalizers = steps_of(values.get("normalizer"), "normalizers")
-    splitters = steps_of(values.get("pre_tokenizer"), "pretokenizers")
+    normalizers = _steps(values.get("normalizer"), "normalizers")
+    splitters = _steps(values.get("pre_tokenizer"), "pretokenizers")
     if not splitters and model.get("byte_fallback"):
         if normalizers not in _BYTE_FALLBACK:
             raise EngineRefused("its normalizer is not proven")
@@ -126,19 +169,19 @@ def _patterns(values: dict[str, Any]) -> tuple[str, ...] | None:
     return patterns
 
 
-def steps_of(step: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
+def _steps(step: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
     """A normalizer or pre-tokenizer without the sequences that it may be in."""
     if step is None:
         return []
     if step.get("type") == "Sequence":
-        return [inner for one in step[name] for inner in steps_of(one, name)]
+        return [inner for one in step[name] for inner in _steps(one, name)]
     return [step]
 
 
 def _proven(tokenizer: Tokenizer) -> Proven:
     values = tokenizer.for_engines()
     patterns = _patterns(values)
-    composed = bool(steps_of(values.get("normalizer"), "normalizers")) and patterns is not None
+    composed = bool(_steps(values.get("normalizer"), "normalizers")) and patterns is not None
     end = patterns == (TIKTOKEN_CL100K,)
     # The reference reads special tokens as text, but not the others. In models of Llama 2's kind both
     # stand among the pieces, with the names of bytes.
@@ -180,7 +223,7 @@ def _ends_in_another_way(text: str) -> bool:
     return "\n" in space or "\r" in space
 
 
-def load(tokenizer: Tokenizer, threads: int) -> Guarded:
+def load(tokenizer: Tokenizer, threads: int) -> GigaToken:
     try:
         import awkward  # noqa: F401 - what gigatoken's arrays are
         import gigatoken
@@ -196,6 +239,7 @@ def load(tokenizer: Tokenizer, threads: int) -> Guarded:
     except EngineRefused:
         raise
     except Exception as error:
-        raise EngineRefused(f"does not take this tokenizer: {first_line(error)}") from error
-    engine = GigaToken(encoder, parallel=threads > 1)
-    return Guarded(engine, Reference(tokenizer, threads), proven, version=found)
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
+        raise EngineRefused(f"does not take this tokenizer: {reason}") from error
+    reference = Reference(tokenizer, threads)
+    return GigaToken(encoder, reference, proven, version=found, parallel=threads > 1)

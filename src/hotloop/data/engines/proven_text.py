@@ -1,4 +1,4 @@
-"""Which texts an engine may be given: those on which it is proven to agree with the reference.
+"""The texts that an engine may be given: those on which it is proven to agree with the reference.
 
 Libraries differ where their versions of Unicode do: in what is a letter, in the order of combining marks.
 Characters that old versions of Unicode have already are the same in all of them, but for those that were
@@ -9,13 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
 from functools import cache
-
-import numpy as np
-
-from hotloop.data.engines.engine import PlainEngine
-from hotloop.data.engines.reference import Reference
 
 _SINCE_3_2 = (
     (0x180, 0x24F),  # Latin
@@ -55,8 +49,6 @@ def _unproven_character() -> re.Pattern[str]:
     return re.compile("[^" + "".join(rf"\U{a:08x}-\U{b:08x}" for a, b in ranges) + "]")
 
 
-Proven = Callable[[str, bytes], bool]
-"""Of a text and the same as UTF-8."""
 _ASCII = bytes(range(128))
 
 
@@ -76,55 +68,3 @@ def is_composed(text: str) -> bool:
     Unicode promises it of characters that were assigned in the version asked.
     """
     return text.isascii() or unicodedata.is_normalized("NFC", text)
-
-
-class Guarded:
-    """An engine for the texts that it is proven for; the reference for the others, one by one."""
-
-    def __init__(
-        self, engine: PlainEngine, reference: Reference, proven: Proven, *, version: str
-    ) -> None:
-        self.name = engine.name
-        self.described = f"{engine.name} {version}, else {reference.described}"
-        self.batch_bytes = engine.batch_bytes
-        self.engine = engine
-        self._reference = reference
-        self._proven = proven
-        self.given_away = 0
-        """Texts that the reference encoded."""
-
-    def encode(
-        self, texts: Sequence[str], contents: Sequence[bytes]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        proven = map(self._proven, texts, contents)
-        away = [index for index, is_proven in enumerate(proven) if not is_proven]
-        if not away:
-            return self.engine.encode(texts, contents)
-        self.given_away += len(away)
-        rows: list[np.ndarray] = [np.empty(0, dtype=np.uint32)] * len(texts)
-        others = set(away)
-        own = [index for index in range(len(texts)) if index not in others]
-        if own:
-            ids, lengths = self.engine.encode(
-                [texts[index] for index in own], [contents[index] for index in own]
-            )
-            for index, row in zip(own, np.split(ids, np.cumsum(lengths)[:-1])):
-                rows[index] = row
-        for group in _groups(away, contents, self._reference.batch_bytes):
-            found = self._reference.rows([texts[index] for index in group])
-            for index, row_ids in zip(group, found):
-                rows[index] = np.asarray(row_ids, dtype=np.uint32)
-        return np.concatenate(rows), np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-
-
-def _groups(indices: list[int], contents: Sequence[bytes], size: int) -> list[list[int]]:
-    """Runs of texts of about `size` bytes: the reference's memory follows what it is given at once."""
-    groups: list[list[int]] = [[]]
-    held = 0
-    for index in indices:
-        if held > size:
-            groups.append([])
-            held = 0
-        groups[-1].append(index)
-        held += len(contents[index])
-    return groups

@@ -144,7 +144,17 @@ def run_script(
         *(() if script.seeded else SEEDED), *script.arguments,
     ]  # fmt: skip
     if doctor is not None:
-        own = [sys.executable, "-m", "hotloop", "doctor", "--no-try", "--out", str(doctor), "--"]
+        own = [
+            sys.executable,
+            "-m",
+            "hotloop",
+            "doctor",
+            "--no-try",
+            "--to-end",
+            "--out",
+            str(doctor),
+            "--",
+        ]
         command = [*own, *command]
     start = time.monotonic()
     done = subprocess.run(

@@ -118,7 +118,9 @@ def run_doctor(stack: Stack, folder: Path, env: dict[str, str]) -> None:
     for name in ("run", "report.json"):
         path = folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    own = [sys.executable, "-m", "hotloop", "doctor", "--no-try", *stack.options]
+    # Every step is counted, also where there is more than a minute of them.
+    whole = () if "--steps" in stack.options else ("--to-end",)
+    own = [sys.executable, "-m", "hotloop", "doctor", "--no-try", *whole, *stack.options]
     own += ["--out", str(folder / "run"), "--json", str(folder / "report.json"), "--"]
     running = subprocess.Popen(
         [*own, *to_files(stack.command)], cwd=workdir, env=env,

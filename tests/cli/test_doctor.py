@@ -481,6 +481,7 @@ def test_a_script_without_torch_is_told_so(tmp_path: Path) -> None:
         (["--diff", "-", "--", sys.executable, "x.py"], "would mix with"),
         (["--diff", "no/dir/x.diff", "--", sys.executable, "x.py"], "no such directory"),
         (["--diff", ".", "--", sys.executable, "x.py"], "to a directory"),
+        (["--to-end", "--steps", "9", "--", sys.executable, "x.py"], "leave one of them out"),
         (["--no-try", "--steps", "0", "--", sys.executable, "x.py"], "steps"),
         (["--no-try", "--level", "0.9", "--", sys.executable, "x.py"], "level"),
         (["--budget", "4", "--", sys.executable, "x.py"], "'4' has no unit; say 4m or 4s"),

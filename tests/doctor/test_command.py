@@ -111,7 +111,10 @@ def test_only_three_variables_differ_and_theirs_come_last(tmp_path: Path) -> Non
     }
     assert found["PYTHONPATH"].split(os.pathsep)[-1] == "/theirs"
     (tmp_path / "b").mkdir()
-    assert "HOTLOOP_DOCTOR_STOP" not in attached_environment({}, tmp_path / "b", steps=None)
+    assert "HOTLOOP_DOCTOR_STOP" not in attached_environment({}, tmp_path / "b")
+    (tmp_path / "c").mkdir()
+    bounded = attached_environment({}, tmp_path / "c", seconds=60.0)
+    assert bounded["HOTLOOP_DOCTOR_STOP"] == "60s"
 
 
 def test_nothing_of_ours_but_hotloop_can_be_imported_by_it(tmp_path: Path) -> None:

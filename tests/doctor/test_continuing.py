@@ -183,6 +183,17 @@ def test_only_a_run_that_was_examined_is_continued(tmp_path: Path) -> None:
     assert begun_run(done, command, steps=None) is not None  # to write its patch, say
 
 
+def test_run_that_was_ended_is_not_continued_as_a_whole_one(tmp_path: Path) -> None:
+    directory = run(tmp_path / "killed")
+    assert begun_run(directory, ("python", "a.py"), steps=None, to_end=True) is not None
+    stored = json.loads((directory / "doctor.json").read_text())
+    ended = {**stored, "ended": "enough_steps", "seconds": 60.0}
+    (directory / "doctor.json").write_text(json.dumps(ended))
+    assert begun_run(directory, ("python", "a.py"), steps=None) is not None
+    with pytest.raises(UsageError, match="another --to-end"):
+        begun_run(directory, ("python", "a.py"), steps=None, to_end=True)
+
+
 @pytest.mark.parametrize(
     ("command", "steps", "what"),
     [

@@ -94,7 +94,54 @@ def test_enough_steps_end_it_without_its_ending_being_called_a_failure(
     assert (found.run.ended, found.run.returncode) == ("enough_steps", None)
     assert found.run.left_running == ()
     assert (found.directory / "stop").read_text() == "20"
+    assert found.run.seconds is None
     assert code(found) == ExitCode.FINE
+
+
+ENDLESS = """
+import os, sys, torch
+ranks = int(os.environ.get("WORLD_SIZE", "1"))
+model = torch.nn.Linear(64, 64)
+if ranks > 1:
+    torch.distributed.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+while True:
+    model(torch.randn(8, 64)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+EXAMINE = """
+import sys
+from hotloop.doctor.program import examine
+found = examine(sys.argv[1:], seconds=0.5, say=print)
+print(found.run.ended, found.run.seconds, found.run.returncode, found.num_steps >= 40)
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_endless_command_is_ended_after_so_many_seconds_of_steps_all_ranks_after_the_same(
+    tmp_path: Path, ranks: int
+) -> None:
+    (tmp_path / "train.py").write_text(ENDLESS)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command = [sys.executable, *(launcher if ranks > 1 else ()), "train.py"]
+    done = subprocess.run(
+        [sys.executable, "-c", EXAMINE, *command],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    said, ended = done.stdout.strip().splitlines()
+    assert "it is ended after about a minute of steps, and --to-end runs it whole" in said
+    assert ended == "enough_steps 0.5 None True"
+    files = sorted(tmp_path.glob("runs/*/steps-*.jsonl"))
+    last = [json.loads(file.read_text().splitlines()[-1])["step"] for file in files]
+    assert len(last) == ranks
+    assert len(set(last)) == 1, last
+    assert "Traceback" not in done.stderr, done.stderr
 
 
 def test_interrupted_is_75_and_what_was_seen_is_judged(recording: Recording) -> None:
@@ -158,7 +205,8 @@ def test_on_the_second_machine_the_lowest_rank_is_judged(recording: Recording) -
 
 def test_its_output_is_its_own(capfd: pytest.CaptureFixture[str], recording: Recording) -> None:
     said: list[str] = []
-    examine(recording("print('out'); print('err', file=sys.stderr)"), say=said.append)
+    body = recording("print('out'); print('err', file=sys.stderr)")
+    examine(body, seconds=None, say=said.append)
     assert capfd.readouterr() == ("out\n", "err\n")
     assert said == ["what it does is recorded in runs/doctor-train"]
 
@@ -167,7 +215,7 @@ def test_its_environment_is_the_users(
     workdir: Path, monkeypatch: pytest.MonkeyPatch, recording: Recording
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "/theirs")
-    examine(recording("json.dump(dict(os.environ), open('seen.json', 'w'))"))
+    examine(recording("json.dump(dict(os.environ), open('seen.json', 'w'))"), seconds=None)
     seen = json.loads((workdir / "seen.json").read_text())
     added = {k for k, v in seen.items() if os.environ.get(k) != v} - {"LC_CTYPE"}
     assert added == {"PYTHONPATH", "HOTLOOP_DOCTOR"}

@@ -270,6 +270,8 @@ def test_the_end_of_the_command_is_a_row() -> None:
     assert dict(command_rows(run("failed", -9)))["ended"] == killed
     assert dict(command_rows(run("failed", -11)))["ended"] == "killed by SIGSEGV after 3 min 20 s"
     assert "--steps 60" in dict(command_rows(run("enough_steps", None)))["ended"]
+    bounded = replace(run("enough_steps", None), steps=None, seconds=60.0)
+    assert "60 s of steps" in dict(command_rows(bounded))["ended"]
     assert "interrupted" in dict(command_rows(run("interrupted", 130)))["ended"]
     assert "not recorded" in dict(command_rows(run(None, None)))["ended"]
 

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="End the command after N counted steps, without its own ending.",
 )
+@click.option("--to-end", is_flag=True, help="Run the command to its own end.")
 @click.option(
     "--diff",
     metavar="FILE",
@@ -80,8 +81,9 @@ def doctor(command: tuple[str, ...], level: float | None, scorecard: bool, **giv
     """Run a training command as it is, say what holds it back, and try what may help.
 
     COMMAND is anything that trains with PyTorch: `python train.py`, `python -m pkg`, `torchrun ...`,
-    `accelerate launch ...`. It runs here and once, with its own output, files and ending; only the run
-    directory is added. Ctrl-C ends it, and what was seen until then is judged.
+    `accelerate launch ...`. It runs here and once, with its own output and files; only the run directory is
+    added. It is ended once a minute of its steps was counted, unless it ends before, or --to-end or --steps says
+    otherwise. Ctrl-C ends it, too, and what was seen until then is judged.
 
     Then each fix that has a live form and answers a finding is tried: the command as it is and with the fix in
     turns, in fresh processes, until the difference is known. Each starts from the files as they were before the
@@ -129,6 +131,7 @@ class _Options:
     network: Network | None
     out: Path | None
     steps: int | None
+    to_end: bool
     diff: str | None
     json_file: str | None
 
@@ -154,7 +157,7 @@ def _begun(command: tuple[str, ...], options: _Options) -> tuple[Examined | None
         return None, None
     from hotloop.doctor.program import continued, shown
 
-    begun = continued(options.out, command, steps=options.steps)
+    begun = continued(options.out, command, steps=options.steps, to_end=options.to_end)
     if begun is not None:
         _say(f"continuing in {shown(begun.directory)}: the command has run, fixes are tried on")
         return begun, None
@@ -213,7 +216,7 @@ def _treated(
 def _examined(command: tuple[str, ...], options: _Options, start: _Start | None) -> Examined:
     """The command, run to its end."""
     from hotloop.cli.terminal_title import title_progress
-    from hotloop.doctor.program import examine
+    from hotloop.doctor.program import ENOUGH_S, examine
 
     with title_progress() as progress:
         before = start.keep if start is not None else lambda directory: None
@@ -221,6 +224,7 @@ def _examined(command: tuple[str, ...], options: _Options, start: _Start | None)
             command,
             out=options.out,
             steps=options.steps,
+            seconds=None if options.to_end else ENOUGH_S,
             before=before,
             progress=progress,
             say=_say,
@@ -347,6 +351,8 @@ def _write_patch(examined: Examined, ledger: Ledger, target: Path) -> Ledger:
 
 
 def _refuse(options: _Options) -> None:
+    if options.to_end and options.steps is not None:
+        raise UsageError("--steps has no effect with --to-end", do="leave one of them out")
     if options.in_place and options.network:
         raise UsageError("--network has no effect with --in-place", do="leave one of them out")
     of_trials = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 DOCTOR = "HOTLOOP_DOCTOR"
 """The directory that the probe writes to."""
 DOCTOR_STOP = "HOTLOOP_DOCTOR_STOP"
-"""The number of steps after which the examination ends the process."""
+"""What has to be counted before the examination ends the process: steps, as `60`, or seconds of steps, as `60s`."""
 
 STEP_CLOCK = "HOTLOOP_STEP_CLOCK"
 """The directory that the clock of a trial writes to."""

@@ -23,6 +23,8 @@ class CommandRun:
     hotloop: str
     steps: int | None = None
     """Counted steps after which it is ended, where that was asked for."""
+    seconds: float | None = None
+    """Seconds of counted steps after which it is ended; `None`: `steps` decides, or it runs to its own end."""
     ended: Ended | None = None
     """`None`: it still runs, or the doctor was ended before it."""
     returncode: int | None = None

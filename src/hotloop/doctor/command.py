@@ -63,11 +63,15 @@ def script_name(command: Sequence[str]) -> str:
 
 
 def attached_environment(
-    environment: Mapping[str, str], directory: Path, *, steps: int | None
+    environment: Mapping[str, str],
+    directory: Path,
+    *,
+    steps: int | None = None,
+    seconds: float | None = None,
 ) -> dict[str, str]:
     """The command's environment: the user's, and what has its interpreters report to `directory`.
 
-    Raises `EnvironmentFailed` when the disk refuses.
+    steps, seconds: counted ones after which it is ended. Raises `EnvironmentFailed` when the disk refuses.
     """
     own = [str(Path(bootstrap.__file__).parent), str(only_hotloop(directory))]
     theirs = environment.get("PYTHONPATH")
@@ -77,6 +81,8 @@ def attached_environment(
     }
     if steps is not None:
         added[DOCTOR_STOP] = str(steps)
+    elif seconds is not None:
+        added[DOCTOR_STOP] = f"{seconds:g}s"
     return {**environment, **added}
 
 

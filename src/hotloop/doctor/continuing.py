@@ -25,7 +25,9 @@ OPTIONS_FILE = "options.json"
 """In `trials/`: what decides how they are made, and what it came from."""
 
 
-def begun_run(directory: Path, command: Sequence[str], *, steps: int | None) -> CommandRun | None:
+def begun_run(
+    directory: Path, command: Sequence[str], *, steps: int | None, to_end: bool = False
+) -> CommandRun | None:
     """The run in `directory` that was examined to its end, its fixes tried or not; `None` where there is none.
 
     Raises `UsageError` where it is another command's, or was made otherwise.
@@ -42,6 +44,7 @@ def begun_run(directory: Path, command: Sequence[str], *, steps: int | None) -> 
         "command": (run.command, tuple(command)),
         "working directory": (run.workdir, str(Path.cwd())),
         "--steps": (run.steps, steps),
+        "--to-end": (_is_whole(run, to_end=to_end), to_end),
         "version of hotloop": (run.hotloop, __version__),
     }
     others = [what for what, (stored, given) in asked.items() if stored != given]
@@ -52,6 +55,13 @@ def begun_run(directory: Path, command: Sequence[str], *, steps: int | None) -> 
             do="repeat that command as it was to continue it, or name another directory with --out",
         )
     return run
+
+
+def _is_whole(run: CommandRun, *, to_end: bool) -> bool:
+    """Whether it went to its own end; as was asked where it would have done so either way."""
+    if run.ended == "by_itself":
+        return to_end
+    return run.seconds is None and run.steps is None
 
 
 def set_interrupted_aside(directory: Path, command: Sequence[str]) -> Path | None:

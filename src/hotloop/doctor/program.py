@@ -39,6 +39,9 @@ from hotloop.judge.diagnose import diagnose
 from hotloop.trial.attached import Attached, Heard, listening, run_attached
 from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement, store_measurement
 
+ENOUGH_S = 60.0
+"""Seconds of counted steps after which a command is ended: by then shares and findings change no more."""
+ENDS_SOON = "it is ended after about a minute of steps, and --to-end runs it whole"
 ENOUGH_STEPS = 5
 """Counted steps below which shares of time say nothing: one disturbance would decide."""
 
@@ -61,6 +64,7 @@ def examine(
     *,
     out: Path | None = None,
     steps: int | None = None,
+    seconds: float | None = ENOUGH_S,
     before: Callable[[Path], None] = lambda directory: None,
     progress: Progress = silent,
     say: Callable[[str], None] = lambda text: None,
@@ -69,13 +73,14 @@ def examine(
     """Run `command` here and now, and judge its steps.
 
     out: a new directory, or one that holds this command interrupted, which is renamed. steps: end the command
-    after so many counted steps, without its own ending.
+    after so many counted steps, without its own ending; else seconds: after so many of counted steps (`None`: never).
     before: called with the run directory just before the command starts; what it raises ends this.
     say: told before the command starts, and when a user waits for it; warn: what was not recorded.
     Raises `UsageError` for a command that cannot be run or seen into, `EnvironmentFailed` when the
     disk refuses, or where the probe cannot start: the command is ended at its import of torch then. A command that fails or is interrupted is an answer, in `run.ended`.
     """
     refuse_unexaminable(command, os.environ)
+    seconds = None if steps is not None else seconds
     if out is not None and (aside := set_interrupted_aside(out, command)) is not None:
         say(f"the interrupted run is kept in {shown(aside)}")
     directory = make_run_directory(out, script_name(command))
@@ -88,16 +93,18 @@ def examine(
             started_at=time.time(),
             hotloop=__version__,
             steps=steps,
+            seconds=seconds,
         )
         write_json(directory / "environment.json", machine)
         write_json(directory / COMMAND_RUN_FILE, run)
-        env = attached_environment(os.environ, directory, steps=steps)
+        env = attached_environment(os.environ, directory, steps=steps, seconds=seconds)
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise
     with listening() as heard:
-        say(f"what it does is recorded in {shown(directory)}")
-        attached = _run(command, env, directory, steps, heard, progress, say, warn)
+        ends = "" if seconds is None else f"; {ENDS_SOON}"
+        say(f"what it does is recorded in {shown(directory)}{ends}")
+        attached = _run(run, env, directory, heard, progress, say, warn)
         run = _ended(run, attached, heard, directory)
         if not run.left_running:
             _tidy(directory)
@@ -111,12 +118,14 @@ def examine(
     return Examined(directory, run, diagnosis, num_under_way(measurement), refused)
 
 
-def continued(out: Path | None, command: Sequence[str], *, steps: int | None) -> Examined | None:
+def continued(
+    out: Path | None, command: Sequence[str], *, steps: int | None, to_end: bool = False
+) -> Examined | None:
     """What an earlier call found in `out`, whose fixes may have been tried or not; `None`: nothing.
 
     Raises `UsageError` where `out` holds such a run of something else, or a damaged one.
     """
-    run = None if out is None else begun_run(out, command, steps=steps)
+    run = None if out is None else begun_run(out, command, steps=steps, to_end=to_end)
     if out is None or run is None:
         return None
     measurement = load_measurement(out / MEASUREMENT_FILE)
@@ -167,10 +176,9 @@ def exit_code(examined: Examined, *, level: float | None) -> ExitCode:
 
 
 def _run(
-    command: Sequence[str],
+    run: CommandRun,
     env: dict[str, str],
     directory: Path,
-    steps: int | None,
     heard: Heard,
     progress: Progress,
     say: Callable[[str], None],
@@ -184,11 +192,11 @@ def _run(
                 while_it_runs.enter_context(telemetry(directory, below=process, warn=warn))
 
             return run_attached(
-                command,
+                run.command,
                 env=env,
                 token=(DOCTOR, str(directory)),
                 heard=heard,
-                has_enough=lambda: steps is not None and _was_stopped(directory),
+                has_enough=lambda: _was_stopped(run, directory),
                 started=started,
                 tick=live.tick,
                 say=say,
@@ -204,7 +212,7 @@ def _ended(run: CommandRun, attached: Attached, heard: Heard, directory: Path) -
     ended: Ended = "failed" if attached.returncode else "by_itself"
     if heard.signals:
         ended = "interrupted"
-    elif run.steps is not None and _was_stopped(directory):
+    elif _was_stopped(run, directory):
         ended = "enough_steps"
     ours = attached.was_ended or ended == "enough_steps"
     return replace(
@@ -225,8 +233,10 @@ def _tidy(directory: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _was_stopped(directory: Path) -> bool:
+def _was_stopped(run: CommandRun, directory: Path) -> bool:
     """Whether a process of the command has made its steps and ended for it."""
+    if run.steps is None and run.seconds is None:
+        return False
     return any(mapping_of(path, []).get("stopped") for path in directory.glob("clock-*.json"))
 
 

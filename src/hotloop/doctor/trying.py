@@ -66,8 +66,9 @@ def try_fixes(
 
     def again(budget: str) -> str:
         steps = () if examined.run.steps is None else ("--steps", str(examined.run.steps))
+        whole = ("--to-end",) if steps == () and examined.run.seconds is None else ()
         out = ("--out", str(shown(examined.directory)), "--budget", budget)
-        given = (*(part for name in only for part in ("--only", name)), *steps, *options)
+        given = (*(part for name in only for part in ("--only", name)), *steps, *whole, *options)
         return shlex.join(["hotloop", "doctor", *out, *given, "--", *examined.run.command])
 
     try:

@@ -185,7 +185,7 @@ def command_rows(run: CommandRun) -> list[tuple[str, str]]:
             assert run.returncode is not None
             ended = _row_of_failure(run.returncode, took)
         case "enough_steps":
-            ended = f"by `--steps {run.steps}`{took}, without its own ending"
+            ended = f"by {_enough(run)}{took}, without its own ending"
         case "interrupted":
             ended = f"interrupted{took}{own}"
         case None:
@@ -202,6 +202,12 @@ def command_rows(run: CommandRun) -> list[tuple[str, str]]:
             )
         )
     return rows
+
+
+def _enough(run: CommandRun) -> str:
+    if run.steps is not None:
+        return f"`--steps {run.steps}`"
+    return f"hotloop when {run.seconds:g} s of steps were counted (--to-end runs it whole)"
 
 
 def _row_of_failure(returncode: int, took: str) -> str:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 SCRIPTS = {
@@ -136,6 +138,19 @@ print(threading.active_count())
     names = [path.name for path in ended.directory.iterdir()]
     assert len(names) == 1
     assert names[0].startswith("idle-")
+
+
+@pytest.mark.parametrize(("seconds", "least"), [(0.0, 40), (0.4, 100)])
+def test_run_that_is_to_end_after_so_many_seconds_of_steps_makes_a_few_all_the_same(
+    run: Any, seconds: float, least: int
+) -> None:
+    source = "train(*build(), 10**9)\nprint('never')"
+    ended = run(source, env={"HOTLOOP_DOCTOR_STOP": f"{seconds}s"})
+    assert ended.out == ""
+    assert len(ended.counted) >= least
+    assert sum(record.wall_s for record in ended.counted[:-1]) < seconds or least == 40
+    assert ended.clock["stopped"]
+    assert ended.census.operators
 
 
 def test_run_that_is_to_end_after_so_many_steps_ends_after_its_profile(run) -> None:  # type: ignore[no-untyped-def]

@@ -18,6 +18,7 @@ from hotloop.probe.attach.cost import Cost
 from hotloop.probe.attach.device_calls import watch_device_calls, when_cuda_starts
 from hotloop.probe.attach.device_clock import DeviceClock
 from hotloop.probe.attach.device_seen import DeviceSeen
+from hotloop.probe.attach.enough import Enough
 from hotloop.probe.attach.evaluating import Evaluating
 from hotloop.probe.attach.fetching import watch_fetches
 from hotloop.probe.attach.library_optimizers import watch_library_optimizers
@@ -42,8 +43,9 @@ from hotloop.probe.background import pause_before_forks
 from hotloop.probe.foreign_process import end_process
 
 
-def install(directory: Path, *, stop_after: int | None = None) -> Watch:
-    """Hook this process. stop_after: end it after so many steps that count, and the profile."""
+def install(directory: Path, *, bound: str = "") -> Watch:
+    """Hook this process. bound: end it after so many steps that count, or seconds of them (see `Enough`), and after
+    the profile."""
     watch = Watch(directory)
     boundary = Boundary(watch)
     evaluating = Evaluating(watch)
@@ -57,7 +59,9 @@ def install(directory: Path, *, stop_after: int | None = None) -> Watch:
         sampler=Sampler(watch),
         collecting=Collecting(watch),
         padding=padding,
-        window=Window(watch, boundary.updates, after_counted=stop_after),
+        window=Window(
+            watch, boundary.updates, after_counted=int(bound) if bound.isdecimal() else None
+        ),
         busy=Busy(),
         model=ModelSeen(),
         device=DeviceSeen(),
@@ -65,7 +69,7 @@ def install(directory: Path, *, stop_after: int | None = None) -> Watch:
     )
     writer = Writer(parts)
     watch.at_boundary = _at_boundary(parts, Compiling(watch))
-    watch.after_boundary = _after_boundary(parts, writer, stop_after)
+    watch.after_boundary = _after_boundary(parts, writer, Enough(watch, parts.window, bound))
     _hook(parts, evaluating)
     keep_probe_untraced()
     pause_before_forks(lambda: (parts.sampler.background, writer.background))
@@ -81,8 +85,7 @@ def install_from_environment() -> Watch | None:
     directory = os.environ.get(DOCTOR)
     if not directory:
         return None
-    stop = os.environ.get(DOCTOR_STOP)
-    return install(Path(directory), stop_after=int(stop) if stop else None)
+    return install(Path(directory), bound=os.environ.get(DOCTOR_STOP, ""))
 
 
 def _hook(parts: Parts, evaluating: Evaluating) -> None:
@@ -148,7 +151,7 @@ def _at_boundary(parts: Parts, compiling: Compiling) -> Callable[[], None]:
     return at_boundary
 
 
-def _after_boundary(parts: Parts, writer: Writer, stop_after: int | None) -> Callable[[], None]:
+def _after_boundary(parts: Parts, writer: Writer, enough: Enough) -> Callable[[], None]:
     watch, window, busy = parts.watch, parts.window, parts.busy
 
     def after_boundary() -> None:
@@ -160,8 +163,7 @@ def _after_boundary(parts: Parts, writer: Writer, stop_after: int | None) -> Cal
         if watch.counting and not busy.began:  # from here on it is one that trains
             busy.look()
             watch.tried(parts.device.first_counted)
-        enough = stop_after is not None and watch.counted_steps >= stop_after and window.over
-        if enough and parts.boundary.updates():
+        if enough() and parts.boundary.updates():
             writer.finish(stopped=True)
             end_process()
 

@@ -71,7 +71,7 @@ def census_of(parts: Parts) -> Census:
         attention=seen.attention,
         optimizer=boundary.described,
         optimizer_site=sites.name(boundary.constructed),
-        num_ranks=_num_ranks(),
+        num_ranks=num_ranks(),
         compiled=compiled,
         num_graphs=num_graphs,
         num_graph_breaks=num_breaks,
@@ -115,7 +115,8 @@ def census_of(parts: Parts) -> Census:
     )
 
 
-def _num_ranks() -> int:
+def num_ranks() -> int:
+    """Processes that train together, as their group says, else their launcher."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_world_size()

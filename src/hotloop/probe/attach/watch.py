@@ -59,6 +59,7 @@ class Watch:
         self.calls = CallBook()
         self.step = 0
         self.counted_steps = 0
+        self.counted_s = 0.0
         self.passed = 0
         """Calls of modules inside others in this step: passed through, at a cost."""
         self.hooks = 0
@@ -184,6 +185,7 @@ class Watch:
         counted = not self.tags or NOT_UNDER_WAY.isdisjoint(self.tags)
         if counted:
             self.counted_steps += 1
+            self.counted_s += wall_s
             self.counted_backwards += self.backwards
         device = self.device
         own_s = self.own_s + (device.own_s if device is not None else 0.0)
@@ -236,6 +238,7 @@ class Watch:
         self.closed.append(None)
         self.step = made
         self.counted_steps = self.counted_backwards = 0
+        self.counted_s = 0.0
         self._first_end = None
         self.calls.take()
         self.counting = False

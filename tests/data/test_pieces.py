@@ -19,7 +19,6 @@ from hotloop.data.pieces import Pieces, is_cut
 from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import open_prepared
 from hotloop.data.sources import ReadOptions, Report, documents, plan, read_unit
-from hotloop.data.sources import read as sources_read
 from hotloop.data.tokenizer import Tokenizer, byte_tokenizer, train_tokenizer
 
 
@@ -114,8 +113,7 @@ def test_prepared_long_document_is_one_document_with_its_ids(
 ) -> None:
     monkeypatch.setattr(pieces, "LEAST_PIECE", 3000)
     monkeypatch.setattr(Reference, "batch_bytes", batch_bytes)
-    for module in (documents, sources_read):
-        monkeypatch.setattr(module, "PIECE_BYTES", 12_000)
+    monkeypatch.setattr(documents, "PIECE_BYTES", 12_000)
     long, short = text_of(9000, 5), "a short one"
     lines = [json.dumps({"text": text}) for text in (short, long, "another")]
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")

@@ -10,9 +10,8 @@ from hotloop.core.errors import UsageError
 from hotloop.data.manifest import read_manifest
 from hotloop.data.rows import refuse_short
 from hotloop.data.sources import PYTHON_STDLIB
-from hotloop.data.sources.files import is_url
 from hotloop.data.sources.hub import PREFIX
-from hotloop.data.sources.unit import NAMES
+from hotloop.data.sources.unit import NAMES, is_url
 
 
 def refuse_early(config: RunConfig) -> None:

@@ -88,8 +88,7 @@ def test_bytes_that_are_not_utf8(tmp_path: Path, read, name: str) -> None:
 def test_long_document_that_is_not_utf8_is_left_out_whole(
     tmp_path: Path, read, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    for name in ("documents", "read"):
-        monkeypatch.setattr(f"hotloop.data.sources.{name}.PIECE_BYTES", 100)
+    monkeypatch.setattr("hotloop.data.sources.documents.PIECE_BYTES", 100)
     path = tmp_path / f"a.{kind}"
     body = b"word " * 100 + b"\xe9" + b" word" * 100
     path.write_bytes(b'{"text": "%s"}\n' % body if kind == "jsonl" else body)
@@ -129,8 +128,7 @@ def test_filters_by_length_count_what_they_leave_out(
     assert [d.text for d in found] == ["four", "x" * 500]
     assert report.counts == counts
     # The same where documents come in parts.
-    for name in ("documents", "read"):
-        monkeypatch.setattr(f"hotloop.data.sources.{name}.PIECE_BYTES", 60)
+    monkeypatch.setattr("hotloop.data.sources.documents.PIECE_BYTES", 60)
     monkeypatch.setattr("hotloop.data.sources.jsonl.BLOCK_BYTES", 30)
     found, report = read(path, min_chars=2, max_chars=500)
     assert "".join(d.text for d in found) == "four" + "x" * 500

@@ -93,7 +93,7 @@ def test_bytes_that_are_not_utf8(path: Path, read) -> None:
 
 
 def test_long_value_comes_in_parts(path: Path, read, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("documents", "read", "columns"):
+    for name in ("documents", "arrow"):
         monkeypatch.setattr(f"hotloop.data.sources.{name}.PIECE_BYTES", 1000)
     long = "word " * 1000
     write(path, pa.table({"text": ["a", long, "b"]}))

@@ -33,6 +33,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files = dict(FILES)
         self.ranges = True
+        self.lengths = True
         self.drops = 0
         self.tag = "one"
         self.requests: list[str] = []
@@ -64,7 +65,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.send_response(200)
         self.send_header("ETag", self.server.tag)
-        self.send_header("Content-Length", str(len(body)))
+        if self.server.lengths:
+            self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if len(body) > 1 and self.server.drops:
             self.server.drops -= 1
@@ -101,6 +103,17 @@ def test_documents_are_those_of_the_local_file(
     found = [d.text for u in planned.units for d in read_unit(u, ReadOptions(), Report())]
     assert found == local
     assert server.drops == 0
+
+
+@pytest.mark.parametrize("name", ["/a.txt", "/a.jsonl.gz", "/empty.txt"])
+def test_file_of_a_server_that_says_no_size(
+    tmp_path: Path, read, server: Server, name: str
+) -> None:
+    (tmp_path / name[1:]).write_bytes(FILES[name])
+    server.ranges = server.lengths = False
+    found, report = read(server.url + name)
+    assert [d.text for d in found] == [d.text for d in read(tmp_path / name[1:])[0]]
+    assert report.total == (name == "/empty.txt")
 
 
 def test_url_with_a_query_is_of_the_format_of_its_path(read, server: Server) -> None:

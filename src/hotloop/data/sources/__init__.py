@@ -14,7 +14,6 @@ from hotloop.data.sources.plan import Plan as Plan
 from hotloop.data.sources.plan import plan as plan
 from hotloop.data.sources.read import read_unit as read_unit
 from hotloop.data.sources.tree import standard_library_path as standard_library_path
-from hotloop.data.sources.tree import tree_files as tree_files
 from hotloop.data.sources.unit import PYTHON_STDLIB as PYTHON_STDLIB
 from hotloop.data.sources.unit import Document as Document
 from hotloop.data.sources.unit import ReadOptions as ReadOptions

@@ -1,82 +1,228 @@
-"""Arrow files and streams, and data sets that `datasets` has saved: a unit is a run of batches."""
+"""Parquet, Arrow files and streams, and data sets that `datasets` has saved: only the text column.
+
+A unit is a run of row groups or of record batches. Not `pyarrow.dataset`: it holds whole row groups, which may be
+larger than memory.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from hotloop.core.errors import UsageError
-from hotloop.data.sources.columns import arrow_library, batch_documents, column_path
-from hotloop.data.sources.fields import BadRecordError, refuse_or_count
-from hotloop.data.sources.unit import Document, ReadOptions, Report, Unit
+from hotloop.data.sources.documents import decoded, long_document
+from hotloop.data.sources.records import (
+    NOT_TEXT,
+    NULL,
+    BadRecordError,
+    no_field,
+    refuse_or_count,
+)
+from hotloop.data.sources.unit import PIECE_BYTES, Document, ReadOptions, Report, Unit
 
-_MAGIC = b"ARROW1"
+if TYPE_CHECKING:
+    import pyarrow
+
+PARQUET_BATCH_ROWS = 1024
+PARQUET_BATCH_BYTES = 8 << 20
+TEXT_BYTES = 4 << 20
+"""Text made into Python objects at once."""
+_TEXT_TYPES = ("string", "large_string", "string_view", "binary", "large_binary", "null")
+
+Batches = Iterator[tuple[str, int, Any]]
+"""(what the rows are counted in, number of the first row, record batch)"""
 
 
-def batch_sizes(file: BinaryIO, name: str, text_field: str) -> list[int]:
-    """Bytes of each record batch of a file or stream, all columns."""
-    return [batch.nbytes for batch in _batches(file, name, 0, None)[1]]
+def part_sizes(file: BufferedReader, whole: Unit, text_field: str) -> list[int]:
+    """Bytes of each row group or record batch. Raises `UsageError` for a damaged file."""
+    return _TABLES[whole.format](file, whole.name).sizes(text_field)
 
 
-def read_batches(
-    file: BinaryIO, unit: Unit, options: ReadOptions, report: Report
+def read_table(
+    file: BufferedReader, unit: Unit, options: ReadOptions, report: Report
 ) -> Iterator[Document]:
-    """The text column of the record batches [begin, end)."""
-    schema, batches = _batches(file, unit.name, unit.begin, unit.end)
+    """The text column of the row groups or record batches [begin, end)."""
+    table = _TABLES[unit.format](file, unit.name)
+    path = text_column(table.schema, unit, options, report)
+    if path is not None:
+        for name, row, batch in table.batches(unit, path, options, report):
+            yield from batch_documents(batch, path, row, name, options, report)
+
+
+def text_column(
+    schema: pyarrow.Schema, unit: Unit, options: ReadOptions, report: Report
+) -> list[str] | None:
+    """Names from the top to the text column; `None` without one, counted. Raises `UsageError`."""
     try:
-        path = column_path(schema, options.text_field)
+        return _column_path(schema, options.text_field)
     except BadRecordError as error:
         if unit.begin == 0 or not options.skip_bad:
             refuse_or_count(error, options, report, lambda: unit.name)
-        return
-    number = unit.begin
-    for batch in batches:
-        name = f"{unit.name}:{number}"
-        yield from batch_documents(batch, path, 0, name, options, report)
-        number += 1
+        return None
 
 
-def _batches(file: BinaryIO, name: str, begin: int, end: int | None) -> tuple[Any, Iterator[Any]]:
-    """(schema, the batches [begin, end)) of a file or a stream."""
-    pa = arrow_library("Arrow files")
-    import pyarrow.ipc
+def _column_path(schema: pyarrow.Schema, text_field: str) -> list[str]:
+    import pyarrow as pa
 
+    path = [text_field] if text_field in schema.names else text_field.split(".")
+    kind: Any = pa.struct(list(schema))
+    for name in path:
+        if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
+            raise no_field(text_field, schema.names, "column")
+        kind = kind.field(name).type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if str(kind) not in _TEXT_TYPES:
+        what = f"column {text_field!r} holds {kind}, not text"
+        raise BadRecordError(NOT_TEXT, what, "choose another column with --text-field")
+    return path
+
+
+def batch_documents(
+    batch: pyarrow.RecordBatch,
+    path: list[str],
+    first_row: int,
+    name: str,
+    options: ReadOptions,
+    report: Report,
+) -> Iterator[Document]:
+    """The texts of a batch whose first row has this number in `name`, counted from 0."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column: Any = batch.column(path[0])
+    if len(path) > 1:
+        column = pc.struct_field(column, path[1:])
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    rows = max(1, len(column) * TEXT_BYTES // max(column.nbytes, 1))
+    for begin in range(0, len(column), rows):
+        values = column.slice(begin, rows).cast(pa.large_binary()).to_pylist()
+        for row, value in enumerate(values, first_row + begin):
+            origin = f"{name}:{row}"
+            if value is None:
+                report.add(NULL, origin)
+            elif len(value) > PIECE_BYTES:
+                blocks = (value[at : at + (1 << 20)] for at in range(0, len(value), 1 << 20))
+                yield from long_document(blocks, options, report, name=origin, origin=origin)
+            else:
+                text = decoded(value, options, report, lambda: f"{name}:{row}")  # noqa: B023
+                if text is not None:
+                    yield Document(text, origin)
+
+
+class _Parquet:
+    def __init__(self, file: BufferedReader, name: str) -> None:
+        pa = arrow_library("parquet")
+        import pyarrow.parquet as pq
+
+        try:
+            # Pages are read as they are needed: a row group may be larger than memory.
+            self._file = pq.ParquetFile(
+                pa.PythonFile(file, mode="r"),
+                buffer_size=1 << 20,
+                pre_buffer=False,
+                page_checksum_verification=True,  # of files that hold checksums
+            )
+        except (pa.ArrowException, OSError) as error:
+            raise UsageError(f"not a parquet file: {error}", where=name) from error
+        self.schema = self._file.schema_arrow
+        metadata = self._file.metadata
+        self._groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+
+    def sizes(self, text_field: str) -> list[int]:
+        """Of the text column, as stored; of all columns if it is missing."""
+        return [
+            sum(column.total_compressed_size for column in _columns(group, text_field))
+            for group in self._groups
+        ]
+
+    def batches(self, unit: Unit, path: list[str], options: ReadOptions, report: Report) -> Batches:
+        pa = arrow_library("parquet")
+        column = ".".join(path)
+        row = sum(group.num_rows for group in self._groups[: unit.begin])
+        for number, group in list(enumerate(self._groups))[unit.begin : unit.end]:
+            size = sum(each.total_uncompressed_size for each in _columns(group, column))
+            rows = max(1, group.num_rows * PARQUET_BATCH_BYTES // max(size, 1))
+            at = row
+            try:
+                for batch in self._file.iter_batches(
+                    batch_size=min(rows, PARQUET_BATCH_ROWS),
+                    row_groups=[number],
+                    columns=[column],
+                    use_threads=False,
+                ):
+                    yield unit.name, at, batch
+                    at += len(batch)
+            except (pa.ArrowException, OSError) as error:
+                what = f"damaged parquet: {error}"
+                damaged = BadRecordError("rest of a damaged row group", what, "write it again")
+                where = f"{unit.name}: row group {number}"
+                refuse_or_count(damaged, options, report, lambda: where)  # noqa: B023
+            row += group.num_rows
+
+
+def _columns(group: Any, name: str) -> list[Any]:
+    """The columns of a row group that make up one of the schema; all if there is none."""
+    columns = [group.column(at) for at in range(group.num_columns)]
+    return [column for column in columns if column.path_in_schema == name] or columns
+
+
+class _Arrow:
+    """A file or a stream."""
+
+    def __init__(self, file: BufferedReader, name: str) -> None:
+        pa = arrow_library("Arrow files")
+        import pyarrow.ipc
+
+        self._name = name
+        path = getattr(file, "name", None)
+        try:
+            source = pa.memory_map(path) if isinstance(path, str) else pa.PythonFile(file, mode="r")
+            random_access = source.read(6) == b"ARROW1"
+            source.seek(0)
+            self._file = pyarrow.ipc.open_file(source) if random_access else None
+            self._reader: Any = self._file or pyarrow.ipc.open_stream(source)
+        except (pa.ArrowException, OSError) as error:
+            raise UsageError(f"not an Arrow file or stream: {error}", where=name) from error
+        self.schema = self._reader.schema
+
+    def sizes(self, text_field: str) -> list[int]:
+        """Of all columns."""
+        return [batch.nbytes for _, batch in self._numbered(0, None)]
+
+    def batches(self, unit: Unit, path: list[str], options: ReadOptions, report: Report) -> Batches:
+        for number, batch in self._numbered(unit.begin, unit.end):
+            yield f"{unit.name}:{number}", 0, batch
+
+    def _numbered(self, begin: int, end: int | None) -> Iterator[tuple[int, Any]]:
+        pa = arrow_library("Arrow files")
+        try:
+            if self._file is not None:
+                last = self._file.num_record_batches if end is None else end
+                yield from ((n, self._file.get_batch(n)) for n in range(begin, last))
+            else:
+                yield from itertools.islice(enumerate(self._reader), begin, end)
+        except (pa.ArrowException, OSError) as error:
+            what = f"damaged or truncated Arrow file: {error}"
+            raise UsageError(what, where=self._name) from error
+
+
+_TABLES: dict[str, type[_Parquet] | type[_Arrow]] = {"parquet": _Parquet, "arrow": _Arrow}
+
+
+def arrow_library(what: str) -> Any:
     try:
-        source: Any = pa.memory_map(file.name) if _is_path(file) else pa.PythonFile(file, mode="r")
-        random_access = source.read(len(_MAGIC)) == _MAGIC
-        source.seek(0)
-        if random_access:
-            reader: Any = pyarrow.ipc.open_file(source)
-            last = reader.num_record_batches if end is None else end
-            batches: Iterator[Any] = (reader.get_batch(number) for number in range(begin, last))
-        else:
-            reader = pyarrow.ipc.open_stream(source)
-            batches = _of_stream(reader, begin, end)
-    except (pa.ArrowException, OSError) as error:
-        raise UsageError(f"not an Arrow file or stream: {error}", where=name) from error
-    return reader.schema, _reported(batches, name)
-
-
-def _of_stream(reader: Any, begin: int, end: int | None) -> Iterator[Any]:
-    for number, batch in enumerate(reader):
-        if end is not None and number >= end:
-            return
-        if number >= begin:
-            yield batch
-
-
-def _reported(batches: Iterator[Any], name: str) -> Iterator[Any]:
-    pa = arrow_library("Arrow files")
-    try:
-        yield from batches
-    except (pa.ArrowException, OSError) as error:
-        raise UsageError(f"damaged or truncated Arrow file: {error}", where=name) from error
-
-
-def _is_path(file: BinaryIO) -> bool:
-    return isinstance(getattr(file, "name", None), str)
+        import pyarrow
+    except ImportError as error:
+        raise UsageError(
+            f"reading {what} needs the package pyarrow", do="pip install 'hotloop[parquet]'"
+        ) from error
+    return pyarrow
 
 
 def saved_files(directory: Path) -> list[Path] | None:
@@ -96,11 +242,8 @@ def saved_files(directory: Path) -> list[Path] | None:
         return None
     entries = _json(state)
     if entries.get("_indices_data_files"):
-        raise UsageError(
-            "a saved data set with an index, as old versions of datasets wrote it",
-            where=str(directory),
-            do="load it and save it again",
-        )
+        what = "a saved data set with an index, as old versions of datasets wrote it"
+        raise UsageError(what, where=str(directory), do="load it and save it again")
     return [directory / entry["filename"] for entry in entries.get("_data_files", [])]
 
 

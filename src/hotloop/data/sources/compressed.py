@@ -1,4 +1,8 @@
-"""Compressed files as streams that are read from their start, in bounded memory."""
+"""Compressed files as streams that are read from their start, in bounded memory.
+
+The standard library's own files do not serve: those for xz and bz2 end without a word where damage begins behind a
+first stream, and zstandard's where the file is cut off.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +10,18 @@ import bz2
 import io
 import lzma
 import zlib
-from typing import Any, BinaryIO, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from hotloop.core.errors import UsageError
 from hotloop.data.sources.unit import ReadOptions, Report
 
-BLOCK_BYTES = 64 << 10
-ZSTD_BLOCK_BYTES = 16 << 10
-"""Less, because its decoder gives all at once that a block holds."""
+BLOCK_BYTES = {"gz": 64 << 10, "xz": 64 << 10, "bz2": 64 << 10, "zst": 16 << 10}
+"""Read at once; little of zst, because its decoder gives at once all that a block holds."""
+TEXT_BYTES = 1 << 20
+"""At most this much at once from the others: a block of bz2, which is checked before it is given."""
 ZSTD_WINDOW_BYTES = 1 << 31
 DAMAGED = "rest of a damaged compressed file"
-
-
-class _Decoder(Protocol):
-    """As `lzma.LZMADecompressor` has it: one compressed stream of a file that may hold several."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def needs_input(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int) -> bytes: ...
 
 
 class Decompressed(io.RawIOBase):
@@ -35,15 +29,13 @@ class Decompressed(io.RawIOBase):
     with `skip_bad` the text ends there, and that is counted."""
 
     def __init__(
-        self, file: BinaryIO, kind: str, name: str, options: ReadOptions, report: Report
+        self, file: io.BufferedIOBase, kind: str, name: str, options: ReadOptions, report: Report
     ) -> None:
         self._file = file
         self._kind = kind
         self._name = name
         self._options = options
-        self._report = report
-        self._failures = failures_of(kind)
-        self._counted = False
+        self._report: Report | None = report
         self.seek(0)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -51,174 +43,81 @@ class Decompressed(io.RawIOBase):
         assert offset == 0
         assert whence == io.SEEK_SET
         self._file.seek(0)
-        self._decoder = new_decoder(self._kind)
-        self._read_bytes = self._text_bytes = 0
-        self._pending = b""
-        self._over = False
+        self._at = 0
+        self._ready = memoryview(b"")
+        self._blocks = self._decompressed()
         return 0
+
+    def tell(self) -> int:
+        return self._at
+
+    def seekable(self) -> bool:
+        return True
 
     def readable(self) -> bool:
         return True
 
-    def seekable(self) -> bool:
-        return False
-
     def readinto(self, buffer: Any) -> int:
-        block = self.read(len(buffer))
-        buffer[: len(block)] = block
-        return len(block)
+        while not self._ready:
+            block = next(self._blocks, None)
+            if block is None:
+                return 0
+            self._ready = memoryview(block)
+        size = min(len(buffer), len(self._ready))
+        buffer[:size] = self._ready[:size]
+        self._ready = self._ready[size:]
+        self._at += size
+        return size
 
-    def read(self, size: int = -1) -> bytes:
-        """At most `size` bytes; none at the end."""
-        assert size > 0
-        while not self._over:
-            if self._decoder.needs_input and not self._pending and not self._decoder.eof:
-                self._pending = self._file.read(
-                    ZSTD_BLOCK_BYTES if self._kind == "zst" else BLOCK_BYTES
-                )
-                self._read_bytes += len(self._pending)
-                if not self._pending:
-                    self._finish()
-                    break
-            if self._decoder.eof and not self._next_stream():
-                continue
-            if block := self._decompress(size):
-                self._text_bytes += len(block)
-                return block
-        return b""
+    def _decompressed(self) -> Iterator[bytes]:
+        """The text of one stream after another, with any number of zero bytes between them."""
+        new_decoder, failures = _decoding(self._kind)
+        bound = () if self._kind == "zst" else (TEXT_BYTES,)
+        block_bytes = BLOCK_BYTES[self._kind]
+        decoder, text, text_bytes = new_decoder(), b"", 0
+        while True:
+            given = b""
+            if decoder.eof:
+                given = decoder.unused_data.lstrip(b"\0")
+                while not given and (block := self._file.read(block_bytes)):
+                    given = block.lstrip(b"\0")
+                if not given:
+                    return
+                decoder = new_decoder()
+            elif getattr(decoder, "needs_input", True):  # zlib's does not say
+                given = getattr(decoder, "unconsumed_tail", b"") or self._file.read(block_bytes)
+                if not given and len(text) < TEXT_BYTES:
+                    return self._damaged(f"truncated {self._kind}", text_bytes, None)
+            try:
+                text = decoder.decompress(given, *bound)
+            except failures as error:
+                return self._damaged(f"damaged {self._kind}: {error}", text_bytes, error)
+            text_bytes += len(text)
+            yield text
 
-    def _decompress(self, size: int) -> bytes:
-        given, self._pending = self._pending, b""
-        try:
-            return self._decoder.decompress(given, size)
-        except self._failures as error:
-            self._damaged(f"damaged {self._kind}: {error}", error)
-            return b""
-
-    def _next_stream(self) -> bool:
-        """After the end of a stream: begin the next one. False if there is nothing yet."""
-        rest = self._decoder.unused_data or self._pending
-        if not rest:
-            self._pending = self._file.read(BLOCK_BYTES)
-            self._read_bytes += len(self._pending)
-            if not self._pending:
-                self._over = True
-            return False
-        rest = rest.lstrip(b"\0")  # padding
-        self._pending = rest
-        if rest:
-            self._decoder = new_decoder(self._kind)
-            return True
-        self._decoder = _Padding()
-        return False
-
-    def _finish(self) -> None:
-        """The compressed bytes have ended within a stream."""
-        self._over = True
-        self._damaged(f"truncated {self._kind}", None)
-
-    def _damaged(self, what: str, error: Exception | None) -> None:
-        self._over = True
-        what = (
-            f"{what}, after {self._read_bytes:,} compressed bytes "
-            f"({self._text_bytes:,} bytes of text)"
-        )
+    def _damaged(self, what: str, text_bytes: int, error: Exception | None) -> None:
+        what += f", after {self._file.tell():,} compressed bytes ({text_bytes:,} bytes of text)"
         if not self._options.skip_bad:
-            raise UsageError(
-                what,
-                where=self._name,
-                do="fetch it again, or keep what can be read of it with --skip-bad",
-            ) from error
-        if not self._counted:
+            do = "fetch it again, or keep what can be read of it with --skip-bad"
+            raise UsageError(what, where=self._name, do=do) from error
+        if self._report is not None:
             self._report.add(DAMAGED, f"{self._name}: {what}")
-        self._counted = True
+        self._report = None  # counted once, also if it is read again from the start
 
 
-class _Padding:
-    """Between two streams."""
-
-    eof = True
-    needs_input = True
-    unused_data = b""
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        raise AssertionError("no stream has begun")
-
-
-class _Gzip:
-    """zlib's object with the interface of the others."""
-
-    def __init__(self) -> None:
-        self._object = zlib.decompressobj(wbits=31)
-        self._tail = b""
-
-    @property
-    def eof(self) -> bool:
-        return self._object.eof
-
-    @property
-    def needs_input(self) -> bool:
-        return not self._tail
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._object.unused_data
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        block = self._object.decompress(self._tail + data, max_length)
-        self._tail = self._object.unconsumed_tail
-        return block
-
-
-class _Zstd:
-    def __init__(self) -> None:
-        self._object: Any = (
-            _zstandard().ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES).decompressobj()
-        )
-        self._ready = memoryview(b"")
-
-    @property
-    def eof(self) -> bool:
-        return bool(self._object.eof) and not self._ready
-
-    @property
-    def needs_input(self) -> bool:
-        return not self._ready
-
-    @property
-    def unused_data(self) -> bytes:
-        return bytes(self._object.unused_data)
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        if data:
-            self._ready = memoryview(self._object.decompress(data))
-        block, self._ready = self._ready[:max_length], self._ready[max_length:]
-        return bytes(block)
-
-
-def new_decoder(kind: str) -> _Decoder:
+def _decoding(kind: str) -> tuple[Callable[[], Any], tuple[type[Exception], ...]]:
+    """How to begin a stream, and what damaged bytes raise."""
     if kind == "gz":
-        return _Gzip()
+        return lambda: zlib.decompressobj(wbits=31), (zlib.error,)
     if kind == "xz":
-        return lzma.LZMADecompressor()
+        return lzma.LZMADecompressor, (lzma.LZMAError,)
     if kind == "bz2":
-        return bz2.BZ2Decompressor()
-    assert kind == "zst"
-    return _Zstd()
-
-
-def failures_of(kind: str) -> tuple[type[Exception], ...]:
-    """What a decoder raises for damaged bytes."""
-    if kind == "zst":
-        return (_zstandard().ZstdError,)
-    return {"gz": (zlib.error,), "xz": (lzma.LZMAError,), "bz2": (OSError, ValueError)}[kind]
-
-
-def _zstandard() -> Any:
+        return bz2.BZ2Decompressor, (OSError, ValueError)
     try:
         import zstandard
     except ImportError as error:
         raise UsageError(
             "reading .zst needs the package zstandard", do="pip install 'hotloop[zstd]'"
         ) from error
-    return zstandard
+    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES)
+    return decompressor.decompressobj, (zstandard.ZstdError,)

@@ -1,20 +1,17 @@
-"""Tables as text: one row is one record, also where a quoted field holds line ends."""
+"""Tables as text: one row is one record, also where a quoted field holds line ends.
+
+The standard library's parser and not pyarrow's: that one says neither the line of a bad row nor that of a quote which is
+never closed, and replaces nothing that is not UTF-8.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator
-from typing import BinaryIO, cast
+from collections.abc import Iterator
 
-from hotloop.data.sources.decode import REPLACED
-from hotloop.data.sources.fields import (
-    MALFORMED,
-    BadRecordError,
-    keeps_bad_bytes,
-    no_field,
-    refuse_or_count,
-)
+from hotloop.data.sources.documents import decoded
+from hotloop.data.sources.records import MALFORMED, BadRecordError, no_field, refuse_or_count
 from hotloop.data.sources.unit import Document, ReadOptions, Report, Unit
 
 MAX_FIELD_CHARS = 64 << 20
@@ -23,119 +20,89 @@ REST = "rest of a table behind a row that cannot be read"
 _BYTES_AS_THEY_ARE = "surrogateescape"
 
 
-class _EndlessLineError(Exception):
-    pass
-
-
 def read_rows(
-    file: BinaryIO, unit: Unit, options: ReadOptions, report: Report
+    file: io.BufferedReader, unit: Unit, options: ReadOptions, report: Report
 ) -> Iterator[Document]:
     """The text column of every row; the first row names the columns."""
-    rows = _Rows(file, options.delimiter or ("\t" if unit.format == "tsv" else ","))
-    try:
-        yield from _documents(rows, unit, options, report)
-    finally:
-        rows.detach()
+    # A limit of the whole process, 128 KiB at first: it is only ever raised.
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD_CHARS))
+    text = io.TextIOWrapper(file, "utf-8-sig", _BYTES_AS_THEY_ARE, newline="")
+    delimiter = options.delimiter or ("\t" if unit.format == "tsv" else ",")
+    rows = csv.reader(_lines(text), delimiter=delimiter, strict=True)
+    line = 1  # where the row begins
+    width = column = 0
 
-
-def _documents(rows: _Rows, unit: Unit, options: ReadOptions, report: Report) -> Iterator[Document]:
     def where() -> str:
-        return f"{unit.name}:{rows.line}"
+        return f"{unit.name}:{line}"
 
-    def bad(what: str, reason: str = MALFORMED) -> None:
-        refuse_or_count(BadRecordError(reason, what), options, report, where)
+    try:
+        while True:
+            line = rows.line_num + 1
+            try:
+                row = next(rows, None)
+                if row is None:
+                    return
+                if not width and row:
+                    width, column = len(row), _column(row, options)
+                elif row and len(row) != width:
+                    what = f"malformed row: {len(row)} fields instead of {width}"
+                    raise BadRecordError(MALFORMED, what)
+                elif row:
+                    found: str | None = row[column]
+                    if bad_bytes := _bad_bytes(row[column]):
+                        found = decoded(bad_bytes, options, report, where)
+                    if found is not None:
+                        yield Document(found, where())
+            except BadRecordError as error:
+                refuse_or_count(error, options, report, where)
+                if not width or error.reason == REST:
+                    return
+            except csv.Error as error:
+                bad = _malformed(error, rows.line_num - line + 1)
+                refuse_or_count(bad, options, report, where)
+                if bad.reason == REST:
+                    return
+    finally:
+        text.detach()  # its opener closes the file
 
-    header: list[str] | None = None
-    column = 0
-    while True:
+
+def _lines(text: io.TextIOWrapper) -> Iterator[str]:
+    while line := text.readline(MAX_FIELD_CHARS + 1):
+        if len(line) > MAX_FIELD_CHARS:
+            raise BadRecordError(REST, f"a line longer than {MAX_FIELD_CHARS >> 20} Mi characters")
+        yield line
+
+
+def _column(header: list[str], options: ReadOptions) -> int:
+    """Where the text stands in a row. Raises `BadRecordError`."""
+    name = options.text_field
+    if name not in header:
+        missing = no_field(name, header, "column")
+        if len(header) == 1 and options.delimiter is None:
+            missing.do += "; or say by --delimiter what stands between columns"
+        raise missing
+    if header.count(name) > 1:
+        what = f"the header names `{name}` {header.count(name)} times"
+        raise BadRecordError(MALFORMED, what)
+    return header.index(name)
+
+
+def _malformed(error: csv.Error, num_lines: int) -> BadRecordError:
+    """`num_lines`: how many the row spans."""
+    if "field larger" in str(error):
+        what = f"a field longer than {MAX_FIELD_CHARS >> 20} Mi characters"
+        return BadRecordError(REST, what)
+    if "unexpected end" in str(error):
+        what = f"a quote that is never closed: the last {num_lines:,} lines are one field"
+        return BadRecordError(REST, what)
+    return BadRecordError(MALFORMED, f"malformed row: {error}".replace("\t", "\\t"))
+
+
+def _bad_bytes(value: str) -> bytes | None:
+    """The bytes of a value that is not UTF-8."""
+    if not value.isascii():
         try:
-            row = rows.read()
-        except csv.Error as error:
-            if "field larger" in str(error):
-                return bad(f"a field longer than {MAX_FIELD_CHARS >> 20} Mi characters", REST)
-            if "unexpected end" in str(error):
-                lines = rows.last_line - rows.line + 1
-                what = f"a quote that is never closed: the last {lines:,} lines are one field"
-                return bad(what, REST)
-            bad(f"malformed row: {error}".replace("\t", "\\t"))
-            continue
-        except _EndlessLineError:
-            return bad(f"a line longer than {MAX_FIELD_CHARS >> 20} Mi characters", REST)
-        if row is None:
-            return
-        if not row:
-            continue  # an empty line
-        if header is None:
-            header = row
-            if options.text_field not in header:
-                missing = no_field(options.text_field, header, "column")
-                if len(header) == 1 and options.delimiter is None:
-                    missing.do = f"{missing.do}; or say by --delimiter what stands between columns"
-                return refuse_or_count(missing, options, report, where)
-            if header.count(options.text_field) > 1:
-                twice = f"the header names `{options.text_field}` {header.count(options.text_field)} times"
-                return refuse_or_count(BadRecordError(MALFORMED, twice), options, report, where)
-            column = header.index(options.text_field)
-        elif len(row) != len(header):
-            bad(f"malformed row: {len(row)} fields instead of {len(header)}")
-        else:
-            text = _clean(row[column], options, report, where)
-            if text is not None:
-                yield Document(text, where())
-
-
-class _Rows:
-    """The rows of a file, with bytes that are not UTF-8 as lone surrogates."""
-
-    def __init__(self, file: BinaryIO, delimiter: str) -> None:
-        # Of the whole process, and 128 KiB at first: it is only ever raised.
-        csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD_CHARS))
-        self._text = io.TextIOWrapper(
-            io.BufferedReader(cast(io.RawIOBase, file), 1 << 18),
-            encoding="utf-8-sig",
-            errors=_BYTES_AS_THEY_ARE,
-            newline="",
-        )
-        self._rows = csv.reader(self._lines(), delimiter=delimiter, strict=True)
-        self.line = 1
-        """Of the file: where the row that was read last begins."""
-
-    def _lines(self) -> Iterator[str]:
-        while line := self._text.readline(MAX_FIELD_CHARS + 1):
-            if len(line) > MAX_FIELD_CHARS:
-                raise _EndlessLineError
-            yield line
-
-    def detach(self) -> None:
-        """Leave the file to its opener to close."""
-        cast(io.BufferedReader, self._text.detach()).detach()
-
-    @property
-    def last_line(self) -> int:
-        """Of those that were read."""
-        return int(self._rows.line_num)
-
-    def read(self) -> list[str] | None:
-        self.line = self._rows.line_num + 1
-        return next(self._rows, None)
-
-
-def _clean(
-    value: str, options: ReadOptions, report: Report, where: Callable[[], str]
-) -> str | None:
-    """The value, if it is UTF-8 or may be mended."""
-    if value.isascii():
-        return value
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        content = value.encode("utf-8", _BYTES_AS_THEY_ARE)
-    else:
-        return value
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        if not keeps_bad_bytes(error, options, report, where):
-            return None
-        report.alter(REPLACED)
-        return content.decode("utf-8", "replace")
+            value.encode()
+        except UnicodeEncodeError:
+            return value.encode(errors=_BYTES_AS_THEY_ARE)
+    return None

@@ -1,46 +1,94 @@
-"""What every document passes through: filters by length, and parts where it is long."""
+"""What every document passes through: decoding, filters by length, and parts where it is long."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import codecs
+import re
+from collections.abc import Callable, Iterable, Iterator
 from tempfile import SpooledTemporaryFile
 
-from hotloop.data.sources.cut import part_cut
-from hotloop.data.sources.decode import decode
+from hotloop.core.errors import UsageError
 from hotloop.data.sources.unit import PIECE_BYTES, Document, ReadOptions, Report
 
+NOT_UTF8 = "not UTF-8"
+REPLACED = "bytes that are not UTF-8 replaced by U+FFFD"
 HELD_BYTES = 4 * PIECE_BYTES
 """Of a document whose parts must wait until all are known; more goes to a temporary file."""
+_LINE_BEFORE_WORD = re.compile(rb"(?<=[!-~])\n(?=[A-Za-z])")
+_SPACE_BETWEEN_WORDS = re.compile(rb"(?<=[A-Za-z]) (?=[A-Za-z])")
+_SEARCHED = 64 << 10
 
 
-def short_document(document: Document, options: ReadOptions, report: Report) -> Iterator[Document]:
-    """The document, if it is wanted; in parts if it is long."""
-    text = document.text
-    why = unwanted(len(text), options)
-    if why is not None:
-        report.add(why, document.origin)
-    elif len(text) * 4 <= PIECE_BYTES:
-        yield document
-    else:
-        yield from _as_documents(
-            (part.decode() for part in cut_parts(_encoded(text))), document.origin
-        )
+def decoded(
+    content: bytes,
+    options: ReadOptions,
+    report: Report,
+    where: Callable[[], str],
+    offset: int | None = None,
+) -> str | None:
+    """UTF-8 as text; `None` if it is left out, counted. Raises `UsageError` where the options say so.
+
+    `offset` is that of `content` in the file, where it is known. A byte order mark at 0 is no text.
+    """
+    if offset == 0 and content.startswith(codecs.BOM_UTF8):
+        content, offset = content[3:], 3
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        if options.encoding_errors == "replace":
+            report.alter(REPLACED)
+            return content.decode(errors="replace")
+        what = f"byte 0x{content[error.start]:02x}"
+        what += f" at offset {offset + error.start}" if offset is not None else ""
+        if options.encoding_errors == "skip":
+            report.add(NOT_UTF8, f"{where()}: {what}")
+            return None
+        raise UsageError(
+            f"not UTF-8 text: {what}",
+            where=where(),
+            do="convert it (iconv -f ENCODING -t UTF-8), leave the file out, or choose "
+            "--encoding-errors replace or skip",
+        ) from error
+
+
+def wanted(
+    documents: Iterable[Document], options: ReadOptions, report: Report
+) -> Iterator[Document]:
+    """Without those that are empty or not of the length that is asked for; long ones in parts."""
+    # Characters, of which each has at most 4 bytes: such a document needs no other look.
+    low, high = max(options.min_chars, 1), PIECE_BYTES // 4
+    high = high if options.max_chars is None else min(high, options.max_chars)
+    inside = False
+    for document in documents:
+        text, origin, part, _ = document
+        # Parts have been looked at as a whole by `long_document`.
+        if part or inside or low <= len(text) <= high:
+            inside = part
+            yield document
+        elif (why := _reason_unwanted(len(text), options)) is not None:
+            report.add(why, origin)
+        elif len(text) * 4 <= PIECE_BYTES:
+            yield document
+        else:
+            step = PIECE_BYTES // 4
+            blocks = (text[at : at + step].encode() for at in range(0, len(text), step))
+            yield from _as_documents((part.decode() for part in cut_parts(blocks)), origin)
 
 
 def long_document(
     blocks: Iterable[bytes],
-    *,
-    name: str,
-    offset: int,
-    origin: str,
     options: ReadOptions,
     report: Report,
+    *,
+    name: str,
+    origin: str,
+    offset: int | None = None,
 ) -> Iterator[Document]:
     """A document of any length out of the bytes at `offset` of `name`, in bounded memory.
 
     All of `blocks` is taken, also where the document is left out.
     """
-    parts = _decoded(cut_parts(blocks), name, offset, origin, options, report)
+    parts = _decoded_parts(blocks, options, report, name, offset)
     if not options.min_chars and options.max_chars is None and options.encoding_errors != "skip":
         yield from _as_documents((part for part in parts if part is not None), origin)
         return
@@ -48,12 +96,11 @@ def long_document(
         sizes: list[int] = []
         chars, whole = 0, True
         for part in parts:
-            if part is None:
-                whole = False
-            elif whole and (options.max_chars is None or chars <= options.max_chars):
+            whole = whole and part is not None
+            if part is not None and (options.max_chars is None or chars <= options.max_chars):
                 sizes.append(held.write(part.encode()))
             chars += len(part or "")
-        why = unwanted(chars, options) if whole else None
+        why = _reason_unwanted(chars, options) if whole else None
         if why is not None:
             report.add(why, origin)
         elif whole:
@@ -61,9 +108,40 @@ def long_document(
             yield from _as_documents((held.read(size).decode() for size in sizes), origin)
 
 
-def unwanted(chars: int, options: ReadOptions) -> str | None:
-    """Why a document of so many characters is left out. Empty ones are counted as such."""
-    if 0 < chars < options.min_chars:
+def _decoded_parts(
+    blocks: Iterable[bytes], options: ReadOptions, report: Report, name: str, offset: int | None
+) -> Iterator[str | None]:
+    """`None`, at the end, where the document must be left out."""
+    mine = Report()
+    blocks = iter(blocks)
+    for part in cut_parts(blocks):
+        text = decoded(part, options, mine, lambda: name, offset)
+        yield text
+        if text is None:
+            for _ in blocks:
+                pass
+            break
+        offset = offset + len(part) if offset is not None else None
+    for reason in mine.altered:
+        mine.altered[reason] = 1
+    report.merge(mine)
+
+
+def _as_documents(parts: Iterable[str], origin: str) -> Iterator[Document]:
+    """All parts but the last are marked as such."""
+    before: str | None = None
+    for part in parts:
+        if before is not None:
+            yield Document(before, origin, part=True)
+        before = part
+    if before is not None:
+        yield Document(before, origin)
+
+
+def _reason_unwanted(chars: int, options: ReadOptions) -> str | None:
+    if not chars:
+        return "empty"
+    if chars < options.min_chars:
         return f"shorter than {options.min_chars} characters"
     if options.max_chars is not None and chars > options.max_chars:
         return f"longer than {options.max_chars} characters"
@@ -79,53 +157,34 @@ def cut_parts(blocks: Iterable[bytes]) -> Iterator[bytes]:
         size += len(block)
         while size > PIECE_BYTES:
             joined = b"".join(held)
-            cut = part_cut(joined[:PIECE_BYTES])
+            cut = _part_cut(joined[:PIECE_BYTES])
             yield joined[:cut]
             held = [joined[cut:]]
             size -= cut
     yield b"".join(held)
 
 
-def _as_documents(parts: Iterable[str], origin: str) -> Iterator[Document]:
-    """All parts but the last are marked as such."""
-    before: str | None = None
-    for part in parts:
-        if before is not None:
-            yield Document(before, origin, part=True)
-        before = part
-    if before is not None:
-        yield Document(before, origin)
+def _part_cut(block: bytes) -> int:
+    """Where to cut a document inside `block`, which goes on after it: after 1 byte or more.
+
+    Where both sides encode alone as they do together, for the tokenizers in use: between a single
+    line end and a word, else before a single space between words. Text without either in its last
+    64 KiB (Chinese, long runs of symbols) is cut between characters, which may move a token.
+    """
+    low = max(len(block) - _SEARCHED, 1)
+    tail = block[low - 1 :]
+    for pattern, after in ((_LINE_BEFORE_WORD, 1), (_SPACE_BETWEEN_WORDS, 0)):
+        found = None
+        for found in pattern.finditer(tail):  # noqa: B007  (the last one is wanted)
+            pass
+        if found is not None:
+            return low - 1 + found.start() + after
+    return character_cut(block)
 
 
-def _decoded(
-    parts: Iterable[bytes],
-    name: str,
-    offset: int,
-    origin: str,
-    options: ReadOptions,
-    report: Report,
-) -> Iterator[str | None]:
-    """`None`, once, where the document must be left out."""
-    dropped = False
-    altered = Report()
-    for part in parts:
-        if not dropped:
-            text = decode(
-                part,
-                options,
-                report if options.encoding_errors == "skip" else altered,
-                name=name,
-                offset=offset,
-                origin=origin,
-            )
-            dropped = text is None
-            yield text
-        offset += len(part)
-    for reason in altered.altered:
-        report.alter(reason)
-
-
-def _encoded(text: str) -> Iterator[bytes]:
-    step = PIECE_BYTES // 4
-    for begin in range(0, len(text), step):
-        yield text[begin : begin + step].encode()
+def character_cut(block: bytes) -> int:
+    """The last place in `block` where a character begins, but not 0: a character may be cut there."""
+    for cut in range(len(block) - 1, max(len(block) - 4, 0), -1):
+        if block[cut] & 0xC0 != 0x80:
+            return cut
+    return len(block)

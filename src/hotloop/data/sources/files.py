@@ -3,101 +3,85 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import shutil
-import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.data.sources.compressed import Decompressed
-from hotloop.data.sources.remote import Remote, RemoteFile, Streamed, changed
-from hotloop.data.sources.unit import STANDARD_INPUT, ReadOptions, Report, Unit
+from hotloop.data.sources.remote import changed, open_remote, remote_file
+from hotloop.data.sources.unit import STANDARD_INPUT, ReadOptions, Report, Unit, is_url
+
+BUFFER_BYTES = 256 << 10
 
 
 @contextmanager
-def opened(unit: Unit, options: ReadOptions, report: Report) -> Iterator[BinaryIO]:
+def opened(unit: Unit, options: ReadOptions, report: Report) -> Iterator[io.BufferedReader]:
     """The bytes of a unit's file, uncompressed.
 
     Raises `UsageError` if it cannot be read or is not as it was planned, also if that shows only
     when all is read; `EnvironmentFailed` if the network fails.
     """
-    file, state = _raw(unit.name, options)
-    with file:
-        _check(unit, state())
+    with _stored(unit.name, options) as file:
+        _check(unit, options)
         try:
             if unit.compression is None:
                 yield file
             else:
                 text = Decompressed(file, unit.compression, unit.name, options, report)
-                yield cast(BinaryIO, text)
+                yield io.BufferedReader(text, BUFFER_BYTES)
         except UsageError:
             # What looks malformed may be the end of a file that is being written.
-            _check(unit, state())
+            _check(unit, options)
             raise
         except OSError as error:
             raise cannot_read(unit.name, error) from error
-        # By its name: a file that was replaced is as bad as one that was written to.
-        _check(unit, state())
+        _check(unit, options)
 
 
-def _raw(name: str, options: ReadOptions) -> tuple[BinaryIO, Callable[[], tuple[int, int] | None]]:
-    """An unbuffered file, and how to learn its present state. Raises `UsageError`."""
+def _stored(name: str, options: ReadOptions) -> io.BufferedReader:
     if is_url(name):
-        from hotloop.data.sources.urls import remote_file
-
-        described = remote_file(name)
-        return open_remote(described), lambda: remote_file(name).state
+        return open_remote(remote_file(name))
     path = options.standard_input if name == STANDARD_INPUT else name
     assert path is not None
     try:
-        file = open(path, "rb", buffering=0)  # noqa: SIM115  (the caller closes it)
+        return io.BufferedReader(io.FileIO(path), BUFFER_BYTES)
     except OSError as error:
         raise cannot_read(name, error) from error
 
-    def present() -> tuple[int, int]:
+
+def _check(unit: Unit, options: ReadOptions) -> None:
+    """By its name: a file that was replaced is as bad as one that was written to."""
+    name = unit.name
+    if unit.state is None:
+        return
+    if is_url(name):
+        same = remote_file(name).state in (None, unit.state)
+    elif name == STANDARD_INPUT:
+        # It was copied: its state holds a hash instead of a time.
+        same = Path(options.standard_input or "").stat().st_size == unit.state[0]
+    else:
         try:
-            return state_of(Path(path).stat())
+            same = state_of(Path(name).stat()) == unit.state
         except FileNotFoundError:
-            raise changed(name) from None  # no reason to leave it out with --skip-bad
+            same = False  # no reason to leave it out with --skip-bad
         except OSError as error:
             raise cannot_read(name, error) from error
-
-    return cast(BinaryIO, file), present
-
-
-def open_remote(file: RemoteFile) -> BinaryIO:
-    return cast(BinaryIO, Streamed(file) if file.fetch is None else Remote(file))
-
-
-def is_url(name: str) -> bool:
-    head, sign, _ = name.partition("://")
-    return bool(sign) and head.isascii() and "/" not in head
+    if not same:
+        raise changed(name)
 
 
 def state_of(status: os.stat_result) -> tuple[int, int]:
     return (status.st_size, status.st_mtime_ns)
 
 
-def is_regular(status: os.stat_result) -> bool:
-    return stat.S_ISREG(status.st_mode)
-
-
 def cannot_read(name: str, error: OSError) -> UsageError:
     reason = error.strerror or str(error) or type(error).__name__
     return UsageError(f"cannot read: {reason}", where=name)
-
-
-def _check(unit: Unit, state: tuple[int, int] | None) -> None:
-    if unit.state is None or state is None:
-        return
-    # Standard input was copied: its state holds a hash instead of a time.
-    same = unit.state[0] == state[0] if unit.name == STANDARD_INPUT else unit.state == state
-    if not same:
-        raise changed(unit.name)
 
 
 def spool_standard_input(directory: Path) -> Path:

@@ -1,4 +1,7 @@
-"""Hugging Face data sets, `hf:NAME[:CONFIG][:SPLIT]`: a unit is a range of rows."""
+"""Hugging Face data sets, `hf:NAME[:CONFIG][:SPLIT]`, as `datasets` keeps them: a unit is a range of rows.
+
+Not its streaming: that has no rows that could be shared out or gone on from, and no `train[:10%]`.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
-from hotloop.data.sources.columns import batch_documents, column_path
-from hotloop.data.sources.fields import BadRecordError, refuse_or_count
+from hotloop.data.sources.arrow import batch_documents, text_column
 from hotloop.data.sources.unit import UNIT_BYTES, Document, ReadOptions, Report, Unit
 
 PREFIX = "hf:"
-DEFAULT_SPLIT = "train"
 BATCH_ROWS = 256
 
 
@@ -35,22 +36,14 @@ def hub_units(index: int, source: str) -> Iterator[Unit]:
 def read_hub_rows(unit: Unit, options: ReadOptions, report: Report) -> Iterator[Document]:
     """The text column of the rows [begin, end)."""
     rows = _loaded(unit.name)
-
-    def where() -> str:
-        return unit.name
-
-    try:
-        path = column_path(rows.features.arrow_schema, options.text_field)
-    except BadRecordError as error:
-        if unit.begin == 0 or not options.skip_bad:
-            refuse_or_count(error, options, report, where)
+    path = text_column(rows.features.arrow_schema, unit, options, report)
+    if path is None:
         return
     columns = rows.select_columns(path[:1]).with_format("arrow")
     assert unit.end is not None
     for begin in range(unit.begin, unit.end, BATCH_ROWS):
-        table = columns[begin : min(begin + BATCH_ROWS, unit.end)]
         row = begin
-        for batch in table.to_batches():
+        for batch in columns[begin : min(begin + BATCH_ROWS, unit.end)].to_batches():
             yield from batch_documents(batch, path, row, unit.name, options, report)
             row += len(batch)
 
@@ -64,37 +57,22 @@ def _loaded(source: str) -> Any:
         raise UsageError(
             "reading hf: needs the package datasets", where=source, do="pip install 'hotloop[hub]'"
         ) from error
-    name, config, split = _names(source, datasets)
+    name, *rest = source.removeprefix(PREFIX).split(":", 2)
+    if not name:
+        raise UsageError("no data set named", where=source, do="hf:NAME, hf:NAME:CONFIG:SPLIT")
+    if len(rest) == 2 and "[" in rest[0]:
+        rest = [":".join(rest)]  # the colon of train[:10%]
+    if Path(name).expanduser().exists():
+        name = str(Path(name).expanduser())
     try:
-        return datasets.load_dataset(name, config, split=split)
+        # One name: a configuration if there is one of this name, else a split.
+        if len(rest) == 1 and rest[0] not in datasets.get_dataset_config_names(name):
+            rest.insert(0, "")
+        config, split = (*rest, "", "")[:2]
+        return datasets.load_dataset(name, config or None, split=split or "train")
     except (ConnectionError, TimeoutError) as error:
         raise EnvironmentFailed(
             f"cannot reach the hub: {error}", where=source, do="run the same command again"
         ) from error
     except (ValueError, OSError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         raise UsageError(f"cannot load it: {error}", where=source) from error
-
-
-def _names(source: str, datasets: Any) -> tuple[str, str | None, str]:
-    """(name, config, split) of a source. Raises `UsageError` for a data set that is not there."""
-    name, *rest = source.removeprefix(PREFIX).split(":", 2)
-    if not name:
-        raise UsageError("no data set named", where=source, do="hf:NAME, hf:NAME:CONFIG:SPLIT")
-    if "[" in source and len(rest) == 2 and "[" in rest[0]:
-        rest = [f"{rest[0]}:{rest[1]}"]  # the colon of train[:10%]
-    if Path(name).expanduser().exists():
-        name = str(Path(name).expanduser())
-    if len(rest) == 2:
-        return name, rest[0] or None, rest[1] or DEFAULT_SPLIT
-    if not rest:
-        return name, None, DEFAULT_SPLIT
-    # One name: a configuration if there is one of this name, else a split.
-    try:
-        configs = datasets.get_dataset_config_names(name)
-    except (ConnectionError, TimeoutError) as error:
-        raise EnvironmentFailed(f"cannot reach the hub: {error}", where=source) from error
-    except (ValueError, OSError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        raise UsageError(f"cannot load it: {error}", where=source) from error
-    if rest[0] in configs:
-        return name, rest[0], DEFAULT_SPLIT
-    return name, None, rest[0] or DEFAULT_SPLIT

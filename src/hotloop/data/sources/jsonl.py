@@ -2,116 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import BinaryIO
+import codecs
+import json
+import sys
+from collections.abc import Callable, Iterator
+from io import BufferedReader
 
-from hotloop.data.sources.fields import (
+from hotloop.data.sources.documents import decoded
+from hotloop.data.sources.records import (
     MALFORMED,
+    NOT_TEXT,
+    NULL,
     BadRecordError,
-    line_text,
+    no_field,
     refuse_or_count,
-    strip_mark,
 )
 from hotloop.data.sources.unit import Document, ReadOptions, Report, Unit
+
+try:
+    from orjson import loads as _orjson_loads
+except ImportError:
+    _fast_loads: Callable[[bytes], object] | None = None
+else:
+    _fast_loads = _orjson_loads
 
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 64 << 20
 """Longer lines are malformed records: parsing one takes five times its bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class TooLong:
-    """A line that is not held."""
-
-    length: int
+MAKE_LINES = (
+    "if the file is one JSON value over many lines, make lines of it: jq -c '.[]' FILE > FILE.jsonl "
+    "(of a single object: jq -c . FILE)"
+)
 
 
 def read_lines(
-    file: BinaryIO, unit: Unit, options: ReadOptions, report: Report
+    file: BufferedReader, unit: Unit, options: ReadOptions, report: Report
 ) -> Iterator[Document]:
     """The documents of the lines that begin in the unit's range."""
-    name = unit.name
     at = number = 0
 
     def where() -> str:
-        return f"{name}:{number + (_lines_before(file, unit.begin) if unit.begin else 0)}"
+        before = _lines_before(file, unit.begin) if unit.begin else 0
+        return f"{unit.name}:{number + before}"
 
-    for number, (at, line) in enumerate(lines_from(file, unit.begin, unit.end), 1):  # noqa: B007
-        if isinstance(line, TooLong):
-            what = f"line of {line.length:,} bytes, more than {MAX_LINE_BYTES >> 20} MiB"
-            do = "split its text, or leave such records out with --skip-bad"
-            refuse_or_count(BadRecordError(MALFORMED, what, do), options, report, where)
-            continue
-        line = strip_mark(line, at)
-        if not line or line.isspace():
-            continue
-        text = line_text(line, options, report, where)
-        if text is not None:
-            yield Document(text, f"{name}@{at}")
+    for number, (at, line, length) in enumerate(_lines(file, unit), 1):  # noqa: B007
+        try:
+            if length > MAX_LINE_BYTES:
+                what = f"line of {length:,} bytes, more than {MAX_LINE_BYTES >> 20} MiB"
+                do = "split its text, or leave such records out with --skip-bad"
+                raise BadRecordError(MALFORMED, what, do)
+            text = _text_of(line, at, options, report, where)
+        except BadRecordError as error:
+            refuse_or_count(error, options, report, where)
+        else:
+            if text is not None:
+                yield Document(text, f"{unit.name}@{at}")
 
 
-def lines_from(
-    file: BinaryIO, begin: int, end: int | None
-) -> Iterator[tuple[int, bytes | TooLong]]:
-    """(offset, line without its end) of the lines that begin in [begin, end)."""
-    at, block = _first_line(file, begin, end) if begin else (0, b"")
-    held: list[bytes] = []
-    size = 0
-    while end is None or at < end:
-        block = block or file.read(BLOCK_BYTES)
-        if not block:
-            if size:
-                yield at, _short(b"".join(held))
+def _lines(file: BufferedReader, unit: Unit) -> Iterator[tuple[int, bytes, int]]:
+    """(offset, line, its length without the end) of the unit's lines; one that is too long is not whole."""
+    at, end = unit.begin, sys.maxsize if unit.end is None else unit.end
+    if at:
+        file.seek(at - 1)
+        at += _passed_over(file, end - at)[0] - 1
+    while at < end:
+        line = file.readline(MAX_LINE_BYTES + 1)
+        if not line:
             return
-        lines = block.split(b"\n")
-        held.append(lines[0])
-        size += len(lines[0])
-        block = b""
-        if len(lines) > 1:
-            lines[0] = b"".join(held)
-            held = [lines.pop()]
-            size = len(held[0])
-            for line in lines:
-                yield at, _short(line)
-                at += len(line) + 1
-                if end is not None and at >= end:
-                    return
-        elif size > MAX_LINE_BYTES:
-            held.clear()
-            length, block = _passed_over(file, size)
-            yield at, TooLong(length)
-            at += length + 1
-            size = 0
+        length, ended = len(line), line.endswith(b"\n")
+        if length > MAX_LINE_BYTES and not ended:
+            more, ended = _passed_over(file, sys.maxsize)
+            length += more
+        yield at, line, length - ended
+        at += length
 
 
-def _first_line(file: BinaryIO, begin: int, end: int | None) -> tuple[int, bytes]:
-    """(offset of the first line that begins at `begin` or later, what was read of it)."""
-    at = begin - 1
-    file.seek(at)
-    while (end is None or at < end) and (block := file.read(BLOCK_BYTES)):
-        stop = block.find(b"\n")
-        if stop >= 0:
-            return at + stop + 1, block[stop + 1 :]
-        at += len(block)
-    return at, b""
+def _passed_over(file: BufferedReader, enough: int) -> tuple[int, bool]:
+    """Read to the end of the line, or `enough` bytes; how many, and whether it has an end."""
+    passed, block = 0, b""
+    while passed <= enough and not block.endswith(b"\n"):
+        block = file.readline(BLOCK_BYTES)
+        if not block:
+            break
+        passed += len(block)
+    return passed, block.endswith(b"\n")
 
 
-def _short(line: bytes) -> bytes | TooLong:
-    return line if len(line) <= MAX_LINE_BYTES else TooLong(len(line))
-
-
-def _passed_over(file: BinaryIO, size: int) -> tuple[int, bytes]:
-    """(length of a line of which `size` bytes are read, what was read behind its end)."""
-    while block := file.read(BLOCK_BYTES):
-        stop = block.find(b"\n")
-        if stop >= 0:
-            return size + stop, block[stop + 1 :]
-        size += len(block)
-    return size, b""
-
-
-def _lines_before(file: BinaryIO, begin: int) -> int:
+def _lines_before(file: BufferedReader, begin: int) -> int:
     """How many lines begin before `begin`; reads all that stands there."""
     position = file.tell()
     file.seek(0)
@@ -122,3 +99,66 @@ def _lines_before(file: BinaryIO, begin: int) -> int:
         last = block[-1:]
     file.seek(position)
     return count + (last != b"\n")
+
+
+def _text_of(
+    line: bytes, at: int, options: ReadOptions, report: Report, where: Callable[[], str]
+) -> str | None:
+    """The text of one line; `None` if there is none, counted. Raises `BadRecordError`."""
+    if at == 0:
+        line = line.removeprefix(codecs.BOM_UTF8)
+    if line.isspace() or not line:
+        return None
+    altered = None
+    try:
+        if _fast_loads is None:
+            raise ValueError
+        record: object = _fast_loads(line)
+    except ValueError:
+        # orjson is stricter: what it refuses is asked again of the standard library, so that the
+        # documents are the same with and without it.
+        altered = Report()
+        content = decoded(line, options, altered, where)
+        record = _parsed(content) if content is not None else {options.text_field: None}
+    text = _field(record, options.text_field)
+    if altered is not None:
+        report.merge(altered)
+    if text is None and not (altered and altered.counts):
+        report.add(NULL, where())
+    elif text is not None and b"\\u" in line:
+        _check_surrogates(text, options.text_field)
+    return text
+
+
+def _parsed(text: str) -> object:
+    try:
+        # Integers may have thousands of digits, in whatever field, which `int` refuses.
+        return json.loads(text, parse_int=float)
+    except (ValueError, RecursionError) as error:
+        # So begin arrays and indented objects.
+        do = MAKE_LINES if text.strip()[:1] == "[" or text.strip() == "{" else None
+        raise BadRecordError(MALFORMED, f"malformed line: {error}", do) from error
+
+
+def _field(record: object, text_field: str) -> str | None:
+    """The text in a parsed record; `None` for null. Raises `BadRecordError`."""
+    if not isinstance(record, dict):
+        do = MAKE_LINES if isinstance(record, list) else None
+        raise BadRecordError(MALFORMED, "malformed line: not a JSON object", do)
+    value: object = record
+    for name in [text_field] if text_field in record else text_field.split("."):
+        if not isinstance(value, dict) or name not in value:
+            raise no_field(text_field, record)
+        value = value[name]
+    if value is None or isinstance(value, str):
+        return value
+    raise BadRecordError(NOT_TEXT, f"field {text_field!r} is not a string")
+
+
+def _check_surrogates(text: str, text_field: str) -> None:
+    """Raises `BadRecordError` for text that UTF-8 cannot hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        what = f"field {text_field!r} holds half of a surrogate pair at character {error.start}"
+        raise BadRecordError(MALFORMED, what) from error

@@ -1,4 +1,4 @@
-"""The files below a directory, in a fixed order, and the interpreter's own library."""
+"""The files that a name on this machine stands for, in a fixed order."""
 
 from __future__ import annotations
 
@@ -7,82 +7,142 @@ import os
 import re
 import sysconfig
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from hotloop.core.errors import UsageError
+from hotloop.data.sources.arrow import saved_files
 from hotloop.data.sources.files import cannot_read
-from hotloop.data.sources.unit import ReadOptions, Report
+from hotloop.data.sources.unit import NAMES, ReadOptions, Report
 
-SKIPPED_DIRECTORIES = frozenset({"__pycache__"})
+_NEITHER = "the source is neither a file nor a directory"
+_SIGNS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
-def tree_files(
-    root: Path,
-    *,
-    exclude: Path | None = None,
-    report: Report | None = None,
-    skip_unreadable: bool = False,
-) -> Iterator[Path]:
-    """Files below `root` in sorted order, without hidden ones, `__pycache__` and `exclude`, and
-    without what was prepared from text. Raises `UsageError` for a directory that cannot be read.
+@dataclass(slots=True)
+class Walk:
+    """How directories are walked, and what was left out of them."""
 
-    What is left out, but for `exclude`, is counted in `report`, a directory once.
+    options: ReadOptions
+    exclude: Path | None
+    """Not walked into, and not counted."""
+    report: Report
+    walked: bool = False
+    """Whether there was a directory of any files."""
+
+
+def local_names(source: str, walk: Walk) -> Iterator[tuple[str, bool]]:
+    """(path, whether it stands in a directory that was named) of the files of a source.
+
+    Raises `UsageError` where there is none, `OSError` for what cannot be read.
     """
-    excluded = exclude.resolve() if exclude is not None else None
-    left_out = report if report is not None else Report()
+    path = Path(source).expanduser()
+    if path.is_dir():
+        yield from _directory(path, walk)
+    elif path.is_file():
+        yield str(path), False
+    elif path.exists():
+        raise UsageError(_NEITHER, where=source)
+    elif glob.has_magic(source):
+        yield from _glob(str(path), walk)
+    else:
+        raise UsageError("no such source", where=source, do=NAMES)
+
+
+def _glob(pattern: str, walk: Walk) -> Iterator[tuple[str, bool]]:
+    """As if what the pattern stands for had been named one by one."""
+    # Not Path.glob: it knows no absolute patterns.
+    deep = "**" in Path(pattern).parts
+    found = sorted(set(map(str, _deep_glob(pattern, walk)) if deep else glob.glob(pattern)))  # noqa: PTH207
+    if not found:
+        raise UsageError(
+            "no file matches the pattern",
+            where=pattern,
+            do=f"run `ls` with it from {Path.cwd()}: a relative pattern begins there",
+        )
+    for path in map(Path, found):
+        resolved = path.resolve()
+        if walk.exclude is not None and walk.exclude.resolve() in (resolved, *resolved.parents):
+            continue
+        if path.is_dir():
+            yield from _directory(path, walk)
+        elif path.is_file():
+            yield str(path), False
+        else:
+            walk.report.add("not a regular file", str(path))
+
+
+def _deep_glob(pattern: str, walk: Walk) -> Iterator[Path]:
+    """Files that fit a pattern with `**`, which stands for directories but for no link to one.
+
+    Links are counted; hidden files never fit.
+    """
+    parts = Path(pattern).parts
+    at = parts.index("**")
+    rest = "/".join(part if part == "**" else re.sub(r"\*+", "*", part) for part in parts[at:])
+    # The roots may be patterns as well; the tree below them is walked as any other.
+    roots = glob.glob(str(Path(*parts[:at]))) if at else ["."]  # noqa: PTH207
+    for root in filter(os.path.isdir, sorted(roots)):
+        seen = Walk(walk.options, walk.exclude, Report())
+        for path in _tree_files(Path(root), seen):
+            if _compiled(rest).fullmatch(path.relative_to(root).as_posix()):
+                yield path
+        seen.report.counts.pop("hidden", None)
+        seen.report.examples.pop("hidden", None)
+        walk.report.merge(seen.report)
+
+
+def _directory(root: Path, walk: Walk) -> Iterator[tuple[str, bool]]:
+    saved = saved_files(root)
+    if saved is not None:
+        yield from ((str(path), True) for path in saved)
+        return
+    walk.walked = True
+    for path in _tree_files(root, walk):
+        if not is_left_out(path.relative_to(root), str(path), walk):
+            if path.is_file():
+                yield str(path), True
+            else:
+                walk.report.add("not a regular file", str(path))
+
+
+def _tree_files(root: Path, walk: Walk) -> Iterator[Path]:
+    """Files below `root`, sorted, without hidden ones, `__pycache__` and what was prepared from text.
+
+    What is left out is counted, a directory once. Raises `OSError` for a directory that cannot be read.
+    """
+    excluded = walk.exclude.resolve() if walk.exclude is not None else None
 
     def refuse(error: OSError) -> None:
-        if skip_unreadable and str(error.filename) != str(root):
-            left_out.add("cannot be opened", f"{error.filename}: {error.strerror}")
-            return
-        raise cannot_read(str(error.filename), error) from error
+        if not walk.options.skip_bad or str(error.filename) == str(root):
+            raise cannot_read(str(error.filename), error) from error
+        walk.report.add("cannot be opened", f"{error.filename}: {error.strerror}")
 
     for directory, names, files in os.walk(root, onerror=refuse):
         here = Path(directory)
         walked = []
-        for name in sorted(names):
-            path = here / name
-            if name.startswith(".") or name in SKIPPED_DIRECTORIES:
-                left_out.add("hidden", str(path))
+        for path in (here / name for name in sorted(names)):
+            if _is_hidden(path.name):
+                walk.report.add("hidden", str(path))
             elif path.is_symlink():
-                left_out.add("link to a directory", str(path))
+                walk.report.add("link to a directory", str(path))
             elif excluded is not None and path.resolve() == excluded:
-                continue
+                pass
             elif _is_prepared(path):
-                left_out.add("prepared by hotloop", str(path))
+                walk.report.add("prepared by hotloop", str(path))
             else:
-                walked.append(name)
+                walked.append(path.name)
         names[:] = walked
-        for name in sorted(files):
-            if name.startswith("."):
-                left_out.add("hidden", str(here / name))
+        for path in (here / name for name in sorted(files)):
+            if path.name.startswith("."):
+                walk.report.add("hidden", str(path))
             else:
-                yield here / name
-
-
-def glob_files(
-    pattern: str, *, exclude: Path | None, report: Report, skip_unreadable: bool
-) -> Iterator[Path]:
-    """Files that fit a pattern with `**`, which stands for directories but for no link to one.
-
-    Links are counted in `report`; hidden files never fit.
-    """
-    parts = Path(pattern).parts
-    at = parts.index("**")
-    rest = "/".join(p if p == "**" else re.sub(r"\*+", "*", p) for p in parts[at:])
-    # The roots may be patterns as well; the tree below them is walked as any other.
-    roots = glob.glob(str(Path(*parts[:at]))) if at else ["."]  # noqa: PTH207
-    for root in filter(os.path.isdir, sorted(roots)):
-        seen = Report()
-        for path in tree_files(
-            Path(root), exclude=exclude, report=seen, skip_unreadable=skip_unreadable
-        ):
-            if _compiled(rest).fullmatch(path.relative_to(root).as_posix()):
                 yield path
-        seen.counts.pop("hidden", None)
-        seen.examples.pop("hidden", None)
-        report.merge(seen)
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name == "__pycache__"
 
 
 def _is_prepared(directory: Path) -> bool:
@@ -94,21 +154,25 @@ def _is_prepared(directory: Path) -> bool:
         return False
 
 
-def chosen(relative: str, options: ReadOptions) -> str | None:
-    """Why a file of a tree is left out by `include` and `exclude`; `None` if it is read."""
-    if options.include and not any(matches(relative, pattern) for pattern in options.include):
-        return "not in --include"
-    if any(matches(relative, pattern) for pattern in options.exclude):
-        return "in --exclude"
-    return None
+def is_left_out(inside: PurePath, name: str, walk: Walk) -> bool:
+    """Whether a file at `inside` of a directory is hidden or not chosen, which is counted."""
+    relative, options = inside.as_posix(), walk.options
+    if any(map(_is_hidden, inside.parts)):
+        walk.report.add("hidden", name)
+    elif options.include and not any(matches(relative, each) for each in options.include):
+        walk.report.add("not in --include", name)
+    elif any(matches(relative, each) for each in options.exclude):
+        walk.report.add("in --exclude", name)
+    else:
+        return False
+    return True
 
 
 def matches(relative: str, pattern: str) -> bool:
     """Whether a `/`-separated path fits a pattern of `ReadOptions.include`."""
     expression = _compiled(pattern.strip("/"))
-    if "/" in pattern.strip("/"):
-        return expression.fullmatch(relative) is not None
-    return any(expression.fullmatch(name) for name in relative.split("/"))
+    names = [relative] if "/" in pattern.strip("/") else relative.split("/")
+    return any(expression.fullmatch(name) for name in names)
 
 
 @cache
@@ -116,19 +180,11 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     """`**` is any directories, `*` and `?` stay within a name, `[...]` is a set."""
     expression = ""
     for token in re.findall(r"\*\*/|\*\*|\*|\?|\[[^\]]+\]|.", pattern, re.DOTALL):
-        if token == "**/":
-            expression += "(?:.*/)?"
-        elif token == "**":
-            expression += ".*"
-        elif token == "*":
-            expression += "[^/]*"
-        elif token == "?":
-            expression += "[^/]"
-        elif len(token) > 2 and token[0] == "[":
+        if len(token) > 2 and token[0] == "[":
             inner = token[1:-1].replace("\\", r"\\").replace("[", r"\[")
             expression += f"[{'^' + inner[1:] if inner[0] == '!' else inner}]"
         else:
-            expression += re.escape(token)
+            expression += _SIGNS.get(token) or re.escape(token)
     try:
         return re.compile(expression, re.DOTALL)
     except re.error as error:
@@ -149,7 +205,7 @@ def standard_library_path() -> Path:
 
 def standard_library_files() -> Iterator[Path]:
     root = standard_library_path()
-    for path in tree_files(root):
-        relative = path.relative_to(root)
-        if path.suffix == ".py" and not {"site-packages", "dist-packages"} & set(relative.parts):
+    for path in _tree_files(root, Walk(ReadOptions(), None, Report())):
+        installed = {"site-packages", "dist-packages"} & set(path.relative_to(root).parts)
+        if path.suffix == ".py" and not installed:
             yield path

@@ -27,6 +27,11 @@ Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "arrow"]
 EncodingErrors = Literal["error", "replace", "skip"]
 
 
+def is_url(name: str) -> bool:
+    head, sign, _ = name.partition("://")
+    return bool(sign) and head.isascii() and "/" not in head
+
+
 @dataclass(frozen=True, slots=True)
 class Unit:
     """The smallest piece of a source that can be read alone."""

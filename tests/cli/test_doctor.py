@@ -554,6 +554,10 @@ def test_what_was_found_is_in_the_json_though_trying_is_refused(
     command = ["--", sys.executable, "train.py"]
     assert run([*asked, "--budget", "1s", *command]) == 2
     assert "testing one fix here needs about" in capsys.readouterr().err
+    # Nobody asked for the usual budget.
+    monkeypatch.setattr("hotloop.cli.doctor.TRYING_S", 1.0)
+    assert run([*asked, *command]) == 0
+    assert "no fix was tried: testing one fix here needs about" in capsys.readouterr().err
     found = json.loads(Path("found.json").read_text())
     assert found["bound"] == "input"
     assert found["ledger"] is None

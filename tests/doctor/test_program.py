@@ -115,7 +115,7 @@ EXAMINE = """
 import sys
 from hotloop.doctor.program import examine
 found = examine(sys.argv[1:], seconds=0.5, say=print)
-print(found.run.ended, found.run.seconds, found.run.returncode, found.num_steps >= 40)
+print(found.run.ended, found.run.seconds, found.run.returncode, found.num_steps >= 20)
 """
 
 
@@ -135,7 +135,7 @@ def test_endless_command_is_ended_after_so_many_seconds_of_steps_all_ranks_after
         timeout=180,
     )
     said, ended = done.stdout.strip().splitlines()
-    assert "it is ended after about a minute of steps, and --to-end runs it whole" in said
+    assert "it is ended after 0.5 s of its steps, --to-end runs it whole" in said
     assert ended == "enough_steps 0.5 None True"
     files = sorted(tmp_path.glob("runs/*/steps-*.jsonl"))
     last = [json.loads(file.read_text().splitlines()[-1])["step"] for file in files]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hotloop.cli.option_types import ALL, Hosts, Seconds
+from hotloop.cli.option_types import ALL, Budget, Hosts
 from hotloop.cli.output import json_option, write_object
 from hotloop.core.connections import NO_NETWORK, Network
 from hotloop.core.errors import ExitCode, HotloopError, Interrupted, UsageError
@@ -20,13 +22,17 @@ if TYPE_CHECKING:
     from hotloop.runs.stored_run import StoredRun
 
 
+TRYING_S = 300.0
+"""For trying fixes, where no budget is given."""
+
+
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--no-try", is_flag=True, help="Only say what holds it back.")
 @click.option(
     "--budget",
-    type=Seconds(),
+    type=Budget(),
     metavar="TIME",
-    help="For trying fixes, e.g. 10m [default: as long as it takes].",
+    help="For all of it, e.g. 10m, or none [default: 5m for trying fixes].",
 )
 @click.option(
     "--only",
@@ -86,10 +92,10 @@ def doctor(command: tuple[str, ...], level: float | None, scorecard: bool, **giv
     otherwise. Ctrl-C ends it, too, and what was seen until then is judged.
 
     Then each fix that has a live form and answers a finding is tried: the command as it is and with the fix in
-    turns, in fresh processes, until the difference is known. Each starts from the files as they were before the
-    command ran, and what it writes is thrown away.
+    turns, in fresh processes, until the difference is known or the budget is spent. Each starts from the files as
+    they were before the command ran, and what it writes is thrown away.
     """
-    options = _Options(**given)
+    options = _Options(**given, began_at=time.monotonic())
     if scorecard:
         from hotloop.cli.scorecard import show_scorecard
 
@@ -134,6 +140,23 @@ class _Options:
     to_end: bool
     diff: str | None
     json_file: str | None
+    began_at: float
+    """By the monotonic clock."""
+
+    def examined_s(self) -> float | None:
+        """Seconds of steps to examine; `None`: the whole run."""
+        from hotloop.doctor.program import ENOUGH_S
+
+        if self.to_end:
+            return None
+        return ENOUGH_S if self.budget is None else min(ENOUGH_S, self.budget / 4)
+
+    def trials_s(self) -> float | None:
+        """Seconds for trying fixes; `None`: as long as it takes."""
+        if self.budget is None:
+            return TRYING_S
+        left = self.budget - (time.monotonic() - self.began_at)
+        return None if math.isinf(left) else max(left, 1.0)
 
     @property
     def asks_for_fixes(self) -> bool:
@@ -189,6 +212,7 @@ def _treated(
 ) -> StoredRun:
     """With what came of trying fixes, which takes long, and may be refused or killed."""
     from hotloop.cli.report import page_of
+    from hotloop.doctor.budget import BudgetTooSmall
     from hotloop.report.html import write_html
 
     file = options.json_file
@@ -204,6 +228,10 @@ def _treated(
             ledger = _write_patch(examined, ledger, Path(options.diff))
     except Interrupted:
         raise
+    except BudgetTooSmall as error:
+        if options.budget is not None:
+            raise
+        _say(f"no fix was tried: {error.what}\n  {error.do}")
     except HotloopError:
         if file is not None and (ledger is not None or not is_stored):
             _store(object_of(examined, replace(found, ledger=ledger)), file)
@@ -216,7 +244,7 @@ def _treated(
 def _examined(command: tuple[str, ...], options: _Options, start: _Start | None) -> Examined:
     """The command, run to its end."""
     from hotloop.cli.terminal_title import title_progress
-    from hotloop.doctor.program import ENOUGH_S, examine
+    from hotloop.doctor.program import examine
 
     with title_progress() as progress:
         before = start.keep if start is not None else lambda directory: None
@@ -224,7 +252,7 @@ def _examined(command: tuple[str, ...], options: _Options, start: _Start | None)
             command,
             out=options.out,
             steps=options.steps,
-            seconds=None if options.to_end else ENOUGH_S,
+            seconds=options.examined_s(),
             before=before,
             progress=progress,
             say=_say,
@@ -265,7 +293,7 @@ def _tried(examined: Examined, options: _Options) -> Ledger:
     with status_line() as line:
         ledger = try_fixes(
             examined,
-            budget_s=options.budget,
+            budget_s=options.trials_s(),
             only=options.only,
             in_place=options.in_place,
             network=options.network or NO_NETWORK,

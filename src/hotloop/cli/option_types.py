@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -29,6 +30,15 @@ class Seconds(click.ParamType[float]):
         if not match[2]:
             self.fail(f"{value!r} has no unit; say {match[1]}m or {match[1]}s", param, ctx)
         return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+class Budget(Seconds):
+    """A time, or `none`: infinite."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        return math.inf if value == "none" else super().convert(value, param, ctx)
 
 
 class Hosts(click.ParamType[Network]):

@@ -31,10 +31,14 @@ from hotloop.judge.parity import MIN_STEPS
 from hotloop.trial.single import is_finished
 
 
+class BudgetTooSmall(UsageError):
+    """Not even the losses of one fix and two pairs fit into it."""
+
+
 def begin_within(bench: Workbench, fixes: Sequence[Fix], again: Callable[[str], str]) -> None:
     """Compares losses over fewer steps where else one fix could not be tried within the budget.
 
-    again: the command that goes on with such a `--budget`. Raises `UsageError` where not even its losses and
+    again: the command that goes on with such a `--budget`. Raises `BudgetTooSmall` where not even its losses and
     a first two pairs of the fewest steps fit: what it asks for proves one fix on a machine that becomes twice as slow.
     """
     full, first = bench.plan, fixes[0]
@@ -47,7 +51,7 @@ def begin_within(bench: Workbench, fixes: Sequence[Fix], again: Callable[[str], 
     least += SCREENING_PAIRS * bench.costs.pair_s(bench.plan)
     bench.plan = full  # by how many steps it is cut shows when it is known what a process takes
     if least > bench.left_s:
-        raise UsageError(
+        raise BudgetTooSmall(
             f"testing one fix here needs about {budget}, and the budget is {bench.budget_s:.0f} s",
             do=f"go on with `{again(budget)}`: the command is not run again",
         )

@@ -41,7 +41,6 @@ from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement, store_meas
 
 ENOUGH_S = 60.0
 """Seconds of counted steps after which a command is ended: by then shares and findings change no more."""
-ENDS_SOON = "it is ended after about a minute of steps, and --to-end runs it whole"
 ENOUGH_STEPS = 5
 """Counted steps below which shares of time say nothing: one disturbance would decide."""
 
@@ -102,7 +101,8 @@ def examine(
         shutil.rmtree(directory, ignore_errors=True)
         raise
     with listening() as heard:
-        ends = "" if seconds is None else f"; {ENDS_SOON}"
+        soon = f"; it is ended after {seconds:.3g} s of its steps, --to-end runs it whole"
+        ends = soon if seconds is not None else ""
         say(f"what it does is recorded in {shown(directory)}{ends}")
         attached = _run(run, env, directory, heard, progress, say, warn)
         run = _ended(run, attached, heard, directory)

@@ -17,6 +17,7 @@ from hotloop.doctor.deciding import tried_fix
 from hotloop.doctor.fixes import asked_for, fixes_for, left_out_of, machine_of, why_left_out
 from hotloop.doctor.outcomes import with_outcomes
 from hotloop.doctor.program import Examined, shown
+from hotloop.doctor.trial_costs import budget_text
 from hotloop.doctor.verify import verify
 from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement
 
@@ -61,8 +62,8 @@ def try_fixes(
     if fixes:
         names = ", ".join(fix.name for fix in fixes)
         longer = "for longer runs than this one, " if _is_not_worth(examined) and not asked else ""
-        bound = ", --budget 10m bounds it" if budget_s is None else ""
-        notice = f"{longer}testing now: {names} (Ctrl-C ends it, --no-try leaves it out{bound})"
+        within = "" if budget_s is None else f"within {budget_text(budget_s)}; "
+        notice = f"{longer}testing now: {names} ({within}Ctrl-C ends it, --no-try leaves it out)"
 
     def again(budget: str) -> str:
         steps = () if examined.run.steps is None else ("--steps", str(examined.run.steps))

@@ -35,7 +35,8 @@ def its_worker(rank: psutil.Process) -> psutil.Process | None:
     return next((child for child in rank.children() if "worker" in str(child.cmdline())), None)
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.at_once(1)
+@pytest.mark.parametrize("ranks", [3, 1])
 def test_local_ranks_make_the_same_bytes(
     corpus: Path, tmp_path: Path, in_jobs: Prepare, same_as_alone: Same, ranks: int
 ) -> None:
@@ -54,6 +55,7 @@ def the_executor(rank: psutil.Process) -> psutil.Process | None:
     return next((p for p in rank.parents() if "cluster.launch" in " ".join(p.cmdline())), None)
 
 
+@pytest.mark.at_once(1)
 @pytest.mark.parametrize("victim", [itself, its_worker, the_executor])
 def test_work_of_a_killed_rank_is_done_again(
     corpus: Path,
@@ -70,6 +72,7 @@ def test_work_of_a_killed_rank_is_done_again(
     assert same_as_alone(out)
 
 
+@pytest.mark.slow
 def test_ray_makes_the_same_bytes_although_a_rank_is_killed(
     corpus: Path, tmp_path: Path, in_jobs: Prepare, same_as_alone: Same, killed_once: Any
 ) -> None:
@@ -83,6 +86,7 @@ def test_ray_makes_the_same_bytes_although_a_rank_is_killed(
     assert done.encoding.jobs == len(done.manifest.jobs)
 
 
+@pytest.mark.slow
 def test_work_of_an_executor_killed_before_its_ranks_begin_is_done_again(
     corpus: Path, tmp_path: Path, in_jobs: Prepare, same_as_alone: Same
 ) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from hotloop.data.cluster import round as round_module
-from hotloop.data.cluster.rank import do_rank
 from hotloop.data.cluster.round import Round, Work, versions
 from hotloop.data.jobs import Recipe, Task
 from hotloop.data.sources.unit import ReadOptions
+
+pytest.importorskip("datatrove")
+from hotloop.data.cluster.rank import do_rank
 
 
 @pytest.fixture

@@ -113,6 +113,7 @@ def test_the_same_command_submits_waits_and_commits(
     assert same_as_alone(out)
 
 
+@pytest.mark.at_once(1)
 @pytest.mark.parametrize("then", ["slurm", "local"])
 def test_damaged_and_missing_work_is_done_again(
     corpus: Path, tmp_path: Path, in_jobs: Prepare, same_as_alone: Same, slurm: Slurm, then: str

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.files import fsync_directory, read_json, storage_error, write_json
-from hotloop.data.cluster.round import RECORDS, Round, rounds_in
+from hotloop.data.cluster.round import Round, rounds_in
 from hotloop.data.manifest import JobRecord, id_type_of
 from hotloop.data.staging import PLAN, STAGING
 from hotloop.data.verify import record_damage
@@ -26,37 +26,35 @@ def collect(
 ) -> None:
     """Move the finished jobs of a round that are `wanted` (number: key) to `staging`.
 
-    A record whose shards are not, to the last byte, what it says, is taken away, and the round
-    remembers it. `taken` writes the record. Raises `EnvironmentFailed`.
+    A record whose shards are not, to the last byte, what it says, is taken away, and is a failure of the
+    round. `taken` writes the record. Raises `EnvironmentFailed`.
     """
-    found = [
-        (path, number)
-        for path in sorted(round_.path.glob(RECORDS))
+    found = {
+        number: path
+        for path in sorted(round_.path.glob("rank-*/job-*.json"))
         if (number := _number(path)) in wanted
-    ]
-    done: set[int] = set()
+    }
 
-    def look(entry: tuple[Path, int]) -> tuple[Path, int, JobRecord | None, str | None]:
-        path, number = entry
+    def look(number: int) -> tuple[int, JobRecord | None, str | None]:
+        path = found[number]
         try:
             record = read_json(path, JobRecord)
         except UsageError as error:
-            return path, number, None, f"{path.name}: {error.what}"
+            return number, None, f"{path.name}: {error.what}"
         if record.key != wanted[number]:
-            return path, number, None, None
-        return path, number, record, record_damage(record, path.parent, id_type_of(vocabulary_size))
+            return number, None, None
+        return number, record, record_damage(record, path.parent, id_type_of(vocabulary_size))
 
     try:
         with ThreadPoolExecutor(max(int(cpu_quota()), 1)) as threads:
-            for path, number, record, wrong in threads.map(look, found):
+            for number, record, wrong in threads.map(look, list(found)):
                 if wrong is not None:
-                    round_.remember_damage(wrong)
-                    path.unlink(missing_ok=True)
-                elif record is not None and number not in done:
-                    _move(record, path.parent, staging)
+                    round_.fail(f"damaged-{number:05d}", EnvironmentFailed(f"damaged: {wrong}"))
+                    found[number].unlink(missing_ok=True)
+                elif record is not None:
+                    _move(record, found[number].parent, staging)
                     taken(number, record)
-                    path.unlink(missing_ok=True)
-                    done.add(number)
+                    found[number].unlink(missing_ok=True)
     except OSError as error:
         raise storage_error(error, staging, "collect what the ranks made") from error
 
@@ -68,7 +66,7 @@ def collect_left(target: Path, *, keep_submitted: bool) -> None:
     the plan that is there now is kept in the new one, as all finished jobs are.
     """
     staging = target / STAGING
-    rounds = list(rounds_in(staging))
+    rounds = rounds_in(staging)
     if not rounds:
         return
     try:
@@ -81,8 +79,7 @@ def collect_left(target: Path, *, keep_submitted: bool) -> None:
         write_json(staging / f"job-{number:05d}.json", record)
 
     for round_ in rounds:
-        if wanted:
-            collect(round_, staging, wanted, size, taken)
+        collect(round_, staging, wanted, size, taken)
         if not (keep_submitted and round_.submission()):
             round_.remove()
 

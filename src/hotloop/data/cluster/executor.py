@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from hotloop.core.errors import EnvironmentFailed, Interrupted, UsageError
-from hotloop.core.files import write_atomically
 from hotloop.data import execute
 from hotloop.data.cluster.collect import collect
-from hotloop.data.cluster.launch import REQUEST
+from hotloop.data.cluster.launch import Launch
 from hotloop.data.cluster.request import ClusterRequest
-from hotloop.data.cluster.round import Failure, Round, Work, rounds_in
-from hotloop.data.cluster.watch import Launch, Watch, listed
+from hotloop.data.cluster.round import Beat, Failure, Round, Work, rounds_in, this_machine
 from hotloop.data.execute import Executor, Meter
 from hotloop.data.jobs import Job, Recipe, job_key
 from hotloop.data.manifest import JobRecord
-from hotloop.data.pool import error_of
 from hotloop.data.staging import Staging
 
 TRIES = 2
 """Jobs that the ranks did not do, or whose shards are damaged, are given to ranks once more."""
+SILENT_S = 60.0
+"""A rank without a heartbeat for this long is given up; its jobs are done again."""
 _LOOK_S = 0.2
 
 Taken = Callable[[int, JobRecord], None]
@@ -57,22 +58,20 @@ class ClusterExecutor(Executor):
             del keys[number]
 
         before = ""
-        for round_ in list(rounds_in(staging.path)):
-            before = self._submitted_before(round_, staging.path, keys, taken)
+        for round_ in rounds_in(staging.path):
+            before = self._take_submitted(round_, staging.path, keys, taken)
         left = [job for job in jobs if job.number in keys]
         if len(left) <= 1 or sum(job.num_bytes for job in left) <= execute.HERE_BYTES:
             super().run(left, recipe, staging, records)
             return
         failures: list[Failure] = []
-        damaged: list[str] = []
         log = ""
         for _ in range(TRIES):
-            round_, ranks = self._begin(left, recipe, staging.path)
-            if self._request.kind == "slurm":
-                raise _submitted(round_, ranks, len(left), before)
-            again = self._attend(round_, ranks, left, keys, staging.path, taken)
+            round_, request = self._begin(left, recipe, staging.path)
+            if request.kind == "slurm":
+                raise _submitted(round_, request, len(left), before)
+            again = self._attend(round_, request, left, keys, staging.path, taken)
             failures += round_.failures()
-            damaged += round_.damaged()
             log = round_.log_tail()
             round_.remove()
             left = [job for job in left if job.number in keys]
@@ -80,9 +79,12 @@ class ClusterExecutor(Executor):
                 return
             if not again:
                 break
-        raise _not_done([job.number for job in left], len(jobs), failures, damaged, log)
+        raise _not_done([job.number for job in left], len(jobs), failures, log)
 
-    def _begin(self, jobs: list[Job], recipe: Recipe, staging: Path) -> tuple[Round, int]:
+    def _begin(
+        self, jobs: list[Job], recipe: Recipe, staging: Path
+    ) -> tuple[Round, ClusterRequest]:
+        """A round for these jobs, and the request with the ranks that they are enough for."""
         task = self._task(staging.resolve(), recipe, threads=1)
         work = Work(
             task=task,
@@ -95,54 +97,50 @@ class ClusterExecutor(Executor):
         ranks = min(self._request.ranks, len(jobs))
         self._on = str(self._request)
         self._processes, self._threads = max(self._processes, ranks), self._request.cpus
-        round_ = Round.begin(task.directory, work)
-        request = {
-            "kind": self._request.kind,
-            "ranks": ranks,
-            "options": self._request.options,
-        }
-        write_atomically(round_.path / REQUEST, json.dumps(request).encode())
-        return round_, ranks
+        return Round.begin(task.directory, work), replace(self._request, ranks=ranks)
 
     def _attend(
         self,
         round_: Round,
-        ranks: int,
+        request: ClusterRequest,
         jobs: list[Job],
         keys: dict[int, str],
         staging: Path,
         taken: Taken,
     ) -> bool:
         """Until every job is collected or nobody works on the rest; whether to try once more."""
-        meter = Meter(self._progress, sum(job.num_bytes for job in jobs))
-        watch = Watch(round_, ranks, meter)
+        planned = {job.number: job.num_bytes for job in jobs}
+        meter = Meter(self._progress, sum(planned.values()))
+        heard: dict[int, tuple[Beat, float]] = {}
 
         def counted(number: int, record: JobRecord) -> None:
             taken(number, record)
             self._done[number] = record
+            text = sum(source.bytes for _, source in record.sources)
+            meter(planned[number], text, sum(shard.tokens for shard in record.shards))
 
         meter.start()
         self._progress("starting ranks", 0, None, str(self._request))
-        with Launch(round_) as launch:
+        with Launch(round_, request) as launch:
             while keys:
-                over = launch.ended  # before looking: what comes last must be seen
-                watch.look()
-                over = over or watch.settled
-                collect(round_, staging, keys, self._tokenizer.vocabulary_size, counted)
+                # Before looking: what comes last must be seen.
+                over = launch.ended() or _settled(round_, request.ranks, heard)
+                size = self._tokenizer.vocabulary_size
+                collect(round_, staging, keys, size, counted)
                 for failure in round_.failures():
                     if failure.final:
-                        raise _error_of(failure)
+                        raise failure.error()
                 if over:
                     break
                 time.sleep(_LOOK_S)
         self._wall_s += meter.elapsed
         # One that ended by itself before any rank began would do so again.
-        return watch.began > 0 or launch.was_killed
+        return bool(round_.beats()) or launch.was_killed
 
-    def _submitted_before(
+    def _take_submitted(
         self, round_: Round, staging: Path, keys: dict[int, str], taken: Taken
     ) -> str:
-        """Take what jobs of Slurm made. Says how they ended; raises `Interrupted` if they have not."""
+        """Take what jobs of Slurm made; how they ended, in words. Raises `Interrupted` if they have not."""
         slurm_jobs = round_.submission()
         named = ", ".join(slurm_jobs)
         size = self._tokenizer.vocabulary_size
@@ -164,7 +162,7 @@ class ClusterExecutor(Executor):
                 )
             collect(round_, staging, keys, size, taken)
             asked = [number for number in asked if number in keys]
-        why = [*round_.damaged(), *(failure.what for failure in round_.failures())]
+        why = [failure.what for failure in round_.failures()]
         logs = staging / f"logs-{'-'.join(slurm_jobs)}"
         try:
             os.replace(round_.path / "logs", logs)
@@ -172,7 +170,7 @@ class ClusterExecutor(Executor):
             pass  # only for reading by people
         round_.remove()
         if final:
-            raise _error_of(final[0])
+            raise final[0].error()
         if not asked:
             return ""
         return (
@@ -182,37 +180,56 @@ class ClusterExecutor(Executor):
         )
 
 
-def _submitted(round_: Round, ranks: int, jobs: int, before: str) -> Exception:
-    """Submit a round to Slurm; what is to be said then."""
-    with Launch(round_) as launch:
+def _settled(round_: Round, ranks: int, heard: dict[int, tuple[Beat, float]]) -> bool:
+    """True when no rank does anything any more, and none is still to begin.
+
+    datatrove's pools wait for ever for a process that was killed. `heard` holds each rank's last beat
+    and when it was first seen here, in seconds.
+    """
+    now = time.monotonic()
+    for rank, beat in round_.beats().items():
+        if rank not in heard or heard[rank][0] != beat:
+            heard[rank] = (beat, now)
+    return len(heard) == ranks and all(
+        beat.ended or now - at > SILENT_S or _is_gone(beat) for beat, at in heard.values()
+    )
+
+
+def _is_gone(beat: Beat) -> bool:
+    """True when the rank's process is known to have ended: only for this machine's."""
+    if not beat.machine or beat.machine != this_machine():
+        return False
+    try:
+        return psutil.Process(beat.pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.Error:
+        return False
+
+
+def _submitted(round_: Round, request: ClusterRequest, jobs: int, before: str) -> Exception:
+    """Submit a round to Slurm; what to raise then."""
+    with Launch(round_, request) as launch:
         code = launch.wait()
     if code:
         failures, log = round_.failures(), round_.log_tail()
         round_.remove()
         if failures:
-            return _error_of(failures[0])
+            return failures[0].error()
         return EnvironmentFailed("the jobs could not be submitted to Slurm", do=log or None)
     named = ", ".join(round_.submission())
     return Interrupted(
-        f"{before}{jobs} jobs are given to {ranks} ranks, submitted as Slurm job {named}",
+        f"{before}{jobs} jobs are given to {request.ranks} ranks, submitted as Slurm job {named}",
         do="run the same command again when it has ended (squeue "
         f"--jobs={named}): it verifies what they made and goes on",
     )
 
 
-def _error_of(failure: Failure) -> Exception:
-    if failure.kind == "crashed":
-        return RuntimeError(failure.what)
-    return error_of(failure.kind, failure.what, failure.where, failure.do)
-
-
-def _not_done(
-    left: list[int], total: int, failures: list[Failure], damaged: list[str], log: str
-) -> Exception:
+def _not_done(left: list[int], total: int, failures: list[Failure], log: str) -> Exception:
     if failures:
-        return _error_of(failures[-1])
-    found = f" ({'; '.join(damaged[:3])})" if damaged else ""
+        return failures[-1].error()
+    listed = ", ".join(map(str, left[:5])) + (", ..." if len(left) > 5 else "")
     return EnvironmentFailed(
-        f"the ranks did not do {len(left)} of {total} jobs: {listed(left)}{found}",
-        do=f"the executor said last:\n  {log}" if log else "run the same command again",
+        f"the ranks did not do {len(left)} of {total} jobs: {listed}",
+        do=f"the executor reported last:\n  {log}" if log else "run the same command again",
     )

@@ -6,31 +6,90 @@ standard input is open as long as its coordinator lives.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 from hotloop.core.errors import EnvironmentFailed, HotloopError
-from hotloop.core.files import write_json
+from hotloop.core.files import read_json, write_json
 from hotloop.data.cluster.request import ClusterRequest, executor_class
 from hotloop.data.cluster.round import Round
+from hotloop.data.pool import python_path
 from hotloop.data.staging import SUBMISSION
 
-REQUEST = "request.json"
+_REQUEST = "request.json"
+_ENDING_S = 3.0
 _GIB = 1 << 30
+
+
+class Launch:
+    """The executor's process. Use it as a context: it is ended with it, and all it started here."""
+
+    def __init__(self, round_: Round, request: ClusterRequest) -> None:
+        """Raises `EnvironmentFailed`."""
+        write_json(round_.path / _REQUEST, request)
+        command = [sys.executable, "-m", "hotloop.data.cluster.launch"]
+        with (round_.path / "logs" / "executor.log").open("wb") as log:
+            try:
+                # A session of its own: Ctrl-C is for the coordinator, which ends the rest.
+                self._process = subprocess.Popen(
+                    [*command, str(round_.path)],
+                    stdin=subprocess.PIPE,  # closed by our end, however that comes
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, "PYTHONPATH": python_path()},
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise EnvironmentFailed(f"cannot start a process: {error.strerror}") from error
+
+    def __enter__(self) -> Launch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.ended():
+            self._process.terminate()  # Ray then leaves its cluster in order
+            self.ended(within_s=_ENDING_S)
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass  # nothing is left of it
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def ended(self, *, within_s: float = 0.0) -> bool:
+        """Leaves it to be waited for: its number, and so the group's, stays its own."""
+        if self._process.returncode is not None:
+            return True
+        deadline = time.monotonic() + within_s
+        options = os.WEXITED | os.WNOWAIT | os.WNOHANG
+        while os.waitid(os.P_PID, self._process.pid, options) is None:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    @property
+    def was_killed(self) -> bool:
+        """By a signal, perhaps ours. After it has ended."""
+        return self._process.returncode is not None and self._process.returncode < 0
+
+    def wait(self) -> int:
+        """The exit code."""
+        return self._process.wait()
 
 
 def main(directory: str) -> int:
     threading.Thread(target=_end_with_coordinator, daemon=True).start()
     round_ = Round(Path(directory))
     try:
-        request = ClusterRequest(**json.loads((round_.path / REQUEST).read_bytes()))
-        _run(round_, request)
+        _run(round_, read_json(round_.path / _REQUEST, ClusterRequest))
     except HotloopError as error:
         round_.fail("executor", error)
         return 1
@@ -46,7 +105,7 @@ def _end_with_coordinator() -> None:
 
 
 def _run(round_: Round, request: ClusterRequest) -> None:
-    from hotloop.data.cluster.step import EncodeJobs
+    from hotloop.data.cluster.rank import EncodeJobs
 
     arguments: dict[str, Any] = {
         **request.options,
@@ -62,7 +121,7 @@ def _run(round_: Round, request: ClusterRequest) -> None:
         try:
             executor.run()
         except (OSError, subprocess.CalledProcessError) as error:
-            # What sbatch itself said is the end of our log.
+            # What sbatch itself wrote is the end of our log.
             raise EnvironmentFailed(
                 f"the jobs could not be submitted to Slurm: {error}", do=round_.log_tail() or None
             ) from error

@@ -1,4 +1,4 @@
-"""What one rank does: every so-many-th job, by worker processes of its own."""
+"""A rank, as datatrove runs it: every so-many-th job of a round, by worker processes of its own."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import os
 import platform
 import secrets
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from datatrove.pipeline.base import PipelineStep
 
 from hotloop.core.errors import HotloopError, UsageError
 from hotloop.core.files import read_json, write_json
@@ -21,8 +27,23 @@ from hotloop.data.worker import end_with_parent
 BEAT_S = 1.0
 
 
+class EncodeJobs(PipelineStep):  # type: ignore[misc]
+    """Takes no documents and gives none: a job reads its own units and writes its own shards."""
+
+    name = "hotloop"
+    type = "prepare"
+
+    def __init__(self, directory: str) -> None:
+        super().__init__()
+        self.directory = directory
+
+    def run(self, data: Any, rank: int = 0, world_size: int = 1) -> Iterator[Any]:
+        do_rank(Path(self.directory), rank, world_size)
+        yield from data or ()
+
+
 class _Stopped(Exception):
-    """Another rank failed for good."""
+    """Another rank failed for good, or the round was taken away."""
 
 
 def do_rank(directory: Path, rank: int, world: int) -> None:
@@ -36,8 +57,8 @@ def do_rank(directory: Path, rank: int, world: int) -> None:
         work = round_.work()
         if work.with_parent:
             end_with_parent(os.getppid())
-        with _Heart(round_, rank, life) as heart:
-            _do(round_, work, rank, world, heart)
+        with _beating(round_, rank, life) as stopped:
+            _do(round_, work, rank, world, round_.path / f"rank-{rank:05d}-{life}", stopped)
     except _Stopped:
         return
     except BaseException as error:
@@ -48,7 +69,9 @@ def do_rank(directory: Path, rank: int, world: int) -> None:
         raise
 
 
-def _do(round_: Round, work: Work, rank: int, world: int, heart: _Heart) -> None:
+def _do(
+    round_: Round, work: Work, rank: int, world: int, made: Path, stopped: threading.Event
+) -> None:
     if round_.stopped:
         raise _Stopped
     try:
@@ -59,19 +82,17 @@ def _do(round_: Round, work: Work, rank: int, world: int, heart: _Heart) -> None
             where=work.directory,
             do="--on needs storage that all machines share under the same paths",
         ) from error
-    mine = work.jobs[rank::world]
-    left = [(job, key) for job, key in mine if not _is_done(round_, work, job, key)]
-    heart.add(sum(job.num_bytes for job, _ in mine) - sum(job.num_bytes for job, _ in left), 0, 0)
+    left = [
+        (job, key) for job, key in work.jobs[rank::world] if not _is_done(round_, work, job, key)
+    ]
     if not left:
         return
-    made = round_.path / f"rank-{rank:05d}-{heart.life}"
     made.mkdir()
     processes = min(work.cpus, len(left))
     task = replace(work.task, directory=made, threads=max(work.cpus // processes, 1))
 
     def progress(planned: int, text: int, tokens: int) -> None:
-        heart.add(planned, text, tokens)
-        if heart.stopped:
+        if stopped.is_set():
             raise _Stopped
 
     def done(number: int, record: JobRecord) -> None:
@@ -96,59 +117,33 @@ def _is_done(round_: Round, work: Work, job: Job, key: str) -> bool:
     return False
 
 
-class _Heart:
-    """Says every second, beside the work, that a rank is alive and how far it is."""
+@contextmanager
+def _beating(round_: Round, rank: int, life: str) -> Iterator[threading.Event]:
+    """Writes every second, beside the work, that a rank is alive. Gives what is set when it is to end."""
+    stopped, over = threading.Event(), threading.Event()
+    machine = this_machine()
 
-    def __init__(self, round_: Round, rank: int, life: str) -> None:
-        self.life = life
-        self.stopped = False
-        self._round = round_
-        self._rank = rank
-        self._machine = this_machine()
-        self._count = 0
-        self._totals = (0, 0, 0)
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+    def beat() -> None:
+        round_.beat(rank, life, Beat(time.time_ns(), machine, os.getpid(), over.is_set()))
 
-    def add(self, planned: int, text: int, tokens: int) -> None:
-        before = self._totals
-        self._totals = (before[0] + planned, before[1] + text, before[2] + tokens)
-
-    def __enter__(self) -> _Heart:
-        self._beat(ended=False)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-        if self._round.path.is_dir():
-            self._beat(ended=True)
-
-    def _run(self) -> None:
-        while not self._end.wait(BEAT_S):
+    def run() -> None:
+        while not over.wait(BEAT_S):
             try:
-                self._beat(ended=False)
-                self.stopped = self._round.stopped
+                beat()
+                if round_.stopped:
+                    stopped.set()
             except FileNotFoundError:
                 os._exit(1)  # the round was taken away: nobody wants what is being made
             except OSError:
-                continue  # a disk that is full for a moment: the jobs will say it
+                continue  # a disk that is full for a moment: the jobs report it
 
-    def _beat(self, *, ended: bool) -> None:
-        self._count += 1
-        planned, text, tokens = self._totals
-        self._round.beat(
-            self._rank,
-            Beat(
-                life=self.life,
-                count=self._count,
-                machine=self._machine,
-                node=platform.node(),
-                pid=os.getpid(),
-                planned=planned,
-                text=text,
-                tokens=tokens,
-                ended=ended,
-            ),
-        )
+    beat()
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield stopped
+    finally:
+        over.set()
+        thread.join()
+        if round_.path.is_dir():
+            beat()

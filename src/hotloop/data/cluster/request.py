@@ -1,4 +1,4 @@
-"""Which executor of datatrove is asked for, by how many ranks, and with which of its options."""
+"""`--on KIND:RANKS` and its options: an executor of datatrove."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,7 +23,6 @@ _EXECUTORS: dict[Kind, tuple[str, str]] = {
     "slurm": ("datatrove.executor.slurm", "SlurmPipelineExecutor"),
 }
 _OURS = {
-    "self": "",
     "pipeline": "it is what hotloop runs",
     "tasks": "it is the number after --on",
     "logging_dir": "logs are kept beside the shards",
@@ -108,9 +107,9 @@ def _option(kind: Kind, option: str, parameters: Any) -> tuple[str, Any]:
     key, equals, text = option.partition("=")
     if not equals:
         raise UsageError(f"--on-option {option}: no value", do="write KEY=VALUE")
-    if key in _OURS and key in parameters and key != "self":
+    if key in _OURS and key in parameters:
         raise UsageError(f"--on-option {key} cannot be set: {_OURS[key]}", do="leave it out")
-    if key not in parameters or key == "self":
+    if key not in parameters:
         names = sorted(name for name in parameters if name not in _OURS)
         close = difflib.get_close_matches(key, names, 1)
         raise UsageError(
@@ -120,43 +119,41 @@ def _option(kind: Kind, option: str, parameters: Any) -> tuple[str, Any]:
     return key, _value(key, text, parameters[key])
 
 
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError
+    return value
+
+
+_TYPES: dict[str, tuple[Callable[[str], Any], str]] = {
+    "int": (int, "a whole number"),
+    "float": (float, "a number"),
+    "bool": ({"true": True, "false": False}.__getitem__, "true or false"),
+    "tuple": (lambda text: tuple(text.split(",")), "names with commas between"),
+    "dict": (_object, 'JSON, as in {"exclusive": ""}'),
+}
+"""By the name in an annotation: how a text becomes a value, and what it has to be. Others stay text."""
+
+
 def _value(key: str, text: str, parameter: inspect.Parameter) -> Any:
-    """The text as the type the executor's signature names."""
-    annotation = parameter.annotation
-    kind = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    kind = kind or str(annotation)
-    optional = parameter.default is None or "None" in kind
-    name = kind.replace("|", "[").partition("[")[0].strip()
-    if not text and optional:
+    """The text as the type that the executor's signature names."""
+    annotation = inspect.formatannotation(parameter.annotation).strip("'")
+    if not text and (parameter.default is None or "None" in annotation):
         return None
+    name = annotation.replace("|", "[").partition("[")[0].strip()
+    if name not in _TYPES:
+        return text
+    read, wanted = _TYPES[name]
     try:
-        if name in ("int", "float"):
-            number = float(text) if name == "float" else int(text)
-            if not abs(number) < float("inf"):
-                raise ValueError
-            if number < 1 and key in ("cpus_per_task", "tasks_per_job"):
-                raise ValueError
-            return number
-        if name == "bool":
-            return {"true": True, "false": False}[text.lower()]
-        if name == "tuple":
-            return tuple(text.split(","))
-        if name == "dict":
-            value = json.loads(text)
-            if not isinstance(value, dict):
-                raise ValueError
-            return value
+        value = read(text)
+        if key in ("cpus_per_task", "tasks_per_job") and value < 1:
+            raise ValueError
     except (ValueError, KeyError) as error:
-        wanted = {
-            "int": "a whole number",
-            "float": "a number",
-            "bool": "true or false",
-            "dict": 'JSON, as in {"exclusive": ""}',
-        }
-        raise UsageError(
-            f"--on-option {key}={text}: not {wanted.get(name, name)}",
-            do=f"{parameter.default!r} is its default"
-            if parameter.default is not parameter.empty
-            else None,
-        ) from error
-    return text
+        do = (
+            None
+            if parameter.default is parameter.empty
+            else f"{parameter.default!r} is its default"
+        )
+        raise UsageError(f"--on-option {key}={text}: not {wanted}", do=do) from error
+    return value

@@ -4,7 +4,6 @@
     ranks/00003.json        a rank's heartbeat
     rank-00003-a1b2c3d4/    what one life of a rank made: shards, each job's record last
     failed/00003-....json   why it ended
-    damaged                 shards that were not what their records say, a line each
     stop                    written with a failure that doing it again would not help
     submission.json         jobs of Slurm (only there)
     logs/                   of datatrove, of Slurm, of the executor
@@ -23,24 +22,23 @@ import platform
 import secrets
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
-
-import psutil
+from typing import TypeVar
 
 import hotloop
 from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError
-from hotloop.core.files import storage_error, write_atomically, write_json
+from hotloop.core.files import read_json, storage_error, write_atomically, write_json
 from hotloop.data.jobs import Job, Task
+from hotloop.data.pool import error_of
 from hotloop.data.staging import ROUNDS, SUBMISSION
 
-RECORDS = "rank-*/job-*.json"
 _WORK = "work.pickle"
 _STOP = "stop"
 _COMPARED = ("tokenizers", "tiktoken", "sentencepiece")
-"""Libraries that say what is right; another version might say something else."""
+"""Libraries that define ids; another version might give others."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class Work:
     """With their keys."""
     engine: str
     cpus: int
-    """Of one rank."""
+    """CPUs of one rank."""
     directory: str
     """The working directory, from which paths of sources may be relative."""
     with_parent: bool
@@ -62,17 +60,12 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a rank says of itself every second."""
+    """What a rank writes every second."""
 
-    life: str
-    """Different each time that a rank begins."""
-    count: int
+    at: int
+    """Its own clock, in ns: only for telling one beat from another."""
     machine: str
-    node: str
     pid: int
-    planned: int
-    text: int
-    tokens: int
     ended: bool
 
 
@@ -81,11 +74,17 @@ class Failure:
     """Why a rank, or the executor itself, ended."""
 
     kind: str
+    """Name of an error's class, or `crashed`."""
     what: str
     where: str | None
     do: str | None
     final: bool
     """Doing it again would end in the same way."""
+
+    def error(self) -> Exception:
+        if self.kind == "crashed":
+            return RuntimeError(self.what)
+        return error_of(self.kind, self.what, self.where, self.do)
 
 
 class Round:
@@ -128,54 +127,37 @@ class Round:
         assert isinstance(work, Work)
         return work
 
-    def beat(self, rank: int, beat: Beat) -> None:
+    def beat(self, rank: int, life: str, beat: Beat) -> None:
         """Raises `OSError`, as when the round was taken away."""
-        values = {name: getattr(beat, name) for name in Beat.__slots__}
         path = self.path / "ranks" / f"{rank:05d}.json"
-        temporary = path.with_name(f".{path.name}.{beat.life}")
-        temporary.write_text(json.dumps(values))
+        temporary = path.with_name(f".{path.name}.{life}")
+        temporary.write_text(json.dumps(asdict(beat)))
         os.replace(temporary, path)
 
     def beats(self) -> dict[int, Beat]:
-        found = {}
-        for path in sorted((self.path / "ranks").glob("[0-9]*.json")):
-            try:
-                found[int(path.stem)] = Beat(**json.loads(path.read_bytes()))
-            except (OSError, ValueError, TypeError):
-                continue  # between two beats, as some network storage shows it
-        return found
+        """The last one of each rank that has begun."""
+        found = self._readable("ranks", Beat)
+        return {int(name): beat for name, beat in found if name.isdigit()}
 
     def fail(self, name: str, error: BaseException) -> None:
         failure = _failure_of(error)
-        write_json(
-            self.path / "failed" / f"{name}.json",
-            {slot: getattr(failure, slot) for slot in Failure.__slots__},
-        )
+        write_json(self.path / "failed" / f"{name}.json", failure)
         if failure.final:
             (self.path / _STOP).touch()
 
     def failures(self) -> list[Failure]:
-        found = []
-        for path in sorted((self.path / "failed").glob("*.json")):
+        return [failure for _, failure in self._readable("failed", Failure)]
+
+    def _readable(self, directory: str, kind: type[T]) -> Iterator[tuple[str, T]]:
+        for path in sorted((self.path / directory).glob("[!.]*.json")):
             try:
-                found.append(Failure(**json.loads(path.read_bytes())))
-            except (OSError, ValueError, TypeError):
-                continue
-        return found
-
-    def remember_damage(self, what: str) -> None:
-        with (self.path / "damaged").open("a") as file:
-            file.write(f"{what}\n")
-
-    def damaged(self) -> list[str]:
-        try:
-            return (self.path / "damaged").read_text().splitlines()
-        except OSError:
-            return []
+                yield path.stem, read_json(path, kind)
+            except UsageError:
+                continue  # between two of them, as some network storage shows it
 
     @property
     def stopped(self) -> bool:
-        """Whether ranks are to end: one failed for good, or the round was taken away."""
+        """True when ranks are to end: one failed for good, or the round was taken away."""
         return (self.path / _STOP).exists() or not (self.path / _WORK).exists()
 
     def submission(self) -> list[str]:
@@ -200,12 +182,12 @@ class Round:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
-def rounds_in(staging: Path) -> Iterator[Round]:
-    for path in sorted(staging.glob(ROUNDS)):
-        yield Round(path)
+def rounds_in(staging: Path) -> list[Round]:
+    return [Round(path) for path in sorted(staging.glob(ROUNDS))]
 
 
 def versions() -> dict[str, str | None]:
+    """What has to be of one version on all machines; `None` where it is not installed."""
     found: dict[str, str | None] = {"hotloop": hotloop.__version__}
     for name in _COMPARED:
         try:
@@ -224,18 +206,6 @@ def this_machine() -> str:
         return ""
 
 
-def is_gone(beat: Beat, machine: str) -> bool:
-    """Whether the rank's process is known to have ended: only for this machine's."""
-    if not machine or beat.machine != machine:
-        return False
-    try:
-        return psutil.Process(beat.pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-    except psutil.Error:
-        return False
-
-
 def _failure_of(error: BaseException) -> Failure:
     node = platform.node()
     if isinstance(error, OSError):
@@ -243,7 +213,7 @@ def _failure_of(error: BaseException) -> Failure:
     elif isinstance(error, MemoryError):
         error = EnvironmentFailed("out of memory", where=node)
     if not isinstance(error, HotloopError):
-        detail: Any = str(error) or type(error).__name__
+        detail = str(error) or type(error).__name__
         return Failure("crashed", f"on {node}: {type(error).__name__}: {detail}", None, None, True)
     do = error.do
     if do is not None and "--workers" in do:

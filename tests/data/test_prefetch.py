@@ -11,10 +11,11 @@ from hotloop.data.prefetch import Prefetch
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 7])
 def test_results_come_in_order_and_the_same_for_any_depth(depth: int) -> None:
-    with Prefetch(lambda n: n * n, first=3, last=40, depth=depth) as ahead:
-        assert [ahead.next() for _ in range(37)] == [n * n for n in range(3, 40)]
-        with pytest.raises(IndexError):
-            ahead.next()
+    with Prefetch((n * n for n in range(3, 40)), depth=depth) as ahead:
+        assert [next(ahead) for _ in range(37)] == [n * n for n in range(3, 40)]
+        for _ in range(2):
+            with pytest.raises(StopIteration):
+                next(ahead)
 
 
 @pytest.mark.parametrize("depth", [1, 3])
@@ -28,9 +29,9 @@ def test_no_more_than_depth_are_made_ahead(depth: int) -> None:
             enough.set()
         return number
 
-    with Prefetch(make, first=0, last=100, depth=depth) as ahead:
+    with Prefetch(map(make, range(100)), depth=depth) as ahead:
         for _ in range(5):
-            ahead.next()
+            next(ahead)
         assert enough.wait(10)
         assert len(made) == depth + 5  # the thread waits for the next to be taken
 
@@ -42,15 +43,15 @@ def test_error_is_raised_by_the_call_whose_turn_it_was(depth: int) -> None:
             raise ValueError("three")
         return number
 
-    with Prefetch(make, first=0, last=9, depth=depth) as ahead:
-        assert [ahead.next() for _ in range(3)] == [0, 1, 2]
+    with Prefetch(map(make, range(9)), depth=depth) as ahead:
+        assert [next(ahead) for _ in range(3)] == [0, 1, 2]
         with pytest.raises(ValueError, match="three"):
-            ahead.next()
+            next(ahead)
 
 
 def test_thread_ends_with_the_block() -> None:
     before = threading.active_count()
-    with Prefetch(lambda n: n, first=0, last=100, depth=2) as ahead:
-        ahead.next()
+    with Prefetch(iter(range(100)), depth=2) as ahead:
+        next(ahead)
         assert threading.active_count() == before + 1
     assert threading.active_count() == before

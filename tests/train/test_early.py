@@ -25,7 +25,7 @@ sys.exit(code)
         ("data.prepared=/nope", "no such prepared directory"),
         ("data.source=/nope", "no such source"),
         ("data.source=[/nope]", "no such source"),
-        ("model.context=1000000", "one window of 1000000 needs 1000001"),
+        ("model.context=1000000", "one sequence of 1000000 needs 1000001"),
         ("train.init_from=/nope", "it has no config.json"),
     ],
 )

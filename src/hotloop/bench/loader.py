@@ -145,7 +145,7 @@ def _ours(batches: Batches, size: int) -> Next:
     def take() -> tuple[Tensor, Tensor]:
         nonlocal position
         read = batches.batch(position, size)
-        position = read.position
+        position += size
         return torch.from_numpy(read.tokens), torch.from_numpy(read.targets)
 
     return take

@@ -12,7 +12,7 @@ IGNORED_TARGET = -100
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """B windows of T tokens. The arrays belong to whoever asked for the batch."""
+    """B sequences of T tokens. The arrays belong to whoever asked for the batch."""
 
     tokens: np.ndarray
     """int64 (B, T), contiguous."""
@@ -20,7 +20,5 @@ class Batch:
     """int64 (B, T), contiguous: the token after each token, or `IGNORED_TARGET`."""
     num_targets: int
     """Targets that count in the loss."""
-    position: int
-    """Of the loader after this batch, in windows since the start of training."""
     document_starts: np.ndarray | None = None
-    """bool (B, T): the first tokens of documents. `None` unless the loader was asked for them."""
+    """bool (B, T): the first tokens of documents. `None` without document masks."""

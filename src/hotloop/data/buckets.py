@@ -21,8 +21,6 @@ from hotloop.data.stream import TokenStream
 class BucketLoader:
     """Positions count as if every batch had `microbatch` windows of `context` tokens: that is its budget."""
 
-    uniform = False
-
     def __init__(
         self,
         stream: TokenStream,
@@ -75,7 +73,7 @@ class BucketLoader:
                 f"batches of {self.unit} windows, not {num_windows} from {position} on"
             )
         width, rows, pieces = self._chosen(position // self.unit)
-        read = read_pieces(
+        return read_pieces(
             self._stream,
             self._index.starts[pieces].astype(np.int64),
             self._index.slots[pieces].astype(np.int64),
@@ -83,7 +81,6 @@ class BucketLoader:
             shape=(rows, width),
             with_documents=False,  # one document to a row: causal attention keeps it from the filler
         )
-        return Batch(read.tokens, read.targets, read.num_targets, position + num_windows)
 
     def count_targets(self, position: int, num_windows: int) -> int:
         """Targets of the batches from `position` on, without reading tokens."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
 from hotloop.core.errors import UsageError
-from hotloop.data.ahead import ahead
 from hotloop.data.engines.check import SpotChecks
 from hotloop.data.engines.engine import REFERENCE, EngineRefused, load_engine
 from hotloop.data.gather import TextBatch, read_batches, salt_of
 from hotloop.data.jobs import Job, Task
 from hotloop.data.manifest import JobRecord, SourceSummary, id_type_of
+from hotloop.data.prefetch import Prefetch
 from hotloop.data.shards import ShardWriter
 from hotloop.data.sources.unit import Report
 from hotloop.data.tokenizer import Tokenizer
@@ -80,7 +80,7 @@ class JobEncoder:
     def run(self, progress: JobProgress) -> None:
         """Read, encode and write everything. Raises `UsageError` and `OSError`."""
         try:
-            batches: Iterator[TextBatch] = read_batches(
+            batches = read_batches(
                 self._job.units,
                 self._task.reading,
                 self._reports,
@@ -89,11 +89,10 @@ class JobEncoder:
                 batch_bytes=self._engine.batch_bytes,
                 encode=self._tokenizer.encode,
             )
-            if self._task.threads > 1:
-                batches = ahead(batches, 2)
-            for batch in batches:
-                tokens = self._encode(batch)
-                progress(batch.progress_bytes, batch.num_bytes, tokens)
+            with Prefetch(batches, depth=2 if self._task.threads > 1 else 0) as ready:
+                for batch in ready:
+                    tokens = self._encode(batch)
+                    progress(batch.progress_bytes, batch.num_bytes, tokens)
         except BaseException:
             self.abandon()
             raise

@@ -18,31 +18,48 @@ class Batches(Protocol):
 
     @property
     def num_windows(self) -> int:
-        """Windows in one epoch."""
+        """Sequences in one epoch."""
 
     @property
     def unit(self) -> int:
-        """Batches begin at multiples of this many windows and hold a multiple of them."""
-
-    @property
-    def uniform(self) -> bool:
-        """Whether every window has as many targets as it has tokens."""
+        """Batches begin at multiples of this many sequences and hold a multiple of them."""
 
     def batch(self, position: int, num_windows: int) -> Batch:
-        """The `num_windows` windows from `position` on. Raises `UsageError` for too small a corpus."""
+        """The `num_windows` sequences from `position` on. Raises `UsageError` for too small a corpus."""
 
     def count_targets(self, position: int, num_windows: int) -> int:
         """`num_targets` of that batch, without reading its tokens."""
 
 
-class Loader:
-    """The rows of one corpus in order.
-
-    Position p is the `p % num_windows`-th window of epoch `p // num_windows`. The rows are the plain
-    ones of `PlainRows` unless others are given.
-    """
+class RowLoader:
+    """Batches of the rows that stand in an order. A subclass says which rows, and in which order."""
 
     unit = 1
+
+    def batch(self, position: int, num_windows: int) -> Batch:
+        """The `num_windows` sequences from `position` on. Raises what `indices` raises."""
+        indices = self.indices(position, num_windows)
+        return self.current_rows().read(indices)
+
+    def count_targets(self, position: int, num_windows: int) -> int:
+        """`num_targets` of that batch, without reading its tokens."""
+        indices = self.indices(position, num_windows)
+        return self.current_rows().count_targets(indices)
+
+    def indices(self, position: int, num_windows: int) -> np.ndarray:
+        """int64 (num_windows,): the rows that stand from `position` on, across epochs."""
+        raise NotImplementedError
+
+    def current_rows(self) -> Rows:
+        raise NotImplementedError
+
+
+class Loader(RowLoader):
+    """The rows of one corpus in order.
+
+    Position p is the `p % num_windows`-th row of epoch `p // num_windows`. The rows are the plain
+    ones of `PlainRows` unless others are given.
+    """
 
     def __init__(
         self,
@@ -51,43 +68,26 @@ class Loader:
         context: int,
         order: Order,
         seed: int,
-        with_documents: bool = False,
         rows: Rows | None = None,
     ) -> None:
-        """Raises `UsageError` for a stream shorter than one window."""
-        self.rows = rows or PlainRows(stream, context=context, with_documents=with_documents)
-        self.uniform = rows is None
+        """Raises `UsageError` for a stream shorter than one sequence."""
+        self.rows = rows or PlainRows(stream, context=context)
         self.num_windows = self.rows.num_rows
-        """Windows in one epoch."""
+        """Sequences in one epoch."""
         self._stream = stream
         self._context = context
-        self._order = order
         self._items = EpochOrder(self.num_windows, order, seed)
 
-    def batch(self, position: int, num_windows: int) -> Batch:
-        """The `num_windows` windows from `position` on. Raises `UsageError` for too small a corpus."""
-        read = self.rows.read(self.indices(position, num_windows))
-        return Batch(
-            tokens=read.tokens,
-            targets=read.targets,
-            num_targets=read.num_targets,
-            position=position + num_windows,
-            document_starts=read.document_starts,
-        )
-
-    def count_targets(self, position: int, num_windows: int) -> int:
-        """`num_targets` of that batch, without reading its tokens."""
-        if self.uniform:
-            return num_windows * self._context
-        return self.rows.count_targets(self.indices(position, num_windows))
+    def current_rows(self) -> Rows:
+        return self.rows
 
     def indices(self, position: int, num_windows: int) -> np.ndarray:
-        """int64 (num_windows,): the windows that stand from `position` on, across epochs."""
+        """See `RowLoader`. Raises `UsageError` for a corpus smaller than one batch."""
         if position < 0 or num_windows <= 0:
-            raise ValueError(f"no batch of {num_windows} windows at position {position}")
+            raise ValueError(f"no batch of {num_windows} sequences at position {position}")
         if num_windows > self.num_windows:
             raise UsageError(
-                f"the {self._stream.split} text holds {self.num_windows} windows of "
+                f"the {self._stream.split} text holds {self.num_windows} sequences of "
                 f"{self._context} tokens, and one batch takes {num_windows}",
                 where=self._stream.where,
                 do="give more text, or lower `train.microbatch` or `model.context`",
@@ -95,5 +95,5 @@ class Loader:
         return self._items.run(position, num_windows)
 
     def indices_at(self, positions: np.ndarray) -> np.ndarray:
-        """int64 (n,): the windows at any positions. Meant for many at once."""
+        """int64 (n,): the rows at any positions. Meant for many at once."""
         return self._items.at(positions)

@@ -82,7 +82,6 @@ class Mix:
     def __init__(self, loaders: Sequence[Loader], weights: Sequence[float], *, seed: int) -> None:
         self._loaders = tuple(loaders)
         self.shares = Shares(weights, seed=seed)
-        self.uniform = all(loader.uniform for loader in loaders)
         self._block: tuple[int, np.ndarray, np.ndarray] | None = None
         self.num_windows = min(
             int(loader.num_windows / share) for loader, share in zip(loaders, self.shares.weights)
@@ -111,7 +110,7 @@ class Mix:
             num_targets += read.num_targets
         assert tokens is not None
         assert targets is not None
-        return Batch(tokens, targets, num_targets, position + num_windows, starts)
+        return Batch(tokens, targets, num_targets, starts)
 
     def count_targets(self, position: int, num_windows: int) -> int:
         """`num_targets` of that batch, without reading its tokens."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from hotloop.core.errors import UsageError
-from hotloop.data.batch import IGNORED_TARGET
+from hotloop.data.batch import IGNORED_TARGET, Batch
 from hotloop.data.piece_index import PieceIndex
-from hotloop.data.rows import RowsRead
 from hotloop.data.stream import TokenStream
 
 FILLER = 0
@@ -41,7 +40,7 @@ class PackedRows:
         """Fraction of all slots that only fill rows up."""
         return 1 - self._index.total_slots / (self.num_rows * self._context)
 
-    def read(self, rows: np.ndarray) -> RowsRead:
+    def read(self, rows: np.ndarray) -> Batch:
         pieces, sizes = _pieces_of_rows(self._index, rows)
         slots = self._index.slots[pieces].astype(np.int64)
         row_of = np.repeat(np.arange(len(rows)), sizes)
@@ -71,7 +70,7 @@ def read_pieces(
     *,
     shape: tuple[int, int],
     with_documents: bool,
-) -> RowsRead:
+) -> Batch:
     """Pieces of `slots` inputs from tokens `starts`, laid out from the flat `places` on; the rest is filler."""
     total = int(slots.sum())
     tokens = np.full(shape, FILLER, dtype=np.int64)
@@ -85,14 +84,14 @@ def read_pieces(
         tokens.reshape(-1)[target] = stream.gather(source)
         targets.reshape(-1)[target] = stream.gather(source + 1)
     if not with_documents:
-        return RowsRead(tokens, targets, total, None)
+        return Batch(tokens, targets, total)
     firsts = np.zeros(shape, dtype=np.bool_)
     firsts[:, 0] = True  # of an empty row
     flat = firsts.reshape(-1)
     flat[places] = True
     ends = places + slots
     flat[ends[ends % shape[1] != 0]] = True  # filler, or the next piece, is no part of it
-    return RowsRead(tokens, targets, total, firsts)
+    return Batch(tokens, targets, total, firsts)
 
 
 def _copy(

@@ -1,14 +1,14 @@
-"""A pure function called ahead of whoever needs its results, in one thread.
+"""An iterator that works ahead of whoever takes its items, in one thread.
 
 No worker process: what a batch needs is a copy out of a memory map, which takes less time than sending it
-from another process would. Nothing here matters for what comes out: with any depth it is the same.
+from another process would. The items are the same with any depth.
 """
 
 from __future__ import annotations
 
+import queue
 import threading
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Generic, TypeVar
 
@@ -16,27 +16,22 @@ T = TypeVar("T")
 
 
 class Prefetch(Generic[T]):
-    """`next()` gives `make(first)`, `make(first + 1)`, ... up to `make(last - 1)`.
+    """The items of an iterator, and the exception that ended it when its turn comes. Use it as a context.
 
-    At most `depth` of them are made and not yet taken; with 0 each is made when it is asked for. What
-    `make` raises is raised by the `next()` whose turn it was.
+    At most `depth` of them are made and not yet taken; with 0 each is made when it is asked for.
     """
 
-    def __init__(self, make: Callable[[int], T], *, first: int, last: int, depth: int) -> None:
-        self._make = make
-        self._next = first
-        self._last = last
-        self._depth = depth
-        self._changed = threading.Condition()
-        self._ready: deque[tuple[T | None, BaseException | None]] = deque()
+    def __init__(self, items: Iterator[T], *, depth: int) -> None:
+        self._items = items
+        self._made: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+        self._room = threading.Semaphore(depth)
         self._closed = False
         self._thread: threading.Thread | None = None
+        if depth:
+            self._thread = threading.Thread(target=self._work, name="hotloop-prefetch", daemon=True)
 
     def __enter__(self) -> Prefetch[T]:
-        if self._depth and self._next < self._last:
-            self._thread = threading.Thread(
-                target=self._work, args=(self._next,), name="hotloop-prefetch", daemon=True
-            )
+        if self._thread is not None:
             self._thread.start()
         return self
 
@@ -46,45 +41,31 @@ class Prefetch(Generic[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._changed:
-            self._closed = True
-            self._ready.clear()
-            self._changed.notify_all()
+        self._closed = True
+        self._room.release()
         if self._thread is not None:
             # One that waits for data which may never come is left behind: it dies with the process.
             self._thread.join(timeout=1.0)
 
-    def next(self) -> T:
-        """Raises `IndexError` after the last one."""
-        if self._next >= self._last:
-            raise IndexError(f"nothing was to be made after {self._last - 1}")
-        self._next += 1
-        if self._thread is None:
-            return self._make(self._next - 1)
-        with self._changed:
-            while not self._ready:
-                self._changed.wait()
-            value, error = self._ready.popleft()
-            self._changed.notify_all()
-        if error is not None:
-            raise error
-        return value  # type: ignore[return-value]
+    def __iter__(self) -> Iterator[T]:
+        return self
 
-    def _work(self, first: int) -> None:
-        for number in range(first, self._last):
-            with self._changed:
-                while len(self._ready) >= self._depth and not self._closed:
-                    self._changed.wait()
+    def __next__(self) -> T:
+        if self._thread is None:
+            return next(self._items)
+        item, error = self._made.get()
+        if error is not None:
+            self._made.put((None, error))  # for whoever asks again
+            raise error
+        self._room.release()
+        return item  # type: ignore[return-value]
+
+    def _work(self) -> None:
+        try:
+            while True:
+                self._room.acquire()
                 if self._closed:
                     return
-            value: T | None = None
-            failed: BaseException | None = None
-            try:
-                value = self._make(number)
-            except BaseException as error:  # noqa: BLE001  # carried to whoever asks
-                failed = error
-            with self._changed:
-                self._ready.append((value, failed))
-                self._changed.notify_all()
-            if failed is not None:
-                return
+                self._made.put((next(self._items), None))
+        except BaseException as error:  # noqa: BLE001  # carried to whoever asks
+            self._made.put((None, error))

@@ -108,7 +108,7 @@ class TokenStream:
         self._shards = tuple(shards)
         # begins[k] is the first token of shard k; the last entry is the length of the stream.
         self._begins = np.cumsum([0, *(shard.num_tokens for shard in shards)], dtype=np.int64)
-        self._windows: list[dict[int, np.ndarray]] = [{} for _ in shards]
+        self._views: list[dict[int, np.ndarray]] = [{} for _ in shards]
         self._length = int(self._begins[-1])
         self.vocabulary_size = vocabulary_size
         self.split = split
@@ -132,23 +132,16 @@ class TokenStream:
         )
 
     def read(self, starts: np.ndarray, length: int) -> np.ndarray:
-        """Windows of `length` tokens from `starts` (n,): int64 (n, length), newly allocated.
+        """Runs of `length` tokens from `starts` (n,), (n, length) as narrow as in the shards.
 
-        Raises what `read_ids` raises.
-        """
-        return self.read_ids(starts, length).astype(np.int64)
-
-    def read_ids(self, starts: np.ndarray, length: int) -> np.ndarray:
-        """Windows of `length` tokens from `starts` (n,), (n, length) as narrow as in the shards.
-
-        Newly allocated. Windows may cross shards. Raises `IndexError` for a window outside the stream
+        Newly allocated. Runs may cross shards. Raises `IndexError` for one outside the stream
         and `UsageError`, naming the shard, for an id outside the vocabulary.
         """
         starts = np.asarray(starts, dtype=np.int64)
         if not (len(starts) and length):
             return np.empty((len(starts), length), dtype=np.uint16)
         if int(starts.min()) < 0 or int(starts.max()) + length > self._length:
-            raise IndexError(f"a window of {length} lies outside the {self._length} tokens")
+            raise IndexError(f"a run of {length} lies outside the {self._length} tokens")
         if len(self._shards) == 1:
             out: np.ndarray = self._view(0, length)[starts]
         else:
@@ -210,8 +203,8 @@ class TokenStream:
         return int(self._begins[index]), self._shards[index].document_ends
 
     def _view(self, index: int, length: int) -> np.ndarray:
-        """Every window of a shard, as a view; kept because making one costs more than a batch."""
-        views = self._windows[index]
+        """Every run in a shard, as a view; kept because making one costs more than a batch."""
+        views = self._views[index]
         if length not in views:
             if len(views) >= 8:
                 views.clear()

@@ -21,9 +21,9 @@ import numpy as np
 
 from hotloop.core.errors import CommandFailed, EnvironmentFailed, ExitCode, HotloopError, UsageError
 from hotloop.core.escapes import escape
-from hotloop.data.batch import Batch
 from hotloop.data.cache import Wanted
 from hotloop.data.growing import Growing
+from hotloop.data.loader import RowLoader
 from hotloop.data.manifest import Split
 from hotloop.data.order import EpochOrder, permuted
 from hotloop.data.rows import PlainRows, Rows
@@ -31,10 +31,8 @@ from hotloop.data.sources import ReadOptions
 from hotloop.data.stream import TokenStream
 
 
-class StreamedLoader:
-    """Windows of a growing split. A batch waits until its windows are there."""
-
-    unit = 1
+class StreamedLoader(RowLoader):
+    """Sequences of a growing split. A batch waits until its sequences are there."""
 
     def __init__(
         self,
@@ -55,7 +53,6 @@ class StreamedLoader:
         self._seed = seed
         self._shuffled = shuffled
         self._cut = rows
-        self.uniform = rows is None
         self._known: tuple[TokenStream, Rows] | None = None
         self._block: tuple[int, np.ndarray] | None = None
         self._epochs: EpochOrder | None = None
@@ -69,29 +66,10 @@ class StreamedLoader:
         """Until there are so many windows, or all that there will ever be; whether there are so many."""
         return self._growing.wait(self._split, num_windows * self._context + 1)
 
-    def batch(self, position: int, num_windows: int) -> Batch:
-        """The `num_windows` windows from `position` on. Raises what ended the preparation."""
-        windows = self.indices(position, num_windows)
-        read = self._rows().read(windows)
-        return Batch(
-            read.tokens,
-            read.targets,
-            read.num_targets,
-            position + num_windows,
-            read.document_starts,
-        )
-
-    def count_targets(self, position: int, num_windows: int) -> int:
-        """`num_targets` of that batch, without reading its tokens."""
-        if self.uniform:
-            return num_windows * self._context
-        windows = self.indices(position, num_windows)
-        return self._rows().count_targets(windows)
-
     def indices(self, position: int, num_windows: int) -> np.ndarray:
-        """int64 (num_windows,): the windows that stand from `position` on, across epochs."""
+        """See `RowLoader`. Raises what ended the preparation."""
         if position < 0 or num_windows <= 0:
-            raise ValueError(f"no batch of {num_windows} windows at position {position}")
+            raise ValueError(f"no batch of {num_windows} sequences at position {position}")
         parts = []
         while num_windows:
             part = self._from(position)[:num_windows]
@@ -101,7 +79,7 @@ class StreamedLoader:
         return np.concatenate(parts)
 
     def _from(self, position: int) -> np.ndarray:
-        """Some of the windows from `position` on, at least one."""
+        """Some of the sequences from `position` on, at least one."""
         block, inside = divmod(position, self._buffer)
         whole = self.wait((block + 1) * self._buffer)
         size = self._buffer if whole else self.num_windows - block * self._buffer
@@ -114,7 +92,7 @@ class StreamedLoader:
             return self._block[1][inside:]
         if not self.num_windows:
             raise UsageError(
-                f"the {self._split} text holds less than one window of {self._context} tokens",
+                f"the {self._split} text holds less than one sequence of {self._context} tokens",
                 where=str(self._growing.path),
                 do="give more text, or lower `model.context`",
             )
@@ -123,7 +101,7 @@ class StreamedLoader:
             self._epochs = EpochOrder(self.num_windows, order, self._seed)  # type: ignore[arg-type]
         return self._epochs.run(position, 1)
 
-    def _rows(self) -> Rows:
+    def current_rows(self) -> Rows:
         stream = self._growing.streams[self._split]
         if self._known is None or self._known[0] is not stream:
             cut = self._cut or (lambda stream: PlainRows(stream, context=self._context))

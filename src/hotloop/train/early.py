@@ -8,7 +8,7 @@ from pathlib import Path
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import UsageError
 from hotloop.data.manifest import read_manifest
-from hotloop.data.rows import refuse_short
+from hotloop.data.rows import check_length
 from hotloop.data.sources import PYTHON_STDLIB
 from hotloop.data.sources.hub import PREFIX
 from hotloop.data.sources.unit import NAMES, is_url
@@ -22,7 +22,7 @@ def refuse_early(config: RunConfig) -> None:
             manifest = read_manifest(Path(corpus.prepared))
             if data.layout == "concatenate":
                 tokens = manifest.train.tokens
-                refuse_short(tokens, config.model.context, split="train", where=corpus.prepared)
+                check_length(tokens, config.model.context, split="train", where=corpus.prepared)
         sources = [corpus.source] if isinstance(corpus.source, str) else corpus.source or []
         for source in sources:
             if source == PYTHON_STDLIB or source.startswith(PREFIX) or is_url(source):

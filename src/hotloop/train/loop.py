@@ -86,7 +86,7 @@ def train(
         timed.start_step()
         for step in range(run.first_step, last_step):
             with timed.phase("data_wait"):
-                data = ahead.next()
+                data = next(ahead)
             with timed.phase("host_to_device"):
                 on_device = [to_device(microbatch, device) for microbatch in data.microbatches]
             num_targets = data.num_targets
@@ -187,7 +187,7 @@ def step_data(run: Run, last_step: int) -> Prefetch[StepData]:
     depth = config.data.prefetch
     if depth is None:
         depth = AHEAD_ON_GPU if on_gpu else 0
-    return Prefetch(read, first=run.first_step, last=last_step, depth=depth)
+    return Prefetch(map(read, range(run.first_step, last_step)), depth=depth)
 
 
 def to_device(microbatch: Microbatch, device: torch.device) -> tuple[Tensor, ...]:

@@ -91,7 +91,7 @@ def record(file: Path) -> None:
         work = Path(place) / "work"
         work.mkdir()
         (work / "train.py").write_text(script(WARMUP + STEPS))
-        arm = Arm("as-it-is", tuple(COMMAND), "step_clock", workdir=work)
+        arm = Arm("baseline", tuple(COMMAND), "step_clock", workdir=work)
         for number in range(RUNS):
             load = os.getloadavg()[0]
             found = trial(

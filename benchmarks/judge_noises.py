@@ -27,7 +27,7 @@ from hotloop.core.files import write_json
 from hotloop.core.judgement import Verdict
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.step import StepRecord
-from hotloop.doctor.deciding import pooled_ratio
+from hotloop.doctor.fix_status import pooled_ratio
 from hotloop.judge.compare import compare
 from hotloop.judge.looks import LOOKS, should_stop
 from hotloop.trial.plan import candidate_first

@@ -3,7 +3,7 @@
 python benchmarks/parity_calibration.py --seeds 0 1 --out benchmarks/results/parity_calibration.json
 
 Each run is one training of 60 updates in this process (`parity_scripts.py`); what is judged is what
-`doctor.learning` judges, by the same functions and in the same order. `compile` takes most of the time.
+`doctor.loss_parity` judges, by the same functions and in the same order. `compile` takes most of the time.
 Exits 1 where fewer than 95 of 100 mistakes are rejected, or fewer than 95 of 100 harmless changes accepted.
 """
 
@@ -30,7 +30,7 @@ BAR = 0.95
 
 
 class Script:
-    """One kind of script with one seed; runs as it is, and noisy ones, are made once."""
+    """One kind of script with one seed; baseline runs, and noisy ones, are made once."""
 
     def __init__(self, name: str, seed: int) -> None:
         self.name, self.seed = name, seed

@@ -24,7 +24,7 @@ STEPS = 60
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is unlike the script as it is."""
+    """What is unlike the unchanged script."""
 
     learning_rate: float = 1.0
     clips: bool = True

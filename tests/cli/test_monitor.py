@@ -198,9 +198,9 @@ def test_fixes_that_are_tried_are_shown_with_their_processes(
 ) -> None:
     ended(examined)
     assert "the doctor has ended" in monitor(examined, "--once")[1]
-    for name in ("pair-01-a-as-it-is", "pair-01-b-item_cache"):
+    for name in ("pair-01-a-baseline", "pair-01-b-item_cache"):
         (examined / "trials" / "item_cache" / name).mkdir(parents=True)
-    (examined / "trials/item_cache/pair-01-a-as-it-is/measurement.json").touch()
+    (examined / "trials/item_cache/pair-01-a-baseline/measurement.json").touch()
     out = monitor(examined, "--once")[1]
     assert "the doctor tries fixes" in out.splitlines()[0]
     assert "1 processes measured, pair-01-b-item_cache under way" in out
@@ -213,7 +213,7 @@ def test_fixes_that_are_tried_are_shown_with_their_processes(
 
 def test_ledger_is_the_end_of_the_fixes(monitor: Monitor, examined: Path) -> None:
     ended(examined)
-    (examined / "trials" / "item_cache" / "pair-01-a-as-it-is").mkdir(parents=True)
+    (examined / "trials" / "item_cache" / "pair-01-a-baseline").mkdir(parents=True)
     ledger = Ledger((), (), (), together=None, warmup_steps=0, steps=0, wall_s=1.0, budget_s=None)
     write_json(examined / "ledger.json", ledger)
     code, out, _ = monitor(examined, "--json", "-")

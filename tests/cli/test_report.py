@@ -108,7 +108,7 @@ def test_page_of_an_examined_command_begins_with_what_was_measured(
     ended = CommandRun(command, "/there", 1_790_000_000.0, "0.1.0", ended="by_itself", returncode=0)
     write_json(tmp_path / "doctor.json", ended)
     parity = Parity("same", "bitwise")
-    gained = Verdict("improved", 1.3, 1.2, 1.4, 0.95, parity, "as-it-is", "fused", num_pairs=4)
+    gained = Verdict("improved", 1.3, 1.2, 1.4, 0.95, parity, "baseline", "fused", num_pairs=4)
     fix = TriedFix("fused_optimizer", True, "kept", "faster", ("HL401",), verdict=gained)
     write_json(
         tmp_path / "ledger.json", Ledger(command, (fix,), (fix.name,), gained, 3, 20, 75.0, None)

@@ -76,7 +76,9 @@ class Machine:
         name = place.parent.name
         self.places.append(f"{name}/{place.name}")
         if not fixes and name == self.baseline_fails_in and place.name.startswith("pair-"):
-            raise CommandFailed(f"pair 1: `{arm.name}` ended with exit code 1", returncode=1)
+            raise CommandFailed(
+                f"pair 1: `{arm.name}` ended with exit code 1", returncode=1, arm=arm.name
+            )
         if arm.fixes:
             (place / "run").mkdir(parents=True)
             silent = self.not_applied_in.get(name) if place.name.startswith("pair-") else None

@@ -21,7 +21,7 @@ from hotloop.core.ledger import Ledger
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.doctor.budget import needed_s
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.learning import Learned
+from hotloop.doctor.loss_parity import Learned
 from hotloop.doctor.trial_costs import LOOKS, LOSS_RUNS, Costs
 from hotloop.doctor.workbench import Workbench
 from hotloop.optimizations.catalogue import CATALOGUE
@@ -169,7 +169,7 @@ def test_each_answer_asks_for_no_more_before_what_it_got_is_used_and_repeats_not
         pytest.fail("it never came to an end")
     assert len(machine.places) == len(set(machine.places))
     learned = [place for place in machine.places if "/losses-" in place]
-    assert sum(place.startswith("as-it-is/") for place in learned) == LOSS_RUNS
+    assert sum(place.startswith("baseline/") for place in learned) == LOSS_RUNS
     for fix in ledger.fixes:
         assert fix.status != "not_tried" or "not tried further" in fix.why
 
@@ -184,7 +184,7 @@ def test_budget_holds_the_runs_that_calibrate_and_the_longer_ones(
     """more_s: of edited files, whose losses are compared over as many steps."""
     longer, usual = (
         Workbench(
-            Arm("as-it-is", ("python",), "step_clock", workdir=tmp_path),
+            Arm("baseline", ("python",), "step_clock", workdir=tmp_path),
             TrialPlan(3, 20, timeout_s=120.0, in_place=True),
             *(Costs(2.0, 0.1), tmp_path / "doctor", 60, 400),
             learnt_steps=steps,

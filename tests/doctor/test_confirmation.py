@@ -12,11 +12,11 @@ import pytest
 from hotloop.core.census import Census, LoaderUse
 from hotloop.core.errors import CommandFailed
 from hotloop.doctor.confirmation import confirmed
-from hotloop.doctor.deciding import tried_fix
+from hotloop.doctor.fix_status import tried_fix
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.learning import Learning
+from hotloop.doctor.loss_parity import Learning
 from hotloop.doctor.trial_costs import Costs
-from hotloop.doctor.workbench import AS_IT_IS, Workbench
+from hotloop.doctor.workbench import BASELINE, Workbench
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.source_edit import Keywords
 from hotloop.trial.arm import Arm
@@ -92,7 +92,7 @@ def _bench(place: Path, script: str) -> Workbench:
     site = f"train.py:{line}"
     use |= {"site": site, "made": (site,), "trains": True, "num_epochs": 3, "num_batches": 48}
     return Workbench(
-        Arm(AS_IT_IS, (sys.executable, "train.py"), "step_clock", workdir=work, fenced=True),
+        Arm(BASELINE, (sys.executable, "train.py"), "step_clock", workdir=work, fenced=True),
         TrialPlan(3, 20, timeout_s=120, aa_pairs=0),
         Costs(2.0, 0.01),
         place / "doctor",

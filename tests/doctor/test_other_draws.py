@@ -13,9 +13,9 @@ from hotloop.core.judgement import Parity
 from hotloop.doctor.budget import _losses
 from hotloop.doctor.compared_arms import DRAWN_OTHERWISE
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.learning import Learning
+from hotloop.doctor.loss_parity import Learning
 from hotloop.doctor.trial_costs import LOSS_RUNS, Costs
-from hotloop.doctor.workbench import AS_IT_IS, Workbench
+from hotloop.doctor.workbench import BASELINE, Workbench
 from hotloop.judge.draws_parity import DRAWN_RUNS
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.arm import Arm
@@ -133,7 +133,7 @@ def made(tmp_path: Path) -> Any:
         use |= {"site": site, "made": (site,), "trains": True, "num_batches": 64}
         use |= {"num_epochs": 4, "num_workers": 0, "draws_random": True}
         return Workbench(
-            Arm(AS_IT_IS, (sys.executable, "train.py"), "step_clock", workdir=work, fenced=True),
+            Arm(BASELINE, (sys.executable, "train.py"), "step_clock", workdir=work, fenced=True),
             TrialPlan(3, 20, timeout_s=120, aa_pairs=0),
             Costs(2.0, 0.01),
             tmp_path / "doctor",

@@ -29,7 +29,7 @@ def test_every_fix_that_was_begun_is_there_and_what_was_kept_is_final(trying: Tr
 def test_values_are_named_as_a_script_names_them() -> None:
     verdict = Verdict(
         *("improved", 1.41, 1.37, 1.45, 0.99, Parity("same", "bitwise")),
-        "as-it-is",
+        "baseline",
         "loader_workers",
     )
     fixes = (

@@ -181,7 +181,7 @@ def test_script_whose_steps_are_not_comparable_says_why(planted: None, tmp_path:
     seed = "torch.manual_seed(time.time_ns() % 2**31)"
     ledger = trying(tmp_path, "not_applied", before=seed, warn=said.append)
     assert ledger.not_comparable is not None
-    assert "two runs of it as it is, seeded alike, part by" in ledger.not_comparable
+    assert "two unchanged runs, seeded alike, part by" in ledger.not_comparable
     assert "from the first step on" in ledger.not_comparable
     assert said == [f"its steps are not comparable from run to run: {ledger.not_comparable}"]
 

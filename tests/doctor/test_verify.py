@@ -17,7 +17,7 @@ from hotloop.core.connections import Network
 from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Interval, Parity, ParityClass, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
-from hotloop.doctor.deciding import may_yet, not_faster
+from hotloop.doctor.fix_status import may_yet, not_faster
 from hotloop.trial.arm import digest_of
 from hotloop.trial.sandbox.layered import storage_for
 
@@ -48,8 +48,8 @@ def test_gains_that_add_up_are_kept_together_on_fresh_pairs(trying: Trying) -> N
     assert entries["a"].added.ratio == pytest.approx(1.2, rel=0.01)
     assert entries["b"].added is None
     assert entries["c"].status == "rejected"
-    # Noise and losses of the command as it is are measured once, whatever is tried.
-    as_it_is = [place for place in machine.places if place.startswith("as-it-is/")]
+    # Noise and losses of the unchanged command are measured once, whatever is tried.
+    as_it_is = [place for place in machine.places if place.startswith("baseline/")]
     assert len(as_it_is) == 4
 
 
@@ -187,7 +187,7 @@ def test_small_gain_is_seen_within_processes_that_differ_by_more(trying: Trying)
     alone = [place for place in machine.places if place.startswith("a/pair-")]
     assert entry.verdict is not None
     assert len(alone) == entry.verdict.num_pairs
-    assert not any(place.startswith("as-it-is/noise") for place in machine.places)
+    assert not any(place.startswith("baseline/noise") for place in machine.places)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -382,7 +382,7 @@ def test_losses_are_compared_where_a_late_fix_has_begun(trying: Trying) -> None:
     assert "learns something else: losses part" in entries["a"].why
     assert ledger.kept == ("b",)
     # Two runs more as it is, and once for both.
-    assert sum(place.startswith("as-it-is/losses") for place in machine.places) == 4
+    assert sum(place.startswith("baseline/losses") for place in machine.places) == 4
 
 
 def test_command_that_fails_beside_a_fix_does_not_end_the_rest(trying: Trying) -> None:
@@ -390,7 +390,7 @@ def test_command_that_fails_beside_a_fix_does_not_end_the_rest(trying: Trying) -
     machine.baseline_fails_in = "a"
     ledger = trying(machine, ["a", "b"])
     assert by_name(ledger)["a"].status == "failed"
-    assert "the command as it is failed beside it" in by_name(ledger)["a"].why
+    assert "the unchanged command failed beside it" in by_name(ledger)["a"].why
     assert ledger.kept == ("b",)
 
 
@@ -502,7 +502,7 @@ def test_ledger_says_whether_trials_of_an_earlier_call_were_used(
     trying: Trying, tmp_path: Path
 ) -> None:
     assert not trying(Machine(product(a=1.0)), ["a"]).continued
-    place = tmp_path / "run" / "trials" / "as-it-is" / "noise-of-an-earlier-call"
+    place = tmp_path / "run" / "trials" / "baseline" / "noise-of-an-earlier-call"
     place.mkdir(parents=True)
     (place / "measurement.json").write_text("{}")
     (tmp_path / "run" / "ledger.json").unlink()  # ended before it was written

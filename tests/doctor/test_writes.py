@@ -36,7 +36,7 @@ def test_what_a_timed_run_would_write_through_a_link_stays_as_it_is(tmp_path: Pa
     (work / "train.py").write_text(SCRIPT)
     command = (sys.executable, "train.py")
     arms = [
-        Arm(name, command, "step_clock", workdir=work, fenced=True) for name in ("as-it-is", "fix")
+        Arm(name, command, "step_clock", workdir=work, fenced=True) for name in ("baseline", "fix")
     ]
     with pytest.raises(CommandFailed):
         compare_arms(
@@ -47,23 +47,23 @@ def test_what_a_timed_run_would_write_through_a_link_stays_as_it_is(tmp_path: Pa
         )
     assert (real / "last.pt").read_text() == "10000 steps of training"
     with pytest.raises((UsageError, WritesOutside)):
-        refuse_writes(tmp_path / "session", "as-it-is")
+        refuse_writes(tmp_path / "session", "baseline")
 
 
 @pytest.mark.parametrize(
-    ("who", "error"), [("as-it-is", UsageError), ("fix", WritesOutside), ("nobody", None)]
+    ("who", "error"), [("baseline", UsageError), ("fix", WritesOutside), ("nobody", None)]
 )
 def test_it_is_known_whose_run_wrote(
     who: str, error: type[Exception] | None, tmp_path: Path
 ) -> None:
-    for name in ("pair-01-a-as-it-is", "pair-01-b-fix"):
+    for name in ("pair-01-a-baseline", "pair-01-b-fix"):
         (tmp_path / name / "run").mkdir(parents=True)
         if name.endswith(who):
             line = '{"path": "/data/last.pt"}\n'
             (tmp_path / name / "run" / "outside.jsonl").write_text(line)
     if error is None:
-        refuse_writes(tmp_path, "as-it-is")
+        refuse_writes(tmp_path, "baseline")
         return
     with pytest.raises(error) as raised:
-        refuse_writes(tmp_path, "as-it-is")
+        refuse_writes(tmp_path, "baseline")
     assert "/data/last.pt" in str(getattr(raised.value, "where", None) or raised.value)

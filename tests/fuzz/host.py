@@ -28,7 +28,7 @@ MODULES = (
     "hotloop.monitor.screen",
     "hotloop.report.html",
     "hotloop.report.checklist",
-    "hotloop.doctor.trying",
+    "hotloop.doctor.fix_campaign",
     "hotloop.data.verify",
     *(f"hotloop.cli.{name}" for name in ("train", "generate", "export", "report", "monitor")),
     *(f"hotloop.cli.{name}" for name in ("prepare", "doctor", "main")),

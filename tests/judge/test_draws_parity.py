@@ -68,7 +68,7 @@ def test_other_numbers_of_the_same_distribution_learn_the_same_in_words() -> Non
     parity = judged(losses(50), log(0))
     assert (parity.result, parity.parity_class) == ("within_noise", "other_draws")
     assert "equal to the last bit over 60 steps" in parity.reason
-    assert "4 runs as it is with other numbers" in parity.reason
+    assert "4 baseline runs with other numbers" in parity.reason
 
 
 def test_exchangeable_runs_are_hardly_ever_rejected() -> None:

@@ -10,7 +10,7 @@ from hotloop.judge.scorecard import scorecard
 def verdict(ratio: float | None) -> Verdict:
     low, high = (None, None) if ratio is None else (ratio - 0.02, ratio + 0.02)
     parity = Parity("same", "bitwise")
-    return Verdict("improved", ratio, low, high, 0.95, parity, "as-it-is", "fix")
+    return Verdict("improved", ratio, low, high, 0.95, parity, "baseline", "fix")
 
 
 def fix(

@@ -13,7 +13,7 @@ from hotloop.report.ledger import ledger_answer, ledger_section, render_ledger
 
 PARITY = Parity("same", "reduction_order")
 VERDICT = Verdict(
-    "improved", 1.076, 1.06, 1.09, 0.99, PARITY, "as-it-is", "fused_optimizer", num_pairs=4
+    "improved", 1.076, 1.06, 1.09, 0.99, PARITY, "baseline", "fused_optimizer", num_pairs=4
 )
 KEPT = TriedFix(
     *("fused_optimizer", True, "kept", "faster, and learns the same", ("HL401",)),

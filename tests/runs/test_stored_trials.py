@@ -33,7 +33,7 @@ def switched(directory: Path, block_steps: int = 10) -> None:
     measured = Measurement("fused", ("python",), plan, ENVIRONMENT, records)
     store_measurement(directory / PLACE / "measurement.json", measured)
     content = {
-        "baseline": {"name": "as-it-is"},
+        "baseline": {"name": "baseline"},
         "candidate": {"name": "fused", "switched": ["fused"]},
         "plan": {"seed": 7, "block_steps": block_steps, "aa_pairs": 0, "looks": [4, 6]},
     }

@@ -53,8 +53,8 @@ def test_halves_are_the_steps_without_and_those_with() -> None:
         for step in range(83)
     )
     measured = Measurement("with", ("python",), plan, ENVIRONMENT, records)
-    off, on = halves(measured, switching, "as-it-is")
-    assert (off.arm, on.arm) == ("as-it-is", "with")
+    off, on = halves(measured, switching, "baseline")
+    assert (off.arm, on.arm) == ("baseline", "with")
     assert {each.wall_s for each in off.counted()} == {0.2}
     assert {each.wall_s for each in on.counted()} == {0.1}
     assert len(off.counted()) == len(on.counted()) == 4 * (10 - SETTLING)

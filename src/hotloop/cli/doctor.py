@@ -91,7 +91,7 @@ def doctor(command: tuple[str, ...], level: float | None, scorecard: bool, **giv
     added. It is ended once a minute of its steps was counted, unless it ends before, or --to-end or --steps says
     otherwise. Ctrl-C ends it, too, and what was seen until then is judged.
 
-    Then each fix that has a live form and answers a finding is tried: the command as it is and with the fix in
+    Then each fix that has a live form and answers a finding is tried: the unchanged command and with the fix in
     turns, in fresh processes, until the difference is known or the budget is spent. Each starts from the files as
     they were before the command ran, and what it writes is thrown away.
     """
@@ -287,7 +287,7 @@ class _Start:
 def _tried(examined: Examined, options: _Options) -> Ledger:
     """What came of trying fixes, said on the terminal."""
     from hotloop.cli.progress import status_line
-    from hotloop.doctor.trying import try_fixes
+    from hotloop.doctor.fix_campaign import try_fixes
     from hotloop.report.ledger import render_ledger
 
     with status_line() as line:
@@ -370,7 +370,7 @@ def _refuse_diff(diff: str) -> None:
 
 
 def _write_patch(examined: Examined, ledger: Ledger, target: Path) -> Ledger:
-    from hotloop.doctor.trying import patch_of
+    from hotloop.doctor.fix_campaign import patch_of
     from hotloop.report.patch import render_patch
 
     ledger = patch_of(examined, ledger, target=target)

@@ -59,10 +59,18 @@ class CommandFailed(HotloopError, RuntimeError):
     exit_code = ExitCode.COMMAND_FAILED
 
     def __init__(
-        self, what: str, *, where: str | None = None, do: str | None = None, returncode: int
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        do: str | None = None,
+        returncode: int,
+        arm: str | None = None,
     ) -> None:
+        """arm: name of the arm of a comparison whose process failed."""
         super().__init__(what, where=where, do=do)
         self.returncode = returncode
+        self.arm = arm
 
 
 class Interrupted(HotloopError):

@@ -39,7 +39,7 @@ class TriedFix:
     predicted: Interval | None = None
     """The ratio that was expected before anything was tried; `None` where that is not known."""
     verdict: Verdict | None = None
-    """It alone against the command as it is. Chosen by it, so `together` counts, not this."""
+    """It alone against the unchanged command. Chosen by it, so `together` counts, not this."""
     added: Verdict | None = None
     """It on top of the better ones, against those without it; `None` for the best, or where not tried. A kept
     one whose `verdict` is inconclusive was decided by this."""
@@ -65,7 +65,7 @@ class TriedFix:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Every fix that was tried, and all that were kept together against the command as it is."""
+    """Every fix that was tried, and all that were kept together against the unchanged command."""
 
     command: tuple[str, ...]
     fixes: tuple[TriedFix, ...]

@@ -16,7 +16,7 @@ from hotloop.doctor.compared_arms import (
     rounds_products,
 )
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.learning import Learned
+from hotloop.doctor.loss_parity import Learned
 from hotloop.doctor.trial_costs import (
     LOOKS,
     LOSS_RUNS,

@@ -42,7 +42,7 @@ def candidate_runs(bench: Workbench, fixes: Sequence[Fix]) -> int:
 
 
 def rounded_otherwise(baseline: Arm, size: float, number: int) -> Arm:
-    """The command as it is, with noise of this relative size in its numbers."""
+    """The unchanged command, with noise of this relative size in its numbers."""
     env = {**baseline.env, ROUNDING_NOISE: f"{size:g}:{number}"}
     return replace(baseline, name=ROUNDED_OTHERWISE, env=env)
 
@@ -53,7 +53,7 @@ def held_draws(arm: Arm, number: int) -> Arm:
 
 
 def drawn_otherwise(baseline: Arm, number: int) -> Arm:
-    """The command as it is, with the `number`th of such numbers."""
+    """The unchanged command, with the `number`th of such numbers."""
     return replace(held_draws(baseline, number), name=DRAWN_OTHERWISE)
 
 

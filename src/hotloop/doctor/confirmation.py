@@ -1,4 +1,4 @@
-"""All that was kept, written into a copy of the user's source, against the command as it is.
+"""All that was kept, written into a copy of the user's source, against the unchanged command.
 
 What is confirmed is what a patch then holds. A fix that is something else once it is written out leaves the
 stack; one that has no edit stays a live form beside the edited files.
@@ -16,12 +16,12 @@ from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import TriedFix
 from hotloop.doctor.applied import why_not_applied, why_wrong
 from hotloop.doctor.compared_arms import candidate_runs
-from hotloop.doctor.deciding import longer, not_faster
+from hotloop.doctor.fix_status import longer, not_faster
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.learning import Learned, Learning
+from hotloop.doctor.loss_parity import Learned, Learning
 from hotloop.doctor.switched import why_not_switched
 from hotloop.doctor.trial_costs import LOOKS
-from hotloop.doctor.workbench import Workbench, is_about_baseline
+from hotloop.doctor.workbench import BASELINE, Workbench
 from hotloop.doctor.writes import WritesOutside
 from hotloop.trial.arm import Arm
 from hotloop.trial.session import SessionResult
@@ -117,7 +117,7 @@ def _candidate(
 def _learned(bench: Workbench, learning: Learning, candidate: _Candidate) -> Learned | str:
     """What the candidate learns, or what the patched script does that it should not.
 
-    Raises `_NotConfirmed`, `CommandFailed` and `WritesOutside` of live forms and of the command as it is.
+    Raises `_NotConfirmed`, `CommandFailed` and `WritesOutside` of live forms and of the unchanged command.
     """
     arm, fixes = candidate.arm, candidate.fixes
     if not arm.edited:
@@ -134,7 +134,7 @@ def _learned(bench: Workbench, learning: Learning, candidate: _Candidate) -> Lea
     except WritesOutside as error:
         return f"writes outside of its directory: {error.path}"
     except CommandFailed as error:
-        if is_about_baseline(error):
+        if error.arm == BASELINE:
             raise
         last = (error.do or error.what).strip().splitlines()[-1]
         return f"fails: {last.strip()}"

@@ -11,10 +11,9 @@ from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.doctor.applied import why_wrong
 from hotloop.doctor.budget import asked_s, needed_s
-from hotloop.doctor.continuing import (
-    store_options,
-)
-from hotloop.doctor.deciding import (
+from hotloop.doctor.directory import TRIALS
+from hotloop.doctor.fix_stack import order_of, stack
+from hotloop.doctor.fix_status import (
     judged,
     longer,
     may_yet,
@@ -24,12 +23,13 @@ from hotloop.doctor.deciding import (
     tried_fix,
     useless,
 )
-from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.learning import Learned, Learning
+from hotloop.doctor.loss_parity import Learned, Learning
 from hotloop.doctor.memory_cost import with_memory
 from hotloop.doctor.plausible import confirmed_over_more, is_surprising
-from hotloop.doctor.stacking import order_of, stack
+from hotloop.doctor.resumption import (
+    store_options,
+)
 from hotloop.doctor.start_cost import with_start_cost
 from hotloop.doctor.starting_point import isolation_of, network_of
 from hotloop.doctor.trial_costs import (
@@ -41,7 +41,7 @@ from hotloop.doctor.trial_costs import (
     USUAL_PAIRS,
     budget_text,
 )
-from hotloop.doctor.workbench import Workbench, is_about_baseline
+from hotloop.doctor.workbench import BASELINE, Workbench
 from hotloop.doctor.writes import WritesOutside
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import SessionResult
@@ -304,8 +304,8 @@ def _failed(bench: Workbench, fix: Fix, error: CommandFailed | WritesOutside) ->
     if isinstance(error, WritesOutside):
         why = f"it writes outside the working directory: {error.path}"
         return tried_fix(fix, "failed", why)
-    if is_about_baseline(error):
-        why = f"not known: the command as it is failed beside it: {error.what}"
+    if error.arm == BASELINE:
+        why = f"not known: the unchanged command failed beside it: {error.what}"
     else:
         why = f"its trial failed: {error.what}"
     bench.warn(f"{fix.name}: {why}; the rest goes on")

@@ -30,9 +30,9 @@ from hotloop.doctor.command import (
     refuse_unexaminable,
     script_name,
 )
-from hotloop.doctor.continuing import begun_run, set_interrupted_aside
 from hotloop.doctor.directory import make_run_directory
 from hotloop.doctor.live import Live
+from hotloop.doctor.resumption import begun_run, set_interrupted_aside
 from hotloop.hardware.environment import read_host
 from hotloop.hardware.telemetry import telemetry
 from hotloop.judge.diagnose import diagnose

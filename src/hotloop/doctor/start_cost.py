@@ -21,7 +21,7 @@ def with_start_cost(
 ) -> TriedFix:
     """The entry of a kept fix with its seconds at start; `does_not_pay` where the command ends before they pay.
 
-    pairs: timed with and without it, none where it went on and off within processes. losses: runs as it is and one with it, the first of all to compile.
+    pairs: timed with and without it, none where it went on and off within processes. losses: baseline runs and one with it, the first of all to compile.
     total_steps: of the command, where that is known.
     """
     ratio = entry.verdict.ratio if entry.added is None and entry.verdict else None
@@ -42,7 +42,7 @@ def with_start_cost(
 
 
 def compiling_s(baselines: Sequence[Measurement], candidate: Measurement) -> float:
-    """Seconds by which steps that compiled took longer than the same steps of the command as it is.
+    """Seconds by which steps that compiled took longer than the same steps of the unchanged command.
 
     Timed processes find what was compiled before them; the user's first run does not.
     """

@@ -1,14 +1,14 @@
-"""Every fix against the command as it is: does it learn the same, is it faster; then all that helped, together.
+"""Every fix against the unchanged command: does it learn the same, is it faster; then all that helped, together.
 
 ```
-losses    two runs as it is and one with each fix, all drawing the same random numbers
+losses    two baseline runs and one with each fix, all drawing the same random numbers
 noise     the command with itself, once for all
 screening two pairs of each, only where the budget cannot pay for all
-pairs     each fix against the command as it is, interleaved, judged at planned looks; within each process
+pairs     each fix against the unchanged command, interleaved, judged at planned looks; within each process
           where it can go on and off there
 together  the best first, each next one kept only if it is faster on top of those before it; then those
           that alone looked faster within the noise, or could not have shown what is expected of them
-fresh     what is left against the command as it is, measured anew: the one number to believe
+fresh     what is left against the unchanged command, measured anew: the one number to believe
 ```
 """
 
@@ -25,22 +25,22 @@ from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
 from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
 from hotloop.doctor.budget import begin_within
-from hotloop.doctor.continuing import (
+from hotloop.doctor.directory import TRIALS
+from hotloop.doctor.fix_trials import FixTrials
+from hotloop.doctor.fixes import Fix
+from hotloop.doctor.resumption import (
     begun_options,
     refuse_fewer_fixes,
     refuse_other_values,
     store_options,
 )
-from hotloop.doctor.directory import TRIALS
-from hotloop.doctor.fix_trials import FixTrials
-from hotloop.doctor.fixes import Fix
 from hotloop.doctor.starting_point import cut_off, weak_isolation
 from hotloop.doctor.switched import most_children
 from hotloop.doctor.trial_costs import (
     loss_steps,
     plan_for,
 )
-from hotloop.doctor.workbench import AS_IT_IS, Workbench
+from hotloop.doctor.workbench import BASELINE, Workbench
 from hotloop.judge.levels import learnt_after
 from hotloop.trial.arm import Arm
 from hotloop.trial.measure import MEASUREMENT_FILE
@@ -75,8 +75,7 @@ def verify(
     entries of the ledger for what answers a finding and is not tried. again: the command that goes on here with
     such a `--budget`. notice: said before the first trial.
     A fix whose trial fails is reported, and the rest goes on. Raises `UsageError` for a run too short, a
-    budget too small or a command that writes outside its directory, and `CommandFailed` where the command
-    as it is fails.
+    budget too small or a command that writes outside its directory, and `CommandFailed` where the baseline fails.
     """
     refuse_fewer_fixes(directory, fixes)
     if not fixes:  # nothing answers what was found: however short the run, that is an answer
@@ -88,7 +87,7 @@ def verify(
     plan, costs = plan_for(measurement, steps=steps)
     begun = begun_options(directory, in_place=in_place)
     bench = Workbench(
-        Arm(AS_IT_IS, tuple(command), "step_clock", workdir=workdir, fenced=True),
+        Arm(BASELINE, tuple(command), "step_clock", workdir=workdir, fenced=True),
         replace(plan, in_place=in_place, steps=begun.get("steps", plan.steps)),
         costs,
         directory,

@@ -44,12 +44,12 @@ from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import Pair, SessionResult, compare_arms
 from hotloop.trial.single import is_finished, trial
 
-AS_IT_IS = "as-it-is"
+BASELINE = "baseline"
 
 
 @dataclass
 class Workbench:
-    """Starts processes of the command, as it is and with fixes, and knows what time is left."""
+    """Starts processes of the command, unchanged and with fixes, and knows what time is left."""
 
     baseline: Arm
     plan: TrialPlan
@@ -220,7 +220,7 @@ class Workbench:
         return self._run(arm, place, Plan(0, steps, timeout_s), what), place
 
     def first_losses(self, arm: Arm, fixes: Sequence[Fix]) -> tuple[list[Measurement], Measurement]:
-        """The runs for losses as it is, and that of `arm`; they were made before."""
+        """The baseline runs for losses, and that of `arm`; they were made before."""
         steps = self.loss_steps_of(fixes)
         numbers = range(1, LOSS_RUNS + 1)
         as_it_is = [self.losses_of(self.baseline, steps, number)[0] for number in numbers]
@@ -250,10 +250,10 @@ class Workbench:
 
     def _noise_place(self, number: int) -> Path:
         digest = self._digest(self.baseline, self.plan.num_steps)
-        return self.place_of(AS_IT_IS) / f"noise-{digest}-{number}"
+        return self.place_of(BASELINE) / f"noise-{digest}-{number}"
 
     def correct_costs(self, measured: Measurement) -> None:
-        """By a process of the command as it is."""
+        """By a process of the unchanged command."""
         self.costs = self.costs.corrected(measured, besides_s=self._besides_s)
 
     def compare(
@@ -285,7 +285,7 @@ class Workbench:
         else:
             shown = self.plan_for(fixes, times=times)
         assert shown is not None
-        as_it_is = baseline.name == AS_IT_IS and not candidate.switched
+        as_it_is = baseline.name == BASELINE and not candidate.switched
         counted = (shown.warmup_steps, shown.steps)
         same_steps = counted == (self.plan.warmup_steps, self.plan.steps)
         plan = replace(
@@ -296,7 +296,7 @@ class Workbench:
             timeout_s=self._timeout_of(shown),
         )
 
-        # They are about the command as it is over the usual steps; other arms have the noise of their own runs.
+        # They are about the unchanged command over the usual steps; other arms have the noise of their own runs.
         noise = self.noise() if as_it_is and same_steps else ()
         time_left = TimeLeft(self, shown, slower_start_s=slower_start_s, reserved=reserved)
         directory = self.place_of(place)
@@ -352,8 +352,3 @@ class Workbench:
     def _digest(self, arm: Arm, steps: int) -> str:
         deciding = [arm.to_mapping(), steps, self.listing and self.listing.digest]
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def is_about_baseline(error: CommandFailed) -> bool:
-    """Whether it was the command as it is that failed."""
-    return f"`{AS_IT_IS}`" in error.what

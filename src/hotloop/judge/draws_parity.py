@@ -3,7 +3,7 @@
 `other_draws` is a change that gives a script the same samples in the same order, augmented with other random numbers
 of the same distribution: crops, flips, noise, mixup and masks that loader workers draw instead of the process that trains.
 Losses then differ at every step, by as much as with another seed, and a band that wide would pass mistakes. So
-the comparison is made twice (`doctor.learning` makes the runs, `optimizations.batch_draws` holds the numbers):
+the comparison is made twice (`doctor.loss_parity` makes the runs, `optimizations.batch_draws` holds the numbers):
 
     held     the numbers of each batch follow from its indices and its epoch alone, in both arms, whichever process
              makes it; the process that trains draws the same for all else. Both must then learn the same by the usual
@@ -15,7 +15,7 @@ the comparison is made twice (`doctor.learning` makes the runs, `optimizations.b
              (NumPy's, where torch does not seed it; a `worker_init_fn` that seeds by a constant, which shows in one epoch
              since it is called once more with another seed). Code that seeds a generator while it makes
              a batch leaves what does not depend on where that began: refused.
-    spread   the candidate with its own numbers, against runs as it is whose batches draw others, all else equal:
+    spread   the candidate with its own numbers, against baseline runs whose batches draw others, all else equal:
              |mean over 20 losses, from the median run's| <= 2 x the largest such difference between those runs, and
              the way of the weights within the calibrated band of these runs (`calibrated_parity`). Of exchangeable
              runs 1 in 500 leaves the first over 60 steps, 3 in 100 over 20. Where augmentation moves the losses by
@@ -96,9 +96,7 @@ def reason_draws_differ(runs: Sequence[DrawnRun], held: DrawnRun) -> str | None:
     by_workers = _by_workers(held.draws)
     starts = Counter((each.loader, each.epoch) for each in held.draws.epochs if each.num_workers)
     if any(number > 1 and epoch in by_workers for (_, epoch), number in starts.items()):
-        return (
-            "its workers begin two epochs with the same numbers, which the script as it is does not"
-        )
+        return "its workers begin two epochs with the same numbers, which the unchanged script does not"
     for name in sorted({name for each in held.draws.batches for name in each.left}):
         found = Counter(
             state
@@ -210,7 +208,7 @@ def _judge_spread(runs: Sequence[ComparedRun], candidate: ComparedRun) -> Parity
         )
         return not_checked("other_draws", why, len(steps))
     told = (
-        f"they differ by up to {away / scale:.1e} on average over {WINDOW} steps from those of {len(runs)} runs as it is "
+        f"they differ by up to {away / scale:.1e} on average over {WINDOW} steps from those of {len(runs)} baseline runs "
         f"with other numbers, which differ from each other by up to {spread / scale:.1e}"
     )
     weights = compare_weights(runs, candidate, steps[-1])

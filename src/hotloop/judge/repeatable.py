@@ -37,7 +37,7 @@ def why_not_repeatable(first: Sequence[StepRecord], second: Sequence[StepRecord]
         )
     else:
         where = f"equal up to step {start - 1}, apart from step {start} on"
-    return f"two runs of it as it is, seeded alike, part by {largest:.1e} within {MIN_STEPS} steps ({where})"
+    return f"two unchanged runs, seeded alike, part by {largest:.1e} within {MIN_STEPS} steps ({where})"
 
 
 def _scale(one: float, other: float) -> float:

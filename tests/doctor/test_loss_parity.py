@@ -10,9 +10,9 @@ import pytest
 
 from hotloop.doctor.compared_arms import ROUNDED_OTHERWISE
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.learning import Learned, Learning
+from hotloop.doctor.loss_parity import Learned, Learning
 from hotloop.doctor.trial_costs import Costs
-from hotloop.doctor.workbench import AS_IT_IS, Workbench
+from hotloop.doctor.workbench import BASELINE, Workbench
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
@@ -50,7 +50,7 @@ def learns(tmp_path: Path) -> Learns:
         work.mkdir()
         (work / "train.py").write_text(script)
         bench = Workbench(
-            Arm(AS_IT_IS, (sys.executable, "train.py"), "step_clock", workdir=work),
+            Arm(BASELINE, (sys.executable, "train.py"), "step_clock", workdir=work),
             TrialPlan(5, 20, timeout_s=120.0),
             Costs(3.0, 0.01),
             tmp_path / "run",

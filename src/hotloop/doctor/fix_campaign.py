@@ -13,7 +13,7 @@ from hotloop.core.files import write_json
 from hotloop.core.judgement import DIAGNOSIS_FILE
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.progress import Progress, silent
-from hotloop.doctor.deciding import tried_fix
+from hotloop.doctor.fix_status import tried_fix
 from hotloop.doctor.fixes import asked_for, fixes_for, left_out_of, machine_of, why_left_out
 from hotloop.doctor.outcomes import with_outcomes
 from hotloop.doctor.program import Examined, shown

@@ -16,14 +16,14 @@ import pytest
 from hotloop.core.command_run import CommandRun
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_json
-from hotloop.doctor.continuing import (
+from hotloop.doctor.fixes import Fix
+from hotloop.doctor.resumption import (
     begun_options,
     begun_run,
     refuse_other_values,
     set_interrupted_aside,
     store_options,
 )
-from hotloop.doctor.fixes import Fix
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.plan import TrialPlan
 
@@ -149,8 +149,8 @@ def test_steps_stay_as_they_were_once_trials_of_them_were_begun(tmp_path: Path) 
     store_options(tmp_path, plan, 40)
     assert begun_options(tmp_path, in_place=True) == {}
     trials = tmp_path / "trials"
-    (trials / "as-it-is" / "losses-1234-1").mkdir(parents=True)
-    (trials / "as-it-is" / "losses-1234-1" / "measurement.json").write_text("{}")
+    (trials / "baseline" / "losses-1234-1").mkdir(parents=True)
+    (trials / "baseline" / "losses-1234-1" / "measurement.json").write_text("{}")
     assert begun_options(tmp_path, in_place=True) == {"loss_steps": 40}
     (trials / "threads").mkdir()
     (trials / "threads" / "plan.json").write_text("{}")

@@ -6,7 +6,7 @@ import pytest
 from simulated_trials import Machine, Trying, product
 
 from hotloop.core.ledger import Ledger
-from hotloop.doctor.stacking import ERROR_ON_TOP
+from hotloop.doctor.fix_stack import ERROR_ON_TOP
 
 
 def confidences(ledger: Ledger) -> dict[str, float | None]:

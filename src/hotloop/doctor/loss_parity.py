@@ -1,6 +1,6 @@
 """Compares what the command learns with a fix and without: runs of their own, in which random numbers repeat.
 
-What the usual band rejects, and what moves the weights otherwise, is held against runs of the command as it is whose
+What the usual band rejects, and what moves the weights otherwise, is held against runs of the unchanged command whose
 numbers are rounded otherwise (`judge.calibrated_parity`): made once for all fixes, and only where a fix needs them.
 So are runs whose batches draw other random numbers, for a fix that has them drawn elsewhere (`judge.draws_parity`).
 """
@@ -62,11 +62,11 @@ class Learned:
     switchable: frozenset[str] = frozenset()
     """Those that can go on and off within a process, where that says what they bring."""
     slower_start_s: float = 0.0
-    """Seconds that the process took longer than one as it is: compiling, starting workers."""
+    """Seconds that the process took longer than one of the baseline: compiling, starting workers."""
 
 
 class Learning:
-    """Losses of the command as it is, and of runs with fixes against them."""
+    """Losses of the unchanged command, and of runs with fixes against them."""
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
@@ -134,7 +134,7 @@ class Learning:
             why = f"with the random numbers of each batch held fixed too, {parity.reason}"
             return replace(parity, parity_class="other_draws", reason=why)
         runs = [_drawn_run(*self._baseline(first, steps)[0])]
-        runs += [_drawn_run(*self._run_as_it_is(each, steps)) for each in others]
+        runs += [_drawn_run(*self._run_baseline(each, steps)) for each in others]
         candidate = _compared(*self._run(arm, steps))
         return judge_draws(runs, candidate, _drawn_run(*self._run(held, steps)), parity)
 
@@ -189,7 +189,7 @@ class Learning:
             return replace(
                 parity, reason=f"{parity.reason}; no budget was left to compare {longer} steps"
             )
-        before, _ = self._run_as_it_is(baseline, longer)
+        before, _ = self._run_baseline(baseline, longer)
         candidate, _ = self._run(arm, longer)
         passed, went = compare_levels(before.records, candidate.records)
         if passed:
@@ -199,7 +199,7 @@ class Learning:
     def _rounded_otherwise(
         self, baseline: Arm, steps: int, size: float, number: int
     ) -> ComparedRun | str:
-        """A run of the command as it is with such noise, or why there is none."""
+        """A run of the unchanged command with such noise, or why there is none."""
         key = (baseline.name, steps, size, number)
         if key not in self._noisy:
             arm = rounded_otherwise(baseline, size, number)
@@ -210,12 +210,12 @@ class Learning:
         return self._noisy[key]
 
     def _baseline(self, arm: Arm, steps: int) -> list[Run]:
-        """Runs as it is; one does where runs of this command are known to be equal."""
+        """Baseline runs; one does where runs of this command are known to be equal."""
         key = (arm.name, steps)
         if key not in self._baselines:
             known = self._baselines.get((self._bench.baseline.name, steps))
             number = 1 if known is not None and _are_equal(known) else LOSS_RUNS
-            runs = [self._run_as_it_is(arm, steps, n) for n in range(1, number + 1)]
+            runs = [self._run_baseline(arm, steps, n) for n in range(1, number + 1)]
             self._baselines[key] = runs
         return self._baselines[key]
 
@@ -232,7 +232,7 @@ class Learning:
             raise WritesOutside(path)
         return measurement, place
 
-    def _run_as_it_is(self, arm: Arm, steps: int, number: int = 1) -> Run:
+    def _run_baseline(self, arm: Arm, steps: int, number: int = 1) -> Run:
         bench = self._bench
         try:
             measurement, place = bench.losses_of(arm, steps, number)
@@ -244,6 +244,7 @@ class Learning:
                 where=error.where,
                 do=f"{what_trials_lack(bench.listing)}. {error.do or ''}".rstrip(),
                 returncode=error.returncode,
+                arm=error.arm,
             ) from error
         if (path := outside_path(place)) is not None:
             raise refused_outside(path)

@@ -1,6 +1,6 @@
 """Fixes that help, put together: gains do not add, and may undo each other, so each step is measured.
 
-Fresh pairs of the whole compare everything that stays with the command as it is: a true gain would carry whatever lies
+Fresh pairs of the whole compare everything that stays with the unchanged command: a true gain would carry whatever lies
 on top of it. So all that is tried on top shares one error: in 2 of 100 runs at most a fix that does nothing is called
 faster there, however many are tried. Pairs of the final stack with and without each fix, the other way, take 12 % more
 processes where two fixes are true (this way takes none), and of small true gains on a busy machine they keep 16 where
@@ -25,9 +25,9 @@ from hotloop.doctor.confirmation import (
     flaw_of,
     short_name,
 )
-from hotloop.doctor.deciding import not_faster, showed
+from hotloop.doctor.fix_status import not_faster, showed
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.learning import Learning
+from hotloop.doctor.loss_parity import Learning
 from hotloop.doctor.memory_cost import with_memory
 from hotloop.doctor.start_cost import with_start_cost
 from hotloop.doctor.trial_costs import LOOKS

@@ -91,7 +91,7 @@ def doctor(command: tuple[str, ...], level: float | None, scorecard: bool, **giv
     added. It is ended once a minute of its steps was counted, unless it ends before, or --to-end or --steps says
     otherwise. Ctrl-C ends it, too, and what was seen until then is judged.
 
-    Then each fix that has a live form and answers a finding is tried: the unchanged command and with the fix in
+    Then each fix that has a live form and answers a finding is tried: the unchanged command and that with the fix in
     turns, in fresh processes, until the difference is known or the budget is spent. Each starts from the files as
     they were before the command ran, and what it writes is thrown away.
     """

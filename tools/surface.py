@@ -1,6 +1,6 @@
 """The public surface as text files, so that a change to it is a visible diff.
 
-python tools/surface.py            write tests/golden/surface/
+python tools/surface.py            write tests/golden/surface/ and the table of docs/FIXES.md
 python tools/surface.py --check    compare, print the difference, exit 1 if there is one
 """
 
@@ -14,7 +14,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-GOLDEN = Path(__file__).parent.parent / "tests" / "golden" / "surface"
+ROOT = Path(__file__).parent.parent
+GOLDEN = Path("tests") / "golden" / "surface"
+FIXES = "docs/FIXES.md"
 WIDTH = 88
 
 JSON_MODULES = (
@@ -86,6 +88,30 @@ def optimizations() -> str:
     return "\n".join(f"{o.name} {o.parity_class} {o.key}" for o in CATALOGUE.values())
 
 
+def fixes_page() -> str:
+    """The page as it is, with the table made of every technique that the doctor can put into a running script."""
+    from hotloop.optimizations.catalogue import CATALOGUE
+
+    lines = [
+        "| name | what it changes | tried when | left alone, with the reason | parity |",
+        "|" + "---|" * 5,
+    ]
+    for each in CATALOGUE.values():
+        if each.live_form is None:
+            continue
+        when = ", ".join(each.answers) or f"`--only {each.name}`"
+        when += f", with {each.needs}" if each.needs else ""
+        parity = each.parity_class
+        parity += "; other_draws where batches draw random numbers" if each.other_draws_in else ""
+        summary = each.summary.removesuffix(".")
+        lines.append(f"| `{each.name}` | {summary} | {when} | {each.leaves} | {parity} |")
+    before, begin, rest = (ROOT / FIXES).read_text(encoding="utf-8").partition("| name |")
+    _, end, after = rest.partition("\n\n")
+    if not (begin and end):
+        raise AttributeError(f"no table in {FIXES}")
+    return before + "\n".join(lines) + "\n\n" + after.rstrip("\n")
+
+
 def exit_codes() -> str:
     from hotloop.cli.main import INTERNAL_ERROR
     from hotloop.core.errors import ExitCode
@@ -108,18 +134,23 @@ SURFACE: dict[str, Callable[[], str]] = {
     "config.txt": config_keys,
     "findings.txt": findings,
     "optimizations.txt": optimizations,
+    FIXES: fixes_page,
     "exit_codes.txt": exit_codes,
     "json_fields.txt": json_fields,
 }
 
 
+def _path(name: str) -> Path:
+    return ROOT / (name if "/" in name else GOLDEN / name)
+
+
 def difference(name: str) -> str:
     """A unified diff from the golden file to what the code says now; empty when they agree."""
-    path = GOLDEN / name
+    path = _path(name)
     golden = path.read_text(encoding="utf-8") if path.is_file() else ""
     now = SURFACE[name]() + "\n"
     lines = difflib.unified_diff(
-        golden.splitlines(), now.splitlines(), f"golden/{name}", f"code/{name}", lineterm=""
+        golden.splitlines(), now.splitlines(), f"stored/{name}", f"code/{name}", lineterm=""
     )
     return "\n".join(lines)
 
@@ -130,7 +161,7 @@ def main() -> int:
         if differences:
             sys.stdout.write("\n".join(differences) + "\n\n")
             sys.stderr.write(
-                "error: the public surface is not what tests/golden/surface says\n"
+                "error: the public surface is not what is stored\n"
                 "  if the change is meant: make surface, and say so in CHANGELOG.md\n"
             )
         return 1 if differences else 0
@@ -142,8 +173,8 @@ def main() -> int:
             sys.stderr.write(f"error: {name} not written: {error}\n")
             failed = 1
             continue
-        GOLDEN.mkdir(parents=True, exist_ok=True)
-        (GOLDEN / name).write_text(text + "\n", encoding="utf-8")
+        _path(name).parent.mkdir(parents=True, exist_ok=True)
+        _path(name).write_text(text + "\n", encoding="utf-8")
     return failed
 
 

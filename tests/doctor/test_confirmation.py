@@ -131,7 +131,7 @@ def test_patch_that_is_something_else_than_was_tried_is_dropped(
 ) -> None:
     def also_shuffled(value: Any, facts: Any) -> Keywords:
         values = {"num_workers": "2", "shuffle": "True"}
-        return Keywords("torch.utils.data", ("DataLoader",), values, at="loader")
+        return Keywords("torch.utils.data", ("DataLoader",), values)
 
     wrong = replace(CATALOGUE["loader_workers"], source_edit=also_shuffled)
     monkeypatch.setitem(CATALOGUE, "loader_workers", wrong)

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import hotloop
-from hotloop.doctor.patch.words import _LOADER, _training_arguments
-from hotloop.optimizations.source_edit import AroundCall, Keywords, SetUp
+from hotloop.optimizations.catalogue import CATALOGUE
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -21,8 +20,7 @@ transformers = pytest.importorskip("transformers")
 ROOT = Path(hotloop.__file__).parent
 ADVISING = [
     *(ROOT / "judge" / "findings").glob("hl*.py"),
-    *(ROOT / "optimizations").glob("*.py"),
-    ROOT / "doctor" / "patch" / "words.py",
+    *(ROOT / "optimizations").glob("*/__init__.py"),
 ]
 ARGUMENT = re.compile(r"(?<![\w.])([a-z_]+)=(?!=)")
 OURS = {"mode", "dtype", "set_priority"}
@@ -78,21 +76,22 @@ def test_every_argument_that_advice_names_exists() -> None:
 
 
 def test_arguments_of_the_trainer_are_those_of_the_installed_one() -> None:
-    edits = [
-        *(Keywords("torch.utils.data", ("DataLoader",), {name: "1"}) for name in _LOADER),
-        Keywords("torch.optim", ("AdamW",), {"fused": "True"}),
-        SetUp(("torch.backends.cuda.matmul.allow_tf32 = True",)),
+    said = [
+        CATALOGUE[name].trainer_arguments(value, ["AdamW"])
+        for name, value in (
+            *(("loader_workers", 2), ("prefetch", 4), ("fused_optimizer", True)),
+            *(("compile", True), ("precision", "bf16"), ("precision", "tf32")),
+        )
     ]
-    said = [words for edit in edits if (words := _training_arguments(edit, [])) is not None]
-    assert len(said) == len(edits)
-    for words in [*said, "bf16=True", "torch_compile=True", "logging_nan_inf_filter=False"]:
+    for words in [*said, "logging_nan_inf_filter=False"]:
+        assert words is not None
         name, _, value = words.partition("=")
         assert name in trainer_arguments()
         if name == "optim":
             assert value.strip('"') in {
                 each.value for each in transformers.training_args.OptimizerNames
             }
-    assert AroundCall.__name__  # its words are `bf16=True`, above
+    assert CATALOGUE["fused_optimizer"].trainer_arguments(True, ["AdamW", "SGD"]) is None
 
 
 def test_grouping_by_length_is_a_choice_of_the_installed_trainer() -> None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import importlib
+import inspect
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -21,6 +24,7 @@ from hotloop.optimizations.clipping.gradients import (
     clip_through_optimizer,
     forget_factor,
 )
+from hotloop.optimizations.optimization import Optimization
 from hotloop.optimizations.resolve import resolve
 
 CPU = Machine("cpu", ("bfloat16", "float32"), None, 2)
@@ -83,7 +87,7 @@ def test_what_the_user_set_is_kept() -> None:
 def test_emulated_dtype_is_used_with_a_word_and_tf32_without_a_gpu_refused() -> None:
     resolved, notes = resolve(settings(precision="bf16"), OLD_CPU)
     assert resolved.config.train.precision == "bf16"
-    assert "emulated" in notes[0]
+    assert any("emulated" in note for note in notes)
     with pytest.raises(UsageError, match="tf32"):
         resolve(settings(precision="tf32"), CPU)
 
@@ -177,6 +181,36 @@ def test_clipping_through_the_optimizer_is_that_of_clip_grad_norm(max_norm: floa
     assert torch.allclose(norm_a, norm_b)
     for x, y in zip(one, other, strict=True):
         assert torch.allclose(x, y, atol=1e-6)
+
+
+def test_every_folder_is_one_technique_of_the_catalogue() -> None:
+    room = Path(hotloop.optimizations.__path__[0])
+    folders = sorted(each.parent.name for each in room.glob("*/__init__.py"))
+    assert len(folders) == len(CATALOGUE)
+    for folder in folders:
+        module = importlib.import_module(f"hotloop.optimizations.{folder}")
+        (technique,) = (each for each in vars(module).values() if isinstance(each, Optimization))
+        assert CATALOGUE[technique.name] is technique
+        assert (technique.live_form is not None) == (room / folder / "live.py").is_file()
+
+
+def test_auto_is_resolved_after_what_it_looks_at() -> None:
+    names = list(CATALOGUE)
+    for name, technique in CATALOGUE.items():
+        assert all(names.index(earlier) < names.index(name) for earlier in technique.after)
+    keys = {technique.key: name for name, technique in CONFIGURED.items()}
+    for name, technique in CONFIGURED.items():
+        looked = set()
+        for function in (technique.choose, technique.why_not):
+            looked |= set(re.findall(r'config\["([\w.]+)"\]', inspect.getsource(function)))
+        assert {keys[key] for key in looked & keys.keys()} == set(technique.after) - {name}
+
+
+def test_the_catalogue_loads_no_torch() -> None:
+    program = (
+        "import sys; import hotloop.optimizations.catalogue; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_techniques_load_with_the_standard_library_and_torch_alone() -> None:

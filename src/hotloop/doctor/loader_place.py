@@ -11,9 +11,6 @@ from pathlib import Path
 from hotloop.core.census import ONE_OF, Census
 from hotloop.core.child import LOADER
 
-AT_LOADER = {"loader_workers", "prefetch"}
-"""Fixes that need to know it."""
-
 
 def variables_for(
     census: Census | None, workdir: Path | None, edited: Mapping[str, bytes]

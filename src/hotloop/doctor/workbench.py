@@ -21,7 +21,7 @@ from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.progress import Progress, silent
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.loader_place import AT_LOADER, variables_for
+from hotloop.doctor.loader_place import variables_for
 from hotloop.doctor.plausible import with_doubts
 from hotloop.doctor.starting_point import start_of
 from hotloop.doctor.time_left import TimeLeft
@@ -193,7 +193,7 @@ class Workbench:
         """fixes: put into the running process. edited: files of the script that hold something else."""
         live = {fix.name: fix.value for fix in fixes}
         env = dict(self.baseline.env)
-        if live.keys() & AT_LOADER:
+        if any(fix.technique.of_loader for fix in fixes):
             env |= variables_for(self.census, self.baseline.workdir, edited)
         return replace(self.baseline, name=name, fixes=live, env=env, edited=edited)
 

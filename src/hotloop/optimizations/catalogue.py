@@ -3,42 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from graphlib import TopologicalSorter
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
+from hotloop import optimizations
 from hotloop.core.census import Census
 from hotloop.core.judgement import ParityClass
-from hotloop.optimizations.attention import ATTENTION
-from hotloop.optimizations.channels_last import CHANNELS_LAST
-from hotloop.optimizations.checkpointing import CHECKPOINTING
-from hotloop.optimizations.clipping import CLIPPING
-from hotloop.optimizations.compiling import COMPILE
-from hotloop.optimizations.cudnn_benchmark import CUDNN_BENCHMARK
-from hotloop.optimizations.deferred_reads import DEFERRED_READS
-from hotloop.optimizations.fewer_logs import FEWER_LOGS
-from hotloop.optimizations.fused_optimizer import FUSED_OPTIMIZER
-from hotloop.optimizations.gc_schedule import GC_SCHEDULE
-from hotloop.optimizations.gelu import GELU
-from hotloop.optimizations.gradient_compression import GRADIENT_COMPRESSION
-from hotloop.optimizations.host_memory import HOST_MEMORY
-from hotloop.optimizations.item_cache import ITEM_CACHE
-from hotloop.optimizations.loader_workers import LOADER_WORKERS
 from hotloop.optimizations.optimization import Optimization
-from hotloop.optimizations.pinned_copies import PINNED_COPIES
-from hotloop.optimizations.precision import PRECISION
-from hotloop.optimizations.prefetch import PREFETCH
-from hotloop.optimizations.sdpa_backend import SDPA_BACKEND
-from hotloop.optimizations.threads import THREADS
 
-CATALOGUE: dict[str, Optimization] = {
-    optimization.name: optimization
-    for optimization in (
-        *(PRECISION, COMPILE, ATTENTION, GELU, FUSED_OPTIMIZER, CLIPPING, HOST_MEMORY),
-        GRADIENT_COMPRESSION,
-        *(GC_SCHEDULE, THREADS, CHANNELS_LAST, CUDNN_BENCHMARK, SDPA_BACKEND),
-        *(FEWER_LOGS, DEFERRED_READS, CHECKPOINTING),
-        *(LOADER_WORKERS, PREFETCH, ITEM_CACHE, PINNED_COPIES),
-    )
-}
+
+def _found() -> dict[str, Optimization]:
+    """The one `Optimization` of every folder beside this file, each after those that it names in `after`."""
+    folders = [each.name for each in iter_modules(optimizations.__path__) if each.ispkg]
+    modules = [import_module(f"{optimizations.__name__}.{each}") for each in folders]
+    found = {
+        each.name: each
+        for module in modules
+        for each in vars(module).values()
+        if isinstance(each, Optimization)
+    }
+    return {
+        name: found[name]
+        for name in TopologicalSorter({n: o.after for n, o in found.items()}).static_order()
+    }
+
+
+CATALOGUE: dict[str, Optimization] = _found()
 """In the order in which `auto` is resolved: a later one may look at an earlier one's value."""
 
 CONFIGURED: dict[str, Optimization] = {name: each for name, each in CATALOGUE.items() if each.key}

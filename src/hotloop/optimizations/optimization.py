@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from hotloop.core.census import Census
-    from hotloop.core.judgement import ParityClass, Window
-    from hotloop.hardware.machine import Machine
-    from hotloop.optimizations.live_report import Report
-    from hotloop.optimizations.source_edit import SourceEdit
+from hotloop.core.census import Census
+from hotloop.core.judgement import ParityClass, Window
+from hotloop.hardware.machine import Machine
+from hotloop.optimizations.live_report import Report
+from hotloop.optimizations.source_edit import SourceEdit
 
 Expect = Callable[[Mapping[str, Any], Any], "tuple[float, float] | None"]
 
@@ -66,8 +65,12 @@ def live_in(package: str) -> Callable[..., Any]:
     return live_form
 
 
-def _always(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
-    return None
+Usable = Callable[[Machine, Any, Mapping[str, Any]], "str | None"]
+
+
+def only_on(device_type: str, why: str) -> Usable:
+    """For `why_not`: what acts on this type of device alone, and why."""
+    return lambda machine, value, config: None if machine.device_type == device_type else why
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +82,21 @@ class Optimization:
     """What it changes, in a sentence or two."""
     parity_class: ParityClass
     """The most that it may change in what the model learns, where products are fp32."""
-    observed: Callable[[Census, Any], bool | None]
-    """Whether the census shows that the value took effect; `None` where it does not tell."""
     settings: tuple[Any, ...]
     """Values worth trying, the likeliest first."""
+    observed: Callable[[Census, Any], bool | None] = lambda census, value: None
+    """Whether the census shows that the value took effect; `None` where it does not tell."""
     argument: str = ""
     """What a value is given to in a script, such as `num_workers`; empty: nothing has a name for it."""
     key: str = ""
     """The config key that it governs; empty for a technique that only foreign scripts need."""
     off: Any = None
     """The value of `key` that leaves the technique out."""
+    after: tuple[str, ...] = ()
+    """Names of the techniques whose `auto` is resolved before this one's, which looks at what became of them."""
     choose: Callable[[Machine, Mapping[str, Any]], Choice] | None = None
     """What `auto` becomes, given the machine and the flat config (other keys as already resolved)."""
-    why_not: Callable[[Machine, Any, Mapping[str, Any]], str | None] = _always
+    why_not: Usable = lambda machine, value, config: None
     """`None` where the value of `key` can be used, given the machine and the flat config as far as it
     is resolved; else the reason it cannot."""
     is_only_slow: Callable[[Any], bool] = lambda value: False
@@ -105,10 +110,19 @@ class Optimization:
     source_edit: Callable[[Any, Mapping[str, Any]], SourceEdit | str] | None = None
     """For the doctor's patch: called with the value and what the live form said of the place where it took
     effect; a string says why it cannot be edited there. `None`: only `source_form` can be shown."""
+    trainer_arguments: Callable[[Any, Sequence[str]], str | None] = lambda value, applied_to: None
+    """How `TrainingArguments` of transformers say it, given the value and what the live form named as the place of
+    its effect; `None`: not at all."""
+    patch_note: Callable[[Any, Census, Collection[str]], str] = lambda value, census, given: ""
+    """What the patched script does otherwise than before; given the keywords that the edited call had already."""
     live_form: Callable[..., Any] | None = None
     """Applied to a live foreign process: called with the value and a `live.Report`."""
     no_live_form: str = ""
     """Why there is no live form."""
+    leaves: str = ""
+    """What the live form leaves alone: scripts that chose for themselves, and those in which it cannot act."""
+    of_loader: bool = False
+    """Its live form is told where the loader that trains is made, and its source edit is made there."""
     values_for: Callable[[Census], tuple[Any, ...]] | None = None
     """Values worth trying on a foreign script that was seen so, none where it cannot help; `None`: `settings`."""
     needs: str = ""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +24,6 @@ class Keywords:
     """Of these only what the call has already."""
     unless_zero: str = ""
     """Another keyword, which must not be 0 for these: where the script decides it while it runs, they depend on it."""
-    at: Literal["here", "loader"] = "here"
-    """`loader`: where the loaders that train were made, which is another place than where they are read."""
 
     def in_words(self) -> str:
         return "add `" + ", ".join(f"{name}={value}" for name, value in self.values.items()) + "`"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -36,6 +37,8 @@ class Technique(Protocol):
     @property
     def no_live_form(self) -> str: ...
     @property
+    def leaves(self) -> str: ...
+    @property
     def conflicts(self) -> tuple[str, ...]: ...
     @property
     def risks(self) -> str: ...
@@ -55,15 +58,14 @@ MEANING = {
 def explain_optimization(technique: Technique) -> str:
     """What it does, how to turn it on here and in one's own source, and what can go wrong."""
     on = ", ".join(f"{technique.key}={_shown(value)}" for value in technique.settings)
-    off = f"{technique.key}={_shown(technique.off)}"
-    live = technique.no_live_form and f"no: {technique.no_live_form}"
     rows = (
         ("parity", MEANING.get(technique.parity_class, technique.parity_class)),
         ("parity of random", MEANING["other_draws"] if technique.other_draws_in else ""),
         ("turn on", on if technique.key else ""),
-        ("turn off", off if technique.key else ""),
+        ("turn off", technique.key and f"{technique.key}={_shown(technique.off)}"),
         ("answers", ", ".join(technique.answers)),
-        ("on a live script", "yes" if technique.live_form is not None else live),
+        ("on a live script", "yes" if technique.live_form else f"no: {technique.no_live_form}"),
+        ("left alone", technique.leaves),
         ("conflicts", "; ".join(technique.conflicts)),
         ("risks", technique.risks),
     )
@@ -98,9 +100,7 @@ def list_pages(titles: Mapping[str, str], techniques: Sequence[Technique]) -> st
 
 def _shown(value: object) -> str:
     """As it would be typed in a config: `true`, `null`, `bf16`."""
-    if value is None or isinstance(value, bool):
-        return {True: "true", False: "false", None: "null"}[value]
-    return str(value)
+    return json.dumps(value).strip('"')
 
 
 def _wrapped(text: str, first: str) -> list[str]:

@@ -13,12 +13,12 @@ from hotloop.doctor.patch.taken import Frame
 from hotloop.optimizations.source_edit import Keywords
 
 
-def loader_frame(census: Census | None, workdir: Path, started_at: float) -> tuple[Frame, bool]:
-    """The one place, and whether such a loader was iterated more than once. Raises `Unsafe`.
+def loader_frame(census: Census, workdir: Path, started_at: float) -> Frame:
+    """The one place. Raises `Unsafe`.
 
     started_at: of the diagnosed run; the file must be older.
     """
-    loaders = [each for each in (census.loaders if census else ()) if each.trains]
+    loaders = [each for each in census.loaders if each.trains]
     sites = list(dict.fromkeys(each.site for each in loaders))
     if len(sites) != 1:
         raise Unsafe(
@@ -26,9 +26,7 @@ def loader_frame(census: Census | None, workdir: Path, started_at: float) -> tup
             if sites
             else "no loader that trains was seen in the first run"
         )
-    others = any(
-        each.site == sites[0] and not each.trains for each in (census.loaders if census else ())
-    )
+    others = any(each.site == sites[0] and not each.trains for each in census.loaders)
     if others or any(ONE_OF in name for each in loaders for name in each.made):
         raise Unsafe(
             f"at {sites[0]} loaders are made that do not train, too: they would change as well"
@@ -40,8 +38,7 @@ def loader_frame(census: Census | None, workdir: Path, started_at: float) -> tup
     digest = None
     if path.is_file() and path.stat().st_mtime < started_at:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    again = any(each.num_epochs > 1 for each in loaders)
-    return Frame(file, int(line), "?", None, digest, direct=True), again
+    return Frame(file, int(line), "?", None, digest, direct=True)
 
 
 def loader_call(source: Source, frame: Frame, wanted: Keywords) -> cst.Call:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hotloop.core.census import Census
 from hotloop.core.command_run import CommandRun
@@ -23,14 +24,10 @@ from hotloop.doctor.patch.set_up import set_up_edit
 from hotloop.doctor.patch.source import Source, Unsafe
 from hotloop.doctor.patch.taken import Frame, Taken, taken_in
 from hotloop.doctor.patch.words import words_for
-from hotloop.optimizations.catalogue import CATALOGUE, draws_otherwise
-from hotloop.optimizations.loader_workers import PERSISTENT_BY_HAND
+from hotloop.optimizations.catalogue import CATALOGUE
+from hotloop.optimizations.optimization import Optimization
 from hotloop.optimizations.source_edit import AroundCall, BeforeLoop, Keywords, SetUp, SourceEdit
 from hotloop.trial.arm import digest_of
-
-ANEW = f"its workers start anew with each epoch, as they did where it was confirmed; {PERSISTENT_BY_HAND}"
-
-DRAWS = "its batches then draw their random numbers in the workers: the same samples, augmented with others, as with another seed"
 
 NOT_RUN = "the edited files were not run, and only what was measured is written"
 
@@ -182,12 +179,15 @@ def _patched(
     wanted: SourceEdit | None = None
     try:
         wanted = form_of(fix, taken)
-        edits = _edits(wanted, taken, said, files, census)
+        if technique.of_loader:
+            edits = [_at_loader(technique, fix.value, wanted, files, census)]
+        else:
+            edits = _edits(wanted, taken, said, files)
         if why_not is not None:
             raise Unsafe(why_not)
         files.add(edits)
     except Unsafe as why:
-        text = words_for(technique, wanted, taken, str(why))
+        text = words_for(technique, fix.value, wanted, taken, str(why))
         return replace(fix, patch="words", patch_text=text)
     lines = sorted({(source.file, source.start(edit.node)[0]) for source, edit in edits})
     notes = [edit.note for _, edit in edits if isinstance(edit, Change) and edit.note]
@@ -201,15 +201,12 @@ def _edits(
     taken: Sequence[Taken],
     said: Sequence[Taken],
     files: _Files,
-    census: Census | None,
 ) -> list[tuple[Source, Edit]]:
     """Raises `Unsafe` where one of the places cannot be edited: half of a fix was not measured."""
     if isinstance(wanted, SetUp):
         frame = _main_frame(taken)
         source = files.of(frame)
         return [(source, set_up_edit(source, wanted, files.workdir))]
-    if isinstance(wanted, Keywords) and wanted.at == "loader":
-        return [_at_loader(wanted, files, census)]
     places = [each for each in taken if each.frames]
     if not places:
         raise Unsafe("it took effect outside of the user's own code")
@@ -226,18 +223,17 @@ def _edits(
     return _at_calls(wanted, frames, files)
 
 
-def _at_loader(wanted: Keywords, files: _Files, census: Census | None) -> tuple[Source, Edit]:
-    frame, several_epochs = loader_frame(census, files.workdir, files.started_at)
+def _at_loader(
+    technique: Optimization, value: Any, wanted: SourceEdit, files: _Files, census: Census | None
+) -> tuple[Source, Edit]:
+    assert isinstance(wanted, Keywords)
+    census = census or Census()
+    frame = loader_frame(census, files.workdir, files.started_at)
     source = files.of(frame)
     call = loader_call(source, frame, wanted)
     edit = keywords_edit(source, call, wanted)
     given = {each.keyword.value for each in call.args if each.keyword is not None}
-    if wanted.values.get("num_workers", "0") == "0":
-        return source, edit
-    notes = [DRAWS] if draws_otherwise(["loader_workers"], census) else []
-    if several_epochs and "persistent_workers" not in given:
-        notes.append(ANEW)
-    return source, replace(edit, note="; ".join(notes))
+    return source, replace(edit, note=technique.patch_note(value, census, given))
 
 
 def _at_calls(

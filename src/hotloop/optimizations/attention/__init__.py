@@ -9,14 +9,11 @@ left out: forward and backward of one layer took 0.5 of the fused kernel's time 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hotloop.core.census import Census
+from hotloop.hardware.machine import Machine
 from hotloop.optimizations.optimization import Choice, Optimization, live_in
-
-if TYPE_CHECKING:
-    from hotloop.core.census import Census
-    from hotloop.hardware.machine import Machine
-
 
 LONGEST_PLAIN_CONTEXT = 1024
 """Above this it is not measured; memory grows with the square of the context."""
@@ -50,6 +47,7 @@ ATTENTION = Optimization(
     parity_class="reduction_order",
     key="train.attention",
     off="sdpa",
+    after=("compile",),
     settings=("plain", "sdpa"),
     choose=_choose,
     observed=_observed,
@@ -60,6 +58,11 @@ ATTENTION = Optimization(
         "scores = q @ k.transpose(-2, -1) / math.sqrt(d)  # plain: mask, softmax, @ v, in torch.compile"
     ),
     values_for=_values,
+    needs="a model of `transformers` that writes its attention out",
+    leaves=(
+        "a script that asks for `eager` or for the attention weights; a model without an sdpa form; attention that the "
+        "script wrote itself"
+    ),
     live_form=live_in(__name__),
     conflicts=("plain needs compile: eager, it is slower than sdpa",),
     risks=(

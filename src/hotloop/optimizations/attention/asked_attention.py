@@ -6,10 +6,11 @@ import functools
 import os
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from hotloop.optimizations.live_report import Report
+from hotloop.optimizations.callers import caller, place
+from hotloop.optimizations.live_report import Report
+from hotloop.probe.imports import after_import
 
 _CLASSES = ("PreTrainedConfig", "PretrainedConfig")
 """As transformers 5 and 4 call it."""
@@ -18,8 +19,6 @@ _NAME = "_attn_implementation"
 
 def watch_configs(report: Report) -> list[str]:
     """The places that ask for `eager`, once they have; what a stored config says is not asked for."""
-    from hotloop.probe.imports import after_import
-
     asked: list[str] = []
 
     def imported(module: ModuleType) -> None:
@@ -35,8 +34,6 @@ def watch_configs(report: Report) -> list[str]:
 
 def _watch(kind: Any, library: str, asked: list[str]) -> None:
     """library: the directory of installed packages; the place is in none of them, nor in Python's own."""
-    from hotloop.optimizations.callers import caller, place
-
     own = vars(kind)[_NAME]
     from_dict = vars(kind)["from_dict"].__func__
     stored = 0

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torch import nn
+from torch import nn
 
-    from hotloop.optimizations.live_report import Report
+from hotloop.optimizations.attention.asked_attention import watch_configs
+from hotloop.optimizations.live_report import Report
+from hotloop.optimizations.outermost import around_training_calls
 
 
 def apply(value: Any, report: Report) -> None:
     """Models of Hugging Face's library that came to written-out attention without the script's doing."""
-    from hotloop.optimizations.attention.asked_attention import watch_configs
-    from hotloop.optimizations.outermost import around_training_calls
-
     if value != "sdpa":
         report.refused("attention is not written out for the compiler in a running script")
         return

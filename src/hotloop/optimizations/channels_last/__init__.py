@@ -6,12 +6,10 @@ around. What the model gives is turned back: the script's own lines see what the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hotloop.core.census import Census
 from hotloop.optimizations.optimization import Optimization, live_in
-
-if TYPE_CHECKING:
-    from hotloop.core.census import Census
 
 
 def _values(census: Census) -> tuple[Any, ...]:
@@ -33,6 +31,11 @@ CHANNELS_LAST = Optimization(
     source_form=(
         "model = model.to(memory_format=torch.channels_last)  # before it is wrapped\n"
         "images = images.to(memory_format=torch.channels_last)"
+    ),
+    leaves=(
+        "grouped convolutions; dropout over images, which would drop other elements; `x.view(n, -1)` after a convolution; "
+        "weights that are computed, or share one block of memory; a model that DistributedDataParallel wraps already, or "
+        "that is sharded"
     ),
     live_form=live_in(__name__),
     risks=(

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hotloop.optimizations.by_step import at_step_start
+from hotloop.optimizations.compiler_use import compiler_is_used, watch_compiler
+from hotloop.optimizations.live_report import Report
 from hotloop.optimizations.outermost import around_training_calls, each_tensor
-
-if TYPE_CHECKING:
-    from hotloop.optimizations.live_report import Report
-
 
 KINDS = (nn.Conv2d, nn.ConvTranspose2d)
 
@@ -84,9 +83,6 @@ class _Kept:
 
 def apply(value: Any, report: Report) -> None:
     """At the first call of what the script trains, before its first update."""
-    from hotloop.optimizations.by_step import at_step_start
-    from hotloop.optimizations.compiler_use import compiler_is_used, watch_compiler
-
     watch_compiler()
     seen: set[int] = set()
     converted: dict[int, list[torch.Tensor]] = {}

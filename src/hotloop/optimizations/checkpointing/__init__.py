@@ -7,17 +7,7 @@ memory costs in time, and is not tried unless asked for (`--only checkpointing`)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from hotloop.optimizations.optimization import Optimization, live_in
-
-if TYPE_CHECKING:
-    from hotloop.core.census import Census
-
-
-def _observed(census: Census, value: Any) -> bool | None:
-    return None  # the model says whether it took it
-
 
 CHECKPOINTING = Optimization(
     name="checkpointing",
@@ -25,8 +15,8 @@ CHECKPOINTING = Optimization(
     "kept. Takes time, saves the memory that a larger batch needs.",
     parity_class="bitwise",
     settings=(True,),
-    observed=_observed,
     source_form='model.gradient_checkpointing_enable({"use_reentrant": False})',
+    leaves="other models, of which nobody knows the blocks; a model that does it already",
     live_form=live_in(__name__),
     what_if=True,
     risks="Every step gets slower, by up to a third. It pays only where the larger batch does.",

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torch import nn
+from torch import nn
 
-    from hotloop.optimizations.live_report import Report
+from hotloop.optimizations.live_report import Report
+from hotloop.optimizations.outermost import around_training_calls
 
 
 def apply(value: Any, report: Report) -> None:
     """Hugging Face models know where their blocks begin; of others nobody does."""
-    from hotloop.optimizations.outermost import around_training_calls
-
     seen: set[int] = set()
 
     def around(call: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:

@@ -8,13 +8,11 @@ them anyway. Both clip to max_norm / (norm + 1e-6), as `torch.nn.utils.clip_grad
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hotloop.core.census import Census
+from hotloop.hardware.machine import Machine
 from hotloop.optimizations.optimization import Choice, Optimization
-
-if TYPE_CHECKING:
-    from hotloop.core.census import Census
-    from hotloop.hardware.machine import Machine
 
 
 def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
@@ -47,6 +45,7 @@ CLIPPING = Optimization(
     parity_class="reduction_order",
     key="train.clip",
     off="builtin",
+    after=("precision", "fused_optimizer"),
     settings=("fused",),
     choose=_choose,
     why_not=_why_not,

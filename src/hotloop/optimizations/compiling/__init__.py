@@ -9,14 +9,12 @@ seconds it took.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hotloop.core.census import Census
+from hotloop.hardware.machine import Machine
 from hotloop.optimizations.optimization import Choice, Optimization, leaving, live_in
 from hotloop.optimizations.source_edit import BeforeLoop, SourceEdit
-
-if TYPE_CHECKING:
-    from hotloop.core.census import Census
-    from hotloop.hardware.machine import Machine
 
 
 def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
@@ -67,6 +65,8 @@ COMPILE = Optimization(
     answers=("HL302", "HL303"),
     source_form="model.compile()  # before the first step",
     source_edit=_source_edit,
+    trainer_arguments=lambda value, applied_to: "torch_compile=True",
+    leaves="a script that compiles the model itself",
     live_form=live_in(__name__),
     expect=_expect,
     risks=(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from torch import nn
 
-if TYPE_CHECKING:
-    from hotloop.optimizations.live_report import Report
+from hotloop.optimizations.live_report import Report
+from hotloop.optimizations.outermost import around_training_calls
 
 
 def _compile_call(module: nn.Module) -> None:
@@ -15,8 +16,6 @@ def _compile_call(module: nn.Module) -> None:
 
     Dynamo passes over frames of torch's own files; it does not over this one.
     """
-    import torch
-
     if not _of_torch(module):
         module.compile()
         return
@@ -33,8 +32,6 @@ def _of_torch(module: nn.Module) -> bool:
 
 def apply(value: Any, report: Report) -> None:
     """Compile what the script trains, at its first call; shapes that vary are left to the compiler."""
-    from hotloop.optimizations.outermost import around_training_calls
-
     compiled: set[int] = set()
 
     def around(call: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotloop.optimizations.optimization import Optimization, live_in
+from hotloop.core.census import Census
+from hotloop.optimizations.optimization import Optimization, live_in, only_on
 from hotloop.optimizations.source_edit import SetUp, SourceEdit
-
-if TYPE_CHECKING:
-    from hotloop.core.census import Census
-    from hotloop.hardware.machine import Machine
-
-
-def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
-    return None if machine.device_type == "cuda" else "only cuDNN chooses among algorithms by trial"
 
 
 def _observed(census: Census, value: Any) -> bool | None:
@@ -30,11 +23,12 @@ CUDNN_BENCHMARK = Optimization(
     summary="cuDNN times its algorithms once for the shapes of each convolution, and takes the fastest.",
     parity_class="reduction_order",
     settings=(True,),
-    why_not=_why_not,
+    why_not=only_on("cuda", "only cuDNN chooses among algorithms by trial"),
     observed=_observed,
     answers=("HL305",),
     source_form="torch.backends.cudnn.benchmark = True  # before the first step",
     source_edit=_source_edit,
+    leaves="a script that sets `cudnn.benchmark` or asks for deterministic algorithms; a CPU",
     live_form=live_in(__name__),
     risks=(
         "Every new shape is timed again. Algorithms, and so the last bits of losses, differ from run to "

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
-    from hotloop.optimizations.live_report import Report
+from hotloop.optimizations.by_step import at_step_end, device_type_of
+from hotloop.optimizations.callers import TORCH, caller, place
+from hotloop.optimizations.live_report import Report
 
 
 def apply(value: Any, report: Report) -> None:
     """From the second step on, so that what the script itself chose is known by then."""
-    import torch
-
-    from hotloop.optimizations.by_step import at_step_end, device_type_of
-    from hotloop.optimizations.callers import TORCH, caller, place
-
     flag = vars(type(torch.backends.cudnn))["benchmark"]
     turn = flag.setter
     chosen: list[str] = []

@@ -6,29 +6,15 @@ on an old one. Not yet run on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotloop.optimizations.optimization import Optimization, live_in
-
-if TYPE_CHECKING:
-    from hotloop.core.census import Census
-    from hotloop.hardware.machine import Machine
-
-
-def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
-    if machine.device_type != "cuda":
-        return "on a CPU a value is there when it is read: nothing waits"
-    return None
+from hotloop.core.census import Census
+from hotloop.optimizations.optimization import Optimization, live_in, only_on
 
 
 def _values(census: Census) -> tuple[Any, ...]:
     reads = any(call.what in ("item", "float") for call in census.syncs)
     return (True,) if reads or "syncs" not in census.seen else ()
-
-
-def _observed(census: Census, value: Any) -> bool | None:
-    return None  # the process names what it read late
 
 
 DEFERRED_READS = Optimization(
@@ -38,8 +24,7 @@ DEFERRED_READS = Optimization(
     parity_class="changes_training",
     settings=(True,),
     values_for=_values,
-    why_not=_why_not,
-    observed=_observed,
+    why_not=only_on("cuda", "on a CPU a value is there when it is read: nothing waits"),
     answers=("HL204",),
     source_form=(
         "total += loss.detach()\n"
@@ -47,6 +32,7 @@ DEFERRED_READS = Optimization(
         "    print(total.item() / 100)\n"
         "    total.zero_()"
     ),
+    leaves="a CPU; whole numbers; what torch itself reads",
     live_form=live_in(__name__),
     what_if=True,
     risks="A script that decides on the value (early stopping, skipping batches) decides on an old one.",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
-    from hotloop.optimizations.live_report import Report
-
+from hotloop.optimizations.by_step import at_step_end, device_type_of
+from hotloop.optimizations.callers import TORCH, caller, place
+from hotloop.optimizations.live_report import Report
+from hotloop.probe.entry import around_method
 
 READS = ("item", "__float__")
 MOST_WAITING = 64
@@ -37,10 +38,6 @@ class StaleReads:
 
     def around(self, original: Any, tensor: torch.Tensor) -> Any:
         """For `entry.around_method`. What torch itself reads decides what it does next: that is not touched."""
-        import torch
-
-        from hotloop.optimizations.callers import TORCH, caller, place
-
         frame = caller()
         if not self.trains or frame is None or frame.f_code.co_filename.startswith(TORCH):
             return original(tensor)
@@ -69,8 +66,6 @@ class StaleReads:
 
 def _copied(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
     """On the host, some time; and the event that says when."""
-    import torch
-
     if tensor.device.type != "cuda":
         return tensor.detach().clone(), None
     # Pinned: a copy to other memory would wait for the device.
@@ -87,11 +82,6 @@ def _has_arrived(event: Any) -> bool:
 
 def apply(value: Any, report: Report) -> None:
     """Put in place now; nothing is stale before the end of the first step."""
-    import torch
-
-    from hotloop.optimizations.by_step import at_step_end, device_type_of
-    from hotloop.probe.entry import around_method
-
     reads = StaleReads(report)
 
     def step_ended(number: int, optimizer: torch.optim.Optimizer | None) -> None:

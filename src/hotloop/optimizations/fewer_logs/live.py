@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
+import logging
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from hotloop.optimizations.live_report import Report
-
+from hotloop.optimizations.by_step import at_step_end
+from hotloop.optimizations.callers import TORCH, caller, place
+from hotloop.optimizations.live_report import Report
+from hotloop.probe.entry import around_call
+from hotloop.probe.imports import after_import
 
 MOST_PLACES = 20
 """Named in the report; more are left out as well, without a word each."""
@@ -33,10 +38,6 @@ class Throttle:
     ) -> Callable[..., Any]:
         """For `entry.around_call`. may_go: whether these arguments only say something. within: the
         library that it belongs to, whose own frames are not the place."""
-        import logging
-
-        from hotloop.optimizations.callers import TORCH, caller, place
-
         passing = (logging.__file__, TORCH, *filter(None, [within]))
 
         def around(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -56,20 +57,11 @@ class Throttle:
 
 def _to_the_terminal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Not into a file: that may be what the script is there to write."""
-    import sys
-
     return kwargs.get("file") in (None, sys.stdout, sys.stderr)
 
 
 def apply(value: Any, report: Report) -> None:
     """Put in place now; nothing is left out before the first step."""
-    import builtins
-    import logging
-
-    from hotloop.optimizations.by_step import at_step_end
-    from hotloop.probe.entry import around_call
-    from hotloop.probe.imports import after_import
-
     throttle = Throttle(int(value), report)
 
     def step_ended(number: int, optimizer: Any) -> None:

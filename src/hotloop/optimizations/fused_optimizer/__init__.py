@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hotloop.core.census import Census
+from hotloop.hardware.machine import Machine
 from hotloop.optimizations.optimization import Choice, Optimization, leaving, live_in
 from hotloop.optimizations.source_edit import Keywords, SourceEdit
-
-if TYPE_CHECKING:
-    from hotloop.core.census import Census
-    from hotloop.hardware.machine import Machine
 
 
 def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
@@ -27,7 +25,7 @@ def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
 
 FUSED_OPTIMIZER = Optimization(
     name="fused_optimizer",
-    summary="The whole AdamW update in one kernel.",
+    summary="The whole update of Adam, AdamW, SGD or Adagrad in one kernel.",
     parity_class="reduction_order",
     key="optimizer.fused",
     off=False,
@@ -38,6 +36,10 @@ FUSED_OPTIMIZER = Optimization(
     answers=("HL401",),
     source_form="torch.optim.AdamW(model.parameters(), fused=True)",
     source_edit=_source_edit,
+    trainer_arguments=lambda value, applied_to: (
+        'optim="adamw_torch_fused"' if set(applied_to) <= {"AdamW"} else None
+    ),
+    leaves="a script that chose `foreach`, `fused` or `differentiable`; parameters that cannot be fused",
     live_form=live_in(__name__),
     toggles=True,
     expect=leaving("optimizer_fraction", 0.0, 0.45),

@@ -7,13 +7,13 @@ import sys
 import weakref
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from hotloop.optimizations.live_report import Report
 from hotloop.optimizations.switching import Turn, has_accelerator
-
-if TYPE_CHECKING:
-    from hotloop.optimizations.live_report import Report
-
+from hotloop.probe.entry import before_step
 
 LOOK_EVERY = 32
 """Updates; at the first ones, too."""
@@ -21,10 +21,6 @@ LOOK_EVERY = 32
 
 def apply(value: Any, report: Report) -> None:
     """Have torch's optimizers that can be fused be made so, unless the script chose otherwise."""
-    import torch
-
-    from hotloop.probe.entry import before_step
-
     being_made: set[int] = set()
     for kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad):
         kind.__init__ = _fusing(kind.__init__, report, being_made, before_step)  # type: ignore[method-assign]
@@ -120,8 +116,6 @@ def _is_probe(frame: FrameType) -> bool:
 
 def _listed(params: Any) -> Any:
     """The same, where generators could be read only once."""
-    import torch
-
     if isinstance(params, torch.Tensor):
         return params
     return [

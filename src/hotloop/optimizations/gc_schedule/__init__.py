@@ -11,16 +11,10 @@ Memory stays bounded: where it has grown, what is frozen is looked at again, too
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hotloop.core.census import Census
 from hotloop.optimizations.optimization import Optimization, leaving, live_in
-
-if TYPE_CHECKING:
-    from hotloop.core.census import Census
-
-
-def _observed(census: Census, value: Any) -> bool | None:
-    return None  # the script's own collections are counted with Python's; the process says what it froze
 
 
 def _values(census: Census) -> tuple[Any, ...]:
@@ -34,7 +28,6 @@ GC_SCHEDULE = Optimization(
     parity_class="bitwise",
     settings=(100,),
     values_for=_values,
-    observed=_observed,
     answers=("HL804",),
     source_form=(
         "# after the third step\n"
@@ -42,6 +35,9 @@ GC_SCHEDULE = Optimization(
         "gc.set_threshold(*gc.get_threshold()[:2], 1_000_000_000)\n"
         "# and at the end of every 100th step\n"
         "gc.collect()"
+    ),
+    leaves=(
+        "a script that turned collections off, set thresholds or froze objects; Python 3.14, which collects in small pieces"
     ),
     live_form=live_in(__name__),
     expect=leaving("collection_fraction", 0.05, 0.6),

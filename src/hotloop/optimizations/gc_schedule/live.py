@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
-    from hotloop.optimizations.live_report import Report
-
+from hotloop.optimizations.by_step import at_step_end, device_type_of
+from hotloop.optimizations.live_report import Report
+from hotloop.probe.memory import host_peak_bytes
 
 FIRST_STEPS = 3
 """After which what is alive is there to stay: optimizer state, loaders, compiled code."""
@@ -80,11 +80,6 @@ class Schedule:
 
 def _memory(optimizer: torch.optim.Optimizer | None) -> int | None:
     """Of tensors on the optimizer's device, or the most that the process ever took."""
-    import torch
-
-    from hotloop.optimizations.by_step import device_type_of
-    from hotloop.probe.memory import host_peak_bytes
-
     if device_type_of(optimizer) == "cuda":
         return torch.cuda.memory_allocated()
     return host_peak_bytes()
@@ -92,8 +87,6 @@ def _memory(optimizer: torch.optim.Optimizer | None) -> int | None:
 
 def apply(value: Any, report: Report) -> None:
     """Freeze after the first steps, unless the script has a schedule of its own."""
-    from hotloop.optimizations.by_step import at_step_end
-
     if sys.version_info >= (3, 14):
         report.refused("this Python collects in small pieces: there is nothing to move")
         return

@@ -8,14 +8,10 @@ as those of a sigmoid, which is one exponential. Eager, written out, it would be
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hotloop.hardware.machine import Machine
 from hotloop.optimizations.optimization import Choice, Optimization
-
-if TYPE_CHECKING:
-    from hotloop.core.census import Census
-    from hotloop.hardware.machine import Machine
-
 
 _FAMILY_HAS = {"gpt2": "gelu", "llama": "swiglu"}
 """As in `core/model_config.py`, which needs more than the standard library."""
@@ -31,19 +27,15 @@ def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
     return Choice("sigmoid", "an exponential is cheaper than a tanh on a CPU")
 
 
-def _observed(census: Census, value: Any) -> bool | None:
-    return None
-
-
 GELU = Optimization(
     name="gelu",
     summary="GELU's curve by a sigmoid instead of a tanh, for the compiler to fuse.",
     parity_class="reduction_order",
     key="train.gelu",
     off="tanh",
+    after=("compile",),
     settings=("sigmoid",),
     choose=_choose,
-    observed=_observed,
     source_form="x * torch.sigmoid(1.5957691216057308 * (x + 0.044715 * x**3))  # in fp32, inside torch.compile",
     no_live_form="a script's own activation is not rewritten while it runs",
     conflicts=("sigmoid needs compile: eager, it is many passes",),

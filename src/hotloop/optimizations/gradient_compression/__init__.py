@@ -9,14 +9,11 @@ of the whole step already.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hotloop.core.census import Census
+from hotloop.hardware.machine import Machine
 from hotloop.optimizations.optimization import Choice, Optimization
-
-if TYPE_CHECKING:
-    from hotloop.core.census import Census
-    from hotloop.hardware.machine import Machine
-
 
 _CENSUS_NAME = {"none": "float32", "bf16": "bfloat16", "fp16": "float16"}
 

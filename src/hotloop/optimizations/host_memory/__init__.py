@@ -10,13 +10,11 @@ under the heap (madvise(2)), which most kernels leave to programs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hotloop.core.census import Census
+from hotloop.hardware.machine import Machine
 from hotloop.optimizations.optimization import Choice, Optimization
-
-if TYPE_CHECKING:
-    from hotloop.core.census import Census
-    from hotloop.hardware.machine import Machine
 
 
 def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hotloop.core.census import Census
 from hotloop.optimizations.optimization import Optimization, leaving, live_in
-
-if TYPE_CHECKING:
-    from hotloop.core.census import Census
-
 
 LIMITS_MB = (4096, 1024)
 
@@ -35,10 +32,6 @@ def _steps_of_epoch(census: Census) -> int:
     return math.ceil(loader.per_epoch / max(census.microbatches or 1.0, 1.0))
 
 
-def _observed(census: Census, value: Any) -> bool | None:
-    return None  # nothing of it shows in a census; what came from memory is in `fixes.jsonl`
-
-
 ITEM_CACHE = Optimization(
     name="item_cache",
     summary="What the dataset made of an item kept in memory, from the second epoch on.",
@@ -47,7 +40,6 @@ ITEM_CACHE = Optimization(
     values_for=_values_for,
     needs="a dataset by index that draws no random numbers, and more than one epoch",
     warmup_for=_steps_of_epoch,
-    observed=_observed,
     answers=("HL102", "HL105", "HL106"),
     source_form=(
         "def __getitem__(self, index):\n"
@@ -55,6 +47,7 @@ ITEM_CACHE = Optimization(
         "        self.kept[index] = self.make(index)\n"
         "    return copy.deepcopy(self.kept[index])"
     ),
+    leaves="items that draw random numbers or differ when they are made twice; what there is no room for",
     live_form=live_in(__name__),
     expect=leaving("data_wait_fraction", 0.02, 0.2),
     over="all",

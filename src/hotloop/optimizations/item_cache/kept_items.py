@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
@@ -13,11 +13,9 @@ from hotloop.optimizations.item_cache.dataset_state import fingerprint
 from hotloop.optimizations.item_cache.item_store import ItemStore, memory_for_items
 from hotloop.optimizations.item_cache.samples import decoded, encoded, same
 from hotloop.optimizations.item_cache.unchanged import Unchanged
+from hotloop.optimizations.live_report import Report
 from hotloop.probe import entry
 from hotloop.probe.random_state import random_state, same_state
-
-if TYPE_CHECKING:
-    from hotloop.optimizations.live_report import Report
 
 CHECKS = 4
 """Items that are made again and compared: the first of a run right away, and at most as many of each later

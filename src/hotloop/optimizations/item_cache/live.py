@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from hotloop.optimizations.live_report import Report
+from hotloop.optimizations.item_cache.kept_items import keep_items
+from hotloop.optimizations.live_report import Report
 
 
 def apply(value: Any, report: Report) -> None:
     """At most `value` MB, and a quarter of what is available."""
-    from hotloop.optimizations.item_cache.kept_items import keep_items
-
     keep_items(int(value) * 1_000_000, report)

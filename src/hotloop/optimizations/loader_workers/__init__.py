@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from typing import Any
 
+from hotloop.core.census import Census
 from hotloop.judge.thresholds import IDLE_FETCH
 from hotloop.judge.workers import worker_count
 from hotloop.optimizations.optimization import BatchesAhead, Optimization, live_in
 from hotloop.optimizations.source_edit import Keywords, SourceEdit
 
-if TYPE_CHECKING:
-    from hotloop.core.census import Census
-
-
-PERSISTENT_BY_HAND = (
-    "`persistent_workers=True` may be added by hand where the script changes nothing of the dataset or the collate "
+_DRAWS = "its batches then draw their random numbers in the workers: the same samples, augmented with others, as with another seed"
+_RESTARTED = (
+    "its workers start anew with each epoch, as they did where it was confirmed; `persistent_workers=True` may be added by hand where the script changes nothing of the dataset or the collate "
     "function between epochs (`dataset.set_epoch(e)`, say); shuffling and dropout then draw other numbers "
     "from the second epoch on, as with another seed"
 )
@@ -39,6 +37,16 @@ def _values_for(census: Census) -> tuple[Any, ...]:
 def _draws(census: Census) -> bool:
     loader = census.slowest_loader()
     return loader is not None and bool(loader.draws_random)
+
+
+def _patch_note(value: Any, census: Census, given: Collection[str]) -> str:
+    if not value:
+        return ""
+    notes = [_DRAWS] if _draws(census) else []
+    epochs = max((each.num_epochs for each in census.loaders if each.trains), default=0)
+    if epochs > 1 and "persistent_workers" not in given:
+        notes.append(_RESTARTED)
+    return "; ".join(notes)
 
 
 USUAL_PREFETCH = 2
@@ -89,9 +97,7 @@ def _observed(census: Census, value: Any) -> bool | None:
 def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
     where_given = {} if value else {name: repr(each) for name, each in WITHOUT_WORKERS.items()}
     values = {"num_workers": str(int(value))}
-    return Keywords(
-        "torch.utils.data", ("DataLoader",), values, where_given=where_given, at="loader"
-    )
+    return Keywords("torch.utils.data", ("DataLoader",), values, where_given=where_given)
 
 
 LOADER_WORKERS = Optimization(
@@ -106,13 +112,19 @@ LOADER_WORKERS = Optimization(
     answers=("HL101", "HL102", "HL103", "HL104", "HL106", "HL110", "HL201"),
     source_form="DataLoader(dataset, ..., num_workers=4)",
     source_edit=_source_edit,
+    trainer_arguments=lambda value, applied_to: f"dataloader_num_workers={value}",
+    patch_note=_patch_note,
+    leaves=(
+        "an IterableDataset; a place that the trial does not reach; what gives other samples with workers, draws the same "
+        "random numbers in each, or cannot be sent to them, is rejected by the trial"
+    ),
+    of_loader=True,
     live_form=live_in(__name__),
     expect=_expect,
     other_draws_in=_draws,
     over="all",
     batches_ahead=batches_ahead,
     smaller=_fewer,
-    conflicts=(),
     risks=(
         "Each worker holds the dataset. A dataset or collate function that draws random numbers (crops, flips, noise, "
         "mixup) draws them in the workers: the same samples, augmented with other numbers, and dropout and later "

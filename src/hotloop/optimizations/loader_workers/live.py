@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from torch.utils.data import IterableDataset
+
+from hotloop.optimizations.live_report import Report
 from hotloop.optimizations.loader_arguments import Arguments, set_arguments
 from hotloop.optimizations.loader_workers import WITHOUT_WORKERS
-
-if TYPE_CHECKING:
-    from hotloop.optimizations.live_report import Report
 
 
 def apply(value: Any, report: Report) -> None:
     """`value` workers for the loader that trains; 0 takes the script's own away."""
 
     def change(given: Mapping[str, Any]) -> Arguments | str:
-        from torch.utils.data import IterableDataset
-
         if isinstance(given["dataset"], IterableDataset):
             return "is an IterableDataset: what a worker gives depends on how many there are"
         return {"num_workers": int(value)} | ({} if value else WITHOUT_WORKERS)

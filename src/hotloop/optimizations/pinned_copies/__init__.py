@@ -6,24 +6,14 @@ around, a value would be read before it has arrived.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotloop.optimizations.optimization import Optimization, live_in
-
-if TYPE_CHECKING:
-    from hotloop.core.census import Census
-    from hotloop.hardware.machine import Machine
+from hotloop.core.census import Census
+from hotloop.optimizations.optimization import Optimization, live_in, only_on
 
 
 def _values_for(census: Census) -> tuple[Any, ...]:
     return (True,) if any(copy.pageable for copy in census.copies) else ()
-
-
-def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
-    if machine.device_type != "cuda":
-        return "it is about copies to a GPU; this run is on the CPU"
-    return None
 
 
 def _observed(census: Census, value: Any) -> bool | None:
@@ -39,13 +29,14 @@ PINNED_COPIES = Optimization(
     settings=(True,),
     values_for=_values_for,
     needs="copies to a GPU from memory that is not pinned",
-    why_not=_why_not,
+    why_not=only_on("cuda", "it is about copies to a GPU; this run is on the CPU"),
     observed=_observed,
     answers=("HL202",),
     source_form=(
         "DataLoader(dataset, ..., num_workers=1, pin_memory=True)\n"
         "batch = batch.to(device, non_blocking=True)"
     ),
+    leaves="a script that writes into a batch which it has copied; a CPU",
     live_form=live_in(__name__),
     risks=(
         "A pinned buffer that is filled again while its copy is under way changes the data. Without "

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from hotloop.optimizations.live_report import Report
+import torch
+from torch.utils.data import DataLoader
 
+from hotloop.optimizations.live_report import Report
+from hotloop.probe import entry
 
 WATCHED = 4
 """Copies that the host still waits for, to see whether the script writes into what it copied."""
@@ -17,11 +19,6 @@ REMEMBERED = 64
 
 def apply(value: Any, report: Report) -> None:
     """Loaders that may train pin their batches; what lies in pinned memory is copied without waiting."""
-    import torch
-    from torch.utils.data import DataLoader
-
-    from hotloop.probe import entry
-
     copies = Copies(report)
 
     def iterate(original: Any, loader: Any) -> Any:
@@ -92,8 +89,6 @@ def goes_to_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     Another dtype is made on the host first, in memory that is not pinned. A library that passes on its own
     `non_blocking=False` has not chosen it.
     """
-    import torch
-
     if len(args) > 1 or kwargs.get("dtype") is not None or kwargs.get("non_blocking"):
         return False
     target = args[0] if args else kwargs.get("device")

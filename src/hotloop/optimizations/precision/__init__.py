@@ -7,15 +7,12 @@ at the products. bf16 has the range of fp32 and needs no scaler; fp16 does not a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hotloop.core.census import Census
+from hotloop.hardware.machine import Machine
 from hotloop.optimizations.optimization import Choice, Optimization, live_in
 from hotloop.optimizations.source_edit import AroundCall, SetUp, SourceEdit
-
-if TYPE_CHECKING:
-    from hotloop.core.census import Census
-    from hotloop.hardware.machine import Machine
-
 
 _CENSUS_NAME = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "float16"}
 
@@ -137,6 +134,8 @@ PRECISION = Optimization(
     answers=("HL301",),
     source_form="with torch.autocast(device_type, dtype=torch.bfloat16):\n    loss = model(x, y)",
     source_edit=_source_edit,
+    trainer_arguments=lambda value, applied_to: f"{value}=True",
+    leaves="a script that autocasts; fp16, which needs a scaler in the script; a model no product of which ran in bf16",
     live_form=live_in(__name__),
     expect=_expect,
     risks=(

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from hotloop.optimizations.compiler_use import compiler_is_used, watch_compiler
+from hotloop.optimizations.live_report import Report
 from hotloop.optimizations.outermost import (
     around_training_calls,
     device_type_of,
     each_tensor,
 )
 from hotloop.optimizations.precision.autocasting import autocast, set_tf32
-
-if TYPE_CHECKING:
-    from hotloop.optimizations.live_report import Report
 
 
 def apply(value: Any, report: Report) -> None:
@@ -29,8 +29,6 @@ def apply(value: Any, report: Report) -> None:
     if value != "bf16":
         report.refused(f"{value} needs a gradient scaler in the script")
         return
-    from hotloop.optimizations.compiler_use import compiler_is_used, watch_compiler
-
     watch_compiler()
     multiplies: dict[int, bool] = {}
     """By model, whether it is put under autocast, as its first call showed."""
@@ -71,8 +69,6 @@ def apply(value: Any, report: Report) -> None:
 
 def _watched(call: Any, args: Any, kwargs: Any) -> tuple[Any, str | None]:
     """Make the call under autocast, and say why the others should not be."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     seen: set[torch.dtype] = set()
     made_by: dict[int, str] = {}
     """By address of a tensor's memory, the operation that last wrote what is no mere copy."""

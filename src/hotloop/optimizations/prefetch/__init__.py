@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hotloop.core.census import Census
 from hotloop.judge.workers import rest_of_step
 from hotloop.optimizations.optimization import BatchesAhead, Optimization, leaving, live_in
 from hotloop.optimizations.source_edit import Keywords, SourceEdit
-
-if TYPE_CHECKING:
-    from hotloop.core.census import Census
-
 
 USUAL = 2
 """Batches under way per worker: torch's own default."""
@@ -45,9 +42,7 @@ def _observed(census: Census, value: Any) -> bool | None:
 
 def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
     values = {"prefetch_factor": str(int(value))}
-    return Keywords(
-        "torch.utils.data", ("DataLoader",), values, unless_zero="num_workers", at="loader"
-    )
+    return Keywords("torch.utils.data", ("DataLoader",), values, unless_zero="num_workers")
 
 
 PREFETCH = Optimization(
@@ -62,6 +57,9 @@ PREFETCH = Optimization(
     answers=("HL109",),
     source_form="DataLoader(dataset, ..., num_workers=4, prefetch_factor=8)",
     source_edit=_source_edit,
+    trainer_arguments=lambda value, applied_to: f"dataloader_prefetch_factor={value}",
+    leaves="a loader without workers; an IterableDataset",
+    of_loader=True,
     live_form=live_in(__name__),
     expect=leaving("late_fraction", 0.0, 0.7),
     over="all",

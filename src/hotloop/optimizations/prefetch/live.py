@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hotloop.optimizations.live_report import Report
 from hotloop.optimizations.loader_arguments import Arguments, set_arguments
-
-if TYPE_CHECKING:
-    from hotloop.optimizations.live_report import Report
 
 
 def apply(value: Any, report: Report) -> None:

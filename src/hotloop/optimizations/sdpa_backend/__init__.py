@@ -6,26 +6,16 @@ do what is asked for: so cuDNN's only where the written-out form cannot, which i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotloop.optimizations.optimization import Optimization, live_in
-
-if TYPE_CHECKING:
-    from hotloop.core.census import Census
-    from hotloop.hardware.machine import Machine
+from hotloop.core.census import Census
+from hotloop.optimizations.optimization import Optimization, live_in, only_on
 
 
 def _values(census: Census) -> tuple[Any, ...]:
     called = any(name.startswith("sdpa:") for name in census.attention)
     on_cuda = (census.device or "").startswith("cuda")
     return ("cudnn",) if called and on_cuda and "sdpa:cudnn" not in census.attention else ()
-
-
-def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
-    if machine.device_type != "cuda":
-        return "on a CPU torch has one fused kernel, and takes it wherever it can"
-    return None
 
 
 def _observed(census: Census, value: Any) -> bool | None:
@@ -38,7 +28,7 @@ SDPA_BACKEND = Optimization(
     parity_class="reduction_order",
     settings=("cudnn",),
     values_for=_values,
-    why_not=_why_not,
+    why_not=only_on("cuda", "on a CPU torch has one fused kernel, and takes it wherever it can"),
     observed=_observed,
     answers=("HL306",),
     source_form=(
@@ -48,6 +38,8 @@ SDPA_BACKEND = Optimization(
         "with sdpa_kernel(order, set_priority=True):\n"
         "    loss = model(x, y)"
     ),
+    needs="a call of scaled_dot_product_attention on CUDA",
+    leaves="a script with an order of its own; a compiled model, where what it takes could not be seen; what cuDNN cannot do",
     live_form=live_in(__name__),
     risks="Dropout inside attention draws other random numbers. Not every shape is faster.",
 )

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torch import nn
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend
+from torch.utils._python_dispatch import TorchDispatchMode
 
-    from hotloop.optimizations.live_report import Report
-
+from hotloop.optimizations.compiler_use import compiler_is_used, watch_compiler
+from hotloop.optimizations.live_report import Report
+from hotloop.optimizations.outermost import around_training_calls, device_type_of
 
 _PREFIX, _SUFFIX = "_scaled_dot_product_", "_attention"
 
 
 def apply(value: Any, report: Report) -> None:
     """The order is the process's; a `sdpa_kernel` of the script still says which may be taken at all."""
-    import torch
-    from torch.nn.attention import SDPBackend
-
-    from hotloop.optimizations.compiler_use import compiler_is_used, watch_compiler
-    from hotloop.optimizations.outermost import around_training_calls, device_type_of
-
     watch_compiler()
     first = SDPBackend.__members__.get(f"{str(value).upper()}_ATTENTION")
     if first is None:
@@ -53,8 +50,6 @@ def _watched(
     call: Any, module: nn.Module, args: Any, kwargs: Any, wanted: str, report: Report
 ) -> Any:
     """Make the call, and say which kernels it really took."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     taken: set[str] = set()
 
     class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]

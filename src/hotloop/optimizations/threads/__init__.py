@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotloop.optimizations.optimization import Optimization, live_in
+from hotloop.core.census import Census
+from hotloop.optimizations.optimization import Optimization, live_in, only_on
 from hotloop.optimizations.source_edit import SetUp, SourceEdit
-
-if TYPE_CHECKING:
-    from hotloop.core.census import Census
-    from hotloop.hardware.machine import Machine
-
 
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -29,12 +25,6 @@ def _values(census: Census) -> tuple[Any, ...]:
         return ()
     threads = max(int(census.cpus / (census.num_local_ranks or 1)), 1)
     return () if threads == census.num_threads else (threads,)
-
-
-def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
-    if machine.device_type != "cpu":
-        return "the model runs on the GPU: threads of the CPU compute nothing of it"
-    return None
 
 
 def _observed(census: Census, value: Any) -> bool | None:
@@ -56,11 +46,15 @@ THREADS = Optimization(
     settings=(os.cpu_count() or 1,),
     argument="num_threads",
     values_for=_values,
-    why_not=_why_not,
+    why_not=only_on("cpu", "the model runs on the GPU: threads of the CPU compute nothing of it"),
     observed=_observed,
     answers=("HL802", "HL803"),
     source_form="torch.set_num_threads(4)  # or, in the shell: export OMP_NUM_THREADS=4",
     source_edit=_source_edit,
+    leaves=(
+        "a script that calls `torch.set_num_threads` or sets `OMP_NUM_THREADS` or `MKL_NUM_THREADS` in code; a GPU; ranks "
+        "without `LOCAL_WORLD_SIZE`"
+    ),
     live_form=live_in(__name__),
     risks=(
         "Workers of a loader need CPUs, too. Short operations get slower with many threads. Sums are "

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from hotloop.optimizations.by_step import at_step_end, device_type_of
+from hotloop.optimizations.callers import TORCH, caller, place
+from hotloop.optimizations.live_report import Report
 from hotloop.optimizations.threads import VARIABLES
-
-if TYPE_CHECKING:
-    import torch
-
-    from hotloop.optimizations.live_report import Report
+from hotloop.probe.entry import around_call
 
 
 def apply(value: Any, report: Report) -> None:
     """When the first optimizer is made: in the process that trains, not in those that load, and before
     anything is compiled, since another number of threads would have it compiled again."""
-    import torch
-
-    from hotloop.optimizations.by_step import at_step_end, device_type_of
-    from hotloop.optimizations.callers import TORCH, caller, place
-    from hotloop.probe.entry import around_call
-
     before = torch.get_num_threads()
     set_num_threads = torch.set_num_threads
     done = False

@@ -19,7 +19,7 @@ from script_inputs import (
     with_phase,
 )
 
-from hotloop.core.census import CallUse, CollectionUse
+from hotloop.core.census import CallUse, CollectionUse, OperatorUse
 from hotloop.core.measurement import Measurement
 from hotloop.core.step import StepRecord
 from hotloop.judge.diagnose import diagnose
@@ -224,3 +224,17 @@ def test_what_the_census_counted_is_divided_by_the_steps_that_it_counted() -> No
     assert diagnosis.steps.warmup == 18  # the window of five forgives two
     assert codes(diagnosis) == ["HL804"]
     assert diagnosis.findings[0].evidence["collection_fraction"] == pytest.approx(0.1)
+
+
+def test_anomaly_detection_that_was_left_on_is_found() -> None:
+    checks = OperatorUse("aten::_is_any_true", "bool", num=101, self_s=0.001)
+    finding = only(
+        script(steps(), replace(HEALTHY, operators=(*HEALTHY.operators, checks))), "HL807"
+    )
+    assert finding.evidence["checks_per_step"] == 101
+    assert finding.gain_at_most == pytest.approx(1 / (1 - 0.93))
+    assert finding.gain_is_loose
+    once = replace(
+        checks, num=1 / 3
+    )  # in one of three steps that were profiled: the script asked itself
+    assert "HL807" not in codes(diagnose(script(steps(), replace(HEALTHY, operators=(once,)))))

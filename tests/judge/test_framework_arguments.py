@@ -49,6 +49,7 @@ def known() -> set[str]:
     functions: list[Any] = [
         *(torch.utils.data.DataLoader, torch.optim.AdamW, torch.compile, checkpoint),
         *(torch.nn.MultiheadAttention.forward, torch.nn.parallel.DistributedDataParallel),
+        torch.autograd.set_detect_anomaly,
         *(transformers.PreTrainedTokenizerBase.__call__, transformers.DataCollatorWithPadding),
     ]
     names = {name for each in functions for name in inspect.signature(each).parameters}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Keywords:
-    """Keywords of the call in which the live form took effect: they are set, or added."""
+    """Arguments of the call in which the live form took effect: they are set, or added."""
 
     package: str
     """That the called class is imported from, e.g. `torch.optim`, or from anywhere below."""
@@ -20,13 +20,19 @@ class Keywords:
     """Of the class; any other callee at that place is not edited."""
     values: Mapping[str, str]
     """By keyword, as Python source."""
+    place: Mapping[str, int] = field(default_factory=dict)
+    """By keyword, which of the arguments without a name it may be, counted from 0."""
     where_given: Mapping[str, str] = field(default_factory=dict)
     """Of these only what the call has already."""
     unless_zero: str = ""
     """Another keyword, which must not be 0 for these: where the script decides it while it runs, they depend on it."""
 
     def in_words(self) -> str:
-        return "add `" + ", ".join(f"{name}={value}" for name, value in self.values.items()) + "`"
+        return (
+            f"{'set' if self.place else 'add'} `"
+            + ", ".join(f"{name}={value}" for name, value in self.values.items())
+            + "`"
+        )
 
 
 @dataclass(frozen=True, slots=True)

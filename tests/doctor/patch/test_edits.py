@@ -109,6 +109,33 @@ def test_keyword_is_added_to_torchs_own_optimizers_alone(
     assert new.decode() == text.replace(f"{call}  #", f"{becomes}  #")
 
 
+ANOMALY = Keywords("torch.autograd", ("set_detect_anomaly",), {"mode": "False"}, {"mode": 0})
+
+
+@pytest.mark.parametrize(
+    ("given", "becomes"),
+    [
+        ("True", "False"),
+        ("True, False", "False, False"),
+        ("mode=True, check_nan=False", "mode=False, check_nan=False"),
+        ("check_nan=False, mode=True", "check_nan=False, mode=False"),
+        ("options.debug", None),
+        ("mode=options.debug", None),
+        ("*options", None),
+    ],
+)
+def test_argument_is_set_where_it_was_given_without_a_name(
+    tmp_path: Path, given: str, becomes: str | None
+) -> None:
+    text = f"import torch\ntorch.autograd.set_detect_anomaly({given})  # why\n"
+    if becomes is None:
+        with pytest.raises(Unsafe):
+            with_keywords(tmp_path, text, "torch.autograd", ANOMALY)
+        return
+    new = with_keywords(tmp_path, text, "torch.autograd", ANOMALY)
+    assert new.decode() == text.replace(f"({given})", f"({becomes})")
+
+
 LONG = """\
 import torch
 

@@ -20,13 +20,17 @@ def call_ending(tree: ast.Module, end: Position) -> ast.Call:
     return found[0]
 
 
-def set_keywords(tree: ast.Module, end: Position, values: Mapping[str, str]) -> None:
-    """Replace the keywords of the call that ends there, or add them at its end."""
+def set_keywords(
+    tree: ast.Module, end: Position, values: Mapping[str, str], places: Mapping[str, int]
+) -> None:
+    """Replace the keywords of the call that ends there, or add them at its end. places: of those given without a name."""
     call = call_ending(tree, end)
     for name, text in values.items():
         value = _parsed(text)[0].value  # type: ignore[attr-defined]
         held = [each for each in call.keywords if each.arg == name]
-        if held:
+        if name in places:
+            call.args[places[name]] = value
+        elif held:
             held[0].value = value
         else:
             call.keywords.append(ast.keyword(name, value))

@@ -24,31 +24,41 @@ def keywords_edit(source: Source, call: cst.Call, wanted: Keywords) -> Change:
         **wanted.values,
         **{name: value for name, value in wanted.where_given.items() if name in held},
     }
-    _refuse_options(call, values)
+    by_place = [each for each in call.args if each.keyword is None and each.star == ""]
+    places = {n: i for n, i in wanted.place.items() if n not in held and i < len(by_place)}
+    _refuse_options(call, values, places)
     values = _conditional(call, values, wanted.unless_zero)
+    held |= places.keys()
     missing = [name for name in values if name not in held]
     if any(each.star == "**" for each in call.args) and missing:
         raise Unsafe(f"`{_text(call, '**')}` may hold `{missing[0]}` already")
-    by_place = [each for each in call.args if each.keyword is None and each.star == ""]
     if any(each.star == "*" for each in call.args) or len(by_place) > MOST_POSITIONAL:
         raise Unsafe(f"`{missing[0] if missing else 'it'}` may be given by its place already")
     end = source.end(call)
 
     def to(updated: cst.Call) -> cst.Call:
         for name, text in values.items():
-            updated = _with_keyword(updated, name, cst.parse_expression(text))
+            value = cst.parse_expression(text)
+            if name in places:
+                args = list(updated.args)
+                args[places[name]] = args[places[name]].with_changes(value=value)
+                updated = updated.with_changes(args=args)
+            else:
+                updated = _with_keyword(updated, name, value)
         return updated
 
     def redo(tree: ast.Module) -> None:
-        again.set_keywords(tree, end, values)
+        again.set_keywords(tree, end, values, places)
 
     return Change(call, to, redo)
 
 
-def _refuse_options(call: cst.Call, values: Mapping[str, str]) -> None:
-    """Raises `Unsafe` where a keyword has what the script decides while it runs: an option would have no effect."""
+def _refuse_options(call: cst.Call, values: Mapping[str, str], places: Mapping[str, int]) -> None:
+    """Raises `Unsafe` where an argument is what the script decides while it runs: an option would have no effect."""
     for name in values:
         given = _given(call, name)
+        if name in places:
+            given = call.args[places[name]].value
         if given is not None and not _is_literal(given):
             text = cst.Module([]).code_for_node(given)
             raise Unsafe(f"`{name}` is `{text}` there, which would have no effect any more")

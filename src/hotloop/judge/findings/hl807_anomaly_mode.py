@@ -1,0 +1,48 @@
+"""HL807: autograd looks for anomalies
+
+What it means. `torch.autograd.set_detect_anomaly(True)` or `detect_anomaly()` is on, which is meant for
+debugging: for every operation of the forward pass Python's stack is written down, and every gradient is
+searched for NaN, which on a GPU waits for the device.
+
+Evidence. `checks_per_step`: gradients that were searched, seen by torch's profiler; reported from one
+on. `forward_backward_fraction`: share of the time in forward and backward. Not seen with
+`check_nan=False`, which writes down the stacks alone.
+
+Gain at most. `1 / (1 - forward_backward_fraction)`, which is loose: no breakdown of a step tells what of
+forward and backward goes into stacks and checks. Between 1.1 for large models and 3 for small ones is usual.
+
+Remedy. `anomaly_mode`: turn it off, and on again when a NaN shows. To test it: the same steps with and
+without, in turns.
+
+What can go wrong. A gradient that becomes NaN no longer ends the training: look at the loss.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hotloop.core.judgement import Breakdown, Finding
+from hotloop.core.measurement import Measurement
+from hotloop.judge.exposure import gain_without
+from hotloop.judge.thresholds import NOTICEABLE
+
+CODE = "HL807"
+TITLE = "Autograd looks for anomalies"
+CHECK = "aten::_is_any_true"
+"""What autograd calls on `isnan` of every gradient, and nothing else in torch."""
+
+
+def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
+    census = measurement.census
+    checks = math.fsum(x.num for x in census.operators if x.name == CHECK) if census else 0.0
+    share = breakdown.fractions.get("forward", 0.0) + breakdown.fractions.get("backward", 0.0)
+    if checks < 1 or share < NOTICEABLE:
+        return None
+    return Finding(
+        code=CODE,
+        title=TITLE,
+        gain_at_most=gain_without(share),
+        gain_is_loose=True,
+        evidence={"checks_per_step": checks, "forward_backward_fraction": share},
+        advice="Turn torch.autograd's anomaly detection off: it is for debugging.",
+    )

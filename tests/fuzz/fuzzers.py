@@ -229,13 +229,13 @@ def _use(ground: Ground, place: Path, command: str) -> Ended:
 
 _READ = ["report", "report json", "monitor", "monitor json"]
 FUZZERS = {
-    "configs": Fuzzer(CONFIGS, run_config, 110),
+    "configs": Fuzzer(CONFIGS, run_config, 60),
     "checkpoints": Fuzzer(
-        _changed(["train", "train", "generate", "generate last", "export"]), run_checkpoint, 100
+        _changed(["train", "train", "generate", "generate last", "export"]), run_checkpoint, 50
     ),
-    "runs": Fuzzer(_changed([*_READ, "generate", "train", "export"]), _directory("run"), 80),
-    "doctor's runs": Fuzzer(_changed([*_READ, "doctor", "doctor"]), _directory("doctor"), 60),
-    "ledgers": Fuzzer(_changed(_READ, VALUE_CHANGES), _directory("treated"), 30),
-    "comparisons": Fuzzer(_changed(_READ), _directory("trials"), 40),
-    "prepared directories": Fuzzer(_changed(["verify", "train on"]), run_prepared, 50),
+    "runs": Fuzzer(_changed([*_READ, "generate", "train", "export"]), _directory("run"), 40),
+    "doctor's runs": Fuzzer(_changed([*_READ, "doctor", "doctor"]), _directory("doctor"), 40),
+    "ledgers": Fuzzer(_changed(_READ, VALUE_CHANGES), _directory("treated"), 20),
+    "comparisons": Fuzzer(_changed(_READ), _directory("trials"), 25),
+    "prepared directories": Fuzzer(_changed(["verify", "train on"]), run_prepared, 25),
 }

@@ -69,7 +69,8 @@ def run_examined(
     case: Case, directory: Path, *, healthy: bool
 ) -> tuple[Ran, Measurement, Diagnosis]:
     """The script under the doctor, which writes to the new `directory`."""
-    doctor = [sys.executable, "-m", "hotloop", "doctor", "--no-try", "--out", str(directory), "--"]
+    doctor = [sys.executable, "-m", "hotloop", "doctor", "--no-try", "--to-end"]
+    doctor += ["--out", str(directory), "--"]
     ran = last_line(_output([*doctor, *command(case, healthy=healthy)], case.cpus))
     measurement = read_json(directory / "measurement.json", Measurement)
     return ran, measurement, read_json(directory / "diagnosis.json", Diagnosis)

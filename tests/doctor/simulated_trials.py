@@ -173,6 +173,7 @@ def trying(
         conflicts: dict[str, tuple[str, ...]] | None = None, late: dict[str, int] | None = None,
         seen_steps: int = 60, directory: str = "run", toggles: bool = False,
         of_fixes: dict[str, Any] | None = None, edits: Sequence[str] = (),
+        starts: dict[str, float] | None = None,
         returncode: int | None = None, matmul_dtypes: tuple[str, ...] = ("float32",),
         **options: Any,
     ) -> Ledger:  # fmt: skip
@@ -192,6 +193,7 @@ def trying(
                 settings=(True,),
                 conflicts=(conflicts or {}).get(name, ()),
                 toggles=toggles,
+                start_s=(starts or {}).get(name, 0.0),
             )
             monkeypatch.setitem(CATALOGUE, name, technique)
             fixes.append(

@@ -410,6 +410,18 @@ def test_small_budget_screens_and_says_what_was_dropped(trying: Trying) -> None:
     assert machine.now <= 18 * pair_s
 
 
+@pytest.mark.parametrize(
+    ("budget_s", "names"), [(None, ["starts_slowly", "quick"]), (900.0, ["quick", "starts_slowly"])]
+)
+def test_what_gains_as_much_in_less_time_comes_first_where_there_is_a_budget(
+    trying: Trying, budget_s: float | None, names: list[str]
+) -> None:
+    machine = Machine(product(starts_slowly=1.2, quick=1.2))
+    given = ["starts_slowly", "quick"]
+    ledger = trying(machine, given, starts={"starts_slowly": 20.0}, budget_s=budget_s)
+    assert [fix.name for fix in ledger.fixes] == names
+
+
 def test_budget_ends_a_comparison_whose_processes_became_slow(trying: Trying) -> None:
     names = ["a", "b"]
     machine = Machine(product(a=1.1, b=1.1))

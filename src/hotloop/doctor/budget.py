@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from hotloop.core.errors import UsageError
@@ -62,6 +63,11 @@ def begin_within(bench: Workbench, fixes: Sequence[Fix], again: Callable[[str], 
         )
 
 
+def by_gain_per_second(bench: Workbench, fixes: Sequence[Fix]) -> list[Fix]:
+    """The fixes with the largest expected gain for the time that trying them takes first: a budget may end after any."""
+    return sorted(fixes, key=lambda fix: -math.log(fix.promise) / max(needed_s(bench, fix), 1.0))
+
+
 def needed_s(
     bench: Workbench,
     fix: Fix,
@@ -80,7 +86,7 @@ def needed_s(
     return bench.needed_s(
         LOOKS[0],
         losses=losses + _written(bench, fix),
-        slower_start_s=learned.slower_start_s if learned is not None else 0.0,
+        slower_start_s=learned.slower_start_s if learned is not None else fix.technique.start_s,
         plan=plan,
         place=fix.name,
         costs=bench.costs.at_least(bench.first_costs) if cautious else None,

@@ -54,6 +54,13 @@ class Fix:
         return self.technique.name
 
     @property
+    def promise(self) -> float:
+        """A ratio: where nothing tells how much of the finding's gain it brings, half of it on a log scale."""
+        if self.predicted is not None:
+            return self.predicted.ratio
+        return math.sqrt(self.gain_at_most or 1.0)
+
+    @property
     def ratio_at_most(self) -> float:
         """The highest expected ratio, which decides over how many steps it is compared; 1 where none is expected."""
         return max(self.predicted.ratio_high, 1.0) if self.predicted is not None else 1.0
@@ -108,12 +115,7 @@ def fixes_for(
                 ahead.most_ratio if ahead else None,
             )
         )
-    return tuple(sorted(found, key=lambda fix: -_promise(fix)))
-
-
-def _promise(fix: Fix) -> float:
-    """A ratio: where nothing tells how much of the finding's gain it brings, half of it on a log scale."""
-    return fix.predicted.ratio if fix.predicted is not None else math.sqrt(fix.gain_at_most or 1.0)
+    return tuple(sorted(found, key=lambda fix: -fix.promise))
 
 
 def asked_for(only: Sequence[str]) -> dict[str, tuple[Any, ...]]:

@@ -24,7 +24,7 @@ from hotloop.core.files import write_json
 from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
 from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
-from hotloop.doctor.budget import begin_within
+from hotloop.doctor.budget import begin_within, by_gain_per_second
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fix_trials import FixTrials
 from hotloop.doctor.fixes import Fix
@@ -106,6 +106,8 @@ def verify(
     directory.mkdir(parents=True, exist_ok=True)
     with alone_in(directory):
         refuse_other_values(directory, fixes)
+        if budget_s is not None:
+            fixes = by_gain_per_second(bench, fixes)
         if budget_s is not None and "loss_steps" not in begun:
             begin_within(bench, fixes, again)
         for said in (notice, weak_isolation(bench.listing), cut_off(directory, bench.listing)):

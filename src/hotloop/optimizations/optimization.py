@@ -143,6 +143,8 @@ class Optimization:
     """Values to fall back to, the best first, where a run is too short to show what a value keeps up."""
     toggles: bool = False
     """Its live form can go on and off between two steps of one process, where the device is a CPU."""
+    start_s: float = 0.0
+    """Seconds that it usually adds to the start of a process, by which trials are planned before it was tried."""
     what_if: bool = False
     """Its live form shows what something costs, and must not be kept: it leaves out what the user asked for."""
     conflicts: tuple[str, ...] = ()

@@ -69,6 +69,7 @@ COMPILE = Optimization(
     leaves="a script that compiles the model itself",
     live_form=live_in(__name__),
     expect=_expect,
+    start_s=20.0,
     risks=(
         "Compiling takes seconds to minutes, and again for every new shape. Dropout draws other random "
         "numbers than eager. Data-dependent Python breaks the graph into pieces that can be slower."

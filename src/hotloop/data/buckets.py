@@ -33,14 +33,12 @@ class BucketLoader:
     ) -> None:
         """`index` is `bucket_index` of these widths. Raises `UsageError` for a split without a target."""
         self.unit = microbatch
-        self.budget = microbatch * widths[-1]
-        """Slots of a batch, filler included, at most."""
         self._stream = stream
         self._index = index
         self._widths = widths
         self._begins = index.begins.astype(np.int64)
         sizes = np.diff(self._begins)
-        self._rows = [self.budget // width for width in widths]
+        self._rows = [microbatch * widths[-1] // width for width in widths]
         batches = [-(-int(size) // rows) for size, rows in zip(sizes, self._rows)]
         self._edges = np.cumsum(batches)
         self.num_batches = int(self._edges[-1])
@@ -55,16 +53,6 @@ class BucketLoader:
         self._pieces = [
             EpochOrder(max(int(size), 1), order, seed + bucket) for bucket, size in enumerate(sizes)
         ]
-
-    @property
-    def waste(self) -> float:
-        """Fraction of all slots of an epoch that are filler."""
-        batches = np.diff(self._edges, prepend=0)
-        slots = sum(
-            int(count) * rows * width
-            for count, rows, width in zip(batches, self._rows, self._widths)
-        )
-        return 1 - self._index.total_slots / slots
 
     def batch(self, position: int, num_windows: int) -> Batch:
         """The batch at `position`. `num_windows` is `unit`, and `position` a multiple of it."""

@@ -35,11 +35,6 @@ class PackedRows:
                 do="give more text",
             )
 
-    @property
-    def waste(self) -> float:
-        """Fraction of all slots that only fill rows up."""
-        return 1 - self._index.total_slots / (self.num_rows * self._context)
-
     def read(self, rows: np.ndarray) -> Batch:
         pieces, sizes = _pieces_of_rows(self._index, rows)
         slots = self._index.slots[pieces].astype(np.int64)

@@ -10,7 +10,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,9 @@ from hotloop.data.stream import TokenStream
 _SCHEMA = "hotloop.pieces/1"
 _BLOCK = 1 << 16
 """Documents that are packed together: bounds the memory, and what a document can be next to."""
+Part = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""First tokens and slots of more pieces, and the sizes of the groups that end with them (int64 each)."""
+_NOTHING = np.empty(0, np.int64)
 _TYPES: dict[str, np.dtype[Any]] = {
     "begins": np.dtype("<u8"),
     "starts": np.dtype("<u8"),
@@ -40,9 +44,6 @@ _TYPES: dict[str, np.dtype[Any]] = {
 class _Stored:
     """index.json, written last."""
 
-    groups: int
-    pieces: int
-    total_slots: int
     sha256: dict[str, str]
     schema: str = _SCHEMA
 
@@ -57,7 +58,6 @@ class PieceIndex:
     """(pieces,) uint64: first token, in the stream."""
     slots: np.ndarray
     """(pieces,) uint32: inputs, and as many targets."""
-    total_slots: int
 
     @property
     def num_groups(self) -> int:
@@ -69,20 +69,14 @@ def packed_index(
 ) -> PieceIndex:
     """Rows of at most `context` slots, best-fit over blocks of documents. `content` names the text."""
 
-    def make(out: _Writer) -> None:
-        for shard in range(stream.num_shards):
-            begin, ends = stream.documents_of_shard(shard)
-            previous = 0
-            for first in range(0, len(ends), _BLOCK):
-                block = ends[first : first + _BLOCK]
-                starts, slots = pieces_of(block, previous, context)
-                rows = best_fit(slots, context)
-                order = np.argsort(rows, kind="stable")
-                out.append(starts[order] + begin, slots[order], np.bincount(rows))
-                previous = int(block[-1])
-                progress("packing documents", begin + previous, len(stream), "tokens")
+    def parts() -> Iterator[Part]:
+        for starts, slots, done in _blocks(stream, context):
+            rows = best_fit(slots, context)
+            order = np.argsort(rows, kind="stable")
+            yield starts[order], slots[order], np.bincount(rows)
+            progress("packing documents", done, len(stream), "tokens")
 
-    return _kept([content, stream.split, "packed", context, _BLOCK], make)
+    return _kept([content, stream.split, "packed", context, _BLOCK], parts())
 
 
 def bucket_index(
@@ -90,74 +84,40 @@ def bucket_index(
 ) -> PieceIndex:
     """Group j holds the pieces that fit into `widths[j]` and into no narrower width."""
 
-    def make(out: _Writer) -> None:
+    def parts() -> Iterator[Part]:
         for bucket, width in enumerate(widths):
             above = widths[bucket - 1] if bucket else 0
             count = 0
-            for shard in range(stream.num_shards):
-                begin, ends = stream.documents_of_shard(shard)
-                previous = 0
-                for first in range(0, len(ends), _BLOCK):
-                    block = ends[first : first + _BLOCK]
-                    starts, slots = pieces_of(block, previous, widths[-1])
-                    chosen = (slots > above) & (slots <= width)
-                    out.append(starts[chosen] + begin, slots[chosen], np.empty(0, np.int64))
-                    count += int(chosen.sum())
-                    previous = int(block[-1])
-            out.end_group(count)
+            for starts, slots, _ in _blocks(stream, widths[-1]):
+                chosen = (slots > above) & (slots <= width)
+                yield starts[chosen], slots[chosen], _NOTHING
+                count += int(chosen.sum())
+            yield _NOTHING, _NOTHING, np.array([count])
             progress("sorting documents by length", bucket + 1, len(widths), "buckets")
 
-    return _kept([content, stream.split, "buckets", *widths], make)
+    return _kept([content, stream.split, "buckets", *widths], parts())
 
 
-class _Writer:
-    def __init__(self, directory: Path) -> None:
-        self._files = {name: (directory / name).open("wb") for name in _TYPES}
-        self._hashes = {name: hashlib.sha256() for name in _TYPES}
-        self._groups = self._pieces = self._slots = self._grouped = 0
-        self._write("begins", np.zeros(1, np.int64))
-
-    def append(self, starts: np.ndarray, slots: np.ndarray, sizes: np.ndarray) -> None:
-        """More pieces, and the sizes of the groups that end with them."""
-        self._write("starts", starts)
-        self._write("slots", slots)
-        self._pieces += len(starts)
-        self._slots += int(slots.sum())
-        if len(sizes):
-            self._write("begins", self._grouped + np.cumsum(sizes))
-            self._grouped += int(sizes.sum())
-            self._groups += len(sizes)
-
-    def end_group(self, size: int) -> None:
-        self.append(np.empty(0, np.int64), np.empty(0, np.int64), np.array([size]))
-
-    def _write(self, name: str, values: np.ndarray) -> None:
-        content = values.astype(_TYPES[name]).tobytes()
-        self._files[name].write(content)
-        self._hashes[name].update(content)
-
-    def finish(self) -> _Stored:
-        for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
-        self.close()
-        assert self._grouped == self._pieces
-        sums = {name: found.hexdigest() for name, found in self._hashes.items()}
-        return _Stored(self._groups, self._pieces, self._slots, sums)
-
-    def close(self) -> None:
-        for file in self._files.values():
-            file.close()
+def _blocks(stream: TokenStream, context: int) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+    """First tokens and slots of the pieces of each block of documents, and tokens up to its end."""
+    for shard in range(stream.num_shards):
+        begin, ends = stream.documents_of_shard(shard)
+        previous = 0
+        for first in range(0, len(ends), _BLOCK):
+            block = ends[first : first + _BLOCK]
+            starts, slots = pieces_of(block, previous, context)
+            previous = int(block[-1])
+            yield starts + begin, slots, begin + previous
 
 
-def _kept(depends_on: list[object], make: Callable[[_Writer], None]) -> PieceIndex:
+def _kept(depends_on: list[object], parts: Iterator[Part]) -> PieceIndex:
     """The index from the cache, made now if it is not there or damaged."""
     digest = hashlib.sha256(json.dumps([_SCHEMA, *depends_on]).encode()).hexdigest()[:16]
     directory = cache_directory() / "pieces" / digest
     entry_in_use(directory)  # before it is looked at: nobody takes it away now
     found = _open(directory)
     if found is None:
-        _make(directory, make)
+        _make(directory, parts)
         found = _open(directory)
         make_room()
     if found is None:
@@ -167,18 +127,12 @@ def _kept(depends_on: list[object], make: Callable[[_Writer], None]) -> PieceInd
     return found
 
 
-def _make(directory: Path, make: Callable[[_Writer], None]) -> None:
+def _make(directory: Path, parts: Iterator[Part]) -> None:
     temporary: Path | None = None
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-        out = _Writer(temporary)
-        try:
-            make(out)
-            stored = out.finish()
-        finally:
-            out.close()
-        write_json(temporary / "index.json", stored)
+        write_json(temporary / "index.json", _written(temporary, parts))
         shutil.rmtree(directory, ignore_errors=True)
         try:
             temporary.rename(directory)
@@ -193,6 +147,29 @@ def _make(directory: Path, make: Callable[[_Writer], None]) -> None:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def _written(directory: Path, parts: Iterator[Part]) -> _Stored:
+    hashes = {name: hashlib.sha256() for name in _TYPES}
+    grouped = 0
+    with ExitStack() as closing:
+        files = {name: closing.enter_context((directory / name).open("wb")) for name in _TYPES}
+
+        def write(name: str, values: np.ndarray) -> None:
+            content = values.astype(_TYPES[name]).tobytes()
+            files[name].write(content)
+            hashes[name].update(content)
+
+        write("begins", np.zeros(1, np.int64))
+        for starts, slots, sizes in parts:
+            write("starts", starts)
+            write("slots", slots)
+            write("begins", grouped + np.cumsum(sizes))
+            grouped += int(sizes.sum())
+        for file in files.values():
+            file.flush()
+            os.fsync(file.fileno())
+    return _Stored({name: found.hexdigest() for name, found in hashes.items()})
+
+
 def _open(directory: Path) -> PieceIndex | None:
     """`None` where it is missing, or not what was written."""
     try:
@@ -203,4 +180,4 @@ def _open(directory: Path) -> PieceIndex | None:
     for name, values in arrays.items():
         if hashlib.sha256(values.data).hexdigest() != stored.sha256[name]:
             return None
-    return PieceIndex(arrays["begins"], arrays["starts"], arrays["slots"], stored.total_slots)
+    return PieceIndex(arrays["begins"], arrays["starts"], arrays["slots"])

@@ -30,7 +30,7 @@ import torch
 from hotloop.core.settings import load_settings
 from hotloop.core.step import StepRecord, read_steps
 from hotloop.data.loader import Loader
-from hotloop.data.prepare import prepare
+from hotloop.data.prepare import prepare_text
 from hotloop.models.decoder import Decoder
 from hotloop.probe.step_book import StepBook
 from hotloop.train import loop
@@ -114,7 +114,7 @@ def config_file() -> Iterator[Path]:
         (directory / "text.txt").write_text(
             "\n\n".join(f"{i} the loop reads a batch" * 9 for i in range(400))
         )
-        prepare(
+        prepare_text(
             [str(directory / "text.txt")],
             directory / "data",
             tokenizer="bytes",

@@ -16,8 +16,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from hotloop.data.engines import giga_token
-from hotloop.data.sentencepiece_bpe import engine_json
-from hotloop.data.sentencepiece_model import sentencepiece_json
+from hotloop.data.sentencepiece_model import engine_json, sentencepiece_json
 from hotloop.data.tiktoken_encoding import description_of
 from hotloop.data.tokenizer import Tokenizer, byte_tokenizer
 from hotloop.data.tokenizer_library import BYTE_NAMES

@@ -72,7 +72,7 @@ def corpus(num_documents: int = 60, seed: int = 0) -> str:
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared directory of bytes, about 10 thousand tokens."""
-    from hotloop.data.prepare import prepare
+    from preparing import prepare
 
     directory = tmp_path_factory.mktemp("corpus")
     texts = directory / "texts"

@@ -19,11 +19,12 @@ from hotloop.data import prepare as prepare_module
 from hotloop.data import sample
 from hotloop.data.engines.engine import Reference
 from hotloop.data.manifest import SHARD_NAME
-from hotloop.data.prepare import prepare, prepare_text
+from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import open_prepared
 from hotloop.data.sources import ReadOptions, Report, plan, read_unit
 from hotloop.data.stream import TokenStream
 from hotloop.data.tokenizer import Tokenizer
+from preparing import prepare
 
 Corpus = Callable[[Path, int], Path]
 
@@ -339,7 +340,7 @@ def test_interrupt_goes_through_and_leaves_nothing(corpus: Path, tmp_path: Path)
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from hotloop.data.prepare import prepare
+from hotloop.data.prepare import prepare_text
 source, out, moment = sys.argv[1:]
 replaced = 0
 replace = os.replace
@@ -361,7 +362,7 @@ def progress(what, done, total, note=""):
 
 if moment.isdigit():
     os.replace = dying_replace
-prepare([source], Path(out), tokenizer="train:300", force=True, progress=progress)
+prepare_text([source], Path(out), tokenizer="train:300", force=True, progress=progress)
 """
 
 

@@ -31,10 +31,10 @@ def lengthen(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (flip, "altered shard"),
-        (cut, "truncated shard"),
-        (lengthen, "altered shard"),
-        (Path.unlink, "missing shard"),
+        (flip, "its checksum"),
+        (cut, "bytes instead of"),
+        (lengthen, "damaged shard"),
+        (Path.unlink, "No such file"),
     ],
 )
 def test_damaged_shard_is_refused_with_its_name(

@@ -20,11 +20,12 @@ from hotloop.data.cache import Wanted, cached_path
 from hotloop.data.encode import UNKNOWN
 from hotloop.data.engines.check import TRICKY
 from hotloop.data.engines.router import route
-from hotloop.data.prepare import prepare, prepare_text
+from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import open_prepared
 from hotloop.data.sources import standard_library_path
 from hotloop.data.tokenizer import Tokenizer, fingerprint_of
 from hotloop.data.tokenizer_specs import load_tokenizer
+from preparing import prepare
 
 sentencepiece = pytest.importorskip("sentencepiece")
 

@@ -21,12 +21,13 @@ from hotloop.data import tiktoken_encoding
 from hotloop.data.engines.check import TRICKY, check_conversion
 from hotloop.data.engines.engine import EngineRefused, load_engine
 from hotloop.data.engines.router import route
-from hotloop.data.prepare import prepare, prepare_text
+from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import open_prepared
 from hotloop.data.sources import ReadOptions, plan, standard_library_path
 from hotloop.data.tiktoken_encoding import Tiktoken, tiktoken_json
 from hotloop.data.tokenizer import Tokenizer, fingerprint_of, train_tokenizer
 from hotloop.data.tokenizer_specs import load_tokenizer
+from preparing import prepare
 
 tiktoken = pytest.importorskip("tiktoken")
 
@@ -255,25 +256,6 @@ def test_ranks_that_cannot_be_downloaded_are_one_clear_error(plugin: Path) -> No
     with pytest.raises(UsageError, match="Failed to resolve") as caught:
         load_tokenizer("tiktoken:tests_broken")
     assert "TIKTOKEN_CACHE_DIR" in str(caught.value)
-
-
-def test_download_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
-
-    asked, end = threading.Event(), threading.Event()
-
-    def silent(name: str) -> None:
-        asked.set()
-        end.wait()
-
-    monkeypatch.setattr(tiktoken, "get_encoding", silent)
-    monkeypatch.setattr(tiktoken_encoding, "DOWNLOAD_S", 0.2)
-    try:
-        with pytest.raises(UsageError, match="no answer"):
-            load_tokenizer("tiktoken:gpt2")
-        assert asked.is_set()
-    finally:
-        end.set()
 
 
 def damaged(tokenizer: Tokenizer) -> Tokenizer:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from hotloop.core.errors import UsageError
 from hotloop.data.encode import UNKNOWN
-from hotloop.data.prepare import prepare
 from hotloop.data.tokenizer import (
     Tokenizer,
     byte_tokenizer,
@@ -22,6 +21,7 @@ from hotloop.data.tokenizer import (
     train_tokenizer,
 )
 from hotloop.data.tokenizer_specs import load_tokenizer, trained_size
+from preparing import prepare
 
 TEXTS = [f"def f{k}(x):\n    return x + {k}  # 世界\n" for k in range(200)]
 BYTES = byte_tokenizer()

@@ -22,7 +22,6 @@ from hotloop.data.locks import locked
 from hotloop.data.manifest import (
     MANIFEST,
     TOKENIZER,
-    JobRecord,
     Manifest,
     SourceSummary,
     histogram_of,
@@ -36,6 +35,15 @@ from hotloop.data.shards import SHARD_TOKENS
 from hotloop.data.sources.files import spool_standard_input
 from hotloop.data.sources.plan import Plan, plan
 from hotloop.data.sources.unit import STANDARD_INPUT, ReadOptions
+from hotloop.data.spec import (
+    NoTextError,
+    Spec,
+    check_on,
+    check_spec,
+    no_text,
+    plan_key,
+    same_or_changed,
+)
 from hotloop.data.staging import (
     Staging,
     commit,
@@ -48,15 +56,6 @@ from hotloop.data.staging import (
 )
 from hotloop.data.tokenizer import Tokenizer, train_tokenizer
 from hotloop.data.tokenizer_specs import load_tokenizer, trained_size
-from hotloop.data.wish import (
-    NoTextError,
-    Wish,
-    no_text,
-    plan_key,
-    refuse_impossible,
-    refuse_on,
-    same_or_changed,
-)
 from hotloop.hardware.limits import cpu_quota
 
 if TYPE_CHECKING:
@@ -72,30 +71,6 @@ class Preparation:
     wall_s: float
     encoding: EncodingSummary | None
     """Of this call's own work; `None` when it had nothing to do."""
-
-
-def prepare(
-    sources: Sequence[str],
-    out: Path,
-    *,
-    tokenizer: str,
-    validation_fraction: float = 0.01,
-    seed: int = 0,
-    text_field: str = "text",
-    force: bool = False,
-    progress: Progress = silent,
-) -> Manifest:
-    """Write a prepared directory, or keep the one that is already the same. See `prepare_text`."""
-    return prepare_text(
-        sources,
-        out,
-        tokenizer=tokenizer,
-        validation_fraction=validation_fraction,
-        seed=seed,
-        reading=ReadOptions(text_field=text_field),
-        force=force,
-        progress=progress,
-    ).manifest
 
 
 def prepare_text(
@@ -126,7 +101,7 @@ def prepare_text(
     while its jobs are at work.
     """
     started = time.monotonic()
-    wish = Wish(
+    spec = Spec(
         tuple(sources),
         tokenizer,
         end_of_text,
@@ -136,9 +111,9 @@ def prepare_text(
         shard_tokens,
         job_bytes,
     )
-    refuse_impossible(wish, workers, engine)
+    check_spec(spec, workers, engine)
     if on is not None:
-        refuse_on(on, wish, out, workers)
+        check_on(on, spec, out, workers)
     ready = None
     if trained_size(tokenizer) is None:
         ready = load_tokenizer(tokenizer, end_of_text=end_of_text)
@@ -146,28 +121,41 @@ def prepare_text(
         raise UsageError("a file stands where the result should go", where=str(out))
     if not force and STANDARD_INPUT not in sources and is_read_only(out):
         # The lock would have to be written, and needs not be: nobody writes here.
-        planned = plan(sources, wish.reading, exclude=out)
-        there = same_or_changed(out, wish, ready)
-        if there.plan_key == plan_key(wish, planned, ready):
+        planned = plan(sources, spec.reading, exclude=out)
+        there = same_or_changed(out, spec, ready)
+        if there.plan_key == plan_key(spec, planned, ready):
             return Preparation(there, "up_to_date", time.monotonic() - started, None)
     with locked(out, progress) as lock, ExitStack() as closing:
         finished = is_finished(out, force=force)
         collect_left(out, keep_submitted=on is not None and on.kind == "slurm")
         progress("looking at the sources", 0, None, "")
-        if STANDARD_INPUT in sources and wish.reading.standard_input is None:
+        if STANDARD_INPUT in sources and spec.reading.standard_input is None:
             spooled = spool_standard_input(closing.enter_context(input_directory(out)))
-            wish = replace(wish, reading=replace(wish.reading, standard_input=str(spooled)))
-        planned = plan(sources, wish.reading, exclude=out)
-        key = plan_key(wish, planned, ready)
-        before = same_or_changed(out, wish, ready) if finished and not force else None
+            spec = replace(spec, reading=replace(spec.reading, standard_input=str(spooled)))
+        planned = plan(sources, spec.reading, exclude=out)
+        key = plan_key(spec, planned, ready)
+        before = same_or_changed(out, spec, ready) if finished and not force else None
         if before is not None and before.plan_key == key:
             discard_staging(out)
             wall_s = time.monotonic() - started
             return Preparation(before, "up_to_date", wall_s, None)
         try:
-            ready, below = _tokenizer(out, wish, planned, key, ready, progress)
-            executor = _executor(ready, wish, engine, workers, on, lock, progress)
-            manifest = _encode(out, wish, planned, key, ready, below, before, executor)
+            ready, below = _tokenizer(out, spec, planned, key, ready, progress)
+            options: dict[str, Any] = {
+                "tokenizer": ready,
+                "reading": spec.reading,
+                "engine": engine,
+                "workers": workers or max(int(cpu_quota()), 1),
+                "inherited": [lock],
+                "progress": progress,
+            }
+            if on is None:
+                executor = Executor(**options)
+            else:
+                from hotloop.data.cluster.executor import ClusterExecutor
+
+                executor = ClusterExecutor(on, **options)
+            manifest = _encode(out, spec, planned, key, ready, below, before, executor)
         except BaseException as error:
             # What was made of a source without text helps nobody; of others, it may.
             useless = isinstance(error, NoTextError) and len(sources) == 1
@@ -187,56 +175,32 @@ def prepare_text(
     return Preparation(manifest, outcome, time.monotonic() - started, executor.summary())
 
 
-def _executor(
-    ready: Tokenizer,
-    wish: Wish,
-    engine: str,
-    workers: int | None,
-    on: ClusterRequest | None,
-    lock: int,
-    progress: Progress,
-) -> Executor:
-    options: dict[str, Any] = {
-        "tokenizer": ready,
-        "reading": wish.reading,
-        "engine": engine,
-        "workers": workers or max(int(cpu_quota()), 1),
-        "inherited": [lock],
-        "progress": progress,
-    }
-    if on is None:
-        return Executor(**options)
-    from hotloop.data.cluster.executor import ClusterExecutor
-
-    return ClusterExecutor(on, **options)
-
-
 def _tokenizer(
-    out: Path, wish: Wish, planned: Plan, key: str, ready: Tokenizer | None, progress: Progress
+    out: Path, spec: Spec, planned: Plan, key: str, ready: Tokenizer | None, progress: Progress
 ) -> tuple[Tokenizer, int]:
     """The tokenizer, trained if need be, and the split key below which text is held out.
 
     That key is a first guess unless everything was read for the tokenizer's sample.
     """
-    guess = int(wish.validation_fraction * 2**64)
+    guess = int(spec.validation_fraction * 2**64)
     if ready is not None:
-        check_conversion(ready, planned.units, wish.reading, progress=progress)
+        check_conversion(ready, planned.units, spec.reading, progress=progress)
         return ready, guess
-    size = trained_size(wish.tokenizer)
+    size = trained_size(spec.tokenizer)
     assert size is not None
     kept = kept_trained(out, key)
     if kept is not None:
         return kept
     sample = training_sample(
         planned.units,
-        wish.reading,
-        seed=wish.seed,
-        validation_fraction=wish.validation_fraction,
+        spec.reading,
+        seed=spec.seed,
+        validation_fraction=spec.validation_fraction,
         progress=progress,
     )
     if not sample.texts:
-        raise no_text(wish.sources[0], planned.skipped[0].counts)
-    progress("training the tokenizer", 0, None, wish.tokenizer)
+        raise no_text(spec.sources[0], planned.skipped[0].counts)
+    progress("training the tokenizer", 0, None, spec.tokenizer)
     ready = train_tokenizer(sample.texts, size)
     below = guess if sample.held_out_below is None else sample.held_out_below
     keep_trained(out, key, ready, below)
@@ -245,7 +209,7 @@ def _tokenizer(
 
 def _encode(
     out: Path,
-    wish: Wish,
+    spec: Spec,
     planned: Plan,
     key: str,
     ready: Tokenizer,
@@ -255,16 +219,16 @@ def _encode(
 ) -> Manifest:
     """Do every job that is not done, and again those whose split has to be another."""
     total = sum(unit.num_bytes for unit in planned.units)
-    job_bytes = job_bytes_for(total) if wish.job_bytes is None else wish.job_bytes
+    job_bytes = job_bytes_for(total) if spec.job_bytes is None else spec.job_bytes
     jobs = jobs_of(planned.units, job_bytes)
     recipe = Recipe(
         tokenizer=ready.fingerprint,
         end_of_text=ready.end_of_text,
-        seed=wish.seed,
+        seed=spec.seed,
         held_out_below=below,
-        reading=json.dumps(wish.reading.key(), sort_keys=True),
-        sources=wish.sources,
-        shard_tokens=wish.shard_tokens,
+        reading=json.dumps(spec.reading.key(), sort_keys=True),
+        sources=spec.sources,
+        shard_tokens=spec.shard_tokens,
         quick=is_large(total),
     )
     staging = Staging(out, [job_key(job, recipe) for job in jobs], ready)
@@ -274,7 +238,7 @@ def _encode(
     executor.run([job for job in jobs if job.number not in records], recipe, staging, records)
     lowest = min((record.lowest_key for record in records.values()), default=2**64)
     highest = max((record.highest_key for record in records.values()), default=-1)
-    right = held_out_below(wish.validation_fraction, lowest, highest)
+    right = held_out_below(spec.validation_fraction, lowest, highest)
     if right != below:
         # Only in a corpus of few documents: the jobs with the lowest or the highest key.
         moved = [
@@ -285,48 +249,7 @@ def _encode(
         ]
         executor.run(moved, replace(recipe, held_out_below=right), staging, records)
     done = [records[job.number] for job in jobs]
-    sources = summed(wish.sources, done, _left_out(wish, planned))
-    for source in sources:
-        if not source.documents:
-            raise no_text(source.source, source.skipped)
-    return _finish(wish, key, ready, sources, done, staging)
-
-
-def _finish(
-    wish: Wish,
-    key: str,
-    tokenizer: Tokenizer,
-    sources: tuple[SourceSummary, ...],
-    jobs: list[JobRecord],
-    staging: Staging,
-) -> Manifest:
-    """Write the manifest beside the shards: from now on they are committed."""
-    shards = [shard for job in jobs for shard in job.shards]
-    manifest = Manifest(
-        id_type=id_type_of(tokenizer.vocabulary_size),
-        vocabulary_size=tokenizer.vocabulary_size,
-        end_of_text=tokenizer.end_of_text,
-        tokenizer=wish.tokenizer,
-        tokenizer_fingerprint=tokenizer.fingerprint,
-        plan_key=key,
-        seed=wish.seed,
-        validation_fraction=wish.validation_fraction,
-        reading=wish.reading.key(),
-        sources=sources,
-        jobs=tuple(jobs),
-        train=totals_of(tuple(shard for shard in shards if shard.split == "train")),
-        validation=totals_of(tuple(shard for shard in shards if shard.split == "validation")),
-        length_histogram=histogram_of(jobs),
-    )
-    tokenizer.save(staging.path / TOKENIZER)
-    manifest = sealed(manifest)
-    write_json(staging.path / MANIFEST, manifest)
-    return manifest
-
-
-def _left_out(wish: Wish, planned: Plan) -> list[SourceSummary]:
-    """What planning left out, in the form of what jobs say."""
-    return [
+    planning = [
         SourceSummary(
             source,
             0,
@@ -335,5 +258,31 @@ def _left_out(wish: Wish, planned: Plan) -> list[SourceSummary]:
             dict(report.counts),
             {reason: tuple(examples) for reason, examples in report.examples.items()},
         )
-        for source, report in zip(wish.sources, planned.skipped)
+        for source, report in zip(spec.sources, planned.skipped)
     ]
+    sources = summed(spec.sources, done, planning)
+    for source in sources:
+        if not source.documents:
+            raise no_text(source.source, source.skipped)
+    shards = [shard for job in done for shard in job.shards]
+    manifest = sealed(
+        Manifest(
+            id_type=id_type_of(ready.vocabulary_size),
+            vocabulary_size=ready.vocabulary_size,
+            end_of_text=ready.end_of_text,
+            tokenizer=spec.tokenizer,
+            tokenizer_fingerprint=ready.fingerprint,
+            plan_key=key,
+            seed=spec.seed,
+            validation_fraction=spec.validation_fraction,
+            reading=spec.reading.key(),
+            sources=sources,
+            jobs=tuple(done),
+            train=totals_of(tuple(shard for shard in shards if shard.split == "train")),
+            validation=totals_of(tuple(shard for shard in shards if shard.split == "validation")),
+            length_histogram=histogram_of(done),
+        )
+    )
+    ready.save(staging.path / TOKENIZER)
+    write_json(staging.path / MANIFEST, manifest)  # from now on the shards are committed
+    return manifest

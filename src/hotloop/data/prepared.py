@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from hotloop.core.errors import UsageError
-from hotloop.core.untrusted import open_regular
-from hotloop.data.manifest import TOKENIZER, Manifest, Shard, Split, read_manifest
-from hotloop.data.shards import DOCUMENT_ENDS, LITTLE_ENDIAN
+from hotloop.data.manifest import TOKENIZER, Manifest, Split, read_manifest
+from hotloop.data.shards import LITTLE_ENDIAN
 from hotloop.data.stream import ShardFile, TokenStream
 from hotloop.data.tokenizer import fingerprint_of
+from hotloop.data.verify import shard_damage
 
 _AGAIN = "write it again with `hotloop prepare ... --force`"
 
@@ -45,9 +44,10 @@ def open_prepared(path: Path, *, verify: Literal["checksum", "size"] = "checksum
             f"or {_AGAIN}",
         )
     for shard in manifest.shards:
-        _check(path / shard.file, shard.tokens * manifest.id_bytes, shard.sha256, verify)
-        ends = path / shard.documents_file
-        _check(ends, shard.documents * DOCUMENT_ENDS.itemsize, shard.documents_sha256, verify)
+        wrong = shard_damage(shard, path, manifest.id_type, checksums=verify == "checksum")
+        if wrong is not None:
+            name, _, what = wrong.partition(": ")
+            raise UsageError(f"damaged shard: {what}", where=str(path / name), do=_AGAIN)
     return Prepared(
         path=path,
         manifest=manifest,
@@ -57,45 +57,15 @@ def open_prepared(path: Path, *, verify: Literal["checksum", "size"] = "checksum
     )
 
 
-def _check(path: Path, size: int, sha256: str, verify: Literal["checksum", "size"]) -> None:
-    try:
-        found = path.stat().st_size
-        if found != size:
-            state = "truncated" if found < size else "altered"
-            raise UsageError(
-                f"{state} shard: {found} bytes instead of {size}", where=str(path), do=_AGAIN
-            )
-        if verify == "checksum":
-            with open_regular(path) as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-                    raise UsageError(
-                        "altered shard: its checksum is not the manifest's",
-                        where=str(path),
-                        do=_AGAIN,
-                    )
-    except FileNotFoundError as error:
-        raise UsageError("missing shard", where=str(path), do=_AGAIN) from error
-    except OSError as error:
-        raise UsageError(f"cannot read shard: {error.strerror}", where=str(path)) from error
-
-
 def _stream(path: Path, manifest: Manifest, split: Split) -> TokenStream:
+    shards = []
+    for shard in manifest.of_split(split):
+        ids, ends = path / shard.file, path / shard.documents_file
+        dtype = LITTLE_ENDIAN[manifest.id_type]
+        try:
+            shards.append(ShardFile(ids, ends, dtype=dtype, num_tokens=shard.tokens))
+        except OSError as error:
+            raise UsageError("missing shard", where=str(ids), do=_AGAIN) from error
     return TokenStream(
-        [shard_file(path, manifest, shard) for shard in manifest.of_split(split)],
-        vocabulary_size=manifest.vocabulary_size,
-        split=split,
-        where=str(path),
+        shards, vocabulary_size=manifest.vocabulary_size, split=split, where=str(path)
     )
-
-
-def shard_file(path: Path, manifest: Manifest, shard: Shard) -> ShardFile:
-    """A shard of a directory, not mapped yet. Raises `UsageError` for a missing file."""
-    try:
-        return ShardFile(
-            path / shard.file,
-            path / shard.documents_file,
-            dtype=LITTLE_ENDIAN[manifest.id_type],
-            num_tokens=shard.tokens,
-        )
-    except OSError as error:
-        raise UsageError("missing shard", where=str(path / shard.file), do=_AGAIN) from error

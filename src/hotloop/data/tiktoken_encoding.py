@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hotloop.core.errors import UsageError
-from hotloop.data.merges import merges_of
-from hotloop.data.tokenizer_library import BYTE_NAMES, Tokenizers
+from hotloop.data.tokenizer_library import BYTE_NAMES, Tokenizers, bpe_json, merges_of
 
 if TYPE_CHECKING:
     import tiktoken
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
 TIKTOKEN = "tiktoken"
 """Key of the encoding in a tokenizer.json's `decoder`: there every reader passes over it."""
 PREFIX = "tiktoken:"
-DOWNLOAD_S = 60.0
-"""tiktoken itself would wait for a silent host for as long as the system does."""
 MOST_UNUSED = 4096
 INSTALL = "pip install 'hotloop[tiktoken]'"
 
@@ -134,27 +130,15 @@ def _encoding(name: str) -> tiktoken.Encoding:
             where=where,
             do=f"choose one of {', '.join(sorted(known))}",
         )
-    found: list[tiktoken.Encoding | BaseException] = []
-
-    def get() -> None:
-        try:
-            found.append(tiktoken.get_encoding(name))
-        except BaseException as error:  # noqa: BLE001 - said below
-            found.append(error)
-
-    # It downloads without a time limit: waited for in a thread that may be left behind.
-    thread = threading.Thread(target=get, daemon=True)
-    thread.start()
-    thread.join(DOWNLOAD_S)
-    if found and not isinstance(found[0], BaseException):
-        return found[0]
-    reason = _first_line(found[0]) if found else f"no answer within {DOWNLOAD_S:.0f} s"
-    raise UsageError(
-        f"tiktoken cannot load the encoding: {reason[:300]}",
-        where=where,
-        do="check the network, or set TIKTOKEN_CACHE_DIR to a directory that holds the file from a "
-        "machine that has one; a tokenizer.json of the same encoding works without",
-    )
+    try:
+        return tiktoken.get_encoding(name)
+    except Exception as error:  # it downloads
+        raise UsageError(
+            f"tiktoken cannot load the encoding: {_first_line(error)[:300]}",
+            where=where,
+            do="check the network, or set TIKTOKEN_CACHE_DIR to a directory that holds the file from "
+            "a machine that has one; a tokenizer.json of the same encoding works without",
+        ) from error
 
 
 def description_of(encoding: tiktoken.Encoding) -> dict[str, Any]:
@@ -172,44 +156,23 @@ def description_of(encoding: tiktoken.Encoding) -> dict[str, Any]:
         )
     unused = _unused({*ranks.values(), *special.values()})
     control = sorted({**special, **unused}.items(), key=lambda item: item[1])
-    added = [
-        {"id": number, "content": name, "special": True}
-        | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        for name, number in control
-    ]
     # With the special ones: elsewhere their ids would have to follow those of the text without a gap.
     everything = sorted([*vocabulary.items(), *control], key=lambda item: item[1])
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "normalizer": None,
-        "pre_tokenizer": _pre_tokenizer(pattern),
-        "post_processor": None,
-        "decoder": {
-            **_byte_level(use_regex=True),
-            TIKTOKEN: {
-                "name": encoding.name,
-                "pattern": pattern,
-                "special_tokens": special,
-                "unused": list(unused),
-            },
-        },
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            # tiktoken looks a piece up whole before it merges anything.
-            "ignore_merges": True,
-            "vocab": dict(everything),
-            "merges": [[_name_of(part) for part in pair] for pair in merges_of(ranks)],
-        },
+    kept = {
+        "name": encoding.name,
+        "pattern": pattern,
+        "special_tokens": special,
+        "unused": list(unused),
     }
+    return bpe_json(
+        dict(everything),
+        ((_name_of(left), _name_of(right)) for left, right in merges_of(ranks)),
+        special=control,
+        normalizer=None,
+        pre_tokenizer=_pre_tokenizer(pattern),
+        decoder={**_byte_level(use_regex=True), TIKTOKEN: kept},
+        ignore_merges=True,  # tiktoken looks a piece up whole before it merges anything
+    )
 
 
 def _unused(taken: set[int]) -> dict[str, int]:

@@ -187,19 +187,26 @@ def train_tokenizer(texts: Iterable[str], size: int) -> Tokenizer:
     return Tokenizer(tokenizer.to_str(), where=f"tokenizer train:{size}")
 
 
-def read_text(path: Path) -> str:
+def read_tokenizer(path: Path) -> bytes:
+    """The content of a tokenizer's file. Raises `UsageError`."""
     try:
-        return read_bytes(path).decode("utf-8")
+        return read_bytes(path)
     except FileNotFoundError as error:
         raise UsageError(
             "no such tokenizer file",
             where=str(path),
             do="name a tokenizer.json, or a directory that holds one",
         ) from error
-    except UnicodeDecodeError as error:
-        raise UsageError("the tokenizer file is not UTF-8 text", where=str(path)) from error
     except OSError as error:
         raise UsageError(f"cannot read the tokenizer: {error.strerror}", where=str(path)) from error
+
+
+def read_text(path: Path) -> str:
+    """The text of a tokenizer.json. Raises `UsageError`."""
+    try:
+        return read_tokenizer(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError("the tokenizer file is not UTF-8 text", where=str(path)) from error
 
 
 def _parsed(description: str, where: str) -> dict[str, Any]:

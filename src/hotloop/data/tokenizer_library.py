@@ -1,11 +1,11 @@
-"""What stands behind a `Tokenizer`: the library that defines its ids, chosen by its tokenizer.json."""
+"""The library that defines the ids of a `Tokenizer`, chosen by its tokenizer.json, and the parts of such files."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from hotloop.core.errors import UsageError
 
@@ -118,3 +118,73 @@ def _byte_names() -> list[str]:
 
 
 BYTE_NAMES = _byte_names()
+
+
+def bpe_json(
+    vocabulary: dict[str, int],
+    merges: Iterable[tuple[str, str]],
+    *,
+    special: Iterable[tuple[str, int]],
+    normalizer: Any,
+    pre_tokenizer: Any,
+    decoder: Any,
+    **model: Any,
+) -> dict[str, Any]:
+    """A tokenizer.json of byte-pair encoding. `special` tokens are in the vocabulary too; `model` is its rest."""
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": number, "content": name, "special": True, **flags} for name, number in special
+        ],
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": None,
+        "decoder": decoder,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            **model,
+            "vocab": vocabulary,
+            "merges": [list(pair) for pair in merges],
+        },
+    }
+
+
+Token = TypeVar("Token", str, bytes)
+
+
+def merges_of(ranks: Mapping[Token, int]) -> Iterator[tuple[Token, Token]]:
+    """The pair that each token is made of, by rank; tokens that merging never gives have none.
+
+    A token's pair is the same in every text: what is merged inside it, while it is not yet whole, does
+    not depend on what stands beside it.
+    """
+    for token in sorted(ranks, key=ranks.__getitem__):
+        if len(token) > 1:
+            pair = _last_pair(token, ranks)
+            if pair is not None:
+                yield pair
+
+
+def _last_pair(token: Token, ranks: Mapping[Token, int]) -> tuple[Token, Token] | None:
+    """What is merged last when the token alone is encoded by merging."""
+    parts = [token[index : index + 1] for index in range(len(token))]
+    while len(parts) > 2:
+        best, at = None, 0
+        for index in range(len(parts) - 1):
+            rank = ranks.get(parts[index] + parts[index + 1])
+            if rank is not None and (best is None or rank < best):
+                best, at = rank, index
+        if best is None:
+            return None
+        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+    return parts[0], parts[1]

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from hotloop.core.errors import UsageError
-from hotloop.data.sentencepiece_model import MODEL_FILE, sentencepiece_file, sentencepiece_json
+from hotloop.data.sentencepiece_model import MODEL_FILE, sentencepiece_json
 from hotloop.data.tiktoken_encoding import PREFIX, tiktoken_json
-from hotloop.data.tokenizer import Tokenizer, byte_tokenizer, read_text
+from hotloop.data.tokenizer import Tokenizer, byte_tokenizer, read_text, read_tokenizer
 
 MIN_TRAINED = 257
 MAX_TRAINED = 1_000_000
@@ -45,7 +45,7 @@ def load_tokenizer(spec: str, *, end_of_text: str | None = None) -> Tokenizer:
         path = tokenizer_file(path)
         if path.suffix != ".model":
             return Tokenizer.load(path, end_of_text=end_of_text)
-        content = sentencepiece_json(sentencepiece_file(path), str(path))
+        content = sentencepiece_json(read_tokenizer(path), str(path))
         return Tokenizer(content, where=str(path), end_of_text=end_of_text)
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", spec):
         raise UsageError(f"no tokenizer {spec!r}", do=f"give {_KINDS}")

@@ -1,4 +1,4 @@
-"""Whether a prepared directory is what was written: every byte read, by all cores."""
+"""Damage in a prepared directory: every byte read, by all cores."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from hotloop.core.errors import UsageError
 from hotloop.core.progress import Progress, silent
+from hotloop.core.untrusted import open_regular
 from hotloop.data.manifest import (
     SHARD_NAME,
     TOKENIZER,
@@ -99,12 +100,11 @@ def _ids(directory: Path, shard: Shard, manifest: Manifest) -> tuple[str | None,
         if whole:
             highest = max(highest, int(np.frombuffer(block[:whole], dtype=dtype).max()))
 
-    wrong, size = file_damage(
-        directory / shard.file, shard.tokens * dtype.itemsize, shard.sha256, look
-    )
+    (ids, size, sha256), _ = files_of(shard, manifest.id_type)
+    wrong, read = file_damage(directory / ids, size, sha256, look)
     if wrong is None and highest >= manifest.vocabulary_size:
         wrong = f"{shard.file}: id {highest}, but the tokenizer has {manifest.vocabulary_size} ids"
-    return wrong, size
+    return wrong, read
 
 
 def _ends(directory: Path, shard: Shard) -> tuple[str | None, int]:
@@ -120,46 +120,54 @@ def _ends(directory: Path, shard: Shard) -> tuple[str | None, int]:
     return wrong, size
 
 
+def files_of(shard: Shard, id_type: IdType) -> tuple[tuple[str, int, str], tuple[str, int, str]]:
+    """Name, bytes and sha256 of a shard's ids and of its document ends."""
+    return (
+        (shard.file, shard.tokens * LITTLE_ENDIAN[id_type].itemsize, shard.sha256),
+        (shard.documents_file, shard.documents * DOCUMENT_ENDS.itemsize, shard.documents_sha256),
+    )
+
+
 def file_damage(
-    path: Path, size: int, sha256: str, look: Callable[[bytes], None]
+    path: Path, size: int, sha256: str | None, look: Callable[[bytes], object] = len
 ) -> tuple[str | None, int]:
-    """What is wrong with a file, and the bytes read; `look` is given every block."""
+    """What is wrong with a file, and the bytes read; `look` is given every block.
+
+    Without a `sha256` only its size is compared.
+    """
     digest = hashlib.sha256()
     read = 0
     try:
-        if path.exists() and not path.is_file():
-            return f"{path.name}: not a file", 0
-        with path.open("rb") as file:
-            while block := file.read(_BLOCK):
-                read += len(block)
-                if read > size:
-                    break
-                digest.update(block)
-                look(block)
+        if sha256 is None:
+            read = path.stat().st_size
+        else:
+            with open_regular(path) as file:
+                while read <= size and (block := file.read(_BLOCK)):
+                    read += len(block)
+                    digest.update(block)
+                    look(block)
     except OSError as error:
         return f"{path.name}: {error.strerror or error}", read
     if read != size:
-        return (
-            f"{path.name}: {'longer' if read > size else f'{read} bytes'} instead of {size}",
-            read,
-        )
-    if digest.hexdigest() != sha256:
+        found = "longer" if read > size else f"{read} bytes"
+        return f"{path.name}: {found} instead of {size}", read
+    if sha256 is not None and digest.hexdigest() != sha256:
         return f"{path.name}: its checksum is not the manifest's", read
     return None, read
 
 
-def record_damage(record: JobRecord, directory: Path, id_type: IdType) -> str | None:
-    """What is wrong with the files of a finished job, every byte of which is read."""
-    for shard in record.shards:
-        for name, size, sha256 in (
-            (shard.file, shard.tokens * LITTLE_ENDIAN[id_type].itemsize, shard.sha256),
-            (
-                shard.documents_file,
-                shard.documents * DOCUMENT_ENDS.itemsize,
-                shard.documents_sha256,
-            ),
-        ):
-            wrong, _ = file_damage(directory / name, size, sha256, lambda _: None)
-            if wrong is not None:
-                return wrong
+def shard_damage(
+    shard: Shard, directory: Path, id_type: IdType, *, checksums: bool = True
+) -> str | None:
+    """What is wrong with a shard's files, every byte of which is read unless without `checksums`."""
+    for name, size, sha256 in files_of(shard, id_type):
+        wrong, _ = file_damage(directory / name, size, sha256 if checksums else None)
+        if wrong is not None:
+            return wrong
     return None
+
+
+def record_damage(record: JobRecord, directory: Path, id_type: IdType) -> str | None:
+    """What is wrong with the shards of a finished job."""
+    found = (shard_damage(shard, directory, id_type) for shard in record.shards)
+    return next((wrong for wrong in found if wrong is not None), None)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hotloop.core.errors import UsageError
-from hotloop.data.prepare import prepare
 from hotloop.data.sources import ReadOptions, plan, spool_standard_input
 from hotloop.data.sources.tree import matches
+from preparing import prepare
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a preparation was asked for: what cannot be, its key, and whether a directory holds it."""
+"""The arguments of a preparation: their errors, their key, and the directory that was made by them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hotloop.data.tokenizer_specs import trained_size
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Spec:
     """The arguments that the result depends on."""
 
     sources: tuple[str, ...]
@@ -33,25 +33,25 @@ class Wish:
     job_bytes: int | None
 
 
-def refuse_impossible(wish: Wish, workers: int | None, engine: str) -> None:
-    if not wish.sources:
+def check_spec(spec: Spec, workers: int | None, engine: str) -> None:
+    if not spec.sources:
         raise UsageError("no source given", do="name a file, a directory, or `python-stdlib`")
-    if not 0 <= wish.validation_fraction < 1:
-        raise UsageError(f"validation fraction {wish.validation_fraction} is not in [0, 1)")
-    if not 0 <= wish.seed < 2**63:
-        raise UsageError(f"seed {wish.seed} is not in [0, 2**63)")
+    if not 0 <= spec.validation_fraction < 1:
+        raise UsageError(f"validation fraction {spec.validation_fraction} is not in [0, 1)")
+    if not 0 <= spec.seed < 2**63:
+        raise UsageError(f"seed {spec.seed} is not in [0, 2**63)")
     if workers is not None and workers < 1:
         raise UsageError(f"{workers} workers", do="give --workers 1 or more")
     if engine != AUTO and engine not in ENGINES:
         raise UsageError(f"no such engine `{engine}`", do=f"choose auto, {', '.join(ENGINES)}")
-    trained = trained_size(wish.tokenizer) is not None or wish.tokenizer == "bytes"
-    if wish.end_of_text is not None and trained:
+    trained = trained_size(spec.tokenizer) is not None or spec.tokenizer == "bytes"
+    if spec.end_of_text is not None and trained:
         raise UsageError(
-            f"--end-of-text has no effect with the tokenizer {wish.tokenizer}", do="leave it out"
+            f"--end-of-text has no effect with the tokenizer {spec.tokenizer}", do="leave it out"
         )
 
 
-def refuse_on(on: ClusterRequest, wish: Wish, out: Path, workers: int | None) -> None:
+def check_on(on: ClusterRequest, spec: Spec, out: Path, workers: int | None) -> None:
     if workers is not None:
         raise UsageError(
             "--workers has no effect with --on",
@@ -59,7 +59,7 @@ def refuse_on(on: ClusterRequest, wish: Wish, out: Path, workers: int | None) ->
         )
     if on.kind != "slurm":
         return
-    if STANDARD_INPUT in wish.sources:
+    if STANDARD_INPUT in spec.sources:
         raise UsageError(
             "standard input cannot be read by jobs of Slurm",
             do="write it to a file on storage that all machines share",
@@ -72,7 +72,7 @@ def refuse_on(on: ClusterRequest, wish: Wish, out: Path, workers: int | None) ->
         )
 
 
-def plan_key(wish: Wish, planned: Plan, ready: Tokenizer | None) -> str:
+def plan_key(spec: Spec, planned: Plan, ready: Tokenizer | None) -> str:
     """sha256 of everything the result depends on."""
     units = [
         [unit.source, unit.name, unit.format, unit.compression, unit.begin, unit.end, unit.state]
@@ -80,13 +80,13 @@ def plan_key(wish: Wish, planned: Plan, ready: Tokenizer | None) -> str:
     ]
     description = [
         PREPARED_SCHEMA,
-        wish.sources,
-        wish.tokenizer if ready is None else [ready.fingerprint, ready.end_of_text],
-        wish.validation_fraction,
-        wish.seed,
-        wish.reading.key(),
-        wish.shard_tokens,
-        wish.job_bytes,
+        spec.sources,
+        spec.tokenizer if ready is None else [ready.fingerprint, ready.end_of_text],
+        spec.validation_fraction,
+        spec.seed,
+        spec.reading.key(),
+        spec.shard_tokens,
+        spec.job_bytes,
         [report.counts for report in planned.skipped],
     ]
     digest = hashlib.sha256(json.dumps(description).encode())
@@ -95,7 +95,7 @@ def plan_key(wish: Wish, planned: Plan, ready: Tokenizer | None) -> str:
     return digest.hexdigest()
 
 
-def same_or_changed(out: Path, wish: Wish, ready: Tokenizer | None) -> Manifest:
+def same_or_changed(out: Path, spec: Spec, ready: Tokenizer | None) -> Manifest:
     """The manifest of `out` if it was asked for as now and is undamaged. Raises `UsageError`."""
     again = "give --force to write it again, or choose another directory"
     try:
@@ -103,16 +103,16 @@ def same_or_changed(out: Path, wish: Wish, ready: Tokenizer | None) -> Manifest:
         open_prepared(out, verify="checksum")
     except UsageError as error:
         raise UsageError(error.what, where=error.where, do=again) from error
-    same_tokenizer = manifest.tokenizer == wish.tokenizer
+    same_tokenizer = manifest.tokenizer == spec.tokenizer
     if ready is not None:
         same_tokenizer = manifest.tokenizer_fingerprint == ready.fingerprint
     options = (manifest.seed, manifest.validation_fraction, manifest.reading)
     differences = [
         name
         for name, same in (
-            ("sources", tuple(s.source for s in manifest.sources) == wish.sources),
+            ("sources", tuple(s.source for s in manifest.sources) == spec.sources),
             ("tokenizer", same_tokenizer),
-            ("options", options == (wish.seed, wish.validation_fraction, wish.reading.key())),
+            ("options", options == (spec.seed, spec.validation_fraction, spec.reading.key())),
         )
         if not same
     ]

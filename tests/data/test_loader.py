@@ -9,7 +9,8 @@ from hotloop.core.errors import UsageError
 from hotloop.data.loader import Loader
 from hotloop.data.prepared import Prepared
 from hotloop.data.rows import PlainRows
-from hotloop.data.stream import MappedShard, TokenStream
+from hotloop.data.stream import TokenStream
+from token_streams import MappedShard
 
 
 def stream(*documents_by_shard: list[int], vocabulary_size: int = 10_000) -> TokenStream:

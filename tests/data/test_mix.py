@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hotloop.data import mix as module
 from hotloop.data.loader import Loader
 from hotloop.data.mix import Mix, Shares
-from hotloop.data.stream import MappedShard, TokenStream
+from hotloop.data.stream import TokenStream
+from token_streams import MappedShard
 
 WEIGHTS = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6)
 

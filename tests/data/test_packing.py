@@ -17,7 +17,8 @@ from hotloop.data.loader import Loader
 from hotloop.data.packing import PackedRows
 from hotloop.data.piece_index import bucket_index, packed_index
 from hotloop.data.rows import PlainRows
-from hotloop.data.stream import MappedShard, TokenStream
+from hotloop.data.stream import TokenStream
+from token_streams import MappedShard
 
 LENGTHS = st.lists(
     st.lists(st.one_of(st.integers(1, 12), st.integers(1, 90)), min_size=1, max_size=40),

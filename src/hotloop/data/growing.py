@@ -18,7 +18,7 @@ from hotloop.data.locks import is_held
 from hotloop.data.manifest import MANIFEST, TOKENIZER, JobRecord, Split, read_manifest
 from hotloop.data.shards import LITTLE_ENDIAN
 from hotloop.data.staging import PLAN, STAGING
-from hotloop.data.stream import MappedShard, ShardFile, TokenStream
+from hotloop.data.stream import ShardFile, TokenStream
 from hotloop.data.tokenizer import fingerprint_of
 
 _POLL_S = 0.05
@@ -138,14 +138,9 @@ class Growing:
             shards = [shard for job in jobs[known:] for shard in job.shards if shard.split == split]
             mapped = []
             for shard in shards:
-                file = ShardFile(
-                    directory / shard.file,
-                    directory / shard.documents_file,
-                    dtype=self._dtype,
-                    num_tokens=shard.tokens,
-                )
-                # Mapped now: soon the file has another place.
-                mapped.append(MappedShard(file.file, file.ids, file.document_ends))
+                ids, ends = directory / shard.file, directory / shard.documents_file
+                file = ShardFile(ids, ends, dtype=self._dtype, num_tokens=shard.tokens)
+                mapped.append(file.mapped())  # now: soon the file has another place
             if mapped:
                 streams[split] = stream.extended(mapped)
         self.streams, self._records = streams, jobs

@@ -3,62 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from hotloop.core.errors import UsageError
 from hotloop.data.mapping import map_file
-
-_DOCUMENT_ENDS = np.dtype("<u8")
-
-
-class TokenShard(Protocol):
-    """One shard of a stream. Its arrays may be mapped when they are first asked for."""
-
-    @property
-    def file(self) -> str:
-        """Its path, for errors."""
-
-    @property
-    def num_tokens(self) -> int: ...
-
-    @property
-    def ids(self) -> np.ndarray:
-        """(tokens,) little-endian uint16 or uint32."""
-
-    @property
-    def document_ends(self) -> np.ndarray:
-        """(documents,) uint64, ascending; the last is the number of tokens."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MappedShard:
-    """A shard whose arrays are there."""
-
-    file: str
-    ids: np.ndarray
-    document_ends: np.ndarray
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.ids)
-
-
-Identity = tuple[int, int, int]
-
-
-def identity_of(path: Path | str) -> Identity:
-    """What tells a file from another one put in its place. Raises `OSError`."""
-    status = Path(path).stat()
-    return (status.st_ino, status.st_size, status.st_mtime_ns)
+from hotloop.data.shards import DOCUMENT_ENDS
 
 
 class ShardFile:
-    """A shard on the disk, mapped at the first use: opening a corpus of thousands costs nothing."""
+    """A shard on the disk, mapped at the first use: opening a corpus of thousands costs nothing.
+
+    `ids` (tokens,) is uint16 or uint32; `document_ends` (documents,) uint64, ascending to the number of tokens.
+    """
 
     def __init__(
         self, path: Path, documents: Path, *, dtype: np.dtype[Any], num_tokens: int
@@ -68,26 +29,25 @@ class ShardFile:
         self.num_tokens = num_tokens
         self._documents = str(documents)
         self._dtype = dtype
-        self._identities = {name: identity_of(name) for name in (self.file, self._documents)}
-        self._ids: np.ndarray | None = None
-        self._ends: np.ndarray | None = None
+        self._identities = {name: _identity_of(name) for name in (self.file, self._documents)}
 
-    @property
+    @cached_property
     def ids(self) -> np.ndarray:
-        if self._ids is None:
-            self._ids = self._map(self.file, self._dtype)
-        return self._ids
+        return self._map(self.file, self._dtype)
 
-    @property
+    @cached_property
     def document_ends(self) -> np.ndarray:
-        if self._ends is None:
-            self._ends = self._map(self._documents, _DOCUMENT_ENDS)
-        return self._ends
+        return self._map(self._documents, DOCUMENT_ENDS)
+
+    def mapped(self) -> ShardFile:
+        """Itself, mapped now: its files may be moved. Raises `UsageError`."""
+        _ = self.ids, self.document_ends
+        return self
 
     def _map(self, name: str, dtype: np.dtype[Any]) -> np.ndarray:
         try:
             mapped = map_file(name, dtype)
-            same = identity_of(name) == self._identities[name]
+            same = _identity_of(name) == self._identities[name]
         except OSError as error:
             raise UsageError(f"cannot read shard: {error.strerror}", where=name) from error
         if not same:
@@ -99,11 +59,17 @@ class ShardFile:
         return mapped
 
 
+def _identity_of(path: str) -> tuple[int, int, int]:
+    """Tells a file from another one put in its place. Raises `OSError`."""
+    status = Path(path).stat()
+    return (status.st_ino, status.st_size, status.st_mtime_ns)
+
+
 class TokenStream:
     """All tokens of a split, in order. `where` names the directory in errors."""
 
     def __init__(
-        self, shards: Sequence[TokenShard], *, vocabulary_size: int, split: str, where: str
+        self, shards: Sequence[ShardFile], *, vocabulary_size: int, split: str, where: str
     ) -> None:
         self._shards = tuple(shards)
         # begins[k] is the first token of shard k; the last entry is the length of the stream.
@@ -122,7 +88,7 @@ class TokenStream:
     def num_shards(self) -> int:
         return len(self._shards)
 
-    def extended(self, shards: Sequence[TokenShard]) -> TokenStream:
+    def extended(self, shards: Sequence[ShardFile]) -> TokenStream:
         """The same stream with more shards at its end."""
         return TokenStream(
             (*self._shards, *shards),

@@ -41,7 +41,7 @@ from hotloop.doctor.fixes import Fix  # noqa: E402
 from hotloop.doctor.verify import verify  # noqa: E402
 from hotloop.optimizations.catalogue import CATALOGUE  # noqa: E402
 from hotloop.trial.arm import Arm  # noqa: E402
-from hotloop.trial.single import trial  # noqa: E402
+from hotloop.trial.measure import trial  # noqa: E402
 
 EARLIER = HERE.parent / "tests" / "golden" / "aa_runs.json.gz"
 WARMUP, STEPS, RUNS = 10, 90, 40

@@ -10,6 +10,7 @@ import pytest
 from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.doctor.writes import WritesOutside, refuse_writes
 from hotloop.trial.arm import Arm
+from hotloop.trial.isolation import list_workdir
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import compare_arms
 
@@ -42,6 +43,7 @@ def test_what_a_timed_run_would_write_through_a_link_stays_as_it_is(tmp_path: Pa
         compare_arms(
             *arms,
             directory=tmp_path / "session",
+            workdir=list_workdir(work, without=tmp_path / "session"),
             plan=TrialPlan(2, 15, timeout_s=120.0, looks=(2,), aa_pairs=0),
             parity_class="bitwise",
         )

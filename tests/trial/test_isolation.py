@@ -35,9 +35,9 @@ def user(tmp_path: Path) -> Path:
     return root
 
 
-def run(arm: Arm, directory: Path, *, shared: tuple[str, ...] = ()) -> Measurement:
+def run(arm: Arm, directory: Path) -> Measurement:
     assert arm.workdir is not None
-    listing = list_workdir(arm.workdir, without=directory, shared=shared)
+    listing = list_workdir(arm.workdir, without=directory)
     return measure(
         arm, directory=directory, plan=Plan(0, 1, 30), seed="0",
         cache=directory.parent / "cache", workdir=listing,
@@ -119,10 +119,6 @@ def test_directory_too_large_to_copy_is_refused_naming_what_is_large(
     monkeypatch.setattr(isolation, "MAX_COPY_BYTES", 500)
     with pytest.raises(UsageError, match="most of it is in data"):
         list_workdir(user, without=tmp_path)
-    listing = list_workdir(user, without=tmp_path, shared=("data",))
-    assert ("data", str(user / "data")) in listing.links
-    with pytest.raises(UsageError, match="not in the directory"):
-        list_workdir(user, without=tmp_path, shared=("../user",))
 
 
 def test_digest_changes_with_the_users_files_and_not_with_compiled_modules(

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.core.command_run import describe_end
 from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.trial import process
-from hotloop.trial.process import describe_end, run_process, tail
+from hotloop.trial.process import run_process, tail
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are found through /proc")
 

@@ -16,6 +16,7 @@ from hotloop.core.errors import CommandFailed, EnvironmentFailed, UsageError
 from hotloop.core.files import read_json
 from hotloop.core.judgement import Parity, Verdict
 from hotloop.trial.arm import Arm
+from hotloop.trial.isolation import list_workdir
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import SessionResult, compare_arms
 
@@ -139,12 +140,13 @@ def test_edited_script_is_another_comparison(tmp_path: Path) -> None:
     arms = [
         Arm(name, (sys.executable, "-S", "script.py"), "none", workdir=user) for name in ("a", "b")
     ]
-    session(user / "out", *arms)  # inside the very directory that is copied
-    assert len(finished(user / "out")) == 10
-    session(user / "out", *arms)
+    out = user / "out"  # inside the very directory that is copied
+    session(out, *arms, workdir=list_workdir(user, without=out))
+    assert len(finished(out)) == 10
+    session(out, *arms, workdir=list_workdir(user, without=out))
     (user / "script.py").write_text("print()")
     with pytest.raises(UsageError, match="files of the working directory"):
-        session(user / "out", *arms)
+        session(out, *arms, workdir=list_workdir(user, without=out))
 
 
 def test_failing_arm_keeps_what_was_finished_and_is_tried_again(tmp_path: Path) -> None:

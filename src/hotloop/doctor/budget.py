@@ -29,7 +29,7 @@ from hotloop.doctor.trial_costs import (
 from hotloop.doctor.workbench import Workbench
 from hotloop.judge.draws_parity import DRAWN_RUNS
 from hotloop.judge.parity import MIN_STEPS
-from hotloop.trial.single import is_finished
+from hotloop.trial.measure import is_finished
 
 
 class BudgetTooSmall(UsageError):

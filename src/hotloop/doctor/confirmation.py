@@ -24,8 +24,8 @@ from hotloop.doctor.trial_costs import LOOKS
 from hotloop.doctor.workbench import BASELINE, Workbench
 from hotloop.doctor.writes import WritesOutside
 from hotloop.trial.arm import Arm
+from hotloop.trial.measure import is_finished
 from hotloop.trial.session import SessionResult
-from hotloop.trial.single import is_finished
 
 if TYPE_CHECKING:
     from hotloop.doctor.patch.write import Patch

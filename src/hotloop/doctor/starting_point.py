@@ -22,8 +22,7 @@ from hotloop.report.numbers import size
 from hotloop.trial.isolation import copy_workdir, list_workdir
 from hotloop.trial.measure import Workdir
 from hotloop.trial.sandbox.layered import Layered, Storage, storage_for
-from hotloop.trial.sandbox.restricted import refuses_connections
-from hotloop.trial.sandbox.syscalls import landlock_version
+from hotloop.trial.sandbox.syscalls import landlock_version, refuses_connections
 from hotloop.trial.snapshot import read_snapshot, take_snapshot
 
 BEFORE = "before"

@@ -7,7 +7,6 @@ listen, give it time to end in its own way, and then see to it that nothing of i
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -17,10 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
-from hotloop.core.errors import UsageError
 from hotloop.trial import watchdog
-from hotloop.trial.process import GRACE_S, Tick
-from hotloop.trial.witness import Witness
+from hotloop.trial.process import GRACE_S, Guard, Tick, ended_within, start
 
 INTERRUPT_GRACE_S = 30.0
 """Seconds that a command has after Ctrl-C to end by itself: it may be saving a checkpoint."""
@@ -102,13 +99,16 @@ def run_attached(
     started: told its process id; tick: called twice a second; say: told what a user who waits should know.
     Raises `UsageError` when it cannot be started.
     """
-    started_at, start = time.time(), time.perf_counter()
-    process = _start(command, env)
-    guard, witness = _start_watchdog(token, process.pid), Witness()
+    started_at, began = time.time(), time.perf_counter()
+    # What was opened for the command (`3<file`) stays open for it; what Python opens never does.
+    process = start(command, env=env, close_fds=False)
+    variable, value = token
+    guard, detector = Guard(value, variable), _SignalDetector()
+    guard.tell(f"tree {process.pid}")
     try:
         started(process.pid)
-        ended = _attend(process, start, heard, witness, has_enough, tick, say)
-        wall_s = time.perf_counter() - start
+        ended = _attend(process, began, heard, detector, has_enough, tick, say)
+        wall_s = time.perf_counter() - began
         left: tuple[int, ...] = ()
         if not ended or heard.signals or has_enough():
             _end_all(process, token, heard)
@@ -117,59 +117,15 @@ def run_attached(
         returncode = process.wait()
         return Attached(returncode, wall_s, started_at, not ended, left)
     finally:
-        witness.release()
-        _release(guard)
-
-
-def _start(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    try:
-        # What was opened for the command (`3<file`) stays open for it; what Python opens never does.
-        return subprocess.Popen(command, env=env, close_fds=False)
-    except OSError as error:
-        raise UsageError(
-            f"cannot run `{command[0]}`: {error.strerror}",
-            where=str(error.filename or command[0]),
-            do="check the command, and that its program may be executed",
-        ) from error
-
-
-def _start_watchdog(token: tuple[str, str], process: int) -> subprocess.Popen[bytes]:
-    variable, value = token
-    guard = subprocess.Popen(
-        [sys.executable, "-I", "-S", watchdog.__file__, value, variable],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # outlives a signal to our own group
-    )
-    _tell(guard, f"tree {process}")
-    return guard
-
-
-def _tell(guard: subprocess.Popen[bytes], line: str) -> None:
-    assert guard.stdin is not None
-    try:
-        guard.stdin.write(line.encode() + b"\n")
-        guard.stdin.flush()
-    except OSError:  # someone ended the watchdog; the command needs it no more than that
-        pass
-
-
-def _release(guard: subprocess.Popen[bytes]) -> None:
-    _tell(guard, "done")
-    assert guard.stdin is not None
-    try:
-        guard.stdin.close()
-    except OSError:
-        pass
-    guard.wait()
+        detector.release()
+        guard.release()
 
 
 def _attend(
     process: subprocess.Popen[bytes],
-    start: float,
+    began: float,
     heard: Heard,
-    witness: Witness,
+    detector: _SignalDetector,
     has_enough: Callable[[], bool],
     tick: Tick,
     say: Callable[[str], None],
@@ -177,8 +133,8 @@ def _attend(
     """Wait for the end; `False` where the command must be ended."""
     enough_at: float | None = None
     passed_on = told = False
-    while not _wait(process, LOOK_EVERY_S):
-        tick(time.perf_counter() - start)
+    while not ended_within(process, LOOK_EVERY_S):
+        tick(time.perf_counter() - began)
         now = time.monotonic()
         if heard.first_at is not None:
             since = now - heard.first_at
@@ -186,7 +142,7 @@ def _attend(
                 return False
             if not passed_on and since >= FORWARD_AFTER_S:
                 passed_on = True
-                if not witness.saw(heard.signals[0]):
+                if not detector.saw(heard.signals[0]):
                     process.send_signal(heard.signals[0])
             if not told and since >= 2 * FORWARD_AFTER_S:
                 say(
@@ -200,29 +156,6 @@ def _attend(
         elif has_enough():
             enough_at = now
     return True
-
-
-def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Whether it ended within `seconds`; without the naps of Popen.wait where the kernel can tell."""
-    if process.poll() is not None:
-        return True
-    try:
-        handle = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else None
-    except OSError:
-        handle = None
-    if handle is None:
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-    try:
-        if select.select([handle], [], [], seconds)[0]:
-            process.wait()
-            return True
-        return False
-    finally:
-        os.close(handle)
 
 
 def _end_all(process: subprocess.Popen[bytes], token: tuple[str, str], heard: Heard) -> None:
@@ -272,3 +205,50 @@ def _left_running(token: tuple[str, str]) -> tuple[int, ...]:
         if not left or time.monotonic() >= deadline:
             return tuple(left)
         time.sleep(0.05)
+
+
+_WAITS = (
+    "import signal, sys\n"
+    "for name in ('SIGINT', 'SIGHUP'):\n"
+    "    signal.signal(getattr(signal, name), signal.SIG_DFL)\n"
+    "sys.stdin.read()\n"
+)
+"""Ends with the first such signal, and when we do: its standard input is a pipe of ours."""
+
+
+class _SignalDetector:
+    """Tells a signal from the terminal from one to us alone; without a terminal nothing is started.
+
+    Python does not say who sent a signal. A terminal sends Ctrl-C to every process of the group in its
+    foreground: a process of ours in the same group that does nothing gets it, too.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        if _terminal_group() is not None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _WAITS],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+
+    def saw(self, number: int) -> bool:
+        """Whether the terminal sent it to the whole group: the command has it already."""
+        if number == signal.SIGTERM or self._process is None:
+            return False
+        return _terminal_group() == os.getpgrp() and self._process.poll() is not None
+
+    def release(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+
+
+def _terminal_group() -> int | None:
+    """The process group in the foreground of our terminal; `None` where there is none."""
+    try:
+        with open("/dev/tty", "rb", buffering=0) as terminal:
+            return os.tcgetpgrp(terminal.fileno())
+    except (OSError, AttributeError):
+        return None

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -56,24 +56,19 @@ class Listing:
         return sum(size for _, size in self.files)
 
 
-def list_workdir(root: Path, *, without: Path, shared: Sequence[str] = ()) -> Listing:
-    """Decide what is copied. Python environments and `shared` entries are linked instead.
+def list_workdir(root: Path, *, without: Path) -> Listing:
+    """Decide what is copied. Python environments are linked instead.
 
-    without: the session's own directory, which may lie inside.
-    Raises `UsageError` when a shared entry does not exist, or the copy would be too large.
+    without: the session's own directory, which may lie inside. Raises `UsageError` when the copy would be too large.
     """
     root = root.resolve()
-    linked = {Path(name).as_posix() for name in shared}
-    for name in linked:
-        if ".." in Path(name).parts or Path(name).is_absolute() or not (root / name).exists():
-            raise UsageError(f"shared entry {name!r} is not in the directory", where=str(root))
     files: list[tuple[str, int]] = []
     directories: list[str] = []
     links: list[tuple[str, str]] = []
     digest = sha256()
-    for path in _walk(root, root, without.resolve(), linked):
+    for path in _walk(root, root, without.resolve()):
         relative = path.relative_to(root).as_posix()
-        if relative in linked or is_python_environment(path):
+        if is_python_environment(path):
             links.append((relative, str(path)))
         elif path.is_symlink():
             links.append((relative, _link_target(path, root)))
@@ -193,21 +188,21 @@ def without_own_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in OF_A_TRIAL}
 
 
-def _walk(directory: Path, root: Path, without: Path, linked: set[str]) -> Iterator[Path]:
+def _walk(directory: Path, root: Path, without: Path) -> Iterator[Path]:
     """Everything that has a place in the copy, a directory before what is in it."""
     try:
         entries = sorted(directory.iterdir())
     except OSError as error:
         raise UsageError(f"cannot read: {error.strerror}", where=str(directory)) from error
     for path in entries:
-        if path.is_symlink() or path.relative_to(root).as_posix() in linked:
+        if path.is_symlink():
             yield path
         elif path.is_dir():
             if path == without or (path / SESSION_MARK).exists() or _is_left_out(path, root):
                 continue
             yield path
             if not is_python_environment(path):
-                yield from _walk(path, root, without, linked)
+                yield from _walk(path, root, without)
         elif path.is_file():  # no sockets, no pipes
             yield path
 

@@ -25,7 +25,8 @@ from typing import Any
 import hotloop
 from hotloop.core import child
 from hotloop.core.census import Census
-from hotloop.core.errors import CommandFailed, UsageError
+from hotloop.core.command_run import describe_end
+from hotloop.core.errors import CommandFailed, EnvironmentFailed, UsageError
 from hotloop.core.files import read_json, storage_error, to_plain, write_atomically
 from hotloop.core.measurement import Environment, Measurement, Plan, Sample
 from hotloop.core.step import StepRecord, read_steps
@@ -39,12 +40,12 @@ from hotloop.trial.isolation import (
     in_copy,
     lay_over,
     offline,
+    remove_temporary,
     temporary_directory,
     without_own_variables,
 )
-from hotloop.trial.process import Finished, Tick, describe_end, run_process, tail
-from hotloop.trial.sandbox.launching import run_restricted
-from hotloop.trial.sandbox.layered import Layered, run_layered
+from hotloop.trial.process import Finished, Tick, run_process, tail
+from hotloop.trial.sandbox.layered import Layered, remove_tree, run_layered, run_restricted
 
 Workdir = Listing | Layered
 """What keeps the user's working directory as it is."""
@@ -54,6 +55,53 @@ LOG_FILE = "log.txt"
 MAX_PADDING = 4096
 """Bytes. The size of the environment shifts the stack and with it speed; drawn anew per process,
 the shift becomes noise that pairs average out instead of a bias of one arm."""
+
+
+def is_finished(place: Path) -> bool:
+    """Whether the trial in `place` was measured."""
+    return (place / MEASUREMENT_FILE).exists()
+
+
+def trial(
+    arm: Arm,
+    place: Path,
+    *,
+    plan: Plan,
+    seed: str,
+    cache: Path,
+    workdir: Workdir | None,
+    what: str,
+    tick: Tick | None = None,
+    switching: Switching | None = None,
+) -> Measurement:
+    """What `measure` gives, or gave in an earlier run of the same command. what: begins the text of its errors.
+
+    Raises `CommandFailed` where the command fails, `EnvironmentFailed` when the disk or memory refuse.
+    """
+    if is_finished(place):
+        return load_measurement(place / MEASUREMENT_FILE)
+    try:
+        if place.exists():  # unfinished: it was ended in the middle
+            remove_temporary(place)
+            remove_tree(place)
+        return measure(
+            arm,
+            directory=place,
+            plan=plan,
+            seed=seed,
+            cache=cache,
+            workdir=workdir,
+            tick=tick,
+            switching=switching,
+        )
+    except CommandFailed as error:
+        raise CommandFailed(
+            f"{what}: {error.what}", where=error.where, do=error.do, returncode=error.returncode
+        ) from error
+    except OSError as error:
+        raise storage_error(error, place, "run a trial") from error
+    except MemoryError as error:
+        raise EnvironmentFailed("memory ran out while running a trial") from error
 
 
 def measure(
@@ -238,8 +286,10 @@ def _collect(
                 returncode=finished.returncode,
             )
         records = tuple(_marked(record, arm, plan) for record in found[:wanted])
-        census = _read_census(run / ("census-0.json" if clocked else "census.json"))
-        seen = _read_mapping(run / ("clock-0.json" if clocked else "environment.json"))
+        used = run / ("census-0.json" if clocked else "census.json")
+        census = read_json(used, Census) if used.exists() else None
+        ran_on = run / ("clock-0.json" if clocked else "environment.json")
+        seen = json.loads(ran_on.read_text(encoding="utf-8")) if ran_on.exists() else {}
         environment = _as_seen(environment, seen)
         if clocked and seen["stopped"]:
             returncode = None
@@ -282,15 +332,6 @@ def _marked(record: StepRecord, arm: Arm, plan: Plan) -> StepRecord:
         samples=record.samples if record.samples is not None else arm.samples_per_step,
         tags=("warmup", *tags) if record.step < plan.warmup_steps else tags,
     )
-
-
-def _read_mapping(path: Path) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return values
-
-
-def _read_census(path: Path) -> Census | None:
-    return read_json(path, Census) if path.exists() else None
 
 
 def _why_too_few(arm: Arm, found: int, run: Path, log: Path) -> str:

@@ -30,8 +30,6 @@ class TrialPlan:
     """Of an arm with fixes that go on and off within the process: steps of a block."""
     in_place: bool = False
     """Run in the user's own directory; what the command writes there stays."""
-    shared: tuple[str, ...] = ()
-    """Entries of the working directory that the command only reads: linked, not copied."""
 
     def __post_init__(self) -> None:
         if self.warmup_steps < 0 or self.steps < 1:

@@ -10,15 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from hotloop.core.command_run import describe_end
 from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.files import storage_error
 from hotloop.trial import watchdog
-
-__all__ = ["Finished", "Tick", "describe_end", "run_process", "tail"]
 
 GRACE_S = 5.0
 """Seconds between asking a process to end and ending it."""
@@ -69,27 +68,32 @@ def run_process(
     process: subprocess.Popen[bytes] | None = None
     polite = True
     with output:
-        guard = _start_watchdog(token)
+        guard = Guard(token)
         try:
-            started_at, start = time.time(), time.perf_counter()
-            process = _start(command, workdir, child_env, output.fileno())
-            _tell(guard, f"group {process.pid}")
-            if not _wait(process, start, timeout_s, tick):
+            started_at, began = time.time(), time.perf_counter()
+            process = start(
+                command,
+                cwd=workdir,
+                env=child_env,
+                stdin=subprocess.DEVNULL,
+                stdout=output.fileno(),
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # the terminal's Ctrl-C reaches hotloop alone, which decides
+            )
+            guard.tell(f"group {process.pid}")
+            if not _wait(process, began, timeout_s, tick):
                 raise CommandFailed(
                     f"`{name}` was ended: it had not finished after {timeout_s:g} s",
                     where=str(log),
                     do=f"allow it more time, or fewer steps. {tail(log)}",
                     returncode=TIMED_OUT,
                 )
-            wall_s = time.perf_counter() - start
+            wall_s = time.perf_counter() - began
             polite = False  # what is left now has outlived its main process
             return Finished(process.returncode, wall_s, started_at)
         finally:
             _end_all(process, token, GRACE_S if polite else 1.0)
-            _tell(guard, "done")
-            if guard.stdin:
-                guard.stdin.close()
-            guard.wait()
+            guard.release()
 
 
 def tail(log: Path) -> str:
@@ -109,79 +113,80 @@ def tail(log: Path) -> str:
     return "Its last lines:\n" + "\n".join(f"    {line}" for line in lines)
 
 
-def _start(
-    command: Sequence[str], workdir: Path, env: Mapping[str, str], output: int
-) -> subprocess.Popen[bytes]:
-    try:
-        return subprocess.Popen(
-            command,
-            cwd=workdir,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # the terminal's Ctrl-C reaches hotloop alone, which decides
+class Guard:
+    """Ends what carries `token` in `variable` where this process is gone."""
+
+    def __init__(self, token: str, variable: str = watchdog.TRIAL) -> None:
+        # -I -S: nothing of the user's environment is loaded, and it is up in about 10 ms.
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", watchdog.__file__, token, variable],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # outlives a signal to hotloop's own group
         )
+
+    def tell(self, line: str) -> None:
+        """`group N` or `tree N`, as `watchdog` reads them."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError:  # someone ended the watchdog; the command itself needs it no more than that
+            pass
+
+    def release(self) -> None:
+        """Every process of the command has been seen to."""
+        self.tell("done")
+        with suppress(OSError):
+            self._process.communicate()
+
+
+def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """`Popen` with these options. Raises `UsageError` when it cannot be started."""
+    try:
+        return subprocess.Popen(command, **options)
     except OSError as error:
         raise UsageError(
             f"cannot run `{command[0]}`: {error.strerror}",
-            where=str(error.filename or workdir),
+            where=str(error.filename or options.get("cwd", command[0])),
             do="check the command, and that its program may be executed",
         ) from error
 
 
-def _start_watchdog(token: str) -> subprocess.Popen[bytes]:
-    """-I -S: nothing of the user's environment is loaded, and it is up in about 10 ms."""
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", watchdog.__file__, token],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # outlives a signal to hotloop's own group
-    )
-
-
-def _tell(guard: subprocess.Popen[bytes], line: str) -> None:
-    assert guard.stdin is not None
-    try:
-        guard.stdin.write(line.encode() + b"\n")
-        guard.stdin.flush()
-    except OSError:  # someone ended the watchdog; the trial itself needs it no more than that
-        pass
-
-
-def _wait(
-    process: subprocess.Popen[bytes], start: float, timeout_s: float, tick: Tick | None
-) -> bool:
-    """Wait for the end; `False` when `timeout_s` passed first."""
+def ended_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait for its end. Where the kernel can tell, without the naps of Popen.wait: up to 50 ms, in the sample."""
+    if process.poll() is not None:
+        return True
     try:
         handle = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else None
     except OSError:
         handle = None
+    if handle is None:
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
     try:
-        while True:
-            elapsed = time.perf_counter() - start
-            if elapsed >= timeout_s:
-                return False
-            slice_s = min(1.0, timeout_s - elapsed)
-            if handle is not None:
-                # Popen.wait(timeout) polls with naps of up to 50 ms, which would be in the sample.
-                ended = bool(select.select([handle], [], [], slice_s)[0])
-                if ended:
-                    process.wait()
-            else:
-                try:
-                    process.wait(slice_s)
-                    ended = True
-                except subprocess.TimeoutExpired:
-                    ended = False
-            if ended:
-                return True
-            if tick is not None:
-                tick(time.perf_counter() - start)
+        ended = bool(select.select([handle], [], [], seconds)[0])
     finally:
-        if handle is not None:
-            os.close(handle)
+        os.close(handle)
+    if ended:
+        process.wait()
+    return ended
+
+
+def _wait(
+    process: subprocess.Popen[bytes], began: float, timeout_s: float, tick: Tick | None
+) -> bool:
+    """Wait for the end; `False` when `timeout_s` passed first."""
+    while (left_s := timeout_s - (time.perf_counter() - began)) > 0:
+        if ended_within(process, min(1.0, left_s)):
+            return True
+        if tick is not None:
+            tick(time.perf_counter() - began)
+    return False
 
 
 def _end_all(process: subprocess.Popen[bytes] | None, token: str, grace_s: float) -> None:

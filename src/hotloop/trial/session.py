@@ -16,7 +16,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -32,10 +32,9 @@ from hotloop.judge.looks import should_stop
 from hotloop.optimizations.switching import Switching
 from hotloop.trial.arm import Arm, refuse_missing
 from hotloop.trial.halves import halves, off_halves, switching_of
-from hotloop.trial.isolation import SESSION_MARK, list_workdir
-from hotloop.trial.measure import Workdir
+from hotloop.trial.isolation import SESSION_MARK
+from hotloop.trial.measure import Workdir, is_finished, trial
 from hotloop.trial.plan import TrialPlan, candidate_first, process_seed
-from hotloop.trial.single import is_finished, trial
 
 PLAN_SCHEMA = "hotloop.plan/1"
 
@@ -77,32 +76,29 @@ def compare_arms(
 ) -> SessionResult:
     """Measure and judge. Calling it again with the same arms and plan reuses what was finished.
 
-    over: which of the counted steps decide. alpha: error of each look, see `compare`. parity: known from runs of its own; `None` judges the losses of these pairs. aa_given: pairs of the
-    baseline with itself, measured before. pairs_now: stop after so many, to go on or not in another
-    call. goes_on: asked after a planned look that decided nothing; `False` ends it there.
+    over: which of the counted steps decide. alpha: error of each look, see `compare`. parity: known from runs
+    of its own; `None` judges the losses of these pairs. aa_given: pairs of the baseline with itself, measured
+    before. pairs_now: stop after so many, to go on or not in another call. goes_on: asked after a planned look that decided nothing; `False` ends it there.
     stop_now: asked after every pair, and must not depend on what they showed; `True` ends it there.
-    cache: of compiled code; `None` gives the session one of its own. workdir: as it was listed before,
-    for all sessions of one program; `None` lists it now.
+    cache: of compiled code; `None` gives the session one of its own. workdir: what keeps the arms' own from
+    being written to; `None` runs them in it.
     Raises `UsageError` (arms or plan that cannot be run, a directory of another session),
     `CommandFailed` (an arm failed; what was finished is kept), `Interrupted` after Ctrl-C, when every
     process has ended, and `EnvironmentFailed` when the disk refuses.
     """
     _refuse_bad_arms(baseline, candidate, plan)
-    listings = {
-        arm.name: workdir or _listing(arm, plan, directory) for arm in (baseline, candidate)
-    }
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise storage_error(error, directory, "make the directory") from error
     with alone_in(directory):
-        _store_plan(directory, baseline, candidate, plan, listings)
+        _store_plan(directory, baseline, candidate, plan, workdir)
         session = _Session(
             directory,
             plan,
-            listings,
-            progress,
+            workdir,
             cache or directory / "cache",
+            progress,
             pairs_now=pairs_now,
             goes_on=goes_on,
             stop_now=stop_now,
@@ -131,31 +127,26 @@ def compare_arms(
             ) from None
 
 
+@dataclass(slots=True)
 class _Session:
-    def __init__(
-        self,
-        directory: Path,
-        plan: TrialPlan,
-        listings: dict[str, Workdir | None],
-        progress: Progress,
-        cache: Path,
-        *,
-        pairs_now: int | None,
-        goes_on: Callable[[Verdict], bool],
-        stop_now: Callable[[], bool],
-    ) -> None:
-        self.cache = cache
-        self.pairs_now = pairs_now
-        self.goes_on = goes_on
-        self.stop_now = stop_now
-        self.directory = directory
-        self.plan = plan
-        self.listings = listings
-        self.progress = progress
-        self.looks = plan.planned_looks
-        self.num_trials = 2 * (plan.aa_pairs + self.looks[-1])
-        self.off_halves: list[Pair] = []
-        self.num_done = 0
+    directory: Path
+    plan: TrialPlan
+    workdir: Workdir | None
+    cache: Path
+    progress: Progress
+    pairs_now: int | None
+    goes_on: Callable[[Verdict], bool]
+    stop_now: Callable[[], bool]
+    off_halves: list[Pair] = field(default_factory=list)
+    num_done: int = 0
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        return self.plan.planned_looks
+
+    @property
+    def num_trials(self) -> int:
+        return 2 * (self.plan.aa_pairs + self.looks[-1])
 
     def run(self, baseline: Arm, candidate: Arm, judge: Judge) -> SessionResult:
         aa_pairs = tuple(
@@ -236,7 +227,7 @@ class _Session:
             plan=plan,
             seed=process_seed(self.plan.seed, place.name),
             cache=self.cache,
-            workdir=self.listings[arm.name],
+            workdir=self.workdir,
             what=what,
             tick=tick,
             switching=switching,
@@ -260,18 +251,12 @@ def _refuse_bad_arms(baseline: Arm, candidate: Arm, plan: TrialPlan) -> None:
             )
 
 
-def _listing(arm: Arm, plan: TrialPlan, directory: Path) -> Workdir | None:
-    if arm.workdir is None or plan.in_place:
-        return None
-    return list_workdir(arm.workdir, without=directory, shared=plan.shared)
-
-
 def _store_plan(
     directory: Path,
     baseline: Arm,
     candidate: Arm,
     plan: TrialPlan,
-    listings: dict[str, Workdir | None],
+    workdir: Workdir | None,
 ) -> None:
     """Write plan.json, or check that the one there is of this very session.
 
@@ -282,8 +267,8 @@ def _store_plan(
         "hotloop": __version__,
         "baseline": baseline.to_mapping(),
         "candidate": candidate.to_mapping(),
-        "plan": {**asdict(plan), "looks": list(plan.planned_looks), "shared": list(plan.shared)},
-        "workdirs": {name: listing and listing.digest for name, listing in listings.items()},
+        "plan": {**asdict(plan), "looks": list(plan.planned_looks)},
+        "workdir": workdir and workdir.digest,
     }
     unhurried = {**content, "plan": {**asdict(plan), "timeout_s": None}}
     text = json.dumps(unhurried, sort_keys=True, separators=(",", ":"))
@@ -314,7 +299,7 @@ def _difference(stored: object, content: dict[str, object]) -> str:
     if not isinstance(stored, dict):
         return ""
     parts = [key for key in content if stored.get(key) != json.loads(json.dumps(content[key]))]
-    names = {"workdirs": "files of the working directory", "hotloop": "version of hotloop"}
+    names = {"workdir": "files of the working directory", "hotloop": "version of hotloop"}
     return f" (other {' and '.join(names.get(part, part) for part in parts)})" if parts else ""
 
 

@@ -17,7 +17,6 @@ from typing import Any
 
 from hotloop.trial.sandbox.layers import Tree
 from hotloop.trial.sandbox.relay import HOME, Relay
-from hotloop.trial.sandbox.restricted import restrict
 from hotloop.trial.sandbox.syscalls import (
     CLONE_NEWIPC,
     CLONE_NEWNET,
@@ -30,6 +29,7 @@ from hotloop.trial.sandbox.syscalls import (
     landlock,
     landlock_version,
     mount,
+    restrict,
     start_loopback,
     unshare,
 )

@@ -1,10 +1,11 @@
-"""Trials in the working directory itself, where every write goes to a layer that is thrown away.
+"""Trials in the working directory itself, where every write goes to a layer that is thrown away, and restricted ones.
 
-Needs user namespaces and an overlayfs in them, which Linux has since 5.13 and administrators may refuse.
+Layers need user namespaces and an overlayfs in them, which Linux has since 5.13 and administrators may refuse.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,17 +14,22 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import hotloop
 from hotloop.core.connections import NO_NETWORK, Network, host_and_port
+from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.files import storage_error
 from hotloop.trial.process import Finished
-from hotloop.trial.sandbox.launching import launched, refuse_failed
+from hotloop.trial.sandbox.launcher import FAILED, NOT_RUN
 from hotloop.trial.snapshot import Snapshot
 
 Storage = Literal["disk", "memory"]
 """Where layers lie. Memory is for file systems that cannot hold one: network disks, images of containers."""
 _EDITED = "edited"
+_FAILURE_FILE = "failure"
+_FULL_BYTES = 1 << 20
+"""A disk with less free space is full."""
 _TEST_TIMEOUT_S = 60.0
 
 
@@ -60,22 +66,18 @@ def run_layered(
 ) -> Finished:
     """Run `command` in a sandbox of its own, whose layer is in the new directory `place` and gone afterwards.
 
-    shared: directories that take what is recorded. edited: what files of the working directory hold in it. process: starts a command and waits for its end. Raises
-    `EnvironmentFailed` where the sandbox cannot be set up or its disk is full, `UsageError` where the command
-    cannot be started or the directory is no more what it was.
+    shared: directories that take what is recorded. edited: what files of the working directory hold in it.
+    process: starts a command and waits for its end. Raises `EnvironmentFailed` where the sandbox cannot be set up
+    or its disk is full, `UsageError` where the command cannot be started or the directory is no more what it was.
     """
-    try:
-        finished = process(
-            _launched(command, layered, place=place, shared=shared, edited=edited or {})
-        )
-        if finished.returncode:
-            refuse_failed(finished.returncode, command, place)
-        return finished
-    finally:
-        remove_tree(place)
+
+    def launched() -> list[str]:
+        return _layered(command, layered, place=place, shared=shared, edited=edited or {})
+
+    return _run(command, launched, place, process)
 
 
-def _launched(
+def _layered(
     command: Sequence[str],
     layered: Layered,
     *,
@@ -111,7 +113,7 @@ def _launched(
                 target.chmod(original.stat().st_mode)
     except OSError as error:
         raise storage_error(error, place, "prepare a trial") from error
-    return launched(command, spec, place)
+    return _launched(command, spec, place)
 
 
 def _resolved(name: str, root: Path) -> str:
@@ -119,6 +121,76 @@ def _resolved(name: str, root: Path) -> str:
     target = (root / name).resolve()
     assert target.is_relative_to(root), f"{name} leads out of the working directory"
     return target.relative_to(root).as_posix()
+
+
+def _launched(command: Sequence[str], spec: Mapping[str, Any], place: Path) -> list[str]:
+    """The command that becomes `command` as `spec` says; `place`: a directory for what is said about it."""
+    # A file, not an argument: those are bounded, and shown to everyone.
+    file = place / "spec.json"
+    content = {**spec, "failure": str(place / _FAILURE_FILE)}
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(content), encoding="utf-8")
+    except OSError as error:
+        raise storage_error(error, file, "prepare a trial") from error
+    packages = str(Path(hotloop.__file__).resolve().parent.parent)
+    start = (
+        f"import sys; sys.path.append({packages!r}); "
+        "from hotloop.trial.sandbox.launcher import main; main()"
+    )
+    # -I -S: nothing of the user's environment is loaded.
+    return [sys.executable, "-I", "-S", "-c", start, str(file), *command]
+
+
+def run_restricted(
+    command: Sequence[str],
+    *,
+    place: Path,
+    writable: Sequence[Path],
+    network: bool,
+    process: Callable[[Sequence[str]], Finished],
+) -> Finished:
+    """Run `command` where the kernel refuses it to write but below `writable`. Raises as `run_layered`."""
+    spec = {"writable": [str(path) for path in writable], "network": network}
+    return _run(command, lambda: _launched(command, spec, place), place, process)
+
+
+def _run(
+    command: Sequence[str],
+    launched: Callable[[], list[str]],
+    place: Path,
+    process: Callable[[Sequence[str]], Finished],
+) -> Finished:
+    try:
+        finished = process(launched())
+        if finished.returncode:
+            _check_failed(finished.returncode, command, place)
+        return finished
+    finally:
+        remove_tree(place)
+
+
+def _check_failed(returncode: int, command: Sequence[str], place: Path) -> None:
+    """Raises where it was not the command that failed."""
+    failure = place / _FAILURE_FILE
+    why = failure.read_text(encoding="utf-8", errors="replace") if failure.is_file() else ""
+    if why and returncode == NOT_RUN:
+        raise UsageError(
+            f"cannot run `{command[0]}`: {why}",
+            do="check the command, and that its program may be executed",
+        )
+    if why and returncode == FAILED:
+        raise EnvironmentFailed(
+            f"the sandbox of a trial could not be set up: {why}",
+            where=str(place),
+            do="make sure that this disk has space, or name a run directory on another one with --out",
+        )
+    if shutil.disk_usage(place).free < _FULL_BYTES:
+        raise EnvironmentFailed(
+            "the disk is full: what a trial writes is kept beside what it records until it ends",
+            where=str(place),
+            do="free some space, or name a run directory on another disk with --out",
+        )
 
 
 def storage_for(directory: Path, workdir: Path) -> Storage | None:
@@ -144,7 +216,7 @@ def _holds(directory: Path, workdir: Path, storage: Storage) -> bool:
         layered = Layered(snapshot, place / "layer", storage)
         source = f"open({str(written)!r}, 'w').close(); open({str(shown)!r}, 'w').close()"
         program = [sys.executable, "-I", "-S", "-c", source]
-        command = _launched(
+        command = _layered(
             program, layered, place=place / "layer", shared=[shown.parent], edited={}
         )
         done = subprocess.run(

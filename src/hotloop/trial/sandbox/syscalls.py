@@ -30,6 +30,10 @@ SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS = 1, 2
 _CAPABILITIES_KEPT = frozenset({0, 1, 2, 3, 4, 5, 6, 7, 14, 15, 23, 24})
 """Those over files, own processes and limits; none to mount, configure networks or trace."""
 
+_SHARED = ("/dev", "/proc")
+"""Shared memory of loader workers, and what the system lets a process say of itself."""
+_CONNECT = 1 << 1
+
 _libc: Any = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
@@ -167,3 +171,31 @@ def landlock(
         _syscall("landlock_restrict", ctypes.c_int(rules), ctypes.c_uint(0))
     finally:
         os.close(rules)
+
+
+def restrict(writable: Sequence[str], *, network: bool) -> None:
+    """This process and all it starts may write only there, for good. Raises `OSError` where the kernel has no Landlock.
+
+    It needs no privileges and holds for C libraries. It knows no modes, owners and times of files, no UDP, and it does
+    not tell this machine from another one.
+    """
+    version = landlock_version()
+    landlock(
+        writes=_writes(version),
+        connects=_CONNECT if version >= 4 and not network else 0,
+        scopes=SCOPE_SIGNALS | SCOPE_ABSTRACT_SOCKETS if version >= 6 else 0,
+        writable=[*writable, *_SHARED],
+    )
+
+
+def refuses_connections() -> bool:
+    """Whether this kernel can."""
+    return landlock_version() >= 4
+
+
+def _writes(version: int) -> int:
+    """Its names for writing, removing, making, and from later versions on linking elsewhere and truncating."""
+    names = [1, 4, 5, 6, 7, 8, 9, 10, 11, 12]
+    names += [13] if version >= 2 else []
+    names += [14] if version >= 3 else []
+    return sum(1 << name for name in names)

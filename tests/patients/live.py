@@ -25,7 +25,7 @@ from cases import CASES, Case, why_not_here
 from hotloop.core.files import read_json
 from hotloop.core.judgement import Diagnosis
 from hotloop.core.measurement import Measurement
-from hotloop.judge.waiting import is_crowded
+from hotloop.judge.data_wait import is_crowded
 
 NOTHING = 1.05
 """A healthy script may not be promised more."""

@@ -8,12 +8,12 @@ from hotloop.core.census import Census
 from hotloop.core.judgement import Breakdown
 from hotloop.core.measurement import Measurement
 from hotloop.judge.attribute import STARTING_UP
-from hotloop.judge.collecting import few_full, full_share
+from hotloop.judge.data_wait import is_crowded, training_loader
 from hotloop.judge.exposure import is_foreign, is_short, recurring, runs_on_cpu
+from hotloop.judge.garbage_collection import few_full, full_share
 from hotloop.judge.own_code import why_no_own_code
 from hotloop.judge.thresholds import COLLECTING
 from hotloop.judge.together import hides_waiting
-from hotloop.judge.waiting import is_crowded, training_loader
 
 CLOSURE_LIMIT = 0.005
 """Phases that miss more of wall time than this are reported as such."""

@@ -14,6 +14,7 @@ from hotloop.core.measurement import Measurement
 from hotloop.core.step import StepRecord
 from hotloop.judge.attribute import AFTER_PROFILER, attribute, under_way
 from hotloop.judge.coverage import not_examined
+from hotloop.judge.data_wait import training_loader
 from hotloop.judge.exposure import (
     exposed_phase,
     is_foreign,
@@ -25,7 +26,6 @@ from hotloop.judge.findings import FINDINGS
 from hotloop.judge.operations import is_moving, is_updating, operations
 from hotloop.judge.thresholds import HIGH, MODERATE, WOULD_DO
 from hotloop.judge.together import hides_waiting, with_other_ranks
-from hotloop.judge.waiting import training_loader
 from hotloop.judge.warmup import tag_warmup
 from hotloop.judge.worth import worth
 

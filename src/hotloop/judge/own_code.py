@@ -11,8 +11,8 @@ from typing import Literal
 from hotloop.core.census import Census, LineUse
 from hotloop.core.judgement import Breakdown
 from hotloop.core.measurement import Measurement
-from hotloop.judge.collecting import collecting_share
 from hotloop.judge.exposure import exposed, lines_of
+from hotloop.judge.garbage_collection import collection_share
 from hotloop.judge.model_lines import called_module
 from hotloop.judge.thresholds import ENOUGH_SAMPLES, NOTICEABLE
 
@@ -107,7 +107,7 @@ def _own_code(measurement: Measurement, breakdown: Breakdown) -> OwnCode | str |
     if census is None or not lines:
         return None
     outside = breakdown.fractions.get("unattributed", 0.0)
-    outside -= collecting_share(measurement, breakdown) + (breakdown.probe_overhead_fraction or 0.0)
+    outside -= collection_share(measurement, breakdown) + (breakdown.probe_overhead_fraction or 0.0)
     outside = exposed(measurement, breakdown, max(outside, 0.0)) or 0.0
     seen = _fraction(lines)
     if outside < NOTICEABLE or seen <= 0:

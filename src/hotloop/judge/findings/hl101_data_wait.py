@@ -29,8 +29,8 @@ from __future__ import annotations
 from hotloop.core.census import Census, LoaderUse
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
+from hotloop.judge.data_wait import OTHER_PROGRAMS, Waiting, why_waiting
 from hotloop.judge.exposure import gain_without, is_foreign, lines_of
-from hotloop.judge.waiting import OTHER_PROGRAMS, Waiting, why_waiting
 
 CODE = "HL101"
 TITLE = "The step waits for data"

@@ -30,9 +30,9 @@ from __future__ import annotations
 from hotloop.core.census import LoaderUse
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
+from hotloop.judge.data_wait import why_waiting
 from hotloop.judge.exposure import gain_without
 from hotloop.judge.thresholds import TRIVIAL_SAMPLE_S
-from hotloop.judge.waiting import why_waiting
 from hotloop.judge.workers import more_workers
 
 CODE = "HL102"

@@ -24,8 +24,8 @@ import math
 
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
+from hotloop.judge.data_wait import why_waiting
 from hotloop.judge.exposure import cpus_of, gain_without
-from hotloop.judge.waiting import why_waiting
 from hotloop.judge.workers import more_workers
 
 CODE = "HL104"

@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
+from hotloop.judge.data_wait import why_waiting
 from hotloop.judge.exposure import cpus_of, gain_without
-from hotloop.judge.waiting import why_waiting
 
 CODE = "HL105"
 TITLE = "Making batches takes more CPU than there is"

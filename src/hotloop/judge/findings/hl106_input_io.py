@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
+from hotloop.judge.data_wait import why_waiting
 from hotloop.judge.exposure import gain_without
-from hotloop.judge.waiting import why_waiting
 from hotloop.judge.workers import more_workers
 
 CODE = "HL106"

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
+from hotloop.judge.data_wait import restarts, training_loader
 from hotloop.judge.exposure import gain_without
-from hotloop.judge.waiting import restarts, training_loader
 
 CODE = "HL108"
 TITLE = "Every epoch begins with a pause"

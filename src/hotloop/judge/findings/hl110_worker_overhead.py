@@ -25,8 +25,8 @@ from __future__ import annotations
 
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
+from hotloop.judge.data_wait import why_waiting
 from hotloop.judge.exposure import gain_without
-from hotloop.judge.waiting import why_waiting
 
 CODE = "HL110"
 TITLE = "Workers cost more than they bring"

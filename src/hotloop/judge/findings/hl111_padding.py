@@ -27,10 +27,10 @@ from __future__ import annotations
 from hotloop.core.census import Census
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
+from hotloop.judge.data_wait import training_loader
 from hotloop.judge.exposure import gain_without, is_installed
 from hotloop.judge.operations import is_batched_product, is_softmax, operations
 from hotloop.judge.thresholds import HEALTHY_BELOW, PADDED
-from hotloop.judge.waiting import training_loader
 
 CODE = "HL111"
 TITLE = "Much of each batch is padding"

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
+from hotloop.judge.data_wait import pinning_share, training_loader
 from hotloop.judge.exposure import exposed, gain_without
 from hotloop.judge.thresholds import PINNING
-from hotloop.judge.waiting import pinning_share, training_loader
 
 CODE = "HL201"
 TITLE = "Batches are pinned by the process that trains"

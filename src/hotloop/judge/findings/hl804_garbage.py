@@ -26,8 +26,8 @@ from __future__ import annotations
 from hotloop.core.census import LineUse
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
-from hotloop.judge.collecting import collecting_share, few_full, full_share
 from hotloop.judge.exposure import exposed, gain_without, lines_of
+from hotloop.judge.garbage_collection import collection_share, few_full, full_share
 from hotloop.judge.thresholds import COLLECTING
 
 CODE = "HL804"
@@ -39,7 +39,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
     seen = census.collections if census is not None else None
     if seen is None:
         return None
-    share = collecting_share(measurement, breakdown)
+    share = collection_share(measurement, breakdown)
     if few_full(seen):
         share -= full_share(measurement, breakdown)
     share = exposed(measurement, breakdown, share) or 0.0

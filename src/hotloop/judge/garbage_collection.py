@@ -12,7 +12,7 @@ FEWEST_FULL = 3
 """Full collections below which one more or less would decide what they cost."""
 
 
-def collecting_share(measurement: Measurement, breakdown: Breakdown) -> float:
+def collection_share(measurement: Measurement, breakdown: Breakdown) -> float:
     """The share of wall time in all collections; `full_share` is that in full ones alone.
 
     The census counted in more steps than are under way where a start was found only by its course: of

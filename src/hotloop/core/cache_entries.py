@@ -7,10 +7,10 @@ can be had alone is taken away, and whoever wants it meanwhile waits, finds noth
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -18,13 +18,13 @@ from pathlib import Path
 from hotloop.core.cache import cache_directory
 from hotloop.core.errors import UsageError
 from hotloop.core.files import storage_error
+from hotloop.core.flock import is_held, lock_file
 
 KINDS = ("prepared", "pieces")
 LIMIT_VARIABLE = "HOTLOOP_CACHE_LIMIT"
 DEFAULT_LIMIT_BYTES = 100 * 10**9
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
-_held: dict[Path, int] = {}
+_held: dict[Path, int | None] = {}
 """Entries of this process and the descriptors of their locks, kept open until it ends."""
 
 
@@ -45,15 +45,14 @@ def cache_limit_bytes() -> int | None:
     text = os.environ.get(LIMIT_VARIABLE)
     if not text:
         return DEFAULT_LIMIT_BYTES
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?B?)\s*", text.upper())
-    if match is None:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)B?\s*", text.upper())
+    if match is None:  # pydantic's ByteSize takes 1,5GB for 1 byte
         raise UsageError(
             f"no size: {text!r}",
             where=LIMIT_VARIABLE,
             do="give one such as 500GB, or 0 for no limit",
         )
-    unit = match[2] if match[2] in _UNITS else match[2] + "B"
-    size = Fraction(match[1]) * _UNITS[unit]
+    size = Fraction(match[1]) * 1000 ** " KMGT".index(match[2] or " ")
     return max(int(size), 1) if size else None
 
 
@@ -69,12 +68,11 @@ def entry_in_use(path: Path) -> None:
     lock = _lock_of(path)
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            descriptor = lock_file(lock, shared=True, wait=True)
         except OSError:
-            pass  # a file system without locks: then nothing is evicted either
-        os.utime(lock)
+            descriptor = None  # a file system without locks: then nothing is evicted either
+        lock.touch()
     except OSError as error:
         raise storage_error(error, lock, "use the cache") from error
     _held[path] = descriptor
@@ -83,13 +81,9 @@ def entry_in_use(path: Path) -> None:
 def entries() -> list[Entry]:
     """Everything in the cache, the longest unused first."""
     found = []
-    for kind in KINDS:
-        directory = cache_directory().resolve() / kind
-        if not directory.is_dir():
-            continue
-        for path in directory.iterdir():
-            if path.is_dir() and not path.name.startswith("."):  # hidden: being made, or going
-                found.append(Entry(path, _size(path), _last_use(path), _is_in_use(path)))
+    for path in (path for kind in KINDS for path in (cache_directory().resolve() / kind).glob("*")):
+        if path.is_dir() and not path.name.startswith("."):  # hidden: being made, or going
+            found.append(Entry(path, _size(path), _last_use(path), is_held(_lock_of(path))))
     return sorted(found, key=lambda entry: (entry.last_used_at, entry.path))
 
 
@@ -114,23 +108,19 @@ def make_room() -> list[Entry]:
 
 
 def _evict(path: Path) -> bool:
-    lock = _lock_of(path)
-    try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        doomed = path.with_name(f".evicted-{path.name}")
-        shutil.rmtree(doomed, ignore_errors=True)  # of an eviction that was killed
-        path.rename(doomed)  # from here on it is not there, whole or in part
-        shutil.rmtree(doomed, ignore_errors=True)
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
+    with suppress(OSError):
+        _lock_of(path).parent.mkdir(parents=True, exist_ok=True)
+        descriptor = lock_file(_lock_of(path))
+        if descriptor is not None:
+            try:
+                doomed = path.with_name(f".evicted-{path.name}")
+                shutil.rmtree(doomed, ignore_errors=True)  # of an eviction that was killed
+                path.rename(doomed)  # from here on it is not there, whole or in part
+                shutil.rmtree(doomed, ignore_errors=True)
+                return True
+            finally:
+                os.close(descriptor)
+    return False
 
 
 def _is_entry(path: Path) -> bool:
@@ -142,26 +132,10 @@ def _lock_of(path: Path) -> Path:
     return cache_directory() / "locks" / f"{path.parent.name}-{path.name}"
 
 
-def _is_in_use(path: Path) -> bool:
-    try:
-        descriptor = os.open(_lock_of(path), os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
 def _last_use(path: Path) -> float:
     for place in (_lock_of(path), path):
-        try:
+        with suppress(OSError):
             return place.stat().st_mtime
-        except OSError:
-            continue
     return 0.0
 
 
@@ -169,8 +143,6 @@ def _size(path: Path) -> int:
     total = 0
     for directory, _, names in os.walk(path):
         for name in names:
-            try:
-                total += os.lstat(os.path.join(directory, name)).st_size  # noqa: PTH118
-            except OSError:
-                continue
+            with suppress(OSError):
+                total += Path(directory, name).lstat().st_size
     return total

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hotloop.core.errors import EnvironmentFailed
 from hotloop.core.files import process_space, storage_error
+from hotloop.core.flock import is_held
 
 LOCK = ".lock"
 
@@ -49,19 +50,9 @@ def locked(directory: Path, *, wanted: bool = True) -> Iterator[None]:
 def refuse_busy(directory: Path) -> None:
     """Raises what `locked` would raise, before anything is made there."""
     path = directory / LOCK
-    if not is_locked(
-        path
-    ):  # looked up first: to try it would be in the way of a training that starts now
-        return
-    try:
-        import fcntl
-
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise _busy(directory) from error
-    except (ImportError, OSError):
-        pass  # then taking it will tell
+    # Looked up first: to try it would be in the way of a training that starts now.
+    if is_locked(path) and is_held(path, shared=True):
+        raise _busy(directory)
 
 
 def is_locked(path: Path) -> bool:

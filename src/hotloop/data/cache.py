@@ -107,14 +107,7 @@ def _sources_key(wanted: Wanted) -> list[object]:
 
 def _tokenizer_key(spec: str) -> list[object]:
     path = tokenizer_file(Path(spec).expanduser())
-    if path.is_file():
-        return [str(path.resolve()), *_state(path)]
-    return [spec]
-
-
-def _state(path: Path) -> tuple[int, int]:
-    try:
-        status = path.stat()
-    except OSError:
-        return (-1, -1)  # vanished, or a link to nowhere: reading it says so
-    return (status.st_size, status.st_mtime_ns)
+    if not path.is_file():
+        return [spec]
+    status = path.stat()
+    return [str(path.resolve()), status.st_size, status.st_mtime_ns]

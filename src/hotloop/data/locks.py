@@ -1,15 +1,14 @@
-"""One process at a time in a directory: the kernel lets go of its lock however the process ends."""
+"""One process at a time in a directory."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hotloop.core.errors import UsageError
+from hotloop.core import flock
 from hotloop.core.files import storage_error
 from hotloop.core.progress import Progress
 
@@ -32,11 +31,9 @@ def locked(target: Path, progress: Progress) -> Iterator[int]:
         # Unlinked while held: a waiter sees that its file is gone and opens a new one.
         (target / LOCK).unlink(missing_ok=True)
         os.close(descriptor)
-        for path in made:
-            try:
+        with suppress(OSError):  # one that holds something: the result
+            for path in made:
                 path.rmdir()
-            except OSError:
-                break  # holds something: the result
 
 
 def _acquire(target: Path, progress: Progress) -> int:
@@ -45,48 +42,23 @@ def _acquire(target: Path, progress: Progress) -> int:
     while True:
         try:
             target.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(target / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except FileExistsError as error:
-            raise UsageError(
-                "a file stands where the result should go", where=str(target)
-            ) from error
+            descriptor = flock.lock_file(target / LOCK)
+            if descriptor is not None:
+                with suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(descriptor), (target / LOCK).stat()):
+                        return descriptor
+                os.close(descriptor)
+                continue
         except OSError as error:
             # Another process that fails takes away the directory it made: begin again.
             vanished += 1
             if isinstance(error, FileNotFoundError) and vanished < 100:
                 continue
-            raise storage_error(error, target, "prepare a directory") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _same_file(descriptor, target / LOCK):
-                return descriptor
-            os.close(descriptor)
-        except BlockingIOError:
-            os.close(descriptor)
-            progress("waiting for another prepare", time.monotonic() - started, None, str(target))
-            time.sleep(_POLL_S)
-        except OSError as error:
-            os.close(descriptor)
             raise storage_error(error, target, "lock a directory") from error
-
-
-def _same_file(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
+        progress("waiting for another prepare", time.monotonic() - started, None, str(target))
+        time.sleep(_POLL_S)
 
 
 def is_held(target: Path) -> bool:
     """Whether some process is preparing `target` now."""
-    try:
-        descriptor = os.open(target / LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    return flock.is_held(target / LOCK, shared=True)  # shared: not in the way of others that look

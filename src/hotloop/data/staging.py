@@ -15,6 +15,8 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from hotloop.core.errors import UsageError
@@ -63,18 +65,16 @@ def is_finished(target: Path, *, force: bool = False) -> bool:
         commit(target)
     names = {path.name for path in target.iterdir()} - {LOCK}
     leftovers = {name for name in names if name.startswith(STAGING)}
+    foreign = sorted(name for name in names - leftovers if not _is_ours(name))
+    # Only what cannot be anything else: a tokenizer, and shards with their document ends.
+    whole = TOKENIZER in names and any(
+        name.endswith(".bin") and f"{name[:-4]}.docs" in names for name in names if _is_ours(name)
+    )
+    damaged = whole and not foreign
     if MANIFEST in names:
         foreign = [] if _is_our_manifest(target / MANIFEST) else [MANIFEST]
-    elif leftovers:
-        foreign = sorted(name for name in names - leftovers if not _is_ours(name))
-    else:
+    elif not leftovers:
         foreign = sorted(names)
-    # Only what cannot be anything else: a tokenizer, and shards with their document ends.
-    shards = {name for name in names if SHARD_NAME.fullmatch(name)}
-    whole = TOKENIZER in names and any(
-        name.endswith(".bin") and f"{name[:-4]}.docs" in shards for name in shards
-    )
-    damaged = whole and all(map(_is_ours, names - leftovers))
     if foreign and damaged and not force:
         raise UsageError(
             f"the directory holds shards, but {MANIFEST} is missing or damaged",
@@ -124,7 +124,7 @@ class Staging:
         }
         plan = (json.dumps(described) + "\n").encode()
         try:
-            if not self._holds(plan):
+            if not ((self.path / PLAN).exists() and (self.path / PLAN).read_bytes() == plan):
                 if (self.path / PLAN).exists():
                     if self._old.exists():
                         shutil.rmtree(self._old)
@@ -137,31 +137,21 @@ class Staging:
         except OSError as error:
             raise storage_error(error, target, "prepare a directory") from error
 
-    def _holds(self, plan: bytes) -> bool:
-        try:
-            return (self.path / PLAN).read_bytes() == plan
-        except FileNotFoundError:
-            return False
-
     def records(self) -> dict[int, JobRecord]:
         """The finished jobs, by number; one whose shards are not what it says is done again."""
         if self._old.exists():
-            self.keep(_records_in(self._old), self._old)
+            self.keep([record for _, record in _records(self._old)], self._old)
             shutil.rmtree(self._old, ignore_errors=True)  # ranks may be leaving files there
-        wanted = dict(enumerate(self._keys))
         found = {
             number: record
-            for number, record in _numbered_records(self.path)
-            if record.key == wanted.get(number)
+            for number, record in _records(self.path)
+            if [record.key] == self._keys[number : number + 1]
         }
-
-        def damage(record: JobRecord) -> str | None:
-            return record_damage(record, self.path, self._id_type)
-
         with ThreadPoolExecutor(max(int(cpu_quota()), 1)) as threads:
-            wrong = list(threads.map(damage, found.values()))
-        for (number, _), what in zip(list(found.items()), wrong):
-            if what is not None:
+            check = partial(record_damage, directory=self.path, id_type=self._id_type)
+            damages = list(threads.map(check, found.values()))
+        for number, damage in zip(list(found), damages):
+            if damage is not None:
                 del found[number]
                 self._record_path(number).unlink(missing_ok=True)
         return found
@@ -203,29 +193,27 @@ def discard_staging(target: Path, *, unless_useful: bool = False) -> bool:
     return True
 
 
+def _new_directory(path: Path) -> Path:
+    try:
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir()
+    except OSError as error:
+        raise storage_error(error, path.parent, "prepare a directory") from error
+    return path
+
+
 @contextmanager
 def input_directory(target: Path) -> Iterator[Path]:
     """A directory in the locked target for what comes in by standard input; removed at the end."""
-    directory = target / _INPUT
     try:
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir()
-    except OSError as error:
-        raise storage_error(error, target, "prepare a directory") from error
-    try:
-        yield directory
+        yield _new_directory(target / _INPUT)
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        shutil.rmtree(target / _INPUT, ignore_errors=True)
 
 
 def keep_trained(target: Path, key: str, tokenizer: Tokenizer, held_out_below: int) -> None:
     """Keep a tokenizer trained for the plan `key`, so that a killed run need not train it again."""
-    directory = target / _TRAINED
-    try:
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir()
-    except OSError as error:
-        raise storage_error(error, target, "prepare a directory") from error
+    directory = _new_directory(target / _TRAINED)
     tokenizer.save(directory / TOKENIZER)
     write_json(directory / PLAN, {"key": key, "held_out_below": held_out_below})
 
@@ -241,11 +229,7 @@ def kept_trained(target: Path, key: str) -> tuple[Tokenizer, int] | None:
         return None
 
 
-def _records_in(directory: Path) -> list[JobRecord]:
-    return [record for _, record in _numbered_records(directory)]
-
-
-def _numbered_records(directory: Path) -> Iterator[tuple[int, JobRecord]]:
+def _records(directory: Path) -> Iterator[tuple[int, JobRecord]]:
     for path in sorted(directory.glob("job-*.json")):
         if _RECORD.fullmatch(path.name):
             try:
@@ -265,26 +249,30 @@ def is_whole(record: JobRecord, directory: Path) -> bool:
 
 def _renumbered(record: JobRecord, number: int, source: Path, directory: Path) -> JobRecord:
     """The same job under another number, its files linked or copied. Raises `OSError`."""
-    from dataclasses import replace
-
     shards = []
     for shard in record.shards:
-        names = []
-        for name in (shard.file, shard.documents_file):
-            new = re.sub(r"-[0-9]+", f"-{number:05d}", name, count=1)
-            (directory / new).unlink(missing_ok=True)
-            try:
-                os.link(source / name, directory / new)
-            except FileNotFoundError:
-                raise
-            except OSError:  # a file system without links
-                shutil.copyfile(source / name, directory / new)
-                with (directory / new).open("rb") as file:
-                    os.fsync(file.fileno())
-            names.append(new)
-        shards.append(replace(shard, file=names[0], documents_file=names[1]))
+        new = [_renamed(name, number) for name in (shard.file, shard.documents_file)]
+        _link(source / shard.file, directory / new[0])
+        _link(source / shard.documents_file, directory / new[1])
+        shards.append(replace(shard, file=new[0], documents_file=new[1]))
     fsync_directory(directory)
     return replace(record, shards=tuple(shards))
+
+
+def _renamed(name: str, number: int) -> str:
+    return re.sub(r"-[0-9]+", f"-{number:05d}", name, count=1)
+
+
+def _link(source: Path, target: Path) -> None:
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # a file system without links
+        shutil.copyfile(source, target)
+        with target.open("rb") as file:
+            os.fsync(file.fileno())
 
 
 def commit(target: Path) -> None:
@@ -322,8 +310,6 @@ def _is_ours(name: str) -> bool:
 
 def _is_our_manifest(path: Path) -> bool:
     """Of any version: `--force` may replace an old one, never somebody else's manifest.json."""
-    if not path.is_file():
-        return False
     try:
         values = json.loads(path.read_bytes())
     except (OSError, ValueError):

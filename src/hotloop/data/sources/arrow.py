@@ -7,13 +7,13 @@ larger than memory.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotloop.core.errors import UsageError
+from hotloop.core.files import read_json
 from hotloop.data.sources.documents import decoded, long_document
 from hotloop.data.sources.records import (
     NOT_TEXT,
@@ -231,7 +231,7 @@ def saved_files(directory: Path) -> list[Path] | None:
     Raises `UsageError` for a directory of several splits.
     """
     if (directory / "dataset_dict.json").is_file():
-        splits = _json(directory / "dataset_dict.json").get("splits", [])
+        splits = read_json(directory / "dataset_dict.json", dict).get("splits", [])
         raise UsageError(
             f"a data set with the splits {', '.join(map(str, splits)) or '(none)'}",
             where=str(directory),
@@ -240,18 +240,8 @@ def saved_files(directory: Path) -> list[Path] | None:
     state = directory / "state.json"
     if not (state.is_file() and (directory / "dataset_info.json").is_file()):
         return None
-    entries = _json(state)
+    entries = read_json(state, dict)
     if entries.get("_indices_data_files"):
         what = "a saved data set with an index, as old versions of datasets wrote it"
         raise UsageError(what, where=str(directory), do="load it and save it again")
     return [directory / entry["filename"] for entry in entries.get("_data_files", [])]
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read: {error}", where=str(path)) from error
-    if not isinstance(values, dict):
-        raise UsageError("not a JSON object", where=str(path))
-    return values

@@ -36,7 +36,7 @@ def decoded(
         return content.decode()
     except UnicodeDecodeError as error:
         if options.encoding_errors == "replace":
-            report.alter(REPLACED)
+            report.altered[REPLACED] += 1
             return content.decode(errors="replace")
         what = f"byte 0x{content[error.start]:02x}"
         what += f" at offset {offset + error.start}" if offset is not None else ""

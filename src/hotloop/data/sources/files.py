@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.data.sources.compressed import Decompressed
-from hotloop.data.sources.remote import changed, open_remote, remote_file
+from hotloop.data.sources.remote import READ_AHEAD_BYTES, changed, remote_file
 from hotloop.data.sources.unit import STANDARD_INPUT, ReadOptions, Report, Unit, is_url
 
 BUFFER_BYTES = 256 << 10
@@ -45,7 +45,7 @@ def opened(unit: Unit, options: ReadOptions, report: Report) -> Iterator[io.Buff
 
 def _stored(name: str, options: ReadOptions) -> io.BufferedReader:
     if is_url(name):
-        return open_remote(remote_file(name))
+        return io.BufferedReader(remote_file(name), READ_AHEAD_BYTES)
     path = options.standard_input if name == STANDARD_INPUT else name
     assert path is not None
     try:

@@ -16,7 +16,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
 
@@ -31,20 +31,50 @@ State = tuple[int, int]
 T = TypeVar("T")
 
 
-class RemoteFile(Protocol):
+class RemoteFile(io.RawIOBase):
+    """Raises `UsageError` where it is not there or refused, `EnvironmentFailed` without a network."""
+
     url: str
     size: int | None
     state: State | None
     """Size, and a hash of the tag or time that the server gives."""
     ranges: bool
     """Whether it can be read from anywhere without reading what stands before."""
+    _at = 0
 
     def fetch(self, begin: int, end: int) -> bytes:
         """The bytes, or some of them; none only at the end of a file of unknown size."""
+        raise NotImplementedError
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        ends = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size or 0}
+        self._at = ends[whence] + offset
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        count = len(buffer) if self.size is None else min(len(buffer), self.size - self._at)
+        if count <= 0:
+            return 0
+
+        def fetch() -> bytes:
+            block = self.fetch(self._at, self._at + count)[:count]
+            if not block and self.size is not None:
+                raise EOFError("the connection closed early")
+            return block
+
+        block = _tried(self.url, self._at, fetch)
+        buffer[: len(block)] = block
+        self._at += len(block)
+        return len(block)
 
 
 def remote_file(url: str) -> RemoteFile:
-    """Raises `UsageError` if it is not there or refused, `EnvironmentFailed` without a network."""
     return _HttpFile(url) if _is_http(url) else _FsspecFile(url)
 
 
@@ -67,10 +97,6 @@ def remote_names(url: str) -> Iterator[tuple[str, PurePosixPath | None]]:
         yield system.unstrip_protocol(name), inside
 
 
-def open_remote(file: RemoteFile) -> io.BufferedReader:
-    return io.BufferedReader(_Remote(file), READ_AHEAD_BYTES)
-
-
 def changed(name: str) -> UsageError:
     return UsageError(
         "the source changed while it was read",
@@ -79,43 +105,7 @@ def changed(name: str) -> UsageError:
     )
 
 
-class _Remote(io.RawIOBase):
-    """Raises `EnvironmentFailed` when the file cannot be read any more."""
-
-    def __init__(self, file: RemoteFile) -> None:
-        self._file = file
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        ends = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size or 0}
-        self._at = ends[whence] + offset
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        file, at = self._file, self._at
-        count = len(buffer) if file.size is None else min(len(buffer), file.size - at)
-        if count <= 0:
-            return 0
-
-        def fetch() -> bytes:
-            block = file.fetch(at, at + count)[:count]
-            if not block and file.size is not None:
-                raise EOFError("the connection closed early")
-            return block
-
-        block = _tried(file.url, at, fetch)
-        buffer[: len(block)] = block
-        self._at += len(block)
-        return len(block)
-
-
-class _HttpFile:
+class _HttpFile(RemoteFile):
     def __init__(self, url: str) -> None:
         self.url = url
         self._body: Any = None
@@ -189,12 +179,12 @@ def _received(answer: Any, count: int) -> bytes:
         return bytes(error.partial)
 
 
-class _FsspecFile:
+class _FsspecFile(RemoteFile):
     def __init__(self, url: str) -> None:
         self.url = url
         self._system, self._path = _file_system(url)
         info = _tried(url, 0, partial(self._system.info, self._path), self._system)
-        self.size: int | None = info.get("size")
+        self.size = info.get("size")
         self.ranges = self.size is not None
         self.state = _state(self.size, [info.get(tag) for tag in _TAGS])
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections import Counter
+from dataclasses import asdict, dataclass, field
 from typing import Literal, NamedTuple
 
 PYTHON_STDLIB = "python-stdlib"
@@ -97,12 +97,12 @@ class ReadOptions:
 
         Options that came later are left out while they change nothing: what was prepared stays.
         """
+        values: dict[str, object] = {**asdict(self)}
+        del values["standard_input"]
+        if self.delimiter is None:
+            del values["delimiter"]
         return {
-            entry.name: list(value) if isinstance(value, tuple) else value
-            for entry in fields(self)
-            if entry.name != "standard_input"
-            for value in [getattr(self, entry.name)]
-            if entry.name != "delimiter" or value is not None
+            name: list(each) if isinstance(each, tuple) else each for name, each in values.items()
         }
 
 
@@ -110,35 +110,27 @@ class ReadOptions:
 class Report:
     """What was left out, and what was altered, by reason; filled while reading."""
 
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
     """Documents or files left out."""
     examples: dict[str, list[str]] = field(default_factory=dict)
     """Where, the first `MAX_EXAMPLES` of each reason."""
-    altered: dict[str, int] = field(default_factory=dict)
+    altered: Counter[str] = field(default_factory=Counter)
     """Documents that were kept, but not as they were."""
 
-    def add(self, reason: str, where: str, count: int = 1) -> None:
-        self.counts[reason] = self.counts.get(reason, 0) + count
+    def add(self, reason: str, where: str) -> None:
+        self.counts[reason] += 1
         examples = self.examples.setdefault(reason, [])
         if len(examples) < MAX_EXAMPLES:
             examples.append(where.encode("utf-8", "replace").decode())
 
-    def alter(self, reason: str) -> None:
-        self.altered[reason] = self.altered.get(reason, 0) + 1
-
     def merge(self, other: Report) -> None:
         """Add what a later unit reported."""
-        _add_counts(self.counts, other.counts)
-        _add_counts(self.altered, other.altered)
+        self.counts.update(other.counts)
+        self.altered.update(other.altered)
         for reason, examples in other.examples.items():
             mine = self.examples.setdefault(reason, [])
             mine.extend(examples[: MAX_EXAMPLES - len(mine)])
 
     @property
     def total(self) -> int:
-        return sum(self.counts.values())
-
-
-def _add_counts(mine: dict[str, int], others: Mapping[str, int]) -> None:
-    for reason, count in others.items():
-        mine[reason] = mine.get(reason, 0) + count
+        return self.counts.total()

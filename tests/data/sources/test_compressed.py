@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from hotloop.core.errors import UsageError
-from hotloop.data.sources import compressed
+from hotloop.data.sources import ReadOptions, Report, compressed, plan
+from hotloop.data.sources.unit_reader import UnitReader
 
 
 def _zstd(content: bytes) -> bytes:
@@ -96,16 +97,16 @@ def test_padding_behind_a_stream_is_no_damage(tmp_path: Path, read) -> None:
 
 
 def test_highly_compressed_text_is_read_in_bounded_blocks(tmp_path: Path) -> None:
-    from hotloop.data.sources import ReadOptions, Report
-
     for kind, compress in (("gz", gzip.compress), ("xz", lzma.compress), ("bz2", bz2.compress)):
-        path = tmp_path / f"a.{kind}"
+        path = tmp_path / f"a.txt.{kind}"
         path.write_bytes(compress(bytes(20_000_000)))
-        with path.open("rb", buffering=0) as file:
-            text = compressed.Decompressed(file, kind, "a", ReadOptions(), Report())  # type: ignore[arg-type]
+        reader = UnitReader(plan([str(path)]).units[0], ReadOptions(), Report())
+        with path.open("rb") as file:
+            text = compressed.Decompressed(file, reader)
             sizes = []
             while block := text.read(10_000):
                 sizes.append(len(block))
+                assert len(text._ready) <= compressed.TEXT_BYTES
         assert sum(sizes) == 20_000_000
         assert max(sizes) <= 10_000
 

@@ -14,15 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from hotloop.core.errors import UsageError
 from hotloop.core.files import read_json
-from hotloop.data.sources.documents import decoded, long_document
-from hotloop.data.sources.records import (
-    NOT_TEXT,
-    NULL,
-    BadRecordError,
-    no_field,
-    refuse_or_count,
-)
-from hotloop.data.sources.unit import PIECE_BYTES, Document, ReadOptions, Report, Unit
+from hotloop.data.sources.documents import long_document
+from hotloop.data.sources.unit import PIECE_BYTES, Document
+from hotloop.data.sources.unit_reader import NOT_TEXT, NULL, BadRecordError, UnitReader, no_field
 
 if TYPE_CHECKING:
     import pyarrow
@@ -37,31 +31,27 @@ Batches = Iterator[tuple[str, int, Any]]
 """(what the rows are counted in, number of the first row, record batch)"""
 
 
-def part_sizes(file: BufferedReader, whole: Unit, text_field: str) -> list[int]:
+def part_sizes(file: BufferedReader, reader: UnitReader) -> list[int]:
     """Bytes of each row group or record batch. Raises `UsageError` for a damaged file."""
-    return _TABLES[whole.format](file, whole.name).sizes(text_field)
+    return _TABLES[reader.unit.format](file, reader).sizes()
 
 
-def read_table(
-    file: BufferedReader, unit: Unit, options: ReadOptions, report: Report
-) -> Iterator[Document]:
+def read_table(file: BufferedReader, reader: UnitReader) -> Iterator[Document]:
     """The text column of the row groups or record batches [begin, end)."""
-    table = _TABLES[unit.format](file, unit.name)
-    path = text_column(table.schema, unit, options, report)
+    table = _TABLES[reader.unit.format](file, reader)
+    path = text_column(table.schema, reader)
     if path is not None:
-        for name, row, batch in table.batches(unit, path, options, report):
-            yield from batch_documents(batch, path, row, name, options, report)
+        for name, row, batch in table.batches(path):
+            yield from batch_documents(batch, path, row, name, reader)
 
 
-def text_column(
-    schema: pyarrow.Schema, unit: Unit, options: ReadOptions, report: Report
-) -> list[str] | None:
+def text_column(schema: pyarrow.Schema, reader: UnitReader) -> list[str] | None:
     """Names from the top to the text column; `None` without one, counted. Raises `UsageError`."""
     try:
-        return _column_path(schema, options.text_field)
+        return _column_path(schema, reader.options.text_field)
     except BadRecordError as error:
-        if unit.begin == 0 or not options.skip_bad:
-            refuse_or_count(error, options, report, lambda: unit.name)
+        if reader.unit.begin == 0 or not reader.options.skip_bad:
+            reader.bad_record(error, reader.name)
         return None
 
 
@@ -87,8 +77,7 @@ def batch_documents(
     path: list[str],
     first_row: int,
     name: str,
-    options: ReadOptions,
-    report: Report,
+    reader: UnitReader,
 ) -> Iterator[Document]:
     """The texts of a batch whose first row has this number in `name`, counted from 0."""
     import pyarrow as pa
@@ -105,18 +94,19 @@ def batch_documents(
         for row, value in enumerate(values, first_row + begin):
             origin = f"{name}:{row}"
             if value is None:
-                report.add(NULL, origin)
+                reader.report.add(NULL, origin)
             elif len(value) > PIECE_BYTES:
                 blocks = (value[at : at + (1 << 20)] for at in range(0, len(value), 1 << 20))
-                yield from long_document(blocks, options, report, name=origin, origin=origin)
+                yield from long_document(blocks, reader, origin, origin)
             else:
-                text = decoded(value, options, report, lambda: f"{name}:{row}")  # noqa: B023
+                text = reader.decoded(value, lambda: f"{name}:{row}")  # noqa: B023
                 if text is not None:
                     yield Document(text, origin)
 
 
 class _Parquet:
-    def __init__(self, file: BufferedReader, name: str) -> None:
+    def __init__(self, file: BufferedReader, reader: UnitReader) -> None:
+        self._reader = reader
         pa = arrow_library("parquet")
         import pyarrow.parquet as pq
 
@@ -129,19 +119,23 @@ class _Parquet:
                 page_checksum_verification=True,  # of files that hold checksums
             )
         except (pa.ArrowException, OSError) as error:
-            raise UsageError(f"not a parquet file: {error}", where=name) from error
+            raise UsageError(f"not a parquet file: {error}", where=reader.unit.name) from error
         self.schema = self._file.schema_arrow
         metadata = self._file.metadata
         self._groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
 
-    def sizes(self, text_field: str) -> list[int]:
+    def sizes(self) -> list[int]:
         """Of the text column, as stored; of all columns if it is missing."""
         return [
-            sum(column.total_compressed_size for column in _columns(group, text_field))
+            sum(
+                column.total_compressed_size
+                for column in _columns(group, self._reader.options.text_field)
+            )
             for group in self._groups
         ]
 
-    def batches(self, unit: Unit, path: list[str], options: ReadOptions, report: Report) -> Batches:
+    def batches(self, path: list[str]) -> Batches:
+        unit = self._reader.unit
         pa = arrow_library("parquet")
         column = ".".join(path)
         row = sum(group.num_rows for group in self._groups[: unit.begin])
@@ -162,7 +156,7 @@ class _Parquet:
                 what = f"damaged parquet: {error}"
                 damaged = BadRecordError("rest of a damaged row group", what, "write it again")
                 where = f"{unit.name}: row group {number}"
-                refuse_or_count(damaged, options, report, lambda: where)  # noqa: B023
+                self._reader.bad_record(damaged, lambda: where)  # noqa: B023
             row += group.num_rows
 
 
@@ -175,27 +169,30 @@ def _columns(group: Any, name: str) -> list[Any]:
 class _Arrow:
     """A file or a stream."""
 
-    def __init__(self, file: BufferedReader, name: str) -> None:
+    def __init__(self, file: BufferedReader, reader: UnitReader) -> None:
+        self._reader = reader
         pa = arrow_library("Arrow files")
         import pyarrow.ipc
 
-        self._name = name
         path = getattr(file, "name", None)
         try:
             source = pa.memory_map(path) if isinstance(path, str) else pa.PythonFile(file, mode="r")
             random_access = source.read(6) == b"ARROW1"
             source.seek(0)
             self._file = pyarrow.ipc.open_file(source) if random_access else None
-            self._reader: Any = self._file or pyarrow.ipc.open_stream(source)
+            self._batches: Any = self._file or pyarrow.ipc.open_stream(source)
         except (pa.ArrowException, OSError) as error:
-            raise UsageError(f"not an Arrow file or stream: {error}", where=name) from error
-        self.schema = self._reader.schema
+            raise UsageError(
+                f"not an Arrow file or stream: {error}", where=reader.unit.name
+            ) from error
+        self.schema = self._batches.schema
 
-    def sizes(self, text_field: str) -> list[int]:
+    def sizes(self) -> list[int]:
         """Of all columns."""
         return [batch.nbytes for _, batch in self._numbered(0, None)]
 
-    def batches(self, unit: Unit, path: list[str], options: ReadOptions, report: Report) -> Batches:
+    def batches(self, path: list[str]) -> Batches:
+        unit = self._reader.unit
         for number, batch in self._numbered(unit.begin, unit.end):
             yield f"{unit.name}:{number}", 0, batch
 
@@ -206,10 +203,10 @@ class _Arrow:
                 last = self._file.num_record_batches if end is None else end
                 yield from ((n, self._file.get_batch(n)) for n in range(begin, last))
             else:
-                yield from itertools.islice(enumerate(self._reader), begin, end)
+                yield from itertools.islice(enumerate(self._batches), begin, end)
         except (pa.ArrowException, OSError) as error:
             what = f"damaged or truncated Arrow file: {error}"
-            raise UsageError(what, where=self._name) from error
+            raise UsageError(what, where=self._reader.unit.name) from error
 
 
 _TABLES: dict[str, type[_Parquet] | type[_Arrow]] = {"parquet": _Parquet, "arrow": _Arrow}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hotloop.core.errors import UsageError
-from hotloop.data.sources.unit import ReadOptions, Report
+from hotloop.data.sources.unit_reader import UnitReader
 
 BLOCK_BYTES = {"gz": 64 << 10, "xz": 64 << 10, "bz2": 64 << 10, "zst": 16 << 10}
 """Read at once; little of zst, because its decoder gives at once all that a block holds."""
@@ -28,14 +28,12 @@ class Decompressed(io.RawIOBase):
     """The text of a compressed file. Raises `UsageError` where it is damaged or ends too early;
     with `skip_bad` the text ends there, and that is counted."""
 
-    def __init__(
-        self, file: io.BufferedIOBase, kind: str, name: str, options: ReadOptions, report: Report
-    ) -> None:
+    def __init__(self, file: io.BufferedReader, reader: UnitReader) -> None:
+        assert reader.unit.compression is not None
         self._file = file
-        self._kind = kind
-        self._name = name
-        self._options = options
-        self._report: Report | None = report
+        self._kind = reader.unit.compression
+        self._reader = reader
+        self._counted = False
         self.seek(0)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -97,12 +95,12 @@ class Decompressed(io.RawIOBase):
 
     def _damaged(self, what: str, text_bytes: int, error: Exception | None) -> None:
         what += f", after {self._file.tell():,} compressed bytes ({text_bytes:,} bytes of text)"
-        if not self._options.skip_bad:
+        if not self._reader.options.skip_bad:
             do = "fetch it again, or keep what can be read of it with --skip-bad"
-            raise UsageError(what, where=self._name, do=do) from error
-        if self._report is not None:
-            self._report.add(DAMAGED, f"{self._name}: {what}")
-        self._report = None  # counted once, also if it is read again from the start
+            raise UsageError(what, where=self._reader.unit.name, do=do) from error
+        if not self._counted:
+            self._reader.report.add(DAMAGED, f"{self._reader.unit.name}: {what}")
+        self._counted = True  # once, also if it is read again from the start
 
 
 def _decoding(kind: str) -> tuple[Callable[[], Any], tuple[type[Exception], ...]]:

@@ -10,9 +10,8 @@ import csv
 import io
 from collections.abc import Iterator
 
-from hotloop.data.sources.documents import decoded
-from hotloop.data.sources.records import MALFORMED, BadRecordError, no_field, refuse_or_count
-from hotloop.data.sources.unit import Document, ReadOptions, Report, Unit
+from hotloop.data.sources.unit import Document, ReadOptions
+from hotloop.data.sources.unit_reader import MALFORMED, BadRecordError, UnitReader, no_field
 
 MAX_FIELD_CHARS = 64 << 20
 """A longer field or line is refused: the parser holds it whole, at four bytes a character."""
@@ -20,20 +19,18 @@ REST = "rest of a table behind a row that cannot be read"
 _BYTES_AS_THEY_ARE = "surrogateescape"
 
 
-def read_rows(
-    file: io.BufferedReader, unit: Unit, options: ReadOptions, report: Report
-) -> Iterator[Document]:
+def read_rows(file: io.BufferedReader, reader: UnitReader) -> Iterator[Document]:
     """The text column of every row; the first row names the columns."""
     # A limit of the whole process, 128 KiB at first: it is only ever raised.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD_CHARS))
     text = io.TextIOWrapper(file, "utf-8-sig", _BYTES_AS_THEY_ARE, newline="")
-    delimiter = options.delimiter or ("\t" if unit.format == "tsv" else ",")
+    delimiter = reader.options.delimiter or ("\t" if reader.unit.format == "tsv" else ",")
     rows = csv.reader(_lines(text), delimiter=delimiter, strict=True)
     line = 1  # where the row begins
     width = column = 0
 
     def where() -> str:
-        return f"{unit.name}:{line}"
+        return f"{reader.unit.name}:{line}"
 
     try:
         while True:
@@ -43,23 +40,23 @@ def read_rows(
                 if row is None:
                     return
                 if not width and row:
-                    width, column = len(row), _column(row, options)
+                    width, column = len(row), _column(row, reader.options)
                 elif row and len(row) != width:
                     what = f"malformed row: {len(row)} fields instead of {width}"
                     raise BadRecordError(MALFORMED, what)
                 elif row:
                     found: str | None = row[column]
                     if bad_bytes := _bad_bytes(row[column]):
-                        found = decoded(bad_bytes, options, report, where)
+                        found = reader.decoded(bad_bytes, where)
                     if found is not None:
                         yield Document(found, where())
             except BadRecordError as error:
-                refuse_or_count(error, options, report, where)
+                reader.bad_record(error, where)
                 if not width or error.reason == REST:
                     return
             except csv.Error as error:
                 bad = _malformed(error, rows.line_num - line + 1)
-                refuse_or_count(bad, options, report, where)
+                reader.bad_record(bad, where)
                 if bad.reason == REST:
                     return
     finally:

@@ -1,17 +1,14 @@
-"""What every document passes through: decoding, filters by length, and parts where it is long."""
+"""What every document passes through: filters by length, and parts where it is long."""
 
 from __future__ import annotations
 
-import codecs
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from tempfile import SpooledTemporaryFile
 
-from hotloop.core.errors import UsageError
 from hotloop.data.sources.unit import PIECE_BYTES, Document, ReadOptions, Report
+from hotloop.data.sources.unit_reader import UnitReader
 
-NOT_UTF8 = "not UTF-8"
-REPLACED = "bytes that are not UTF-8 replaced by U+FFFD"
 HELD_BYTES = 4 * PIECE_BYTES
 """Of a document whose parts must wait until all are known; more goes to a temporary file."""
 _LINE_BEFORE_WORD = re.compile(rb"(?<=[!-~])\n(?=[A-Za-z])")
@@ -19,43 +16,10 @@ _SPACE_BETWEEN_WORDS = re.compile(rb"(?<=[A-Za-z]) (?=[A-Za-z])")
 _SEARCHED = 64 << 10
 
 
-def decoded(
-    content: bytes,
-    options: ReadOptions,
-    report: Report,
-    where: Callable[[], str],
-    offset: int | None = None,
-) -> str | None:
-    """UTF-8 as text; `None` if it is left out, counted. Raises `UsageError` where the options say so.
-
-    `offset` is that of `content` in the file, where it is known. A byte order mark at 0 is no text.
-    """
-    if offset == 0 and content.startswith(codecs.BOM_UTF8):
-        content, offset = content[3:], 3
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        if options.encoding_errors == "replace":
-            report.altered[REPLACED] += 1
-            return content.decode(errors="replace")
-        what = f"byte 0x{content[error.start]:02x}"
-        what += f" at offset {offset + error.start}" if offset is not None else ""
-        if options.encoding_errors == "skip":
-            report.add(NOT_UTF8, f"{where()}: {what}")
-            return None
-        raise UsageError(
-            f"not UTF-8 text: {what}",
-            where=where(),
-            do="convert it (iconv -f ENCODING -t UTF-8), leave the file out, or choose "
-            "--encoding-errors replace or skip",
-        ) from error
-
-
-def wanted(
-    documents: Iterable[Document], options: ReadOptions, report: Report
-) -> Iterator[Document]:
+def wanted(documents: Iterable[Document], reader: UnitReader) -> Iterator[Document]:
     """Without those that are empty or not of the length that is asked for; long ones in parts."""
     # Characters, of which each has at most 4 bytes: such a document needs no other look.
+    options = reader.options
     low, high = max(options.min_chars, 1), PIECE_BYTES // 4
     high = high if options.max_chars is None else min(high, options.max_chars)
     inside = False
@@ -66,7 +30,7 @@ def wanted(
             inside = part
             yield document
         elif (why := _reason_unwanted(len(text), options)) is not None:
-            report.add(why, origin)
+            reader.report.add(why, origin)
         elif len(text) * 4 <= PIECE_BYTES:
             yield document
         else:
@@ -76,19 +40,14 @@ def wanted(
 
 
 def long_document(
-    blocks: Iterable[bytes],
-    options: ReadOptions,
-    report: Report,
-    *,
-    name: str,
-    origin: str,
-    offset: int | None = None,
+    blocks: Iterable[bytes], reader: UnitReader, name: str, origin: str, offset: int | None = None
 ) -> Iterator[Document]:
     """A document of any length out of the bytes at `offset` of `name`, in bounded memory.
 
     All of `blocks` is taken, also where the document is left out.
     """
-    parts = _decoded_parts(blocks, options, report, name, offset)
+    options = reader.options
+    parts = _decoded_parts(blocks, reader, name, offset)
     if not options.min_chars and options.max_chars is None and options.encoding_errors != "skip":
         yield from _as_documents((part for part in parts if part is not None), origin)
         return
@@ -102,20 +61,20 @@ def long_document(
             chars += len(part or "")
         why = _reason_unwanted(chars, options) if whole else None
         if why is not None:
-            report.add(why, origin)
+            reader.report.add(why, origin)
         elif whole:
             held.seek(0)
             yield from _as_documents((held.read(size).decode() for size in sizes), origin)
 
 
 def _decoded_parts(
-    blocks: Iterable[bytes], options: ReadOptions, report: Report, name: str, offset: int | None
+    blocks: Iterable[bytes], reader: UnitReader, name: str, offset: int | None
 ) -> Iterator[str | None]:
     """`None`, at the end, where the document must be left out."""
     mine = Report()
     blocks = iter(blocks)
     for part in cut_parts(blocks):
-        text = decoded(part, options, mine, lambda: name, offset)
+        text = reader.decoded(part, lambda: name, offset, report=mine)
         yield text
         if text is None:
             for _ in blocks:
@@ -124,7 +83,7 @@ def _decoded_parts(
         offset = offset + len(part) if offset is not None else None
     for reason in mine.altered:
         mine.altered[reason] = 1
-    report.merge(mine)
+    reader.report.merge(mine)
 
 
 def _as_documents(parts: Iterable[str], origin: str) -> Iterator[Document]:

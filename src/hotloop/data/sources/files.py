@@ -14,26 +14,27 @@ from pathlib import Path
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.data.sources.compressed import Decompressed
 from hotloop.data.sources.remote import READ_AHEAD_BYTES, changed, remote_file
-from hotloop.data.sources.unit import STANDARD_INPUT, ReadOptions, Report, Unit, is_url
+from hotloop.data.sources.unit import STANDARD_INPUT, ReadOptions, Unit, is_url
+from hotloop.data.sources.unit_reader import UnitReader
 
 BUFFER_BYTES = 256 << 10
 
 
 @contextmanager
-def opened(unit: Unit, options: ReadOptions, report: Report) -> Iterator[io.BufferedReader]:
+def opened(reader: UnitReader) -> Iterator[io.BufferedReader]:
     """The bytes of a unit's file, uncompressed.
 
     Raises `UsageError` if it cannot be read or is not as it was planned, also if that shows only
     when all is read; `EnvironmentFailed` if the network fails.
     """
+    unit, options = reader.unit, reader.options
     with _stored(unit.name, options) as file:
         _check(unit, options)
         try:
             if unit.compression is None:
                 yield file
             else:
-                text = Decompressed(file, unit.compression, unit.name, options, report)
-                yield io.BufferedReader(text, BUFFER_BYTES)
+                yield io.BufferedReader(Decompressed(file, reader), BUFFER_BYTES)
         except UsageError:
             # What looks malformed may be the end of a file that is being written.
             _check(unit, options)

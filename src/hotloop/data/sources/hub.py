@@ -13,7 +13,8 @@ from typing import Any
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.data.sources.arrow import batch_documents, text_column
-from hotloop.data.sources.unit import UNIT_BYTES, Document, ReadOptions, Report, Unit
+from hotloop.data.sources.unit import UNIT_BYTES, Document, Unit
+from hotloop.data.sources.unit_reader import UnitReader
 
 PREFIX = "hf:"
 BATCH_ROWS = 256
@@ -33,10 +34,10 @@ def hub_units(index: int, source: str) -> Iterator[Unit]:
         yield Unit(index, source, "hf", None, begin, end, share, (num_rows, tag))
 
 
-def read_hub_rows(unit: Unit, options: ReadOptions, report: Report) -> Iterator[Document]:
+def read_hub_rows(reader: UnitReader) -> Iterator[Document]:
     """The text column of the rows [begin, end)."""
-    rows = _loaded(unit.name)
-    path = text_column(rows.features.arrow_schema, unit, options, report)
+    unit, rows = reader.unit, _loaded(reader.unit.name)
+    path = text_column(rows.features.arrow_schema, reader)
     if path is None:
         return
     columns = rows.select_columns(path[:1]).with_format("arrow")
@@ -44,7 +45,7 @@ def read_hub_rows(unit: Unit, options: ReadOptions, report: Report) -> Iterator[
     for begin in range(unit.begin, unit.end, BATCH_ROWS):
         row = begin
         for batch in columns[begin : min(begin + BATCH_ROWS, unit.end)].to_batches():
-            yield from batch_documents(batch, path, row, unit.name, options, report)
+            yield from batch_documents(batch, path, row, unit.name, reader)
             row += len(batch)
 
 

@@ -8,16 +8,16 @@ import sys
 from collections.abc import Callable, Iterator
 from io import BufferedReader
 
-from hotloop.data.sources.documents import decoded
-from hotloop.data.sources.records import (
+from hotloop.data.sources.unit import Document, Report, Unit
+from hotloop.data.sources.unit_reader import (
     MALFORMED,
     NOT_TEXT,
     NULL,
     BadRecordError,
+    UnitReader,
+    Where,
     no_field,
-    refuse_or_count,
 )
-from hotloop.data.sources.unit import Document, ReadOptions, Report, Unit
 
 try:
     from orjson import loads as _orjson_loads
@@ -35,11 +35,9 @@ MAKE_LINES = (
 )
 
 
-def read_lines(
-    file: BufferedReader, unit: Unit, options: ReadOptions, report: Report
-) -> Iterator[Document]:
+def read_lines(file: BufferedReader, reader: UnitReader) -> Iterator[Document]:
     """The documents of the lines that begin in the unit's range."""
-    at = number = 0
+    unit, number = reader.unit, 0
 
     def where() -> str:
         before = _lines_before(file, unit.begin) if unit.begin else 0
@@ -51,9 +49,9 @@ def read_lines(
                 what = f"line of {length:,} bytes, more than {MAX_LINE_BYTES >> 20} MiB"
                 do = "split its text, or leave such records out with --skip-bad"
                 raise BadRecordError(MALFORMED, what, do)
-            text = _text_of(line, at, options, report, where)
+            text = _text_of(line, at, reader, where)
         except BadRecordError as error:
-            refuse_or_count(error, options, report, where)
+            reader.bad_record(error, where)
         else:
             if text is not None:
                 yield Document(text, f"{unit.name}@{at}")
@@ -101,15 +99,13 @@ def _lines_before(file: BufferedReader, begin: int) -> int:
     return count + (last != b"\n")
 
 
-def _text_of(
-    line: bytes, at: int, options: ReadOptions, report: Report, where: Callable[[], str]
-) -> str | None:
+def _text_of(line: bytes, at: int, reader: UnitReader, where: Where) -> str | None:
     """The text of one line; `None` if there is none, counted. Raises `BadRecordError`."""
     if at == 0:
         line = line.removeprefix(codecs.BOM_UTF8)
     if line.isspace() or not line:
         return None
-    altered = None
+    altered, text_field = None, reader.options.text_field
     try:
         if _fast_loads is None:
             raise ValueError
@@ -118,15 +114,15 @@ def _text_of(
         # orjson is stricter: what it refuses is asked again of the standard library, so that the
         # documents are the same with and without it.
         altered = Report()
-        content = decoded(line, options, altered, where)
-        record = _parsed(content) if content is not None else {options.text_field: None}
-    text = _field(record, options.text_field)
+        content = reader.decoded(line, where, report=altered)
+        record = _parsed(content) if content is not None else {text_field: None}
+    text = _field(record, text_field)
     if altered is not None:
-        report.merge(altered)
+        reader.report.merge(altered)
     if text is None and not (altered and altered.counts):
-        report.add(NULL, where())
+        reader.report.add(NULL, where())
     elif text is not None and b"\\u" in line:
-        _check_surrogates(text, options.text_field)
+        _check_surrogates(text, text_field)
     return text
 
 

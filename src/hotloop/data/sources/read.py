@@ -18,8 +18,9 @@ from hotloop.data.sources.jsonl import read_lines
 from hotloop.data.sources.separators import read_separated
 from hotloop.data.sources.text import TREE_PIECE_BYTES, file_piece_bytes, read_pieces
 from hotloop.data.sources.unit import Document, ReadOptions, Report, Unit
+from hotloop.data.sources.unit_reader import UnitReader
 
-FileReader = Callable[[BufferedReader, Unit, ReadOptions, Report], Iterator[Document]]
+FileReader = Callable[[BufferedReader, UnitReader], Iterator[Document]]
 
 _DECLARED_ENCODING = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 
@@ -30,58 +31,56 @@ def read_unit(unit: Unit, options: ReadOptions, report: Report) -> Iterator[Docu
     Close the iterator if you leave it early. Raises `UsageError` for what the options do not allow
     to leave out, and when the source is not as it was when it was planned.
     """
-    return wanted(_read(unit, options, report), options, report)
+    reader = UnitReader(unit, options, report)
+    return wanted(_read(reader), reader)
 
 
-def _read(unit: Unit, options: ReadOptions, report: Report) -> Iterator[Document]:
+def _read(reader: UnitReader) -> Iterator[Document]:
+    unit = reader.unit
     if unit.format == "hf":
-        yield from read_hub_rows(unit, options, report)
+        yield from read_hub_rows(reader)
         return
     with ExitStack() as stack:
         try:
-            file = stack.enter_context(opened(unit, options, report))
+            file = stack.enter_context(opened(reader))
         except UsageError as error:
-            if not options.skip_bad or not isinstance(error.__cause__, OSError):
+            if not reader.options.skip_bad or not isinstance(error.__cause__, OSError):
                 raise
             if not unit.begin:
-                report.add("cannot be opened", f"{unit.name}: {error.what}")
+                reader.report.add("cannot be opened", f"{unit.name}: {error.what}")
             return
-        yield from READERS[unit.format](file, unit, options, report)
+        yield from READERS[unit.format](file, reader)
 
 
-def _text(
-    file: BufferedReader, unit: Unit, options: ReadOptions, report: Report
-) -> Iterator[Document]:
+def _text(file: BufferedReader, reader: UnitReader) -> Iterator[Document]:
     """A file given by itself, or in a directory where text is expected."""
-    if options.separator is not None:
-        yield from read_separated(file, unit, options, report)
+    if reader.options.separator is not None:
+        yield from read_separated(file, reader)
     else:
-        in_tree = unit.format != "text"
-        bound = TREE_PIECE_BYTES if in_tree else file_piece_bytes(file, unit)
-        yield from read_pieces(file, unit, options, report, bound=bound)
+        in_tree = reader.unit.format != "text"
+        bound = TREE_PIECE_BYTES if in_tree else file_piece_bytes(file, reader.unit)
+        yield from read_pieces(file, reader, bound=bound)
 
 
-def _any_text(
-    file: BufferedReader, unit: Unit, options: ReadOptions, report: Report
-) -> Iterator[Document]:
+def _any_text(file: BufferedReader, reader: UnitReader) -> Iterator[Document]:
     """Text if it decodes, else counted as binary."""
     # Git's sign of a binary file: a zero byte in the first 8000.
     if b"\0" in file.read(8000) or not _is_utf8(file):
-        report.add("binary", unit.name)
+        reader.report.add("binary", reader.unit.name)
     else:
-        yield from _text(file, unit, options, report)
+        yield from _text(file, reader)
 
 
-def _python(
-    file: BufferedReader, unit: Unit, options: ReadOptions, report: Report
-) -> Iterator[Document]:
+def _python(file: BufferedReader, reader: UnitReader) -> Iterator[Document]:
     """The library's own tests hold files that are deliberately in another encoding."""
     if _is_utf8(file):
-        yield from read_pieces(file, unit, options, report, bound=TREE_PIECE_BYTES)
+        yield from read_pieces(file, reader, bound=TREE_PIECE_BYTES)
         return
     declared = map(_DECLARED_ENCODING.match, file.read(400).split(b"\n")[:2])  # PEP 263
     name = next((match[1].decode().lower() for match in declared if match), None)
-    report.add(f"declares {name}" if name else "not UTF-8 (a test of bad source)", unit.name)
+    reader.report.add(
+        f"declares {name}" if name else "not UTF-8 (a test of bad source)", reader.unit.name
+    )
 
 
 def _is_utf8(file: BufferedReader) -> bool:

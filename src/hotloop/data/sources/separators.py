@@ -12,44 +12,37 @@ import sys
 from collections.abc import Iterator
 from io import BufferedReader
 
-from hotloop.data.sources.documents import decoded, long_document
+from hotloop.data.sources.documents import long_document
 from hotloop.data.sources.unit import (
     BLANK_LINE,
     PIECE_BYTES,
     WHOLE_FILE,
     Document,
-    ReadOptions,
-    Report,
     Unit,
 )
+from hotloop.data.sources.unit_reader import UnitReader
 
 BLOCK_BYTES = 1 << 20
 
 
-def read_separated(
-    file: BufferedReader, unit: Unit, options: ReadOptions, report: Report
-) -> Iterator[Document]:
+def read_separated(file: BufferedReader, reader: UnitReader) -> Iterator[Document]:
     """The documents that begin in the unit's range."""
-    separator = options.separator
+    name, separator = reader.unit.name, reader.options.separator
     assert separator is not None
     if separator == WHOLE_FILE:
         blocks = iter(lambda: file.read(BLOCK_BYTES), b"")
-        name = unit.name
-        yield from long_document(blocks, options, report, name=name, origin=name, offset=0)
+        yield from long_document(blocks, reader, name, name, 0)
         return
     pattern, longest = re.compile(re.escape(separator.encode())), len(separator.encode())
     if separator == BLANK_LINE:
         pattern, longest = re.compile(rb"\r?\n\r?\n"), 4
-    chunks = _chunks(file, unit, pattern, longest)
+    chunks = _chunks(file, reader.unit, pattern, longest)
     for start, body, more in chunks:
-        origin = f"{unit.name}@{start}" if start else unit.name
+        origin = f"{name}@{start}" if start else name
         if more:
-            blocks = _rest(body, chunks)
-            yield from long_document(
-                blocks, options, report, name=unit.name, origin=origin, offset=start
-            )
+            yield from long_document(_rest(body, chunks), reader, name, origin, start)
         elif body or separator != BLANK_LINE:
-            text = decoded(body, options, report, lambda: unit.name, start)
+            text = reader.decoded(body, reader.name, start)
             if text is not None:
                 yield Document(text, origin)
 

@@ -17,6 +17,7 @@ from hotloop.data.sources.unit import (
     Unit,
     is_url,
 )
+from hotloop.data.sources.unit_reader import UnitReader
 
 _CUT_ANYWHERE = frozenset({"text", "tree-text", "jsonl"})
 
@@ -39,8 +40,9 @@ def split(whole: Unit, options: ReadOptions, report: Report) -> Iterator[Unit]:
 def _in_parts(whole: Unit, unit_bytes: int, options: ReadOptions, report: Report) -> Iterator[Unit]:
     """Runs of row groups or batches, none of which can be cut."""
     try:
-        with opened(whole, options, report) as file:
-            sizes = part_sizes(file, whole, options.text_field)
+        reader = UnitReader(whole, options, report)
+        with opened(reader) as file:
+            sizes = part_sizes(file, reader)
     except UsageError as error:
         if not options.skip_bad or "pip install" in (error.do or ""):
             raise

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from io import BufferedReader
 
-from hotloop.data.sources.documents import character_cut, decoded
-from hotloop.data.sources.unit import UNIT_BYTES, Document, ReadOptions, Report, Unit
+from hotloop.data.sources.documents import character_cut
+from hotloop.data.sources.unit import UNIT_BYTES, Document, Unit
+from hotloop.data.sources.unit_reader import UnitReader
 
 SEGMENT_BYTES = UNIT_BYTES
 TREE_PIECE_BYTES = 1 << 20
@@ -32,19 +33,17 @@ def file_piece_bytes(file: BufferedReader, unit: Unit) -> int:
     return min(max(size // FILE_PIECES, least), most)
 
 
-def read_pieces(
-    file: BufferedReader, unit: Unit, options: ReadOptions, report: Report, *, bound: int
-) -> Iterator[Document]:
+def read_pieces(file: BufferedReader, reader: UnitReader, *, bound: int) -> Iterator[Document]:
     """The pieces, of at most `bound` bytes, of the segments that begin in the unit's range."""
-    strict = options.encoding_errors == "error"
-    for start, held, end in _segments(file, unit.begin, unit.end, bound):
+    strict = reader.options.encoding_errors == "error"
+    for start, held, end in _segments(file, reader.unit, bound):
         at, last = 0, False
         while not last:
             last = end - at <= bound
             cut = end if last else _piece_cut(held, at, at + bound)
             block, offset = held[at:cut], start + at
-            origin = f"{unit.name}@{offset}" if offset else unit.name
-            text = decoded(block, options, report, lambda: unit.name, offset)
+            origin = f"{reader.unit.name}@{offset}" if offset else reader.unit.name
+            text = reader.decoded(block, reader.name, offset)
             if text is not None:
                 known = block.isascii() or (strict and offset)  # no mark was taken away
                 yield Document(text, origin, False, block if known else None)
@@ -65,14 +64,12 @@ def _piece_cut(text: bytes, begin: int, end: int) -> int:
     return begin + character_cut(text[begin:end])
 
 
-def _segments(
-    file: BufferedReader, begin: int, end: int | None, window: int
-) -> Iterator[tuple[int, bytes, int]]:
-    """The segments whose number times `SEGMENT_BYTES` lies in [begin, end).
+def _segments(file: BufferedReader, unit: Unit, window: int) -> Iterator[tuple[int, bytes, int]]:
+    """The segments whose number times `SEGMENT_BYTES` lies in the unit's range.
 
     Each as its offset in the file, bytes that begin with it, and how many of them are its own.
     """
-    number = -(-begin // SEGMENT_BYTES)
+    number = -(-unit.begin // SEGMENT_BYTES)
     start, held = 0, b""
     if number:
         start = number * SEGMENT_BYTES - window
@@ -80,7 +77,7 @@ def _segments(
         held = file.read(window)
         cut = _piece_cut(held, 0, window) if len(held) == window else len(held)
         start, held = start + cut, held[cut:]
-    while end is None or number * SEGMENT_BYTES < end:
+    while unit.end is None or number * SEGMENT_BYTES < unit.end:
         number += 1
         high = number * SEGMENT_BYTES - start
         # One byte more shows whether the file goes on behind the segment.

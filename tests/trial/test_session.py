@@ -156,6 +156,7 @@ def test_failing_arm_keeps_what_was_finished_and_is_tried_again(tmp_path: Path) 
     with pytest.raises(CommandFailed, match=r"pair 1 of up to 4: other: `other` ended") as caught:
         session(tmp_path / "out", sleeper("plain", 0.0), failing)
     assert "ouch" in str(caught.value)
+    assert caught.value.arm == "other"
     kept = finished(tmp_path / "out")
     assert len(kept) >= 2
     flag.touch()

@@ -96,7 +96,11 @@ def trial(
         )
     except CommandFailed as error:
         raise CommandFailed(
-            f"{what}: {error.what}", where=error.where, do=error.do, returncode=error.returncode
+            f"{what}: {error.what}",
+            where=error.where,
+            do=error.do,
+            returncode=error.returncode,
+            arm=arm.name,
         ) from error
     except OSError as error:
         raise storage_error(error, place, "run a trial") from error

@@ -7,7 +7,7 @@ from script_inputs import GPU_HEALTHY, HEALTHY, STEP, found, script, steps
 
 from hotloop.core.census import Census, LineUse
 from hotloop.core.step import StepRecord
-from hotloop.judge.device_time import device_shares, host_shares
+from hotloop.judge.attribute import device_shares, host_shares
 from hotloop.judge.diagnose import diagnose
 
 

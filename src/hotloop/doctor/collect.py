@@ -15,8 +15,7 @@ from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord, readable_steps, steps_of_ranks
 from hotloop.core.telemetry import TELEMETRY_FILE, TelemetrySample, readable_telemetry
 from hotloop.core.untrusted import parse_object, read_bytes
-from hotloop.doctor.foreign_load import with_foreign_load
-from hotloop.doctor.throttling import with_throttling
+from hotloop.doctor.telemetry_census import with_foreign_load, with_throttling
 from hotloop.hardware.dtypes import fast_on_cpu, fast_on_cuda
 from hotloop.hardware.environment import nvidia_driver
 from hotloop.judge.attribute import under_way

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 
 from hotloop import __version__
 from hotloop.core.child import DOCTOR
@@ -18,6 +19,8 @@ from hotloop.core.files import read_json, storage_error, write_json
 from hotloop.core.judgement import DIAGNOSIS_FILE, Diagnosis
 from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
+from hotloop.core.step import StepRecord, steps_of_ranks
+from hotloop.core.untrusted import parse_object
 from hotloop.doctor.collect import (
     collect,
     mapping_of,
@@ -31,7 +34,6 @@ from hotloop.doctor.command import (
     script_name,
 )
 from hotloop.doctor.directory import make_run_directory
-from hotloop.doctor.live import Live
 from hotloop.doctor.resumption import begun_run, set_interrupted_aside
 from hotloop.hardware.environment import read_host
 from hotloop.hardware.telemetry import telemetry
@@ -101,9 +103,9 @@ def examine(
         shutil.rmtree(directory, ignore_errors=True)
         raise
     with listening() as heard:
-        soon = f"; it is ended after {seconds:.3g} s of its steps, --to-end runs it whole"
-        ends = soon if seconds is not None else ""
-        say(f"what it does is recorded in {shown(directory)}{ends}")
+        bound = "" if seconds is None else f"; it is ended after {seconds:.3g} s of its steps, "
+        bound += "--to-end runs it whole" if bound else ""
+        say(f"what it does is recorded in {shown(directory)}{bound}")
         attached = _run(run, env, directory, heard, progress, say, warn)
         run = _ended(run, attached, heard, directory)
         if not run.left_running:
@@ -246,3 +248,49 @@ def shown(directory: Path) -> Path:
         return directory.relative_to(Path.cwd().resolve())
     except ValueError:
         return directory
+
+
+TAIL_BYTES = 16_384
+EVERY_S = 2.0
+
+
+class Live:
+    """Tells a `Progress` every two seconds; costs a read of a few kilobytes."""
+
+    def __init__(self, directory: Path, progress: Progress) -> None:
+        self._directory = directory
+        self._progress = progress
+        self._told_at = 0.0
+
+    def tick(self, seconds: float) -> None:
+        """Called while the command runs. What cannot be read is not told."""
+        if seconds - self._told_at < EVERY_S:
+            return
+        self._told_at = seconds
+        try:
+            records = self._newest()
+        except OSError:
+            return
+        if not records:
+            self._progress("no step yet", 0, None, f"{seconds:.0f} s")
+            return
+        # No share: warm-up and profiled steps are not among those that `--steps` counts.
+        done = records[-1].step + 1
+        pace = f"{1000 * median(record.wall_s for record in records):.3g} ms a step"
+        self._progress(f"step {done:,}", done, None, pace)
+
+    def _newest(self) -> list[StepRecord]:
+        files = steps_of_ranks(self._directory)
+        if not files:
+            return []
+        with files[min(files)].open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - TAIL_BYTES))
+            lines = file.read().split(b"\n")
+        found = []
+        for line in lines[1 if size > TAIL_BYTES else 0 : -1]:
+            try:
+                found.append(StepRecord.from_mapping(parse_object(line)))
+            except (ValueError, TypeError):
+                continue
+        return found

@@ -6,7 +6,7 @@ import pytest
 
 from hotloop.core.census import Census
 from hotloop.core.telemetry import TelemetrySample
-from hotloop.doctor.foreign_load import with_foreign_load
+from hotloop.doctor.telemetry_census import with_foreign_load
 
 OWN = Census(cpu_busy=1.0, start_s=3.0)
 

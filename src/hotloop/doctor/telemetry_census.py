@@ -1,16 +1,45 @@
-"""How long a GPU's clock was held down while a command trained, from the doctor's own telemetry."""
+"""What the doctor's telemetry adds to a census: how much other programs took, how long a GPU was held down."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import fmean, median
 
 from hotloop.core.census import Census
 from hotloop.core.telemetry import GpuSample, TelemetrySample
 
-FEWEST_SAMPLES = 10
+FEWEST_SAMPLES = 3
 """Seconds of telemetry below which nothing is said."""
+FEWEST_GPU_SAMPLES = 10
+"""The same of a GPU."""
+
+
+def with_foreign_load(
+    census: Census, samples: Sequence[TelemetrySample], *, num_cpus: int | None = None
+) -> Census:
+    """The census with what the machine's CPUs did after the first step; unchanged without telemetry.
+
+    `num_cpus`: all of the machine, whether or not this process may use them.
+    """
+    num_cpus = num_cpus or os.cpu_count()
+    if not samples or census.cpu_busy is None or not num_cpus:
+        return census
+    since = samples[0].sampled_at + (census.start_s or 0.0)
+    busy = [
+        each.cpu_fraction
+        for each in samples
+        if each.sampled_at >= since and each.cpu_fraction is not None
+    ]
+    if len(busy) < FEWEST_SAMPLES:
+        return census
+    mean = min(fmean(busy), 1.0)
+    return replace(
+        census,
+        machine_busy=mean,
+        foreign_busy=max(mean - census.cpu_busy / num_cpus, 0.0),
+    )
 
 
 def with_throttling(census: Census, samples: Sequence[TelemetrySample]) -> Census:
@@ -20,7 +49,7 @@ def with_throttling(census: Census, samples: Sequence[TelemetrySample]) -> Censu
     """
     seen = [_gpu(census, sample) for sample in samples]
     busy = [gpu for gpu in seen if gpu is not None and (gpu.busy_fraction or 0.0) > 0.0]
-    if len(busy) < FEWEST_SAMPLES:
+    if len(busy) < FEWEST_GPU_SAMPLES:
         return census
     held = [gpu for gpu in busy if gpu.throttled_by]
     clocks = [gpu.sm_clock_mhz for gpu in held if gpu.sm_clock_mhz]

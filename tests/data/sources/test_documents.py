@@ -148,3 +148,16 @@ def test_blank_line_of_either_kind_is_no_text(tmp_path: Path, read) -> None:
     path.write_bytes(b"one\r\n\r\ntwo\n\nthree\r\n\r\n\r\nfour\r\n")
     found, _ = read(path, separator="blank-line")
     assert [d.text for d in found] == ["one", "two", "three", "four\r\n"]
+
+
+@pytest.mark.parametrize("content", ["a--b", "a---b", "a----b"])
+def test_separators_that_overlap_hold_no_document(tmp_path: Path, read, content: str) -> None:
+    (tmp_path / "a.txt").write_text(content)
+    found, report = read(tmp_path / "a.txt", separator="--")
+    assert [d.text for d in found] == ["a", "b"]
+    assert report.total == 0
+
+
+def test_document_without_text_between_separators_is_counted(tmp_path: Path, read) -> None:
+    (tmp_path / "a.txt").write_text("a<<b")
+    assert read(tmp_path / "a.txt", separator="<")[1].counts == {"empty": 1}

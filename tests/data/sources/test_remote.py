@@ -157,6 +157,21 @@ def test_file_that_changes_on_the_server_is_refused(server: Server) -> None:
         list(read_unit(planned.units[0], ReadOptions(), Report()))
 
 
+@pytest.mark.parametrize("ranges", [True, False])
+def test_file_that_changes_between_two_answers_is_refused_at_once(
+    server: Server, ranges: bool
+) -> None:
+    server.ranges = ranges
+    server.files["/a.txt"] = FILES["/a.txt"] * 20  # more than is read ahead
+    documents = read_unit(plan([server.url + "/a.txt"]).units[0], ReadOptions(), Report())
+    found = [next(documents).text]
+    server.tag = "two"
+    server.drops = not ranges  # without ranges, only a drop asks again
+    with pytest.raises(UsageError, match="changed while it was read"):
+        found.extend(document.text for document in documents)
+    assert not ranges or len("".join(found)) < 5 << 20
+
+
 def test_missing_file_is_refused(read, server: Server) -> None:
     with pytest.raises(UsageError, match="404"):
         read(server.url + "/none.txt")

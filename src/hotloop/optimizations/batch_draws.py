@@ -129,7 +129,7 @@ def _digest(value: Any) -> str:
 
 
 def _states() -> States:
-    """Of the generators that code draws from without naming one."""
+    """States of the generators that code draws from without naming one."""
     found: dict[str, Any] = {
         "torch": bytes(torch.get_rng_state().tolist()),
         "random": random.getstate(),

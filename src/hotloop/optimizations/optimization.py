@@ -100,7 +100,7 @@ class Optimization:
     """`None` where the value of `key` can be used, given the machine and the flat config as far as it
     is resolved; else the reason it cannot."""
     is_only_slow: Callable[[Any], bool] = lambda value: False
-    """Of a value that `why_not` speaks against: whether it works all the same, slowly."""
+    """Whether a value that `why_not` speaks against works all the same, slowly."""
     falls_back: bool = False
     """A training that cannot have it goes on without it, since the result is the same; others are refused."""
     answers: tuple[str, ...] = ()
@@ -138,7 +138,7 @@ class Optimization:
     over: Window = "steady"
     """The steps that its gain shows in: typical ones, or rare slow ones and with them all together."""
     batches_ahead: Callable[[Census, Any], BatchesAhead | None] | None = None
-    """Of the loader that trains, with the value; `None`: the technique leaves that as the script has it."""
+    """The queue of the loader that trains, with the value; `None`: the technique leaves that as the script has it."""
     smaller: Callable[[Any], tuple[Any, ...]] | None = None
     """Values to fall back to, the best first, where a run is too short to show what a value keeps up."""
     start_s: float = 0.0

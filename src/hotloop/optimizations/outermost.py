@@ -1,4 +1,4 @@
-"""Where a foreign script calls its model to train it: the outermost call, with gradients, of a module with weights."""
+"""The calls by which a foreign script trains its model: the outermost ones, with gradients, of a module with weights."""
 
 from __future__ import annotations
 
@@ -49,6 +49,19 @@ def around_training_calls(
     around_call(nn.Module, "__call__", watched)
 
 
+def at_first_call(action: Callable[[nn.Module], None]) -> None:
+    """Call `action(module)` before the first such call of each module."""
+    seen: set[int] = set()
+
+    def around(call: Call, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if id(module) not in seen:
+            seen.add(id(module))
+            action(module)
+        return call(*args, **kwargs)
+
+    around_training_calls(around)
+
+
 def each_tensor(made: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """What a model gives, with every tensor in its containers changed."""
     if isinstance(made, torch.Tensor):
@@ -64,7 +77,7 @@ def each_tensor(made: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> An
 
 
 def device_type_of(module: nn.Module) -> str:
-    """Of its first weight."""
+    """The device type of its first weight."""
     for parameter in module.parameters():
         return parameter.device.type
     return "cpu"

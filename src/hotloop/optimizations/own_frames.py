@@ -77,7 +77,7 @@ class OwnFrames:
 
 
 def _span(frame: FrameType) -> tuple[int, int, int, int] | None:
-    """Of the expression that is being evaluated: line, column, last line, end; columns in bytes of UTF-8."""
+    """Place of the expression that is being evaluated: line, column, last line, end; columns in bytes of UTF-8."""
     positions = islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)
     line, last, column, end = next(positions, (None, None, None, None))
     if line is None or last is None or column is None or end is None:

@@ -17,13 +17,13 @@ class Keywords:
     package: str
     """That the called class is imported from, e.g. `torch.optim`, or from anywhere below."""
     names: tuple[str, ...]
-    """Of the class; any other callee at that place is not edited."""
+    """Names of the class; any other callee at that place is not edited."""
     values: Mapping[str, str]
     """By keyword, as Python source."""
     place: Mapping[str, int] = field(default_factory=dict)
     """By keyword, which of the arguments without a name it may be, counted from 0."""
     where_given: Mapping[str, str] = field(default_factory=dict)
-    """Of these only what the call has already."""
+    """More of them, set only where the call has them already."""
     unless_zero: str = ""
     """Another keyword, which must not be 0 for these: where the script decides it while it runs, they depend on it."""
 

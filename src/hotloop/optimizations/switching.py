@@ -46,7 +46,7 @@ class Switching:
     seed: str
 
     def is_on(self, step: int) -> bool:
-        """Whether it is on in this step, counted from 0."""
+        """Whether the techniques are on in this step, counted from 0."""
         block = self._block(step)
         return block is None or self._pattern(block)[block % IN_A_GROUP]
 
@@ -59,7 +59,7 @@ class Switching:
         return self._block(step) is not None and (step - self.after) % self.block_steps >= SETTLING
 
     def is_first_off(self, step: int) -> bool:
-        """Of the two halves of the steps without it, which the step belongs to: the noise is told by these.
+        """Whether the step is in the first half of the steps without it: the two halves show the noise.
 
         Each group has two blocks without it; which of them is whose alternates, so that drift cancels.
         """
@@ -168,7 +168,7 @@ def has_accelerator() -> bool:
 
 
 def _threads() -> list[str]:
-    """Of Python, beside the main one."""
+    """Names of Python's, beside the main one."""
     others = [each for each in threading.enumerate() if each is not threading.main_thread()]
     return sorted(
         each.name for each in others if not {each.name, type(each).__name__} & set(HARMLESS_THREADS)

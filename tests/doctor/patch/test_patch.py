@@ -251,7 +251,7 @@ def test_workers_are_written_where_the_loader_is_made(tried: Try, epochs: int, d
     (fix,) = found.write().fixes
     said = fix.patch_text or ""
     assert said.startswith(f"mingpt/trainer.py:{line}")
-    assert ("its workers start anew with each epoch" in said) == (epochs > 1)
+    assert ("its workers start again with each epoch" in said) == (epochs > 1)
     assert ("`persistent_workers=True` may be added by hand where" in said) == (epochs > 1)
     assert ("the same samples, augmented with others, as with another seed" in said) == draws
 

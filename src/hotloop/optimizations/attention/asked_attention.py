@@ -1,4 +1,4 @@
-"""Where a script asks Hugging Face's library for an implementation of attention. Standard library alone."""
+"""The places at which a script asks Hugging Face's library for an implementation of attention. Standard library alone."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from hotloop.optimizations.attention.asked_attention import watch_configs
 from hotloop.optimizations.live_report import Report
-from hotloop.optimizations.outermost import around_training_calls
+from hotloop.optimizations.outermost import at_first_call
 
 
 def apply(value: Any, report: Report) -> None:
@@ -17,15 +17,7 @@ def apply(value: Any, report: Report) -> None:
         report.refused("attention is not written out for the compiler in a running script")
         return
     asked = watch_configs(report)
-    seen: set[int] = set()
-
-    def around(call: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        if id(module) not in seen:
-            seen.add(id(module))
-            _switch(module, asked, report)
-        return call(*args, **kwargs)
-
-    around_training_calls(around)
+    at_first_call(lambda module: _switch(module, asked, report))
 
 
 def _switch(module: nn.Module, asked: list[str], report: Report) -> None:

@@ -42,7 +42,7 @@ def why_not_converted(module: nn.Module) -> str | None:
 
 
 def weights_of(module: nn.Module) -> list[torch.Tensor]:
-    """Of its convolutions over images."""
+    """The weights of its convolutions over images."""
     return [each.weight for each in module.modules() if isinstance(each, KINDS)]
 
 
@@ -116,7 +116,7 @@ def apply(value: Any, report: Report) -> None:
 def _tried(
     call: Any, module: nn.Module, args: Any, kwargs: Any, *, looks: bool
 ) -> tuple[Any, str | None]:
-    """The first call, and why it had to be made as ever: a model that asks for the order in memory
+    """The first call, and why it had to be made without the change: a model that asks for the order in memory
     (`x.view(n, -1)`) says so here. looks: for random numbers, which what is compiled draws its own way.
     """
     name = type(module).__name__

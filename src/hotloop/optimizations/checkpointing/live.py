@@ -7,20 +7,12 @@ from typing import Any
 from torch import nn
 
 from hotloop.optimizations.live_report import Report
-from hotloop.optimizations.outermost import around_training_calls
+from hotloop.optimizations.outermost import at_first_call
 
 
 def apply(value: Any, report: Report) -> None:
     """Hugging Face models know where their blocks begin; of others nobody does."""
-    seen: set[int] = set()
-
-    def around(call: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        if id(module) not in seen:
-            seen.add(id(module))
-            _turn_on(module, report)
-        return call(*args, **kwargs)
-
-    around_training_calls(around)
+    at_first_call(lambda module: _turn_on(module, report))
 
 
 def _turn_on(module: nn.Module, report: Report) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from hotloop.optimizations.live_report import Report
-from hotloop.optimizations.outermost import around_training_calls
+from hotloop.optimizations.outermost import at_first_call
 
 
 def _compile_call(module: nn.Module) -> None:
@@ -32,17 +32,13 @@ def _of_torch(module: nn.Module) -> bool:
 
 def apply(value: Any, report: Report) -> None:
     """Compile what the script trains, at its first call; shapes that vary are left to the compiler."""
-    compiled: set[int] = set()
 
-    def around(call: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        if id(module) not in compiled:
-            compiled.add(id(module))
-            name = type(module).__name__
-            if name == "OptimizedModule" or module._compiled_call_impl is not None:
-                report.refused(f"{name}: the script compiles it")
-            else:
-                _compile_call(module)
-                report.applied(name, of_torch=_of_torch(module))
-        return call(*args, **kwargs)
+    def compile_it(module: nn.Module) -> None:
+        name = type(module).__name__
+        if name == "OptimizedModule" or module._compiled_call_impl is not None:
+            report.refused(f"{name}: the script compiles it")
+        else:
+            _compile_call(module)
+            report.applied(name, of_torch=_of_torch(module))
 
-    around_training_calls(around)
+    at_first_call(compile_it)

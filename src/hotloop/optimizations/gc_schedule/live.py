@@ -23,7 +23,7 @@ NEVER = 1_000_000_000
 
 
 class Schedule:
-    """Of one process; `every` steps between full collections."""
+    """The collections of one process: `every` steps between full collections."""
 
     def __init__(self, every: int, report: Report) -> None:
         self._every = every
@@ -79,7 +79,7 @@ class Schedule:
 
 
 def _memory(optimizer: torch.optim.Optimizer | None) -> int | None:
-    """Of tensors on the optimizer's device, or the most that the process ever took."""
+    """Bytes of tensors on the optimizer's device, or the most that the process ever took."""
     if device_type_of(optimizer) == "cuda":
         return torch.cuda.memory_allocated()
     return host_peak_bytes()

@@ -1,19 +1,24 @@
 """What a dataset consists of right now, so that a later look tells whether it was changed.
 
-Copies in worker processes, and results that were kept, are true only as long as it was not.
+Copies in worker processes, and samples that are cached, are true only as long as it was not. That is looked at when
+an epoch is over: its last batch was given, its iterator dropped, or the process ends.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import random
+import weakref
 from collections import deque
+from collections.abc import Callable
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 
 from hotloop.optimizations.item_cache.samples import SIMPLE, content_of
+from hotloop.probe.foreign_process import before_end
 
 MAX_PARTS = 20_000
 DEPTH = 6
@@ -22,7 +27,7 @@ MANY = 100_000
 
 
 def fingerprint(*objects: Any) -> str:
-    """Of their attributes and what those hold: small values by content, large ones by identity and version.
+    """A digest of their attributes and what those hold: small values by content, large ones by identity and version.
 
     What is written in C, and single values inside of very large containers, are not looked into.
     """
@@ -122,3 +127,44 @@ def _content_of_cell(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:  # not assigned yet
         return None
+
+
+_open: weakref.WeakSet[Unchanged] = weakref.WeakSet()
+
+
+class Unchanged:
+    """Over one epoch."""
+
+    def __init__(
+        self, iterator: Any, parts: tuple[Any, ...], state: str, changed: Callable[[], None]
+    ) -> None:
+        """parts: what makes items, of which `state` is the fingerprint. changed: called where it is another
+        when the epoch is over; must not hold the iterator."""
+        self._parts = parts
+        self._state = state
+        self._changed = changed
+        self._process = os.getpid()
+        self._finalizer = weakref.finalize(iterator, self._look)
+        _open.add(self)
+
+    def look(self) -> None:
+        """Now, and not again."""
+        self._finalizer()
+
+    def _look(self) -> None:
+        if os.getpid() != self._process:  # a child that was forked meanwhile
+            return
+        try:
+            same = fingerprint(*self._parts) == self._state
+        except Exception:  # noqa: BLE001 - what cannot be looked at any more was changed
+            same = False
+        if not same:
+            self._changed()
+
+
+def _look_at_all() -> None:
+    for each in list(_open):
+        each.look()
+
+
+before_end(_look_at_all)

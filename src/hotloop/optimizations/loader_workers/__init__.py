@@ -13,7 +13,7 @@ from hotloop.optimizations.source_edit import Keywords, SourceEdit
 
 _DRAWS = "its batches then draw their random numbers in the workers: the same samples, augmented with others, as with another seed"
 _RESTARTED = (
-    "its workers start anew with each epoch, as they did where it was confirmed; `persistent_workers=True` may be added by hand where the script changes nothing of the dataset or the collate "
+    "its workers start again with each epoch, as they did where it was confirmed; `persistent_workers=True` may be added by hand where the script changes nothing of the dataset or the collate "
     "function between epochs (`dataset.set_epoch(e)`, say); shuffling and dropout then draw other numbers "
     "from the second epoch on, as with another seed"
 )
@@ -54,7 +54,7 @@ USUAL_PREFETCH = 2
 
 
 def batches_ahead(census: Census, value: Any = None) -> BatchesAhead | None:
-    """Of the slowest loader that trains, with `value` workers or, without one, as the script has it."""
+    """What the slowest loader that trains has ready, with `value` workers or, without one, as the script has it."""
     loader = census.slowest_loader()
     if loader is None:
         return None
@@ -70,7 +70,7 @@ def _fewer(value: Any) -> tuple[Any, ...]:
 
 
 def _expect(evidence: Mapping[str, Any], value: Any) -> tuple[float, float] | None:
-    """Of a loader without workers (DS-Analyzer, VLDB 2021): `max(rest, fetch / n)` of a step, and no less than the
+    """What is left of a step of a loader without workers (DS-Analyzer, VLDB 2021): `max(rest, fetch / n)` of a step, and no less than the
     part of all CPUs that it keeps busy as it is. Up to a third more is usual: batches have to be sent."""
     share = evidence.get("data_wait_fraction")
     if (
@@ -131,7 +131,7 @@ LOADER_WORKERS = Optimization(
         "epochs' shuffling draw others too, as with another seed. What has a generator of its own repeats its numbers "
         "in every worker. Datasets that count, or that the script changes while it trains, give other batches; so "
         "does a batch sampler that shuffles in `__iter__`, which torch then calls twice. Workers start "
-        "anew with each epoch. Files and connections that are open when a worker is forked are shared with it. "
+        "again with each epoch. Files and connections that are open when a worker is forked are shared with it. "
         "Fetching many batches at once loads the disk or server behind them."
     ),
 )

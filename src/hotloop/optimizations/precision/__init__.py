@@ -96,7 +96,7 @@ def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
 
 
 _SPEEDUP = (1.8, 4.0)
-"""Of products in the shorter type: what CPUs with AVX512-BF16 or AMX gave public scripts."""
+"""Speed of products in the shorter type: what CPUs with AVX512-BF16 or AMX gave public scripts."""
 _CAST_S = (1e-5, 4e-5)
 """Casting what goes into a product and what comes back."""
 _OTHERS = (0.0, 0.4)

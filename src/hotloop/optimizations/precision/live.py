@@ -106,7 +106,7 @@ def _watched(call: Any, args: Any, kwargs: Any) -> tuple[Any, str | None]:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """Where its elements lie: the same for its views."""
+    """The address of its elements: the same for its views."""
     try:
         return tensor.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):  # it has none
@@ -132,7 +132,7 @@ _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "convolution", "linear", "matmul"}
 
 
 def _as_fp32(made: Any) -> Any:
-    """Tensors of bf16 in what a model gives as fp32: a loss outside is computed as ever."""
+    """Tensors of bf16 in what a model gives as fp32: a loss outside is computed as before."""
     return each_tensor(
         made, lambda tensor: tensor.float() if tensor.dtype == torch.bfloat16 else tensor
     )

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hotloop.data import lengths as module
-from hotloop.data.fitting import best_fit, bucket_widths, pieces_of
 from hotloop.data.lengths import estimate_layouts, layout_lines, length_counts
+from hotloop.data.piece_index import best_fit, bucket_widths, pieces_of
 from hotloop.data.stream import TokenStream
 from token_streams import MappedShard
 

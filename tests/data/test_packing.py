@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from hotloop.data import packing, piece_index
 from hotloop.data.batch import IGNORED_TARGET
 from hotloop.data.buckets import BucketLoader
-from hotloop.data.fitting import best_fit, bucket_widths, pieces_of
 from hotloop.data.loader import Loader
 from hotloop.data.packing import PackedRows
-from hotloop.data.piece_index import bucket_index, packed_index
+from hotloop.data.piece_index import best_fit, bucket_index, bucket_widths, packed_index, pieces_of
 from hotloop.data.rows import PlainRows
 from hotloop.data.stream import TokenStream
 from token_streams import MappedShard
@@ -186,9 +185,9 @@ def test_bucket_batches_are_a_pure_function_of_their_number() -> None:
     jumping = bucket_loader(lengths, 32, 4)
     for n in np.random.default_rng(0).permutation(len(first)).tolist():
         assert np.array_equal(jumping.batch(n * 4, 4).tokens, first[n])
-    with pytest.raises(ValueError, match="batches of 4 windows"):
+    with pytest.raises(ValueError, match="batches of 4 sequences"):
         straight.batch(2, 4)
-    with pytest.raises(ValueError, match="batches of 4 windows"):
+    with pytest.raises(ValueError, match="batches of 4 sequences"):
         straight.batch(0, 1)
 
 

@@ -75,7 +75,7 @@ TOKENIZERS = {
 def test_pieces_have_the_ids_of_the_whole(
     kind: str, wanted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pieces, "WINDOWS", (203, 101, 50))
+    monkeypatch.setattr(pieces, "WIDTHS", (203, 101, 50))
     monkeypatch.setattr(pieces, "LEAST_PIECE", 1000)
     tokenizer = TOKENIZERS[kind]()
     text = text_of(6000, 2)

@@ -192,7 +192,7 @@ def test_preparation_that_was_killed_is_said_so(
     try:
         with pytest.raises(CommandFailed, match="its process was ended by SIGKILL") as caught:
             preparation.check()
-        assert "it goes on from there" in str(caught.value)
+        assert "it continues from there" in str(caught.value)
     finally:
         preparation.close()
 

@@ -17,8 +17,8 @@ from hotloop.core.ranks import Ranks
 from hotloop.core.settings import load_settings
 from hotloop.core.step import read_steps
 from hotloop.data.cache import ensure_prepared
-from hotloop.data.fitting import bucket_widths
 from hotloop.data.mix import Mix
+from hotloop.data.piece_index import bucket_widths
 from hotloop.data.prepared import open_prepared
 from hotloop.train.agreement import refuse_uneven
 from hotloop.train.joining import Meeting

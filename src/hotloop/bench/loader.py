@@ -21,11 +21,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from hotloop.core.errors import UsageError
 from hotloop.core.progress import Progress, silent
-from hotloop.data.corpora import content_of
 from hotloop.data.loader import Batches, Loader
 from hotloop.data.packing import PackedRows
 from hotloop.data.piece_index import packed_index
-from hotloop.data.prepared import Prepared
+from hotloop.data.prepared import Prepared, content_of
 from hotloop.data.shards import LITTLE_ENDIAN
 
 Next = Callable[[], tuple[Tensor, Tensor]]

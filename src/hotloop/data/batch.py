@@ -1,4 +1,4 @@
-"""What one microbatch of text is made of."""
+"""The arrays of one microbatch of text."""
 
 from __future__ import annotations
 

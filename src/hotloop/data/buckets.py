@@ -19,7 +19,7 @@ from hotloop.data.stream import TokenStream
 
 
 class BucketLoader:
-    """Positions count as if every batch had `microbatch` windows of `context` tokens: that is its budget."""
+    """Positions count as if every batch had `microbatch` sequences of `context` tokens: that is its budget."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class BucketLoader:
         """The batch at `position`. `num_windows` is `unit`, and `position` a multiple of it."""
         if num_windows != self.unit or position % self.unit or position < 0:
             raise ValueError(
-                f"batches of {self.unit} windows, not {num_windows} from {position} on"
+                f"batches of {self.unit} sequences, not {num_windows} from {position} on"
             )
         width, rows, pieces = self._chosen(position // self.unit)
         return read_pieces(

@@ -195,7 +195,7 @@ class JobEncoder:
 
 
 class _Read:
-    """What was read from one source."""
+    """Totals of one source."""
 
     def __init__(self) -> None:
         self._documents = 0

@@ -28,7 +28,7 @@ ROUTED_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class EncodingSummary:
-    """What a call encoded itself."""
+    """The encoding that one call did itself."""
 
     jobs: int
     """Done now; the others were there."""

@@ -26,13 +26,13 @@ class TextBatch:
     keys: list[bytes] = field(default_factory=list)
     """16 bytes for each text: the digest of its document (of the first part of a long one)."""
     unfinished: list[int] = field(default_factory=list)
-    """Indices of texts whose document goes on with the next text."""
+    """Indices of texts whose document continues with the next text."""
     digests: list[bytes] = field(default_factory=list)
-    """Of everything read, 16 bytes each."""
+    """Digests of everything read, 16 bytes each."""
     origins: list[str] = field(default_factory=list)
     num_bytes: int = 0
     progress_bytes: int = 0
-    """Of the units, as they were planned."""
+    """Bytes of the units, as they were planned."""
 
     def add(self, text: str, content: bytes, key: bytes, origin: str) -> None:
         self.texts.append(text)
@@ -42,7 +42,7 @@ class TextBatch:
         self.num_bytes += len(content)
 
     def pass_on(self, left: int) -> int:
-        """How much of a unit, of which so many bytes are left, it says to have done."""
+        """Count the batch as progress of a unit with `left` bytes; the bytes counted."""
         done = min(self.num_bytes, left)
         self.progress_bytes += done
         return done

@@ -23,7 +23,7 @@ from hotloop.data.tokenizer import fingerprint_of
 
 _POLL_S = 0.05
 _PATIENCE_S = 60.0
-"""How long a preparation may be seen neither at work nor finished: it takes its lock a moment after its start."""
+"""A preparation may be seen neither at work nor finished this long: it takes its lock a moment after its start."""
 
 
 class Growing:
@@ -39,7 +39,7 @@ class Growing:
         self.path = path
         self._check = check
         self.complete = False
-        """Whether all jobs are there."""
+        """True when all jobs are there."""
         self.tokenizer_json = b""
         self.tokenizer_fingerprint = ""
         self._keys, self.vocabulary_size, self._dtype = self._plan()
@@ -62,7 +62,7 @@ class Growing:
         return hashlib.sha256(json.dumps(self._keys).encode()).hexdigest()
 
     def wait(self, split: Split, num_tokens: int) -> bool:
-        """Until the split has so many tokens, or all it will ever have; whether it has so many."""
+        """Wait until the split has `num_tokens`, or all it will ever have; True when it has that many."""
         began = time.monotonic()
         while len(self.streams[split]) < num_tokens and not self.complete:
             with self._lock:
@@ -153,7 +153,7 @@ class Growing:
             raise EnvironmentFailed(
                 "the preparation of the text ended before it was finished",
                 where=str(self.path),
-                do="run the same command again: it goes on from there",
+                do="run the same command again: it continues from there",
             )
 
 

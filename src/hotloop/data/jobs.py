@@ -1,4 +1,4 @@
-"""How the work is cut: runs of units with a key each, the same whoever does them and when."""
+"""Jobs: runs of units with a key each, cut in the same way whoever does them and when."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What the bytes of every job depend on besides its units."""
+    """All that the bytes of every job depend on besides its units."""
 
     tokenizer: str
     """Fingerprint."""
@@ -50,7 +50,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a process needs to know before its first job. It travels to workers."""
+    """All that a process needs before its first job. It travels to workers."""
 
     directory: Path
     """Shards are written here."""
@@ -63,12 +63,12 @@ class Task:
 
 
 def is_large(total: int) -> bool:
-    """Whether a corpus of so many bytes is cut into jobs, with quick digests for its split."""
+    """True for a corpus of `total` bytes that is cut into jobs, with quick digests for its split."""
     return total > SMALL_CORPUS_BYTES
 
 
 def job_bytes_for(total: int) -> int:
-    """Bytes of a job in a corpus of so many: a power of two, so that it seldom changes as it grows.
+    """Bytes of a job in a corpus of `total`: a power of two, so that it seldom changes as it grows.
 
     0: all of it is one job.
     """

@@ -1,4 +1,4 @@
-"""What each layout of rows would waste on a corpus, from the lengths of all its documents.
+"""Estimates of the filler in each layout of rows, from the lengths of all documents of a corpus.
 
 Padding and buckets are counted, but for the last batch of a bucket. Packing is tried on a sample, and how
 many documents concatenation cuts is what to expect of their lengths.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hotloop.data.fitting import best_fit, bucket_widths
+from hotloop.data.piece_index import best_fit, bucket_widths
 from hotloop.data.stream import TokenStream
 
 _AT_ONCE = 1 << 20
@@ -111,7 +111,7 @@ def _recommended(
 
 
 def _packed_waste(slots: np.ndarray, weights: np.ndarray, context: int) -> float:
-    """Of documents drawn evenly from all lengths."""
+    """Fraction of filler when documents drawn evenly from all lengths are packed."""
     at = (np.arange(_SIMULATED) + 0.5) / _SIMULATED * weights.sum()
     drawn = slots[np.searchsorted(np.cumsum(weights), at)]
     # A document of many rows leaves one tail, as every other: its full rows are counted, not packed.

@@ -14,7 +14,7 @@ from hotloop.data.stream import TokenStream
 
 
 class Batches(Protocol):
-    """What training reads from. All methods are pure functions of their arguments."""
+    """Batches for training. All methods are pure functions of their arguments."""
 
     @property
     def num_windows(self) -> int:
@@ -32,7 +32,7 @@ class Batches(Protocol):
 
 
 class RowLoader:
-    """Batches of the rows that stand in an order. A subclass says which rows, and in which order."""
+    """Batches of the rows that stand in an order. A subclass gives the rows and their order."""
 
     unit = 1
 

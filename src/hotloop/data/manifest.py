@@ -39,7 +39,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class SourceSummary:
-    """What was read from one source."""
+    """Totals of what was read from one source."""
 
     source: str
     documents: int
@@ -56,22 +56,22 @@ class SourceSummary:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """What one job made, and everything needed to keep it when others are done again."""
+    """The shards of one job, and everything needed to keep it when others are done again."""
 
     key: str
     """sha256 of all that its shards depend on: the units with their states, tokenizer, options."""
     shards: tuple[Shard, ...]
-    """Of the training split first. Empty when it read no document."""
+    """Those of the training split first. Empty when it read no document."""
     sources: tuple[tuple[int, SourceSummary], ...]
     """By the source's place in the list; the sha256 is over the documents' own."""
     lowest_key: int
-    """Of the documents' split keys, with `highest_key`; 2**64 and -1 where there was none."""
+    """The lowest of the documents' split keys, with `highest_key`; 2**64 and -1 where there was none."""
     highest_key: int
     held_out_below: int
     """Documents whose split key lies below this went to validation."""
     length_histogram: tuple[int, ...]
     engine: str = ""
-    """What encoded it, with versions. The ids do not depend on it; empty in directories that were
+    """The engine, with versions. The ids do not depend on it; empty in directories that were
     prepared before it was recorded."""
 
 
@@ -97,7 +97,7 @@ class Manifest:
     plan_key: str
     """sha256 of all that the directory depends on; equal again means up to date."""
     seed: int
-    """Of the split and of the tokenizer's sample."""
+    """Seeds the split and the tokenizer's sample."""
     validation_fraction: float
     reading: dict[str, Any]
     """The options of reading."""
@@ -114,7 +114,7 @@ class Manifest:
 
     @property
     def shards(self) -> tuple[Shard, ...]:
-        """Of both splits, each in order."""
+        """Those of both splits, each in order."""
         return self.of_split("train") + self.of_split("validation")
 
     @property
@@ -161,7 +161,7 @@ def totals_of(shards: tuple[Shard, ...]) -> Totals:
 def summed(
     sources: Sequence[str], jobs: Iterable[JobRecord], planned: Sequence[SourceSummary]
 ) -> tuple[SourceSummary, ...]:
-    """What was read from each source by all jobs, and left out when it was `planned`."""
+    """Totals of each source over all jobs, with what was left out when it was `planned`."""
     read: list[list[SourceSummary]] = [[summary] for summary in planned]
     for job in jobs:
         for number, summary in job.sources:

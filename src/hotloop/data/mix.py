@@ -1,10 +1,10 @@
 """Several corpora in fixed shares, exact over the run and without state.
 
-Positions come in blocks of K. After b blocks corpus i has given C_i(b) windows: b K w_i, rounded by
-largest remainders (Hamilton's apportionment), so that it is never a whole window away from its share at
+Positions come in blocks of K. After b blocks corpus i has given C_i(b) sequences: b K w_i, rounded by
+largest remainders (Hamilton's apportionment), so that it is never a whole sequence away from its share at
 the end of a block. Inside a block the slots are permuted; the first of the permuted slots belong to the
-first corpus, and so on. K is large enough for every corpus to have at least one whole window in a block:
-then no C_i ever falls. A corpus gives its windows in its own order, except inside blocks too large to be
+first corpus, and so on. K is large enough for every corpus to have at least one whole sequence in a block:
+then no C_i ever falls. A corpus gives its sequences in its own order, except inside blocks too large to be
 worked out at once. All of it is arithmetic on the position, so that any position costs the same.
 """
 
@@ -27,7 +27,7 @@ _LARGEST_IN_ORDER = 1 << 16
 
 
 class Shares:
-    """Which corpus each position takes from, and which of that corpus's own positions it is."""
+    """The corpus that each position takes from, and the position in that corpus."""
 
     def __init__(self, weights: Sequence[float], *, seed: int) -> None:
         """`weights` above 0; what counts is their ratio."""
@@ -41,7 +41,7 @@ class Shares:
         self._kept: tuple[int, np.ndarray, np.ndarray] | None = None
 
     def given(self, blocks: int) -> np.ndarray:
-        """int64 (corpora,): windows that each corpus has given after so many blocks."""
+        """int64 (corpora,): sequences that each corpus has given after `blocks` blocks."""
         total = blocks * self.block
         exact = [total * weight for weight in self.weights]
         floors = [int(share) for share in exact]  # rounds down: none is negative
@@ -75,7 +75,7 @@ class Shares:
 
 
 class Mix:
-    """Windows of several loaders in the shares of their weights. Each goes through epochs of its own."""
+    """Sequences of several loaders in the shares of their weights. Each goes through epochs of its own."""
 
     unit = 1
 
@@ -86,11 +86,11 @@ class Mix:
         self.num_windows = min(
             int(loader.num_windows / share) for loader, share in zip(loaders, self.shares.weights)
         )
-        """Windows after which the first corpus has been seen once, and begins again; to within a block,
+        """Sequences after which the first corpus has been seen once, and begins again; to within a block,
         since shares are exact at the ends of blocks."""
 
     def batch(self, position: int, num_windows: int) -> Batch:
-        """The `num_windows` windows from `position` on."""
+        """The `num_windows` sequences from `position` on."""
         corpora, windows = self.sources(position, num_windows)
         tokens = targets = starts = None
         num_targets = 0
@@ -121,9 +121,9 @@ class Mix:
         )
 
     def sources(self, position: int, num_windows: int) -> tuple[np.ndarray, np.ndarray]:
-        """int64 (num_windows,) twice: the corpus of each window, and its number there."""
+        """int64 (num_windows,) twice: the corpus of each sequence, and its number there."""
         if position < 0 or num_windows <= 0:
-            raise ValueError(f"no batch of {num_windows} windows at position {position}")
+            raise ValueError(f"no batch of {num_windows} sequences at position {position}")
         corpora, windows = [], []
         while num_windows:
             part, inside = divmod(position, _AT_ONCE)

@@ -1,4 +1,4 @@
-"""The order of windows: a pure function of (seed, epoch, position), in constant memory.
+"""The order of sequences: a pure function of (seed, epoch, position), in constant memory.
 
 A Feistel network over pairs (left, right) in range(a) x range(b), a*b just above n, permutes
 range(a*b); a result of n or more is permuted again until it falls below n ("cycle walking", Black
@@ -25,7 +25,7 @@ _BLOCK = 1024
 
 
 class EpochOrder:
-    """Which of `n` items stands at each position, epoch after epoch. Position p is in epoch p // n."""
+    """The item out of `n` at each position, epoch after epoch. Position p is in epoch p // n."""
 
     def __init__(self, n: int, order: Order, seed: int) -> None:
         self.n = n

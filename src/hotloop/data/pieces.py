@@ -1,7 +1,7 @@
 """Long documents in pieces that encode alone to the ids they have together.
 
 A cut is proven where it is made: with the reference, the text around it gives the same ids whole
-and in two halves, for windows of several widths. Nothing but the neighbourhood of the cut is held.
+and in two halves, for several widths of text around it. Nothing but the neighbourhood of the cut is held.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from hotloop.core.errors import UsageError
 
-WINDOWS = (1021, 512, 251)
+WIDTHS = (1021, 512, 251)
 """Characters on each side of a cut that is tried."""
 SEARCHED = 64 << 10
 """Characters in which a cut is looked for."""
@@ -86,8 +86,8 @@ class Pieces:
 
 def last_cut(text: str, encode: Encode) -> int | None:
     """The last place where `text` may be cut, found in its last `SEARCHED` characters."""
-    high = len(text) - WINDOWS[0]
-    low = max(high - SEARCHED, WINDOWS[0])
+    high = len(text) - WIDTHS[0]
+    low = max(high - SEARCHED, WIDTHS[0])
     if high <= low:
         return None
     for pattern in _CANDIDATES:
@@ -99,8 +99,8 @@ def last_cut(text: str, encode: Encode) -> int | None:
 
 
 def is_cut(text: str, place: int, encode: Encode) -> bool:
-    """Whether the text around `place` has the same ids whole and in two halves."""
-    for width in WINDOWS:
+    """True when the text around `place` has the same ids whole and in two halves."""
+    for width in WIDTHS:
         left, right = text[max(place - width, 0) : place], text[place : place + width]
         if encode(left + right) != encode(left) + encode(right):
             return False

@@ -116,7 +116,7 @@ class Pool:
         try:
             process.connection.send(message)
         except (BrokenPipeError, ConnectionResetError):
-            self._receive(process)  # what it said before it ended
+            self._receive(process)  # what it reported before it ended
             raise self._lost(process) from None
 
     def _receive(self, process: _Process) -> tuple[Any, ...]:

@@ -64,13 +64,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What a call of `prepare_text` did."""
+    """The result of a call of `prepare_text`."""
 
     manifest: Manifest
     outcome: Literal["written", "updated", "up_to_date"]
     wall_s: float
     encoding: EncodingSummary | None
-    """Of this call's own work; `None` when it had nothing to do."""
+    """This call's own work; `None` when it had nothing to do."""
 
 
 def prepare_text(
@@ -167,7 +167,7 @@ def prepare_text(
                 again = (
                     "a command without it" if isinstance(error, NoTextError) else "the same command"
                 )
-                kept = f"what is finished is kept: {again} goes on from there"
+                kept = f"what is finished is kept: {again} continues from there"
                 error.do = f"{error.do}\n  {kept}" if error.do else kept
             raise
         commit(out)

@@ -1,4 +1,4 @@
-"""How the tokens of a split become rows of equal length. Rows are numbered; the order is another matter."""
+"""Rows of equal length out of the tokens of a split. They are numbered; `order` orders them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Rows(Protocol):
         """The rows with these numbers (int64), each with at least one target."""
 
     def count_targets(self, rows: np.ndarray) -> int:
-        """What `read` would give as `num_targets`, without reading tokens."""
+        """The `num_targets` of `read`, without reading tokens."""
 
 
 def check_length(num_tokens: int, context: int, *, split: str, where: str) -> None:
@@ -53,7 +53,7 @@ class PlainRows:
         within_documents: bool = False,
     ) -> None:
         """`within_documents` gives the starts of documents, and ignores their first tokens as targets: what
-        stands before them says nothing of them. Raises `UsageError` for a stream shorter than one row.
+        stands before them does not predict them. Raises `UsageError` for a stream shorter than one row.
         """
         self.stream = stream
         self.num_rows = max(len(stream) - 1, 0) // context

@@ -17,7 +17,7 @@ from hotloop.data.sources.unit import ReadOptions, Report, Unit
 SAMPLE_BYTES = 16 << 20
 """Text a tokenizer is trained on, at most."""
 SAMPLE_DOCUMENT_BYTES = 1 << 20
-"""Of one document, at most."""
+"""The most that is taken of one document."""
 SCANNED_BYTES = 256 << 20
 """Text the sample is taken from; a larger corpus is sampled by units first."""
 ENGINE_SAMPLE_BYTES = 1 << 20
@@ -34,7 +34,7 @@ class Sample:
 
 
 def held_out_below(fraction: float, lowest: int, highest: int) -> int:
-    """Of the documents with keys from `lowest` to `highest`: at least one and not all, if it can be."""
+    """The key below which documents are held out: of those from `lowest` to `highest` at least one, not all."""
     limit = int(fraction * 2**64)
     return min(max(limit, lowest + 1), highest) if limit and highest >= 0 else 0
 

@@ -165,7 +165,7 @@ class TokenStream:
         return found
 
     def documents_of_shard(self, index: int) -> tuple[int, np.ndarray]:
-        """Where shard `index` begins, and the ends of its documents counted from there (uint64)."""
+        """First token of shard `index`, and the ends of its documents counted from there (uint64)."""
         return int(self._begins[index]), self._shards[index].document_ends
 
     def _view(self, index: int, length: int) -> np.ndarray:

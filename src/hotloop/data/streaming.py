@@ -1,6 +1,6 @@
-"""Training while the text is being read and tokenized: the order of windows, and the process that prepares.
+"""Training while the text is being read and tokenized: the order of sequences, and the process that prepares.
 
-The first epoch goes through the windows of finished jobs in blocks of `buffer` windows, each permuted: a
+The first epoch goes through the sequences of finished jobs in blocks of `buffer` sequences, each permuted: a
 block is given as soon as all of it is there. The last block is what is left over. From the second epoch on
 the whole corpus is permuted, as without streaming. So the order is a function of the seed, the position and
 the number of tokens, and not of how fast the text was prepared; any position can be asked for again.
@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import IO
@@ -43,16 +42,16 @@ class StreamedLoader(RowLoader):
         buffer: int,
         seed: int,
         shuffled: bool = True,
-        rows: Callable[[TokenStream], Rows] | None = None,
+        within_documents: bool = False,
     ) -> None:
-        """`rows` cuts the stream as it is at the moment; `None` is plain rows without masks."""
+        """`within_documents` as in `PlainRows`."""
         self._growing = growing
         self._split = split
         self._context = context
         self._buffer = buffer
         self._seed = seed
         self._shuffled = shuffled
-        self._cut = rows
+        self._within = within_documents
         self._known: tuple[TokenStream, Rows] | None = None
         self._block: tuple[int, np.ndarray] | None = None
         self._epochs: EpochOrder | None = None
@@ -63,7 +62,7 @@ class StreamedLoader(RowLoader):
         return max(len(self._growing.streams[self._split]) - 1, 0) // self._context
 
     def wait(self, num_windows: int) -> bool:
-        """Until there are so many windows, or all that there will ever be; whether there are so many."""
+        """Wait until there are `num_windows` sequences, or all that there will ever be; True when there are."""
         return self._growing.wait(self._split, num_windows * self._context + 1)
 
     def indices(self, position: int, num_windows: int) -> np.ndarray:
@@ -104,8 +103,8 @@ class StreamedLoader(RowLoader):
     def current_rows(self) -> Rows:
         stream = self._growing.streams[self._split]
         if self._known is None or self._known[0] is not stream:
-            cut = self._cut or (lambda stream: PlainRows(stream, context=self._context))
-            self._known = (stream, cut(stream))
+            rows = PlainRows(stream, context=self._context, within_documents=self._within)
+            self._known = (stream, rows)
         return self._known[1]
 
 
@@ -137,14 +136,14 @@ class Preparation:
         if not code:
             return
         self._output.seek(0)
-        said = self._output.read().decode(errors="replace")
-        what, *rest = said.rpartition("error: ")[2].strip().split("\n") or [""]
+        output = self._output.read().decode(errors="replace")
+        what, *rest = output.rpartition("error: ")[2].strip().split("\n") or [""]
         where = next((line[5:] for line in rest if line.startswith("  at ")), None)
         do = next((line[2:] for line in rest if line[:2] == "  " and line[:5] != "  at "), None)
-        if code == ExitCode.RESUMABLE or code < 0:  # what it said before was no error
+        if code == ExitCode.RESUMABLE or code < 0:  # what it wrote before was no error
             by = "interrupted" if code == ExitCode.RESUMABLE else f"ended by {_signal_name(-code)}"
             what, where = f"its process was {by}", None
-            do = "run the same command again: it goes on from there"
+            do = "run the same command again: it continues from there"
         what = f"preparing the text failed: {what or f'exit code {code}'}"
         kinds: dict[int, type[HotloopError]] = {
             ExitCode.USAGE: UsageError,
@@ -156,7 +155,7 @@ class Preparation:
         raise kind(what, where=where, do=do)
 
     def close(self) -> None:
-        """End it if it is still at work: what is finished is kept, and the next run goes on from there."""
+        """End it if it is still at work: what is finished is kept, and the next run continues from there."""
         if self._process.poll() is None:
             self._process.terminate()
             try:

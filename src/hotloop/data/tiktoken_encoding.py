@@ -1,4 +1,4 @@
-"""tiktoken's encodings: tiktoken says what is right, and a tokenizer.json with the same ids is made of it.
+"""tiktoken's encodings: tiktoken defines the ids, and a tokenizer.json with the same ids is made of it.
 
 The tokenizer.json holds all that the encoding is made of, so that tiktoken can be asked again from
 it alone. Without tiktoken the `tokenizers` library reads the same file.

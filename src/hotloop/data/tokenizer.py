@@ -15,7 +15,7 @@ from typing import Any
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_atomically
 from hotloop.core.untrusted import parse_object, read_bytes
-from hotloop.data.tokenizer_library import BYTE_NAMES, Library, library_of
+from hotloop.data.tokenizer_library import BYTE_NAMES, library_of
 
 END_OF_TEXT = "<|endoftext|>"
 END_OF_TEXT_NAMES = (
@@ -44,8 +44,8 @@ class Tokenizer:
         values["truncation"] = values["padding"] = None
         if isinstance(values["model"], dict) and values["model"].get("dropout"):
             values["model"]["dropout"] = None  # for training; it gives other ids at every call
-        self.library: Library = library_of(values, where)
-        """What defines the ids."""
+        self.library = library_of(values, where)
+        """Defines the ids."""
         self._values = values
         ids = self.library.ids
         if not ids:

@@ -5,43 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hotloop.core.errors import UsageError
 
-
-class Library(Protocol):
-    """Text to ids and back, without special tokens, and without reading any text as control."""
-
-    package: str
-    """Whose ids they are."""
-    ids: dict[str, int]
-    """Every token's name and id."""
-    unknown: int | None
-    """Id that stands for what the vocabulary cannot spell, where there is such a one."""
-
-    def encode(self, text: str) -> list[int]: ...
-
-    def encode_batch(self, texts: Sequence[str], *, threads: int) -> list[list[int]]: ...
-
-    def decode(self, ids: list[int]) -> str: ...
-
-    def for_engines(self) -> dict[str, Any] | None:
-        """A tokenizer.json for those who cannot read the tokenizer's own; `None` where they can.
-
-        Raises `ValueError` with the reason where there is none.
-        """
-        ...
-
-    def is_text(self, token: int) -> bool:
-        """Whether a document that holds this token's name literally gives its id."""
-        ...
+if TYPE_CHECKING:
+    from hotloop.data.sentencepiece_model import SentencePiece
 
 
 class Tokenizers:
-    """Any tokenizer.json, by the `tokenizers` library."""
+    """Any tokenizer.json, by the `tokenizers` library.
+
+    As all libraries, without special tokens, and without reading any text as control.
+    """
 
     package = "tokenizers"
+    """The library whose ids they are."""
 
     def __init__(self, values: dict[str, Any], where: str) -> None:
         import tokenizers
@@ -52,7 +31,9 @@ class Tokenizers:
             raise UsageError(f"not a tokenizer: {error}", where=where) from error
         self.tokenizer.encode_special_tokens = True
         self.ids: dict[str, int] = dict(self.tokenizer.get_vocab(with_added_tokens=True))
+        """Every token's name and id."""
         self.unknown = _unknown(values["model"], self.ids)
+        """Id that stands for what the vocabulary cannot spell, where there is such a one."""
 
     def encode(self, text: str) -> list[int]:
         with _refusing():
@@ -68,9 +49,14 @@ class Tokenizers:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     def for_engines(self) -> dict[str, Any] | None:
+        """A tokenizer.json for those who cannot read the tokenizer's own; `None` where they can.
+
+        Raises `ValueError` with the reason where there is none.
+        """
         return None
 
     def is_text(self, token: int) -> bool:
+        """True when a document that holds this token's name literally gives its id."""
         return False
 
 
@@ -97,7 +83,7 @@ def _refusing() -> Iterator[None]:
         ) from error
 
 
-def library_of(values: dict[str, Any], where: str) -> Library:
+def library_of(values: dict[str, Any], where: str) -> Tokenizers | SentencePiece:
     """The library of a parsed tokenizer.json. Raises `UsageError`."""
     from hotloop.data.sentencepiece_model import SENTENCEPIECE, SentencePiece
     from hotloop.data.tiktoken_encoding import TIKTOKEN, Tiktoken
@@ -176,7 +162,7 @@ def merges_of(ranks: Mapping[Token, int]) -> Iterator[tuple[Token, Token]]:
 
 
 def _last_pair(token: Token, ranks: Mapping[Token, int]) -> tuple[Token, Token] | None:
-    """What is merged last when the token alone is encoded by merging."""
+    """The last merge when the token alone is encoded by merging."""
     parts = [token[index : index + 1] for index in range(len(token))]
     while len(parts) > 2:
         best, at = None, 0

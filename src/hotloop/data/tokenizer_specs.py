@@ -1,4 +1,4 @@
-"""What `--tokenizer` takes: `train:N`, `bytes`, files, `tiktoken:NAME`, names on the hub."""
+"""Values of `--tokenizer`: `train:N`, `bytes`, files, `tiktoken:NAME`, names on the hub."""
 
 from __future__ import annotations
 

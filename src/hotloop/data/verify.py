@@ -33,14 +33,14 @@ _BLOCK = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found."""
+    """The findings of a verification."""
 
     files: int
     bytes: int
     tokens: int
     documents: int
     damaged: tuple[str, ...]
-    """What is wrong, a line for each file."""
+    """A line for each damaged file."""
 
 
 def verify_prepared(directory: Path, *, progress: Progress = silent) -> Verification:
@@ -131,7 +131,7 @@ def files_of(shard: Shard, id_type: IdType) -> tuple[tuple[str, int, str], tuple
 def file_damage(
     path: Path, size: int, sha256: str | None, look: Callable[[bytes], object] = len
 ) -> tuple[str | None, int]:
-    """What is wrong with a file, and the bytes read; `look` is given every block.
+    """The damage of a file, in words, and the bytes read; `look` is given every block.
 
     Without a `sha256` only its size is compared.
     """
@@ -159,7 +159,7 @@ def file_damage(
 def shard_damage(
     shard: Shard, directory: Path, id_type: IdType, *, checksums: bool = True
 ) -> str | None:
-    """What is wrong with a shard's files, every byte of which is read unless without `checksums`."""
+    """The damage of a shard's files, every byte of which is read unless without `checksums`."""
     for name, size, sha256 in files_of(shard, id_type):
         wrong, _ = file_damage(directory / name, size, sha256 if checksums else None)
         if wrong is not None:
@@ -168,6 +168,6 @@ def shard_damage(
 
 
 def record_damage(record: JobRecord, directory: Path, id_type: IdType) -> str | None:
-    """What is wrong with the shards of a finished job."""
+    """The damage of the shards of a finished job."""
     found = (shard_damage(shard, directory, id_type) for shard in record.shards)
     return next((wrong for wrong in found if wrong is not None), None)

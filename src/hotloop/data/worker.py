@@ -40,7 +40,7 @@ def main(descriptor: int, parent: int) -> None:
         _serve(connection, send)
     except (BrokenPipeError, ConnectionResetError):
         os._exit(0)
-    except BaseException as error:  # noqa: BLE001 - the parent says it
+    except BaseException as error:  # noqa: BLE001 - the parent reports it
         _send_failure(send, error)
         os._exit(1)
 
@@ -56,7 +56,7 @@ def _serve(connection: Connection, send: Any) -> None:
             send("done", number, finisher())
         except (BrokenPipeError, ConnectionResetError):
             os._exit(0)
-        except BaseException as error:  # noqa: BLE001 - the parent says it
+        except BaseException as error:  # noqa: BLE001 - the parent reports it
             _send_failure(send, error)
             os._exit(1)
         finally:
@@ -103,7 +103,7 @@ def _send_failure(send: Any, error: BaseException) -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """Be killed when the parent dies (Linux); elsewhere the closed connection says so."""
+    """Be killed when the parent dies (Linux); elsewhere the closed connection ends it."""
     if sys.platform == "linux":
         import ctypes
 

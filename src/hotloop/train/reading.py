@@ -13,15 +13,13 @@ from hotloop.core.config import RunConfig
 from hotloop.core.progress import Progress, silent
 from hotloop.data.batch import Batch
 from hotloop.data.buckets import BucketLoader
-from hotloop.data.corpora import Corpora, content_of
-from hotloop.data.fitting import bucket_widths
 from hotloop.data.growing import Growing
 from hotloop.data.loader import Batches, Loader
 from hotloop.data.manifest import Split
 from hotloop.data.mix import Mix
 from hotloop.data.packing import PackedRows
-from hotloop.data.piece_index import bucket_index, packed_index
-from hotloop.data.prepared import Prepared
+from hotloop.data.piece_index import bucket_index, bucket_widths, packed_index
+from hotloop.data.prepared import Corpora, Prepared, content_of
 from hotloop.data.rows import PlainRows, Rows
 from hotloop.data.stream import TokenStream
 from hotloop.data.streaming import StreamedLoader
@@ -127,10 +125,6 @@ def text_left_out(config: RunConfig, corpora: Corpora | Growing) -> list[str]:
 
 def _streamed(config: RunConfig, growing: Growing, split: Split) -> StreamedLoader:
     data, context = config.data, config.model.context
-
-    def within_documents(stream: TokenStream) -> Rows:
-        return PlainRows(stream, context=context, within_documents=True)
-
     return StreamedLoader(
         growing,
         split,
@@ -138,7 +132,7 @@ def _streamed(config: RunConfig, growing: Growing, split: Split) -> StreamedLoad
         buffer=data.shuffle_buffer if split == "train" else config.eval.windows,
         seed=data.seed,
         shuffled=split == "train" and data.order == "shuffled",
-        rows=within_documents if data.masks_documents else None,
+        within_documents=data.masks_documents,
     )
 
 

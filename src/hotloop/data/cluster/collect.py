@@ -26,7 +26,7 @@ def collect(
 ) -> None:
     """Move the finished jobs of a round that are `wanted` (number: key) to `staging`.
 
-    A record whose shards are not, to the last byte, what it says, is taken away, and is a failure of the
+    A record whose shards are not, to the last byte, as it describes them, is removed, and is a failure of the
     round. `taken` writes the record. Raises `EnvironmentFailed`.
     """
     found = {

@@ -221,7 +221,7 @@ def _submitted(round_: Round, request: ClusterRequest, jobs: int, before: str) -
     return Interrupted(
         f"{before}{jobs} jobs are given to {request.ranks} ranks, submitted as Slurm job {named}",
         do="run the same command again when it has ended (squeue "
-        f"--jobs={named}): it verifies what they made and goes on",
+        f"--jobs={named}): it verifies what they made and continues",
     )
 
 

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What every rank of a round needs to know."""
+    """The jobs of a round, and all that its ranks need for them."""
 
     task: Task
     """Its directory is the staging directory; a rank writes into its own."""
@@ -60,7 +60,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a rank writes every second."""
+    """A rank's sign of life, written every second."""
 
     at: int
     """Its own clock, in ns: only for telling one beat from another."""
@@ -187,7 +187,7 @@ def rounds_in(staging: Path) -> list[Round]:
 
 
 def versions() -> dict[str, str | None]:
-    """What has to be of one version on all machines; `None` where it is not installed."""
+    """Versions of all packages that have to be the same on all machines; `None` where one is not installed."""
     found: dict[str, str | None] = {"hotloop": hotloop.__version__}
     for name in _COMPARED:
         try:
@@ -198,7 +198,7 @@ def versions() -> dict[str, str | None]:
 
 
 def this_machine() -> str:
-    """Where a pid of ours means something: this boot, these process numbers. Empty if not known."""
+    """Names the boot and the process numbers in which a pid of ours means something. Empty if not known."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"

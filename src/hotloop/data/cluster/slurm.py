@@ -43,7 +43,7 @@ class SlurmExecutor(SlurmPipelineExecutor):  # type: ignore[misc]
 
 
 def is_queued(jobs: Sequence[str]) -> bool:
-    """Whether any of these jobs waits or runs. Raises `EnvironmentFailed` if Slurm does not say."""
+    """True while any of these jobs waits or runs. Raises `EnvironmentFailed` if Slurm does not answer."""
     named = ",".join(jobs)
     command = ["squeue", "--noheader", f"--jobs={named}", "--format=%i"]
     try:

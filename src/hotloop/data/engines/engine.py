@@ -1,4 +1,4 @@
-"""What every engine is, the reference, and how an engine is loaded by name."""
+"""The interface of engines, the reference, and loading by name."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ _BYTE_FALLBACK = ([_PREFIX, _SPACE], [_SPACE])
 
 
 Proven = Callable[[str, bytes], bool]
-"""Whether gigatoken may be given a text, which comes with the same as UTF-8."""
+"""True for a text, which comes with the same as UTF-8, that gigatoken may be given."""
 
 
 class GigaToken:
@@ -137,7 +137,7 @@ def values_for(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _patterns(values: dict[str, Any]) -> tuple[str, ...] | None:
-    """What a byte-level tokenizer splits at, empty for GPT-2's own way; `None`: of Llama 2's kind.
+    """Patterns at which a byte-level tokenizer splits, empty for GPT-2's own way; `None`: Llama 2's kind.
 
     Raises `EngineRefused` for a kind of which nothing is proven.
     """
@@ -212,7 +212,7 @@ def _finders(names: list[str]) -> list[tuple[str, re.Pattern[str]]]:
 
 
 def _ends_in_another_way(text: str) -> bool:
-    """Whether white space at the end holds a line end and does not end with one.
+    """True when white space at the end holds a line end and does not end with one.
 
     tiktoken takes it whole there; the published pattern cuts it behind the line end.
     """

@@ -53,7 +53,7 @@ _ASCII = bytes(range(128))
 
 
 def of_old_characters(text: str, content: bytes) -> bool:
-    """Whether every version of Unicode that libraries have knows all characters of the text."""
+    """True when every version of Unicode that libraries have knows all characters of the text."""
     if text.isascii():
         return True
     if 5 * len(content) < 6 * len(text):
@@ -63,7 +63,7 @@ def of_old_characters(text: str, content: bytes) -> bool:
 
 
 def is_composed(text: str) -> bool:
-    """Whether NFC leaves the text as it is, in every version of Unicode.
+    """True when NFC leaves the text as it is, in every version of Unicode.
 
     Unicode promises it of characters that were assigned in the version asked.
     """

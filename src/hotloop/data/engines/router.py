@@ -72,7 +72,7 @@ def route(tokenizer: Tokenizer, sample: Sequence[str], *, threads: int) -> Routi
 def _encoded(
     engine: Engine, groups: Sequence[Sequence[str]]
 ) -> tuple[list[tuple[np.ndarray, np.ndarray]], float]:
-    """What the engine gives for each group of texts, and bytes per CPU second of the second group."""
+    """Ids and lengths of each group of texts, and bytes per CPU second of the second group."""
     contents = [[text.encode() for text in texts] for texts in groups]
     found, seconds = [], []
     for texts, content in zip(groups, contents):

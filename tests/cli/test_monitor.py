@@ -338,9 +338,9 @@ def test_live_view_on_a_terminal_draws_and_ends_on_ctrl_c() -> None:
 
 
 def test_bars_and_curves_stay_in_their_cells() -> None:
-    assert bar(0.5, 4) == "██░░"
-    assert bar(-1, 4) == bar(float("nan"), 4) == "░░░░"
-    assert bar(9, 4) == "████"
+    assert bar(0.5) == "█" * 12 + "░" * 12
+    assert bar(-1) == bar(float("nan")) == "░" * 24
+    assert bar(9) == "█" * 24
     assert curve([1.0]) == ""
     assert curve([1.0, float("inf"), 2.0]) == "▁█"
     assert curve([0.0, 2.0], scale=(0.0, 1.0)) == "▁█"

@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from hotloop.cli.read_options import READ_OPTIONS, options_of, read_options
+from hotloop.cli.read_options import options_of, read_options
 from hotloop.core.data_config import ReadingConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.escapes import unescape
@@ -91,7 +91,8 @@ ALL_READ = ReadOptions(**{**ALL, "include": ("*.py", "--x"), "exclude": ("vendor
 
 
 def test_settings_have_the_options_under_their_names_and_mean_the_same() -> None:
-    names = ["format" if name == "source_format" else name for name in READ_OPTIONS]
+    names = [str(each.name) for each in click.command()(read_options(lambda: None)).params]
+    names[names.index("source_format")] = "format"
     assert list(ReadingConfig.model_fields) == names == list(ALL)
     assert options_of_settings(ReadingConfig()) == ReadOptions()
     typed = {**ALL, "separator": r"--\n\\", "delimiter": r"\t"}

@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from hotloop.cli.terminal_title import KEEP, RESTORE, title_progress
+from hotloop.cli.progress import KEEP, RESTORE, title_progress
 
 DRAWS = """
-from hotloop.cli.terminal_title import title_progress
+from hotloop.cli.progress import title_progress
 with title_progress() as progress:
     progress("step 34", 34, None, "84 ms a step")
 """

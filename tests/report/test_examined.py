@@ -26,18 +26,19 @@ from hotloop.report.advice import findings_section
 from hotloop.report.evidence import evidence_rows, operator_rows, use_rows
 from hotloop.report.examined import (
     BUSY_MACHINE,
+    CLAUSES,
     ENDED_BEFORE,
     NO_STEPS,
     NOT_ATTACHED,
     NOT_WRITTEN,
     WORTH_SAYING,
     WOULD_DO,
+    cause,
     command_rows,
     examined_answer,
     held_back,
     why_no_step,
 )
-from hotloop.report.headline import CLAUSES, cause
 from hotloop.report.html import Page, render_html
 from hotloop.report.terminal import BOUNDS, render_diagnosis
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hotloop.core.ledger import Ledger, TriedFix
-from hotloop.report.ledger import ledger_section
-from hotloop.report.patch import render_patch
+from hotloop.report.ledger import ledger_section, render_patch
 
 EDITED = TriedFix(
     "fused_optimizer", True, "kept", "faster", patch="edited", patch_text="train.py:7"

@@ -243,7 +243,7 @@ def _treated(
 
 def _examined(command: tuple[str, ...], options: _Options, start: _Start | None) -> Examined:
     """The command, run to its end."""
-    from hotloop.cli.terminal_title import title_progress
+    from hotloop.cli.progress import title_progress
     from hotloop.doctor.program import examine
 
     with title_progress() as progress:
@@ -371,7 +371,7 @@ def _refuse_diff(diff: str) -> None:
 
 def _write_patch(examined: Examined, ledger: Ledger, target: Path) -> Ledger:
     from hotloop.doctor.fix_campaign import patch_of
-    from hotloop.report.patch import render_patch
+    from hotloop.report.ledger import render_patch
 
     ledger = patch_of(examined, ledger, target=target)
     click.echo(f"\n{render_patch(ledger)}", err=True)

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from hotloop.cli.console import note
 from hotloop.cli.output import json_option, write_object
+from hotloop.cli.progress import progress_bar
+from hotloop.core.cache import cache_directory
+from hotloop.core.cache_entries import cache_limit_bytes, entries
+from hotloop.core.ceilings import Ceilings
+from hotloop.core.errors import EnvironmentFailed
+from hotloop.core.files import to_plain
+from hotloop.core.measurement import Environment
+from hotloop.hardware.environment import read_host
+from hotloop.hardware.limits import default_threads
+from hotloop.hardware.stored_ceilings import store_ceilings, stored_ceilings
+from hotloop.report import numbers
+from hotloop.report.machine import ceiling_rows
+from hotloop.report.tables import environment_rows
+from hotloop.report.terminal import render_rows
 
 NO_TORCH = "torch is not installed beside hotloop (pip install 'hotloop[train]')"
-
-if TYPE_CHECKING:
-    from hotloop.core.ceilings import Ceilings
-    from hotloop.core.measurement import Environment
 
 
 @click.command()
@@ -38,12 +49,6 @@ def env(
     measured: matrix products, copying memory, writing to the disk; a few seconds, kept per machine.
     They are what a run's MFU is a share of.
     """
-    from hotloop.core.files import to_plain
-    from hotloop.hardware.limits import default_threads
-    from hotloop.report.machine import ceiling_rows
-    from hotloop.report.tables import environment_rows
-    from hotloop.report.terminal import render_rows
-
     device, environment, native, why_no_compile = _seen()
     num_threads = threads or default_threads()
     if device is None and measure is None:
@@ -95,7 +100,6 @@ def _seen() -> tuple[str | None, Environment, tuple[str, ...], str | None]:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        from hotloop.hardware.environment import read_host
 
         return None, read_host(), (), NO_TORCH
     device = pick_device("auto")
@@ -105,9 +109,6 @@ def _seen() -> tuple[str | None, Environment, tuple[str, ...], str | None]:
 
 def _cache() -> dict[str, Any]:
     """Where prepared text is kept, how much of it there is, and what bounds it."""
-    from hotloop.core.cache import cache_directory
-    from hotloop.core.cache_entries import cache_limit_bytes, entries
-
     found = entries()
     return {
         "path": str(cache_directory()),
@@ -119,8 +120,6 @@ def _cache() -> dict[str, Any]:
 
 
 def _cache_rows(cache: dict[str, Any]) -> list[tuple[str, str]]:
-    from hotloop.report import numbers
-
     limit = cache["limit_bytes"]
     bound = "without a limit" if limit is None else f"of {numbers.size(limit)}"
     return [
@@ -139,11 +138,6 @@ def _ceilings(
 ) -> Ceilings | None:
     """What is known of this machine; measured first when asked for, or when nothing is known."""
     from dataclasses import replace
-
-    from hotloop.cli.console import note
-    from hotloop.cli.progress import progress_bar
-    from hotloop.core.errors import EnvironmentFailed
-    from hotloop.hardware.stored_ceilings import store_ceilings, stored_ceilings
 
     known = stored_ceilings(environment, num_threads)
     if measure is False:

@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 import difflib
+import inspect
+import json
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from hotloop.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from hotloop.optimizations.optimization import Optimization
+
+WIDTH = 88
+
+MEANING = {
+    "bitwise": "bitwise: the same losses, to the last bit",
+    "reduction_order": "reduction_order: the same sums in another order; losses agree to rounding "
+    "(with products of bf16, fp16 or tf32 to theirs: judged as reduced_precision)",
+    "reduced_precision": "reduced_precision: fewer digits; losses agree within a calibrated band",
+    "other_draws": "other_draws: the same samples in the same order, augmented with other random numbers of the same "
+    "distribution; with these numbers held fixed it is held to the class above, with its own to the script's spread",
+    "changes_training": "changes_training: another training; only the result can be compared",
+}
 
 
 @click.command()
@@ -15,13 +35,12 @@ def explain(name: str | None) -> None:
     """Explain a finding (HL101) or an optimization (precision); without NAME, list them all."""
     from hotloop.judge.findings import FINDINGS
     from hotloop.optimizations.catalogue import CATALOGUE
-    from hotloop.report.explain import explain_finding, explain_optimization, list_pages
 
     if name is None:
         titles = {code: module.TITLE for code, module in FINDINGS.items()}
         click.echo(list_pages(titles, list(CATALOGUE.values())))
     elif name.upper() in FINDINGS:
-        click.echo(explain_finding(FINDINGS[name.upper()].__doc__))
+        click.echo(inspect.cleandoc(FINDINGS[name.upper()].__doc__ or ""))
     elif name in CATALOGUE:
         click.echo(explain_optimization(CATALOGUE[name]))
     else:
@@ -30,3 +49,56 @@ def explain(name: str | None) -> None:
         close += difflib.get_close_matches(name.upper(), FINDINGS, n=1, cutoff=0.75)
         hint = f"did you mean `{close[0]}`?" if close else "`hotloop explain` lists every page"
         raise UsageError(f"nothing is called `{name}`", do=hint)
+
+
+def explain_optimization(technique: Optimization) -> str:
+    """What it does, how to turn it on here and in one's own source, and what can go wrong."""
+    on = ", ".join(f"{technique.key}={_shown(value)}" for value in technique.settings)
+    rows = (
+        ("parity", MEANING.get(technique.parity_class, technique.parity_class)),
+        ("parity of random", MEANING["other_draws"] if technique.other_draws_in else ""),
+        ("turn on", on if technique.key else ""),
+        ("turn off", technique.key and f"{technique.key}={_shown(technique.off)}"),
+        ("answers", ", ".join(technique.answers)),
+        ("on a live script", "yes" if technique.live_form else f"no: {technique.no_live_form}"),
+        ("left alone", technique.leaves),
+        ("conflicts", "; ".join(technique.conflicts)),
+        ("risks", technique.risks),
+    )
+    parts = [technique.name, "", *_wrapped(technique.summary, "  "), ""]
+    for name, value in rows:
+        if value:
+            parts += _wrapped(value, f"  {name:<17} ")
+    if technique.source_form:
+        code = textwrap.indent(technique.source_form.strip("\n"), "    ")
+        parts += ["", "  in your own source", code]
+    return "\n".join(parts)
+
+
+def list_pages(titles: Mapping[str, str], techniques: Sequence[Optimization]) -> str:
+    """Every name that can be explained: findings by code and title, then the catalogue."""
+    lines = []
+    if titles:
+        lines += ["findings", *(f"  {code}  {title}" for code, title in titles.items())]
+    if techniques:
+        width = max(len(technique.name) for technique in techniques)
+        lines += [""] if lines else []
+        lines.append("optimizations")
+        for technique in techniques:
+            lines += _wrapped(technique.summary, f"  {technique.name:<{width}}  ")
+    return "\n".join(lines)
+
+
+def _shown(value: object) -> str:
+    """As it would be typed in a config: `true`, `null`, `bf16`."""
+    return json.dumps(value).strip('"')
+
+
+def _wrapped(text: str, first: str) -> list[str]:
+    return textwrap.wrap(
+        " ".join(text.split()),
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=" " * len(first),
+        break_long_words=False,
+    ) or [first.rstrip()]

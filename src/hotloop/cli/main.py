@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "generate": ("hotloop.cli.generate:generate", "Continue a prompt with a trained model."),
     "export": ("hotloop.cli.export:export", "Write a trained model for Hugging Face transformers."),
     "bench": (
-        "hotloop.cli.bench:bench",
+        "hotloop.cli.main:bench",
         "Measure parts of hotloop against what people use today.",
     ),
     "monitor": (
@@ -141,6 +141,25 @@ group = click.version_option(__version__, prog_name="hotloop", message="%(prog)s
         "or finding, 2 bad input, 3 inconclusive or incomparable, 4 the machine failed, 5 the measured "
         "command failed, 75 interrupted and resumable.",
     )
+)
+
+
+BENCHES: dict[str, tuple[str, str]] = {
+    "tokenize": (
+        "hotloop.cli.bench_tokenize:tokenize",
+        "Text to shards: ours against datasets.map with the reference tokenizer.",
+    ),
+    "loader": (
+        "hotloop.cli.bench_loader:loader",
+        "Batches per second: ours against torch's DataLoader.",
+    ),
+}
+
+bench = LazyGroup(
+    "bench",
+    targets=BENCHES,
+    help="Measure parts of hotloop against what people use today, side by side in one run.",
+    epilog="`hotloop bench NAME --help` says what each one takes.",
 )
 
 

@@ -6,15 +6,27 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from hotloop.cli.output import json_option, write_object
+from hotloop.core.ceilings import PRECISION_DTYPES
+from hotloop.core.census import Census
+from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun, describe_end
 from hotloop.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from hotloop.monitor.snapshot import RunFacts, RunMonitor, State, SystemMonitor
+from hotloop.core.files import read_json, to_plain
+from hotloop.core.judgement import MODEL_FILE, ModelFlops
+from hotloop.core.ledger import LEDGER_FILE, Ledger
+from hotloop.core.measurement import Environment
+from hotloop.core.settings import load_settings
+from hotloop.core.step import steps_name, steps_of_ranks
+from hotloop.core.telemetry import TELEMETRY_FILE
+from hotloop.doctor.directory import TRIALS
+from hotloop.monitor.follow import is_alive
+from hotloop.monitor.screen import frame, plain
+from hotloop.monitor.snapshot import RunFacts, RunMonitor, State, SystemMonitor
+from hotloop.report.ledger import ledger_answer
+from hotloop.runs.stored_run import STAGES, ceilings_of
 
 SILENT_S = 120.0
 """Trials write as they go: a doctor that wrote nothing for so long may have been ended."""
@@ -62,10 +74,6 @@ def monitor(
 
 
 def _watch(run: Path | None, single: bool, json_file: str | None, every_s: float) -> None:
-    from hotloop.core.files import to_plain
-    from hotloop.monitor.screen import plain
-    from hotloop.monitor.snapshot import RunMonitor, SystemMonitor
-
     watched: RunMonitor | SystemMonitor
     watched = SystemMonitor() if run is None else RunMonitor(run, read_facts)
     if not single:
@@ -84,8 +92,6 @@ def _live(watched: RunMonitor | SystemMonitor, every_s: float) -> None:
     """Draw until Ctrl-C."""
     from rich.live import Live
 
-    from hotloop.monitor.screen import frame
-
     with Live(frame(watched.look()), screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(every_s)
@@ -97,16 +103,6 @@ def read_facts(directory: Path) -> RunFacts | None:
 
     Raises `UsageError` for a directory that holds something else, or something damaged.
     """
-    from hotloop.core.ceilings import PRECISION_DTYPES
-    from hotloop.core.census import Census
-    from hotloop.core.command_run import COMMAND_RUN_FILE
-    from hotloop.core.files import read_json
-    from hotloop.core.judgement import MODEL_FILE, ModelFlops
-    from hotloop.core.measurement import Environment
-    from hotloop.core.settings import load_settings
-    from hotloop.monitor.snapshot import RunFacts
-    from hotloop.runs.stored_run import ceilings_of
-
     if (directory / COMMAND_RUN_FILE).is_file():
         return _doctor_facts(directory)
     stored = directory / "config.yaml"
@@ -141,10 +137,6 @@ def read_facts(directory: Path) -> RunFacts | None:
 
 def _not_begun(directory: Path) -> RunFacts | None:
     """Of a directory without settings: trials of a comparison, or nothing yet."""
-    from hotloop.core.telemetry import TELEMETRY_FILE
-    from hotloop.monitor.snapshot import RunFacts
-    from hotloop.runs.stored_run import STAGES
-
     trials, silent_s = _trials_so_far(directory)
     if trials:
         state: State = "comparing" if silent_s < SILENT_S else "halted"
@@ -162,15 +154,6 @@ def _not_begun(directory: Path) -> RunFacts | None:
 def _doctor_facts(directory: Path) -> RunFacts:
     """Of a command that the doctor examines; read again at every look, since what it does changes."""
     import shlex
-
-    from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun, describe_end
-    from hotloop.core.files import read_json
-    from hotloop.core.ledger import LEDGER_FILE, Ledger
-    from hotloop.core.step import steps_name, steps_of_ranks
-    from hotloop.core.telemetry import TELEMETRY_FILE
-    from hotloop.monitor.follow import is_alive
-    from hotloop.monitor.snapshot import RunFacts
-    from hotloop.report.ledger import ledger_answer
 
     run = read_json(directory / COMMAND_RUN_FILE, CommandRun)
     files = steps_of_ranks(directory)
@@ -199,8 +182,6 @@ def _doctor_facts(directory: Path) -> RunFacts:
 
 def _trials_so_far(directory: Path) -> tuple[list[tuple[str, str]], float]:
     """A row for each fix: the processes that were measured; and the seconds since anything was written."""
-    from hotloop.doctor.directory import TRIALS
-
     if not (directory / TRIALS).is_dir():
         return [], math.inf
     rows, newest = [("baseline", "not measured yet")], (directory / TRIALS).stat().st_mtime

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hotloop.cli.output import json_option, write_object
-from hotloop.cli.read_options import READ_OPTIONS, options_of, read_options
-
-if TYPE_CHECKING:
-    from hotloop.data.execute import EncodingSummary
-    from hotloop.data.manifest import Manifest
-    from hotloop.data.prepare import Preparation
+from hotloop.cli.progress import progress_bar
+from hotloop.cli.read_options import options_of, read_options
+from hotloop.core.errors import UsageError
+from hotloop.core.files import to_plain
+from hotloop.data.cluster.request import parse_request
+from hotloop.data.execute import EncodingSummary
+from hotloop.data.lengths import layout_lines
+from hotloop.data.manifest import Manifest
+from hotloop.data.prepare import Preparation, prepare_text
+from hotloop.data.prepared import open_prepared
+from hotloop.data.verify import verify_prepared
 
 
 @click.command()
@@ -101,12 +106,6 @@ def prepare(
     python-stdlib, the sources of the running interpreter's standard library. Killed or interrupted,
     the same command goes on where it was; where sources have changed, only they are read again.
     """
-    from hotloop.cli.progress import progress_bar
-    from hotloop.core.errors import UsageError
-    from hotloop.core.files import to_plain
-    from hotloop.data.cluster.request import parse_request
-    from hotloop.data.prepare import prepare_text
-
     if verify is not None:
         if sources or out is not None:
             raise UsageError("--verify reads a directory and writes none", do="give only the DIR")
@@ -127,7 +126,7 @@ def prepare(
             end_of_text=end_of_text,
             validation_fraction=validation_fraction,
             seed=seed,
-            reading=options_of({name: reading[name] for name in READ_OPTIONS}),
+            reading=options_of(reading),
             workers=workers,
             engine=engine,
             on=None if on is None else parse_request(on, on_options),
@@ -151,11 +150,6 @@ def prepare(
 
 
 def _verify(directory: Path, json_file: str | None) -> None:
-    from hotloop.cli.progress import progress_bar
-    from hotloop.core.errors import UsageError
-    from hotloop.core.files import to_plain
-    from hotloop.data.verify import verify_prepared
-
     with progress_bar() as progress:
         found = verify_prepared(directory, progress=progress)
     if json_file is not None:
@@ -177,9 +171,6 @@ def _verify(directory: Path, json_file: str | None) -> None:
 
 
 def _say(done: Preparation, out: Path, on: str | None) -> None:
-    from hotloop.data.lengths import layout_lines
-    from hotloop.data.prepared import open_prepared
-
     manifest = done.manifest
     if done.outcome == "up_to_date":
         click.echo(

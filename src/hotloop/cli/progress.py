@@ -8,10 +8,10 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from hotloop.cli.console import can_show, say, say_if_read
-from hotloop.core.progress import Progress
+from hotloop.core.progress import Progress, silent
 
 DRAW_EVERY_S = 0.5
 """Also while a child is being timed, so a bar must cost next to nothing: no thread, two draws a second."""
@@ -150,3 +150,34 @@ def _bars() -> Iterator[Progress]:
 
     with bars:
         yield progress
+
+
+KEEP, RESTORE = "\x1b[22;0t", "\x1b[23;0t"
+"""xterm's stack of titles; terminals without one ignore both."""
+
+
+@contextmanager
+def title_progress() -> Iterator[Progress]:
+    """A `Progress` in the title until the block ends; silent where stderr is no terminal that has one.
+
+    The command shares the terminal and we do not see when it writes: a line of ours would land inside
+    one of its own, or inside its progress bar.
+    """
+    if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "linux"):
+        yield silent
+        return
+
+    def write(text: str) -> None:
+        # One call: what is written at once is not torn apart by what the command writes.
+        with suppress(OSError, ValueError):
+            os.write(sys.stderr.fileno(), text.encode())
+
+    def progress(what: str, done: float, total: float | None, note: str = "") -> None:
+        share = f" {100 * done / total:.0f} %" if total else ""
+        write(f"\x1b]0;hotloop: {what}{share}{f', {note}' if note else ''}\x07")
+
+    write(KEEP)
+    try:
+        yield progress
+    finally:
+        write(RESTORE)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from hotloop.core.errors import UsageError
 from hotloop.core.escapes import delimiter_of, unescape
-
-if TYPE_CHECKING:
-    from hotloop.data.sources import ReadOptions
+from hotloop.data.sources import ReadOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,19 +74,6 @@ _OPTIONS = (
         help="Do not read such files of a directory; a name such as vendor leaves out what is below.",
     ),
 )
-READ_OPTIONS = (
-    "text_field",
-    "source_format",
-    "separator",
-    "delimiter",
-    "min_chars",
-    "max_chars",
-    "skip_bad",
-    "encoding_errors",
-    "include",
-    "exclude",
-)
-"""What the decorated command gets, as keywords."""
 
 
 def read_options(command: F) -> F:
@@ -99,11 +84,9 @@ def read_options(command: F) -> F:
 
 
 def options_of(values: dict[str, Any]) -> ReadOptions:
-    """`ReadOptions` from the keywords of a decorated command. Raises `UsageError`."""
-    from hotloop.data.sources import ReadOptions
-
-    chosen = {name: values[name] for name in READ_OPTIONS}
-    chosen["format"] = chosen.pop("source_format")
+    """`ReadOptions` from the keywords that a decorated command gets. Raises `UsageError`."""
+    chosen = {**values, "format": values["source_format"]}
+    del chosen["source_format"]
     if chosen["separator"] is not None:
         chosen["separator"] = unescape(chosen["separator"])
     if chosen["delimiter"] is not None:

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shlex
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hotloop.cli.output import json_option, refuse_unwritable, write_object
+from hotloop.core.command_run import CommandRun
+from hotloop.core.course import PairSpeeds
 from hotloop.core.errors import UsageError
+from hotloop.core.files import to_plain
+from hotloop.core.settings import Settings
+from hotloop.doctor.collect import num_under_way
+from hotloop.judge.course import arms_course, machine_course, pace, pair_speeds, step_course
+from hotloop.judge.findings import FINDINGS
+from hotloop.report import numbers, terminal
+from hotloop.report.checklist import render_targets
+from hotloop.report.examined import command_rows, examined_answer
+from hotloop.report.html import Page, write_html
+from hotloop.report.ledger import ledger_answer, render_ledger
+from hotloop.report.machine import utilization_rows
+from hotloop.report.numbers import seconds
+from hotloop.report.ranks import rank_rows, ranks_answer
+from hotloop.report.words import answer, run_answer
 from hotloop.runs.notes import num_done
 from hotloop.runs.stored_run import StoredRun, read_run
-
-if TYPE_CHECKING:
-    from hotloop.core.command_run import CommandRun
-    from hotloop.core.course import PairSpeeds
-    from hotloop.core.settings import Settings
-    from hotloop.report.html import Page
 
 
 @click.command()
@@ -36,8 +47,6 @@ def report(run: Path, json_file: str | None, html_file: Path | None) -> None:
         refuse_unwritable(str(html_file), made=run, option="--html")
     found = read_run(run)
     if html_file is not None:
-        from hotloop.report.html import write_html
-
         write_html(html_file, page_of(found))
     if json_file is not None:
         write_object(object_of(found), json_file)
@@ -58,8 +67,6 @@ def _damage(found: StoredRun) -> UsageError:
 
 def answer_of(found: StoredRun) -> str:
     """The one sentence a reader came for."""
-    from hotloop.report.words import answer, run_answer
-
     if found.verdict is not None:
         return answer(found.verdict)
     run = found.run
@@ -69,7 +76,6 @@ def answer_of(found: StoredRun) -> str:
         return "No verdict yet."
     if run.measurement is None or run.measurement.samples:
         return ""
-    from hotloop.judge.course import pace
 
     records = run.measurement.records
     settings = run.settings
@@ -85,9 +91,6 @@ def answer_of(found: StoredRun) -> str:
 
 
 def _answer_of_command(found: StoredRun, command_run: CommandRun) -> str:
-    from hotloop.doctor.collect import num_under_way
-    from hotloop.report.examined import examined_answer
-
     number = num_under_way(found.measurement)
     census = found.measurement.census if found.measurement is not None else None
     return examined_answer(
@@ -100,12 +103,8 @@ def _answer_of_command(found: StoredRun, command_run: CommandRun) -> str:
 
 def facts_of(found: StoredRun, *, brief: bool = False) -> list[tuple[str, str]]:
     """The few numbers a reader looks for first, in words; `brief` leaves the long ones out."""
-    from hotloop.report import numbers
-
     run, facts = found.run, list[tuple[str, str]]()
     if run.command_run is not None:
-        from hotloop.report.examined import command_rows
-
         facts.extend(command_rows(run.command_run))
     of = "final training: " if found.trained is not None else ""
     records = run.measurement.records if run.measurement else ()
@@ -122,8 +121,6 @@ def facts_of(found: StoredRun, *, brief: bool = False) -> list[tuple[str, str]]:
         speed = numbers.rate(run.diagnosis.steps.tokens_per_s, "tokens")
         facts.append((f"{of}speed, slow steps included", speed))
     if run.ranks is not None:
-        from hotloop.report.ranks import rank_rows, ranks_answer
-
         facts.append((f"{of}processes", ranks_answer(run.ranks)))
         facts.extend([] if brief else rank_rows(run.ranks))
     used = run.utilization
@@ -152,16 +149,12 @@ def facts_of(found: StoredRun, *, brief: bool = False) -> list[tuple[str, str]]:
 
 def use_rows(found: StoredRun) -> list[tuple[str, str]]:
     """Model FLOP/s and MFU, or why there is none."""
-    from hotloop.report.machine import utilization_rows
-
     used = found.run.utilization
     return [] if used is None else utilization_rows(used)
 
 
 def compile_cost(quickstart: dict[str, Any] | None) -> list[tuple[str, str]]:
     """What compiling cost, and when it is won back: a ratio of steady steps does not say."""
-    from hotloop.report.numbers import seconds
-
     found = quickstart or {}
     spent, pays = found.get("compile_s"), found.get("steps_until_compile_pays")
     if not isinstance(spent, int | float) or not isinstance(pays, int):
@@ -184,9 +177,6 @@ def problem_lines(found: StoredRun) -> list[str]:
 
 def text_of(found: StoredRun) -> str:
     """For a terminal: the answer first."""
-    from hotloop.report import terminal
-    from hotloop.report.checklist import render_targets
-
     parts = [str(found.directory)]
     if found.verdict is not None:
         parts.append(terminal.render_verdict(found.verdict))
@@ -207,8 +197,6 @@ def text_of(found: StoredRun) -> str:
     if found.command_run is not None:  # who asks what is wrong reads that first
         parts.extend(about)
     if found.ledger is not None:
-        from hotloop.report.ledger import render_ledger
-
         parts.append(render_ledger(found.ledger))
     parts.append(render_targets(found.targets))
     rows = settings_rows(found.run.settings)
@@ -220,8 +208,6 @@ def text_of(found: StoredRun) -> str:
 
 def pairs_of(found: StoredRun) -> tuple[PairSpeeds, ...]:
     """Work per second of every pair that was measured."""
-    from hotloop.judge.course import pair_speeds
-
     if found.trials is None:
         return ()
     try:
@@ -232,12 +218,6 @@ def pairs_of(found: StoredRun) -> tuple[PairSpeeds, ...]:
 
 def page_of(found: StoredRun) -> Page:
     """The same, as a `report.html.Page`."""
-    from hotloop.judge.course import arms_course, machine_course, step_course
-    from hotloop.judge.findings import FINDINGS
-    from hotloop.report.explain import explain_finding
-    from hotloop.report.html import Page
-    from hotloop.report.ranks import rank_rows
-
     run, trials = found.run, found.trials
     records = run.measurement.records if run.measurement else ()
     held_out = {}
@@ -276,7 +256,7 @@ def page_of(found: StoredRun) -> Page:
         targets=found.targets,
         diagnosis=found.diagnosis,
         explanations={
-            code: explain_finding(FINDINGS[code].__doc__)
+            code: inspect.cleandoc(FINDINGS[code].__doc__ or "")
             for code in found_codes
             if code in FINDINGS
         },
@@ -299,8 +279,6 @@ def _when(examined: CommandRun | None) -> str:
 
 def _measured_first(found: StoredRun) -> str:
     """What fixes were measured to gain stands before what the diagnosis expected."""
-    from hotloop.report.ledger import ledger_answer
-
     if found.ledger is None or not found.ledger.kept:
         return answer_of(found)
     return f"{ledger_answer(found.ledger)} Before: {answer_of(found)}"
@@ -319,7 +297,6 @@ def _breakdowns(found: StoredRun) -> dict[str, dict[str, float]]:
 
 def object_of(found: StoredRun) -> dict[str, Any]:
     """Everything that was found, as one object."""
-    from hotloop.core.files import to_plain
 
     def plain(value: Any) -> Any:
         return None if value is None else to_plain(value)

@@ -7,17 +7,16 @@ from pathlib import Path
 
 import click
 
+from hotloop.cli.output import write_object
 from hotloop.core.errors import UsageError
+from hotloop.core.files import read_json, to_plain
+from hotloop.core.ledger import LEDGER_FILE, Ledger
+from hotloop.judge.scorecard import scorecard
+from hotloop.report.ledger import render_scorecard
 
 
 def show_scorecard(places: Sequence[str], json_file: str | None) -> None:
     """Of every ledger below `places`. Raises `UsageError` where there is none, or one is damaged."""
-    from hotloop.cli.output import write_object
-    from hotloop.core.files import read_json, to_plain
-    from hotloop.core.ledger import LEDGER_FILE, Ledger
-    from hotloop.judge.scorecard import scorecard
-    from hotloop.report.scorecard import render_scorecard
-
     found: dict[Path, tuple[str, Ledger]] = {}
     for place in map(Path, places or ("runs",)):
         if not place.is_dir():

@@ -16,15 +16,11 @@ SHORTEST_BLOCK, MOST_BLOCKS = 128, 4
 """Of queries, in attention that is written out: shorter products are slower, more blocks longer to compile."""
 
 
-def make_norm(shape: DecoderShape, width: int | None = None) -> nn.Module:
-    """Over the last dimension, `width` of them (the residual stream's when not given).
-
-    RMSNorm after Zhang and Sennrich 2019.
-    """
-    width = width or shape.width
+def make_norm(shape: DecoderShape) -> nn.Module:
+    """A norm over the width of the residual stream. RMSNorm after Zhang and Sennrich 2019."""
     if shape.norm == "rmsnorm":
-        return nn.RMSNorm(width, eps=shape.norm_epsilon)
-    return nn.LayerNorm(width, eps=shape.norm_epsilon, bias=shape.bias)
+        return nn.RMSNorm(shape.width, eps=shape.norm_epsilon)
+    return nn.LayerNorm(shape.width, eps=shape.norm_epsilon, bias=shape.bias)
 
 
 def activate(mlp: str, up: Tensor, gate: Tensor | None) -> Tensor:

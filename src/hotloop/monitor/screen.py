@@ -70,9 +70,11 @@ def frame(now: Snapshot) -> RenderableType:
     return Group(*(panel for panel in panels if panel is not None))
 
 
-def plain(now: Snapshot, width: int = PLAIN_WIDTH) -> str:
+def plain(now: Snapshot) -> str:
     """The frame without colours or control codes."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
+    console = Console(
+        file=io.StringIO(), width=PLAIN_WIDTH, color_system=None, force_terminal=False
+    )
     console.print(frame(now))
     assert isinstance(console.file, io.StringIO)
     lines = (line.rstrip() for line in console.file.getvalue().splitlines())
@@ -224,11 +226,11 @@ def _panel(title: str, rows: Iterable[Row]) -> Panel | None:
     return Panel(body, title=printable(title), title_align="left", padding=(0, 1))
 
 
-def bar(fraction: float, cells: int = BAR_CELLS) -> str:
+def bar(fraction: float) -> str:
     """`██████░░░░`, empty below 0 and full above 1."""
     share = min(max(fraction, 0.0), 1.0) if math.isfinite(fraction) else 0.0
-    full = round(cells * share)
-    return "█" * full + "░" * (cells - full)
+    full = round(BAR_CELLS * share)
+    return "█" * full + "░" * (BAR_CELLS - full)
 
 
 def curve(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hotloop.core.course import Curve, GpuCourse, MachineCourse
 from hotloop.report import numbers
@@ -12,54 +12,63 @@ from hotloop.report.charts import Series, line_chart
 MOST_GPUS = 5
 """Lines that can be told apart in one chart."""
 
-Named = Sequence[tuple[str, str]]
+_HOST: tuple[tuple[str, Mapping[str, str], Kind, str], ...] = (
+    ("CPUs that this run kept busy", {"process_cpus": "this run"}, "plain", "CPUs"),
+    (
+        "CPUs of the machine, all processes",
+        {
+            "cpu_fraction": "busy",
+            "iowait_fraction": "waiting for disks",
+            "steal_fraction": "taken by other guests",
+        },
+        "fraction",
+        "",
+    ),
+    (
+        "Memory",
+        {
+            "process_bytes": "this run, resident",
+            "group_bytes": "its control group, file cache included",
+            "memory_bytes": "machine, all processes",
+        },
+        "bytes",
+        "",
+    ),
+    (
+        "Disks of the machine",
+        {"disk_read_bytes_per_s": "read", "disk_write_bytes_per_s": "written"},
+        "bytes",
+        "/s",
+    ),
+)
+"""Title, name of each curve, kind of axis and unit."""
+
+_GPU: tuple[tuple[str, str, Kind, str], ...] = (
+    ("GPU busy", "busy_fraction", "fraction", ""),
+    ("GPU memory", "memory_bytes", "bytes", ""),
+    ("GPU power", "power_w", "plain", "W"),
+    ("GPU clock", "sm_clock_mhz", "plain", "MHz"),
+    ("GPU temperature", "temperature_c", "plain", "°C"),
+)
+"""Title, curve, kind of axis and unit."""
 
 
 def machine_charts(course: MachineCourse, *, cpus: float | None) -> str:
     """Every quantity that was sampled. `cpus` is how many the run may use."""
-    charts = [
-        _host(
-            course,
-            "CPUs that this run kept busy",
-            (("process_cpus", "this run"),),
-            kind="plain",
-            unit="CPUs",
-            limit=None if cpus is None else ("allowed", cpus),
-            written=lambda value: f"{value:.3g} CPUs",
-        ),
-        _host(
-            course,
-            "CPUs of the machine, all processes",
-            (
-                ("cpu_fraction", "busy"),
-                ("iowait_fraction", "waiting for disks"),
-                ("steal_fraction", "taken by other guests"),
-            ),
-            kind="fraction",
-            written=numbers.percent,
-        ),
-        _host(
-            course,
-            "Memory",
-            (
-                ("process_bytes", "this run, resident"),
-                ("group_bytes", "its control group, file cache included"),
-                ("memory_bytes", "machine, all processes"),
-            ),
-            kind="bytes",
-            limit=_memory_limit(course),
-            written=_size,
-        ),
-        _host(
-            course,
-            "Disks of the machine",
-            (("disk_read_bytes_per_s", "read"), ("disk_write_bytes_per_s", "written")),
-            kind="bytes",
-            unit="/s",
-            written=lambda value: f"{_size(value)}/s",
-        ),
-        *_gpus(course),
-    ]
+    limits = {
+        "CPUs that this run kept busy": None if cpus is None else ("allowed", cpus),
+        "Memory": _memory_limit(course),
+    }
+    charts = []
+    for title, names, kind, unit in _HOST:
+        series = [
+            Series(name, course.curves[key], number)
+            for number, (key, name) in enumerate(names.items(), 1)
+            if key in course.curves and not _is_idle(key, course.curves[key])
+        ]
+        charts.append(_chart(course, title, series, kind, unit, limit=limits.get(title)))
+    if course.gpus:
+        charts += _gpu_charts(course)
     cost = numbers.percent(course.sampler_fraction)
     said = f"{course.num_samples:,} samples over {numbers.seconds(course.seconds)}"
     if course.breaks:
@@ -69,96 +78,38 @@ def machine_charts(course: MachineCourse, *, cpus: float | None) -> str:
     return f'<p class="note">{said}</p><div class="grid">{"".join(charts)}</div>'
 
 
-def _host(
-    course: MachineCourse,
-    title: str,
-    named: Named,
-    *,
-    kind: Kind,
-    written: Callable[[float], str],
-    unit: str = "",
-    limit: tuple[str, float] | None = None,
-) -> str:
-    series = [
-        Series(name, course.curves[key], number)
-        for number, (key, name) in enumerate(named, 1)
-        if key in course.curves and not _is_idle(key, course.curves[key])
-    ]
-    return _chart(course, title, series, kind=kind, written=written, unit=unit, limit=limit)
-
-
-def _gpus(course: MachineCourse) -> list[str]:
-    if not course.gpus:
-        return []
+def _gpu_charts(course: MachineCourse) -> list[str]:
     shown = course.gpus[:MOST_GPUS]
-    totals = {gpu.memory_total_bytes for gpu in shown}
-    powers = {gpu.power_limit_w for gpu in shown}
-
-    def chart(
-        title: str,
-        key: str,
-        kind: Kind,
-        written: Callable[[float], str],
-        unit: str = "",
-        limit: tuple[str, float] | None = None,
-        note: str = "",
-    ) -> str:
+    limits = {
+        "GPU memory": ("on the card", _only({gpu.memory_total_bytes for gpu in shown})),
+        "GPU power": ("limit", _only({gpu.power_limit_w for gpu in shown})),
+    }
+    rest = len(course.gpus) - len(shown)
+    notes = {
+        "GPU busy": "as NVML counts: any kernel on any part of it"
+        + (f"; {rest} more GPUs are not drawn" if rest else ""),
+        "GPU clock": _throttling(shown),
+    }
+    charts = []
+    for title, key, kind, unit in _GPU:
         series = [
             Series(_gpu_name(gpu), gpu.curves[key], number)
             for number, gpu in enumerate(shown, 1)
             if key in gpu.curves
         ]
         name = title if len(shown) > 1 else f"{title}: {_gpu_name(shown[0])}"
-        return _chart(
-            course, name, series, kind=kind, written=written, unit=unit, limit=limit, note=note
-        )
-
-    total, power = _only(totals), _only(powers)
-    rest = len(course.gpus) - len(shown)
-    return [
-        chart(
-            "GPU busy",
-            "busy_fraction",
-            "fraction",
-            numbers.percent,
-            note="as NVML counts: any kernel on any part of it"
-            + (f"; {rest} more GPUs are not drawn" if rest else ""),
-        ),
-        chart(
-            "GPU memory",
-            "memory_bytes",
-            "bytes",
-            _size,
-            limit=None if total is None else ("on the card", total),
-        ),
-        chart(
-            "GPU power",
-            "power_w",
-            "plain",
-            lambda value: f"{value:.0f} W",
-            unit="W",
-            limit=None if power is None else ("limit", power),
-        ),
-        chart(
-            "GPU clock",
-            "sm_clock_mhz",
-            "plain",
-            lambda value: f"{value:.0f} MHz",
-            unit="MHz",
-            note=_throttling(shown),
-        ),
-        chart("GPU temperature", "temperature_c", "plain", lambda value: f"{value:.0f} °C", "°C"),
-    ]
+        level, value = limits.get(title, ("", None))
+        limit = None if value is None else (level, value)
+        charts.append(_chart(course, name, series, kind, unit, limit, notes.get(title, "")))
+    return charts
 
 
 def _chart(
     course: MachineCourse,
     title: str,
     series: Sequence[Series],
-    *,
     kind: Kind,
-    written: Callable[[float], str],
-    unit: str = "",
+    unit: str,
     limit: tuple[str, float] | None = None,
     note: str = "",
 ) -> str:
@@ -172,8 +123,20 @@ def _chart(
         limit=limit,
         breaks=course.breaks,
         note=note,
-        written=written,
+        written=_WRITTEN.get(unit) or _WRITTEN[kind],
     )
+
+
+_WRITTEN: dict[str, Callable[[float], str]] = {
+    "fraction": numbers.percent,
+    "bytes": lambda value: numbers.size(int(value)),
+    "/s": lambda value: f"{numbers.size(int(value))}/s",
+    "CPUs": lambda value: f"{value:.3g} CPUs",
+    "W": lambda value: f"{value:.0f} W",
+    "MHz": lambda value: f"{value:.0f} MHz",
+    "°C": lambda value: f"{value:.0f} °C",
+}
+"""How a value reads in tooltips, by its unit or kind."""
 
 
 def _is_idle(key: str, curve: Curve) -> bool:
@@ -205,7 +168,3 @@ def _gpu_name(gpu: GpuCourse) -> str:
 def _only(values: set[int | None] | set[float | None]) -> float | None:
     """The value that all share."""
     return next(iter(values)) if len(values) == 1 else None
-
-
-def _size(value: float) -> str:
-    return numbers.size(int(value))

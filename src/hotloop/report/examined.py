@@ -3,13 +3,54 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 
 from hotloop.core.command_run import CommandRun, describe_end, signal_name
-from hotloop.core.judgement import Diagnosis
+from hotloop.core.judgement import Bound, Diagnosis, Finding
 from hotloop.report import numbers
-from hotloop.report.headline import OTHERS, cause, remedy
-from hotloop.report.numbers import percent
+from hotloop.report.numbers import percent, ratio
+
+OTHERS = "other programs"
+
+CLAUSES = {
+    "data_wait_fraction": "{who} waits for data {share} of the time",
+    "restart_fraction": "{who} waits for the first batches of epochs {share} of the time",
+    "late_fraction": "{who} waits for batches that come late {share} of the time",
+    "overhead_fraction": "{who} waits for what workers add to a batch {share} of the time",
+    "padded_fraction": "padding is {share} of the tokens",
+    "pinning_fraction": "pinning batches takes {share} of the time",
+    "copy_fraction": "copying batches to the device takes {share} of the time",
+    "product_fraction": "matrix products take {share} of the time",
+    "elementwise_fraction": "operations on single elements take {share} of the time",
+    "forward_backward_fraction": "forward and backward take {share} of the time",
+    "launch_fraction": "starting short operations takes {share} of the time",
+    "convolution_fraction": "convolutions take {share} of the time",
+    "attention_fraction": "attention takes {share} of the time",
+    "recompile_fraction": "compiling anew takes {share} of the time",
+    "break_fraction": "leaving compiled code takes {share} of the time",
+    "optimizer_fraction": "updating the weights takes {share} of the time",
+    "communication_fraction": "waiting for the other processes takes {share} of the time",
+    "checkpoint_fraction": "saving takes {share} of the time",
+    "evaluation_fraction": "evaluating takes {share} of the time",
+    "logging_fraction": "logging takes {share} of the time",
+    "own_fraction": "the script's own code between the phases takes {share} of the time",
+    "parallel_fraction": "{share} of the time one thread computes what more could share",
+    "collection_fraction": "collecting garbage takes {share} of the time",
+    "throttled_fraction": "heat or power holds the device back {share} of the time",
+    "start_fraction": "starting takes {share} of the run",
+    "computing_fraction": "computing takes {share} of the time",
+    "idle_fraction": "the device idles {share} of the time",
+}
+"""By the name of a share in a finding's evidence."""
+
+PHASES: dict[Bound, tuple[str, str]] = {
+    "input": ("data_wait_fraction", "data_wait"),
+    "copy": ("copy_fraction", "host_to_device"),
+    "checkpoint": ("checkpoint_fraction", "checkpoint"),
+    "evaluation": ("evaluation_fraction", "eval"),
+    "logging": ("logging_fraction", "logging"),
+    "optimizer": ("optimizer_fraction", "optimizer"),
+}
+"""Clause and phase of a bound that one phase makes."""
 
 NO_STEPS = (
     "a step was looked for at the end of an optimizer's `step`, else at a `backward` or a forward "
@@ -84,6 +125,38 @@ def _main_clause(diagnosis: Diagnosis) -> str:
     return bound if loose else f"{bound}; nothing was found that would make it {small}"
 
 
+def cause(finding: Finding, *, who: str) -> str:
+    """`the training waits for data 31 % of the time`; its title where it has no share."""
+    shares = [
+        (name, value)
+        for name, value in finding.evidence.items()
+        if name in CLAUSES and isinstance(value, int | float)
+    ]
+    if not shares:
+        return f"{finding.title[0].lower()}{finding.title[1:]}"
+    name, value = shares[0]
+    source = finding.evidence.get("source")
+    if name == "padded_fraction" and isinstance(source, str) and source.startswith("trailing id"):
+        return f"{percent(value)} of the tokens are runs of {source.removeprefix('trailing ')} at the ends of rows, as padding is"
+    clause = CLAUSES[name].format(who=who, share=percent(value))
+    rank = finding.evidence.get("rank")
+    return clause if rank is None else f"on rank {rank} {clause}"
+
+
+def remedy(finding: Finding) -> str:
+    """What mending it could bring, with its code and line; or why that cannot be told."""
+    title = f"{finding.title[0].lower()}{finding.title[1:]}"
+    where = f"{finding.code}, {finding.site}" if finding.site is not None else finding.code
+    others = finding.evidence.get("other_programs_fraction")
+    if isinstance(others, float):
+        return (
+            f" ({where}); {OTHERS} keep {percent(others)} of the CPUs busy, so whether workers would "
+            "help cannot be told now: run it again when the machine is quiet"
+        )
+    gain = ratio(finding.gain_at_most)
+    return f"; without that it could be up to {gain} as fast ({where}: {title})"
+
+
 def held_back(diagnosis: Diagnosis) -> str:
     """What bounds the step, with its share of the time, as a clause."""
     host, device = diagnosis.breakdown, diagnosis.device
@@ -96,35 +169,22 @@ def held_back(diagnosis: Diagnosis) -> str:
 
     who = "the training" if device is None else "the device"
     match diagnosis.bound:
-        case "input":
-            own = _own_preparing(diagnosis)
-            if own > host.get("data_wait", 0.0):
-                return f"the training thread prepares the data itself {percent(own)} of the time"
-            return f"{who} waits for data {share('data_wait')} of the time"
-        case "copy":
-            return f"copying batches to the device takes {share('host_to_device')} of the time"
+        case "input" if (own := _own_preparing(diagnosis)) > host.get("data_wait", 0.0):
+            return f"the training thread prepares the data itself {percent(own)} of the time"
         case "sync":
             return (
                 f"the device idles {share('sync')} of the time while the host waits for its results"
             )
         case "communication":
-            return (
-                f"waiting for the other processes takes {_communication(host, device)} of the time"
-            )
-        case "checkpoint":
-            return f"saving takes {share('checkpoint')} of the time"
-        case "evaluation":
-            return f"evaluating takes {share('eval')} of the time"
-        case "logging":
-            return f"logging takes {share('logging')} of the time"
-        case "optimizer":
-            return f"updating the weights takes {share('optimizer')} of the time"
+            waiting = max(host.get("grad_sync", 0.0), (device or {}).get("communication", 0.0))
+            return CLAUSES["communication_fraction"].format(share=percent(waiting))
         case "host" if device is not None:
             return f"the device idles {percent(idle)} of the time, waiting for the host"
         case "host":
             return f"code outside of the model takes {share('unattributed')} of the time"
         case "launch":
-            return f"{_launching(device)}many small operations are launched one by one"
+            idles = "" if device is None else f"the device idles {percent(idle)} of the time: "
+            return f"{idles}many small operations are launched one by one"
         case "gc":
             return "collecting garbage holds the training up"
         case "recompile":
@@ -134,32 +194,23 @@ def held_back(diagnosis: Diagnosis) -> str:
         case "memory_capacity":
             return "the size of memory holds the training back"
         case "compute":
-            return f"{who} computes {_computing(host, device)} of the time"
+            computing = host.get("forward", 0.0) + host.get("backward", 0.0)
+            if device is not None:
+                computing = device.get("compute", 0.0)
+            return f"{who} computes {percent(computing)} of the time"
         case "balanced":
             return f"no single thing holds {who} back"
-    return "what holds the training back is not known"
+        case None:
+            return "what holds the training back is not known"
+        case bound:
+            name, phase = PHASES[bound]
+            return CLAUSES[name].format(who=who, share=share(phase))
 
 
 def _own_preparing(diagnosis: Diagnosis) -> float:
     """Share of the time in which the loop makes its data, outside of any loader."""
     found = (f.evidence.get("own_fraction") for f in diagnosis.findings if f.code == "HL107")
     return max((float(each) for each in found if isinstance(each, int | float)), default=0.0)
-
-
-def _communication(host: Mapping[str, float], device: Mapping[str, float] | None) -> str:
-    return percent(max(host.get("grad_sync", 0.0), (device or {}).get("communication", 0.0)))
-
-
-def _launching(device: Mapping[str, float] | None) -> str:
-    if device is None:
-        return ""
-    return f"the device idles {percent(device.get('idle', 0.0))} of the time: "
-
-
-def _computing(host: Mapping[str, float], device: Mapping[str, float] | None) -> str:
-    if device is not None:
-        return percent(device.get("compute", 0.0))
-    return percent(host.get("forward", 0.0) + host.get("backward", 0.0))
 
 
 def _end(run: CommandRun) -> str:

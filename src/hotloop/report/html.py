@@ -20,13 +20,13 @@ from hotloop.report.charts import Series, line_chart
 from hotloop.report.checklist import target_table
 from hotloop.report.comparison import arm_bars, loss_charts, pair_chart, ratio_chart
 from hotloop.report.course import machine_charts
-from hotloop.report.examined_page import host_section, loaders_section, use_section
+from hotloop.report.evidence import host_section, loaders_section, use_section
 from hotloop.report.ledger import ledger_section
 from hotloop.report.step_time import breakdown, step_bars
 from hotloop.report.style import CSS
 from hotloop.report.tables import coded, environment_rows, settings_table, table
-from hotloop.report.terminal import with_interval
-from hotloop.report.words import headline, is_kept, losses
+from hotloop.report.terminal import verdict_rows
+from hotloop.report.words import is_kept, losses
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,29 +157,18 @@ def _comparison(page: Page) -> str:
         parts += [arm_bars(verdict), ratio_chart(verdict)]
     if page.pairs:
         parts.append(pair_chart(page.pairs, *page.pairs_of))
-    elif verdict is not None and verdict.pair_ratios:
-        pairs = [(str(i), f"{ratio:.4f}") for i, ratio in enumerate(verdict.pair_ratios, 1)]
-        parts.append(table(("pair", "ratio"), pairs))
     if verdict is not None:
         parts.append(_evidence(verdict))
     return "".join(parts)
 
 
 def _evidence(verdict: Verdict) -> str:
-    rows = [("verdict", headline(verdict)), ("losses", losses(verdict.parity))]
+    rows = [*verdict_rows(verdict), ("losses", losses(verdict.parity))]
     if verdict.parity.reason and verdict.parity.result in ("same", "within_noise"):
         rows.append(("how losses were compared", verdict.parity.reason))
-    if (whole := verdict.all_in) is not None:
-        ratio = with_interval(whole.ratio, whole.ratio_low, whole.ratio_high)
-        rows.append(("over all steps, slow ones included", ratio))
     if verdict.confidence is not None:
         looks = f"{verdict.num_looks} look{'s' if verdict.num_looks != 1 else ''}"
         rows.append(("confidence", f"{numbers.percent(verdict.confidence)}, over {looks}"))
-    if verdict.noise_floor is not None:
-        rows.append(("noise floor, same against same", numbers.percent(verdict.noise_floor)))
-    if (smallest := verdict.minimum_detectable_effect) is not None:
-        rows.append(("gains these pairs can show", f"{numbers.percent(smallest)} or more"))
-    rows.extend(("because", reason) for reason in verdict.reasons)
     return table(("", ""), rows, kind="pairs-of")
 
 

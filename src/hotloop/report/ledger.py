@@ -1,14 +1,15 @@
-"""Fixes that were tried: for a terminal and for the page."""
+"""Fixes that were tried, their patch and how well their gains were predicted: for a terminal and for the page."""
 
 from __future__ import annotations
 
+import shlex
+import textwrap
 from html import escape
 
 from hotloop.core.judgement import Verdict
-from hotloop.core.ledger import Ledger, TriedFix
+from hotloop.core.ledger import Ledger, Prediction, Scorecard, TriedFix
 from hotloop.report import numbers
 from hotloop.report.comparison import ratio_chart
-from hotloop.report.patch import render_patch
 from hotloop.report.tables import table
 
 
@@ -239,3 +240,57 @@ def _after(steps: int, warmup_steps: int) -> str:
 
 def _all(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def render_patch(ledger: Ledger) -> str:
+    """What the patch holds, and the words for what it does not, for a terminal."""
+    kept = [fix for fix in ledger.fixes if fix.patch is not None]
+    if not kept:
+        return "No fix was kept, so there is no patch to write."
+    edited = [fix for fix in kept if fix.patch == "edited"]
+    if ledger.diff is None:
+        lines = ["No patch was written: none of what was kept is safe to edit. By hand:"]
+    else:
+        file = shlex.quote(ledger.diff)
+        how = f"apply it here with `git apply {file}` or `patch -p1 < {file}`"
+        lines = [f"Patch: {ledger.diff} ({how})"]
+    lines += [f"  {fix.name}: edits {fix.patch_text}" for fix in edited]
+    words = [fix for fix in kept if fix.patch == "words"]
+    if words and edited:
+        lines.append("Not in it, to be written by hand:")
+    for fix in words:
+        lines.append(textwrap.indent(f"{fix.name}: {fix.patch_text}", "  "))
+    return "\n".join(lines)
+
+
+def render_scorecard(card: Scorecard) -> str:
+    """Predicted against verified, for a terminal: the answer, then a line for each trial with a prediction."""
+    counts = f"{card.num_trials} trials in {card.num_runs} runs, {card.num_kept} kept"
+    if not card.num_predicted:
+        return f"No fix was kept of which a gain had been predicted ({counts})."
+    lines = [
+        f"{numbers.percent(card.coverage)} of {card.num_predicted} kept fixes came out inside the "
+        f"interval that was predicted for them ({counts}).",
+        f"  predictions are {_part(card.width)} wide and the verified gains {_part(card.gain)} "
+        f"(medians); the middle of a prediction is off by {numbers.percent(card.error)}",
+        "",
+    ]
+    width = max(len(each.name) for each in card.predictions)
+    lines += [_predicted_line(each, width) for each in card.predictions]
+    return "\n".join(lines)
+
+
+def _part(value: float | None) -> str:
+    return numbers.UNKNOWN if value is None else f"{value:.2f}"
+
+
+def _predicted_line(each: Prediction, width: int) -> str:
+    predicted = numbers.interval(each.predicted.ratio_low, each.predicted.ratio_high)
+    verified = numbers.ratio(each.verified)
+    spread = numbers.interval(each.verified_low, each.verified_high)
+    sign = "inside" if each.inside else "outside"
+    status = each.status.replace("_", " ")
+    return (
+        f"  {sign:<8} {each.name:<{width}}  {status:<11} predicted {predicted}, "
+        f"verified {verified} ({spread})  {each.run}"
+    )

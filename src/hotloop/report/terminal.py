@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from hotloop.core.course import PairSpeeds
@@ -35,20 +36,17 @@ BOUNDS: dict[Bound, str] = {
 }
 
 
-def render_verdict(
-    verdict: Verdict, *, candidate: str | None = None, baseline: str | None = None
-) -> str:
+def render_verdict(verdict: Verdict) -> str:
     """The answer, then the evidence, one fact per line."""
-    lines = [answer(verdict, candidate=candidate, baseline=baseline), ""]
+    return "\n".join([answer(verdict), "", *_aligned(verdict_rows(verdict))])
+
+
+def verdict_rows(verdict: Verdict) -> list[tuple[str, str]]:
+    """The evidence of a verdict, for the terminal and for the page."""
     rows = [("verdict", headline(verdict))]
-    digits = numbers.ratio_digits(verdict.ratio_low, verdict.ratio_high)
     if verdict.ratio is not None:
-        rows.append(
-            (
-                "steady state" if verdict.over == "steady" else "over all steps",
-                with_interval(verdict.ratio, verdict.ratio_low, verdict.ratio_high),
-            )
-        )
+        steady = "steady state" if verdict.over == "steady" else "over all steps"
+        rows.append((steady, with_interval(verdict.ratio, verdict.ratio_low, verdict.ratio_high)))
     if (whole := verdict.all_in) is not None:
         rows.append(("all steps", with_interval(whole.ratio, whole.ratio_low, whole.ratio_high)))
     for arm, value in (
@@ -59,18 +57,13 @@ def render_verdict(
             rows.append((arm, numbers.rate(1 / value, f"{verdict.unit}s")))
     if verdict.noise_floor is not None:
         rows.append(("noise floor", f"{numbers.percent(verdict.noise_floor)} (same against same)"))
-    if verdict.minimum_detectable_effect is not None:
-        rows.append(
-            (
-                "gains these pairs can show",
-                f"{numbers.percent(verdict.minimum_detectable_effect)} or more",
-            )
-        )
+    if (least := verdict.minimum_detectable_effect) is not None:
+        rows.append(("gains these pairs can show", f"{numbers.percent(least)} or more"))
     if verdict.pair_ratios:
+        digits = numbers.ratio_digits(verdict.ratio_low, verdict.ratio_high)
         each = "  ".join(f"{value:.{digits}f}" for value in verdict.pair_ratios)
         rows.append(("each pair", each))
-    rows.extend(("because", reason) for reason in verdict.reasons)
-    return "\n".join(lines + _aligned(rows))
+    return rows + [("because", reason) for reason in verdict.reasons]
 
 
 def render_diagnosis(diagnosis: Diagnosis) -> str:
@@ -184,7 +177,9 @@ def with_interval(ratio: float | None, low: float | None, high: float | None) ->
     if ratio is None:
         return ""
     text = numbers.ratio(ratio, digits=numbers.ratio_digits(low, high))
-    return text if low is None or high is None else f"{text} ({numbers.interval(low, high)})"
+    if low is None or high is None or not math.isfinite(high):
+        return text
+    return f"{text} ({numbers.interval(low, high)})"
 
 
 def _aligned(rows: Sequence[tuple[str, str]]) -> list[str]:

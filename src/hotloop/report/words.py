@@ -16,14 +16,10 @@ PHRASES = {
 """How the arms of hotloop's own comparisons are spoken of."""
 
 
-def answer(verdict: Verdict, *, candidate: str | None = None, baseline: str | None = None) -> str:
-    """The answer in one sentence: speed with its interval, then whether learning stayed the same.
-
-    `candidate` (plural) and `baseline` are noun phrases for the arms, e.g. "hotloop's settings" and
-    "the plain loop".
-    """
-    one = candidate or PHRASES.get(verdict.candidate, f"the settings of `{verdict.candidate}`")
-    other = baseline or PHRASES.get(verdict.baseline, f"those of `{verdict.baseline}`")
+def answer(verdict: Verdict) -> str:
+    """The answer in one sentence: speed with its interval, then whether learning stayed the same."""
+    one = PHRASES.get(verdict.candidate, f"the settings of `{verdict.candidate}`")
+    other = PHRASES.get(verdict.baseline, f"those of `{verdict.baseline}`")
     speed = _speed(verdict, one, other)
     if verdict.outcome == "incomparable":
         return f"{speed}."

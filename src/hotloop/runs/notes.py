@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from hotloop.core.command_run import CommandRun
 from hotloop.core.errors import UsageError
+from hotloop.core.files import ROLLBACKS_FILE
+from hotloop.core.ledger import LEDGER_FILE
+from hotloop.core.measurement import Measurement
+from hotloop.core.settings import Settings
+from hotloop.core.step import StepRecord
+from hotloop.core.telemetry import TelemetrySample
 from hotloop.core.untrusted import parse_object, read_bytes
-from hotloop.runs.reading import Reading
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hotloop.core.command_run import CommandRun
-    from hotloop.core.measurement import Measurement
-    from hotloop.core.settings import Settings
-    from hotloop.core.step import StepRecord
-    from hotloop.core.telemetry import TelemetrySample
-    from hotloop.runs.stored_run import State, StoredRun
+from hotloop.doctor.collect import backwards_seen, has_stepped, is_attached, probe_notes
+from hotloop.doctor.directory import TRIALS
+from hotloop.report.examined import why_no_step
+from hotloop.report.words import trouble
+from hotloop.runs.reading import Reading, State
 
 
 def num_done(records: Sequence[StepRecord]) -> int:
@@ -84,9 +85,6 @@ def note_command(
     reading: Reading, run: CommandRun, measurement: Measurement | None, state: State
 ) -> None:
     """Of somebody else's command: what the probe could not do, and why there may be no step."""
-    from hotloop.doctor.collect import backwards_seen, has_stepped, is_attached, probe_notes
-    from hotloop.report.examined import why_no_step
-
     if run.ended is None:
         reading.notes.append(
             "the command still runs: this is what was seen so far"
@@ -114,9 +112,6 @@ def note_command(
 
 def note_fixes(reading: Reading) -> None:
     """Of fixes that were begun to be tried, without an end."""
-    from hotloop.core.ledger import LEDGER_FILE
-    from hotloop.doctor.directory import TRIALS
-
     directory = reading.directory
     if (directory / TRIALS).is_dir() and not (directory / LEDGER_FILE).exists():
         reading.notes.append(
@@ -127,9 +122,6 @@ def note_fixes(reading: Reading) -> None:
 
 def _stability_notes(reading: Reading, records: Sequence[StepRecord]) -> list[str]:
     """What the training saw go wrong, and what rollbacks undid."""
-    from hotloop.core.files import ROLLBACKS_FILE
-    from hotloop.report.words import trouble
-
     notes = []
     for tag, name in (("spike", "spikes"), ("skipped", "skipped")):
         steps = [record.step for record in records if tag in record.tags]
@@ -157,25 +149,4 @@ def _stability_notes(reading: Reading, records: Sequence[StepRecord]) -> list[st
                 reading.problems.append(
                     UsageError(f"damaged rollback: {error}", where=f"{path}:{number}")
                 )
-    return notes
-
-
-def comparison_notes(found: StoredRun) -> list[str]:
-    assert found.trials is not None
-    trials, notes = found.trials, []
-    if found.verdict is None:
-        of = f" of up to {trials.num_planned}" if trials.num_planned else ""
-        notes.append(
-            f"no verdict yet: {len(trials.measured)}{of} processes were measured; the same command "
-            "again continues"
-        )
-    if trials.num_cut_off:
-        which = "process was" if trials.num_cut_off == 1 else "processes were"
-        notes.append(f"{trials.num_cut_off} {which} cut off, and will be measured again")
-    begun = found.quickstart is not None or found.trained is not None
-    of_a_quickstart = (found.directory / "verdict.json").is_file() and (
-        found.directory / "trials"
-    ).is_dir()
-    if of_a_quickstart and not begun:
-        notes.append("the final training has not begun")
     return notes

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Literal, TypeVar
 
+from hotloop.core.census import Census
+from hotloop.core.command_run import CommandRun
 from hotloop.core.errors import HotloopError, UsageError
+from hotloop.core.files import read_json
+from hotloop.core.measurement import Environment, Measurement, Plan
+from hotloop.core.settings import Settings
+from hotloop.core.step import TORN, readable_steps
 from hotloop.core.untrusted import MAX_LINES_BYTES, parse_object, read_bytes
-
-if TYPE_CHECKING:
-    from hotloop.core.command_run import CommandRun
-    from hotloop.core.measurement import Environment, Measurement
-    from hotloop.core.settings import Settings
+from hotloop.doctor.collect import collect
 
 T = TypeVar("T")
+
+State = Literal["running", "finished", "stopped", "recorded"]
+"""`recorded`: steps are there, and not how many there should be."""
 
 MAX_LINES_NAMED = 3
 """Damaged lines of one file that are named; the rest are counted."""
@@ -29,8 +34,6 @@ class Reading:
         self.notes: list[str] = []
 
     def stored(self, name: str, kind: type[T]) -> T | None:
-        from hotloop.core.files import read_json
-
         path = self.directory / name
         return self.tried(lambda: read_json(path, kind)) if path.is_file() else None
 
@@ -43,8 +46,6 @@ class Reading:
 
     def damaged_lines(self, path: Path, lines: dict[int, str], what: str) -> None:
         """One problem per damaged line, up to a few; a torn last line is only a note."""
-        from hotloop.core.step import TORN
-
         torn = [number for number, why in lines.items() if why == TORN]
         for number in torn:
             self.notes.append(f"{path.name}:{number}: the last line is {TORN}; it is left out")
@@ -70,10 +71,6 @@ def measurement_of(
     command_run: CommandRun | None = None,
 ) -> Measurement | None:
     """The stored measurement, or one built from what a training run writes as it goes."""
-    from hotloop.core.census import Census
-    from hotloop.core.measurement import Measurement, Plan
-    from hotloop.core.step import readable_steps
-
     directory = reading.directory
     if (directory / "measurement.json").is_file() and not goes_on(command_run):
         stored = reading.stored("measurement.json", Measurement)
@@ -109,8 +106,6 @@ def _measurement_of_command(
     reading: Reading, command_run: CommandRun, environment: Environment | None
 ) -> Measurement:
     """Of a command that still runs, or whose doctor was ended before it."""
-    from hotloop.doctor.collect import collect
-
     found = collect(reading.directory, command_run, environment or _unknown_environment())
     reading.problems.extend(found.problems)
     for path, lines in found.damaged_steps:
@@ -119,8 +114,6 @@ def _measurement_of_command(
 
 
 def _unknown_environment() -> Environment:
-    from hotloop.core.measurement import Environment
-
     return Environment(
         device="not recorded",
         num_devices=1,
@@ -149,8 +142,6 @@ def mapping(path: Path) -> dict[str, Any] | None:
 
 def evaluations(reading: Reading) -> tuple[dict[str, Any], ...]:
     """`evals.jsonl`. A torn last line was being written when the run ended."""
-    from hotloop.core.step import TORN
-
     path = reading.directory / "evals.jsonl"
     if not path.is_file():
         return ()

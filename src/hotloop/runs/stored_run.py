@@ -5,39 +5,46 @@ What cannot be read is left out and named; everything else is there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
+from hotloop.core.ceilings import Ceilings
+from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun
 from hotloop.core.errors import HotloopError, UsageError
+from hotloop.core.judgement import (
+    DIAGNOSIS_FILE,
+    MODEL_FILE,
+    Diagnosis,
+    ModelFlops,
+    RankComparison,
+    Target,
+    Utilization,
+    Verdict,
+)
+from hotloop.core.ledger import LEDGER_FILE, Ledger
+from hotloop.core.measurement import Environment, Measurement
+from hotloop.core.settings import Settings, load_settings
+from hotloop.core.step import StepRecord, readable_steps, steps_of_ranks
+from hotloop.core.telemetry import TELEMETRY_FILE, TelemetrySample, readable_telemetry
+from hotloop.doctor.collect import other_ranks
+from hotloop.hardware.stored_ceilings import stored_ceilings
+from hotloop.judge.diagnose import diagnose
+from hotloop.judge.exposure import runs_on_cpu
+from hotloop.judge.ranks import compare_ranks
+from hotloop.judge.targets import check_targets
+from hotloop.judge.utilization import steady_tokens_per_s, utilize
+from hotloop.monitor.follow import is_alive, is_complete
 from hotloop.runs.notes import (
-    comparison_notes,
     note_command,
     note_fixes,
     note_what_is_missing,
     num_done,
 )
-from hotloop.runs.reading import Reading, evaluations, goes_on, mapping, measurement_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hotloop.core.ceilings import Ceilings
-    from hotloop.core.command_run import CommandRun
-    from hotloop.core.judgement import (
-        Diagnosis,
-        RankComparison,
-        Target,
-        Utilization,
-        Verdict,
-    )
-    from hotloop.core.ledger import Ledger
-    from hotloop.core.measurement import Environment, Measurement
-    from hotloop.core.settings import Settings
-    from hotloop.core.step import StepRecord
-    from hotloop.core.telemetry import TelemetrySample
-    from hotloop.runs.stored_trials import Trials
+from hotloop.runs.reading import Reading, State, evaluations, goes_on, mapping, measurement_of
+from hotloop.runs.stored_trials import Trials, find_trials
 
 STAGES = (
     "verdict.json",
@@ -52,9 +59,6 @@ STAGES = (
     "plan.json",
 )
 """Any of these makes a directory worth reporting on."""
-
-State = Literal["running", "finished", "stopped", "recorded"]
-"""`recorded`: steps are there, and not how many there should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +114,6 @@ def read_run(directory: Path, *, known: CommandRun | None = None) -> StoredRun:
             where=str(directory),
             do=f"a run directory holds at least one of {', '.join(STAGES)}",
         )
-    from hotloop.core.judgement import Verdict
-    from hotloop.core.ledger import LEDGER_FILE, Ledger
-    from hotloop.runs.stored_trials import find_trials
 
     reading = Reading(directory)
     found = _read_training(reading, known)
@@ -134,7 +135,7 @@ def read_run(directory: Path, *, known: CommandRun | None = None) -> StoredRun:
         trained=trained,
     )
     if trials is not None:
-        reading.notes.extend(comparison_notes(found))
+        reading.notes.extend(_comparison_notes(found))
     if found.environment is None and trials is not None and trials.measured:
         found = replace(found, environment=trials.measured[-1].environment)
     parts = (found.settings, found.measurement, found.diagnosis, verdict, trials, found.quickstart)
@@ -148,6 +149,27 @@ def read_run(directory: Path, *, known: CommandRun | None = None) -> StoredRun:
     return replace(found, targets=targets or (), problems=tuple(reading.problems))
 
 
+def _comparison_notes(found: StoredRun) -> list[str]:
+    assert found.trials is not None
+    trials, notes = found.trials, []
+    if found.verdict is None:
+        of = f" of up to {trials.num_planned}" if trials.num_planned else ""
+        notes.append(
+            f"no verdict yet: {len(trials.measured)}{of} processes were measured; the same command "
+            "again continues"
+        )
+    if trials.num_cut_off:
+        which = "process was" if trials.num_cut_off == 1 else "processes were"
+        notes.append(f"{trials.num_cut_off} {which} cut off, and will be measured again")
+    begun = found.quickstart is not None or found.trained is not None
+    of_a_quickstart = (found.directory / "verdict.json").is_file() and (
+        found.directory / "trials"
+    ).is_dir()
+    if of_a_quickstart and not begun:
+        notes.append("the final training has not begun")
+    return notes
+
+
 def _quickstart(path: Path) -> dict[str, Any] | None:
     found = mapping(path)
     if found is not None and not isinstance(found.get("trained"), dict | None):
@@ -157,11 +179,6 @@ def _quickstart(path: Path) -> dict[str, Any] | None:
 
 def _read_training(reading: Reading, known: CommandRun | None = None) -> StoredRun:
     """The files that a training, or one measured process, writes."""
-    from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun
-    from hotloop.core.measurement import Environment
-    from hotloop.core.settings import load_settings
-    from hotloop.core.telemetry import TELEMETRY_FILE, readable_telemetry
-
     directory, config = reading.directory, reading.directory / "config.yaml"
     settings = reading.tried(lambda: load_settings(config)) if config.is_file() else None
     environment = reading.stored("environment.json", Environment)
@@ -197,10 +214,6 @@ def _diagnosis(
     reading: Reading, measurement: Measurement | None, command_run: CommandRun | None
 ) -> Diagnosis | None:
     """What was stored at the end, or is made of the records so far."""
-    from hotloop.core.judgement import DIAGNOSIS_FILE, Diagnosis
-    from hotloop.doctor.collect import other_ranks
-    from hotloop.judge.diagnose import diagnose
-
     if not goes_on(command_run) and (stored := reading.stored(DIAGNOSIS_FILE, Diagnosis)):
         return stored
     if measurement is None or not measurement.records:
@@ -220,9 +233,6 @@ def _state(
     measurement: Measurement | None,
     command_run: CommandRun | None,
 ) -> State:
-    from hotloop.core.telemetry import TELEMETRY_FILE
-    from hotloop.monitor.follow import is_alive, is_complete
-
     if command_run is not None and command_run.ended is None:
         return "running" if is_alive(directory, (TELEMETRY_FILE,)) else "stopped"
     if settings is None or (measurement is not None and measurement.arm != "train"):
@@ -235,8 +245,6 @@ def _state(
 
 
 def _targets(found: StoredRun) -> tuple[Target, ...]:
-    from hotloop.judge.targets import check_targets
-
     run = found.run
     if run.command_run is not None:  # these bars are for hotloop's own trainer
         return ()
@@ -263,9 +271,6 @@ def _utilization(
     reading: Reading, settings: Settings | None, measurement: Measurement | None
 ) -> Utilization | None:
     """Of a training run with steady steps; `None` for everything else."""
-    from hotloop.core.judgement import MODEL_FILE, ModelFlops
-    from hotloop.judge.utilization import steady_tokens_per_s, utilize
-
     if settings is None or measurement is None:
         return None
     if steady_tokens_per_s(measurement.records) is None:
@@ -280,10 +285,6 @@ def _ranks(
     reading: Reading, measurement: Measurement | None, *, first: int | None
 ) -> RankComparison | None:
     """first: the rank of the measurement; `None`: the lowest of those that are here."""
-    from hotloop.core.step import readable_steps, steps_of_ranks
-    from hotloop.judge.exposure import runs_on_cpu
-    from hotloop.judge.ranks import compare_ranks
-
     if measurement is None or not measurement.records:
         return None
     files = steps_of_ranks(reading.directory)
@@ -300,6 +301,4 @@ def _ranks(
 
 def ceilings_of(environment: Environment, num_threads: int | str) -> Ceilings | None:
     """What such a machine was measured to do; `None` when it was not measured from here."""
-    from hotloop.hardware.stored_ceilings import stored_ceilings
-
     return stored_ceilings(environment, num_threads) if isinstance(num_threads, int) else None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hotloop.core.errors import HotloopError, UsageError
+from hotloop.core.measurement import Measurement
 from hotloop.core.untrusted import parse_object, read_bytes
-
-if TYPE_CHECKING:
-    from hotloop.core.measurement import Measurement
+from hotloop.trial.halves import halves, switching_of
+from hotloop.trial.measure import load_measurement
+from hotloop.trial.plan import process_seed
 
 NAMED = re.compile(r"(aa|pair)-(\d+)-([ab])-(.+)")
 """Directories of single processes: kind, number of the pair, place in it, arm."""
@@ -47,7 +48,6 @@ def find_trials(directory: Path) -> tuple[Trials | None, list[HotloopError]]:
     path = place / "plan.json"
     if not path.is_file():
         return None, []
-    from hotloop.trial.measure import load_measurement
 
     problems: list[HotloopError] = []
     plan: dict[str, Any] = {}
@@ -103,8 +103,6 @@ def _runs_of(
     switched = plan["candidate"].get("switched")
     if not switched:
         return {arm: run}
-    from hotloop.trial.halves import halves, switching_of
-    from hotloop.trial.plan import process_seed
 
     seed = process_seed(int(plan["plan"]["seed"]), place)
     switching = switching_of(tuple(switched), run.plan, plan["plan"]["block_steps"], seed)

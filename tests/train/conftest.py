@@ -30,7 +30,9 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
         real_batch, real_call = Loader.batch, Decoder.__call__
 
         def batch(self: Loader, position: int, num_windows: int) -> Batch:
-            if num_windows == 4 and self._order == "shuffled":  # held-out text is read in sequence
+            if (
+                num_windows == 4 and self._items._order == "shuffled"
+            ):  # held-out text is read in sequence
                 waiting.append(position)
             return real_batch(self, position, num_windows)
 

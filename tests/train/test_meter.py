@@ -82,6 +82,25 @@ def test_of_many_gpus_the_one_that_trains_is_shown() -> None:
     assert lines_of([StepRecord(0, 0.5)], unseen) == ["1/1"]
 
 
+@pytest.mark.usefixtures("always")
+def test_what_is_not_known_is_left_out() -> None:
+    live = Live(newest=lambda: TelemetrySample(1.0), cpus=2.0)
+    assert lines_of([StepRecord(0, 0.5)], live) == ["1/1"]
+    assert lines_of([StepRecord(0, 0.5, loss=float("nan"))]) == ["1/1  loss nan"]
+
+
+@pytest.mark.usefixtures("always")
+def test_the_line_fits_a_terminal_of_80_columns() -> None:
+    gpu = GpuSample(0, uuid="a", busy_fraction=0.97, power_w=612.4, memory_bytes=61_000_000_000)
+    sample = TelemetrySample(1.0, process_cpus=1.96, process_bytes=1_000_000_000, gpus=(gpu,))
+    live = Live(newest=lambda: sample, cpus=16.0, mfu_per_token=0.412 / 1_252_290, gpu="a")
+    watch = Meter(lambda *now: shown.append(now[3]), total=100_000, live=live)
+    shown: list[str] = []
+    watch(StepRecord(99_611, 1.0, tokens=1_252_290, loss=3.2119))
+    assert shown[0].endswith("MFU 41 %  gpu 97 %  612 W  61 GB")
+    assert len(shown[0]) <= 78
+
+
 def test_most_steps_of_a_fast_run_are_not_drawn() -> None:
     shown = lines_of([StepRecord(n, 1e-4, tokens=10) for n in range(10_000)])
     assert len(shown) < 100

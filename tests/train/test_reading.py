@@ -20,10 +20,10 @@ from hotloop.data.cache import ensure_prepared
 from hotloop.data.mix import Mix
 from hotloop.data.piece_index import bucket_widths
 from hotloop.data.prepared import open_prepared
-from hotloop.train.agreement import refuse_uneven
 from hotloop.train.joining import Meeting
 from hotloop.train.opening import opened_text
 from hotloop.train.reading import places_of, read_step, training_batches
+from hotloop.train.same_run import refuse_uneven
 from hotloop.train.start import Finished, start
 
 

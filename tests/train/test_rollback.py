@@ -44,7 +44,7 @@ def positions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     real = Loader.batch
 
     def batch(self: Loader, position: int, num_windows: int):  # type: ignore[no-untyped-def]
-        if num_windows == 4 and self._order == "shuffled":
+        if num_windows == 4 and self._items._order == "shuffled":
             given.append(position // 4)
         return real(self, position, num_windows)
 
@@ -85,7 +85,7 @@ def test_what_follows_is_as_if_those_data_had_never_been_there(
     real = Loader.batch
 
     def without(self: Loader, position: int, num_windows: int):  # type: ignore[no-untyped-def]
-        gone = num_windows == 4 and self._order == "shuffled" and position >= 4 * 4
+        gone = num_windows == 4 and self._items._order == "shuffled" and position >= 4 * 4
         return real(self, position + 4 * 4 * gone, num_windows)
 
     monkeypatch.setattr(Loader, "batch", without)

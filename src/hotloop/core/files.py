@@ -130,10 +130,17 @@ def read_json(path: Path, kind: type[T], *, finite: bool = True) -> T:
             do="write it again with this version of hotloop",
         )
     try:
+        return validated(kind, plain)
+    except ValueError as error:
+        raise UsageError(f"damaged: {error}", where=str(path), do=AGAIN) from error
+
+
+def validated(kind: type[T], plain: Any) -> T:
+    """A core dataclass of plain values. Raises `ValueError` naming the first field that is wrong."""
+    try:
         value: T = _adapter(kind).validate_python(plain)
         return value
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
-        what = f"{field}: {first['msg']}" if field else first["msg"]
-        raise UsageError(f"damaged: {what}", where=str(path), do=AGAIN) from error
+        raise ValueError(f"{field}: {first['msg']}" if field else first["msg"]) from error

@@ -7,9 +7,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from hotloop.core.errors import UsageError
-from hotloop.core.untrusted import MAX_LINES_BYTES, parse_json, read_bytes
+from hotloop.core.untrusted import TORN, object_lines
 
 HOST_PHASES = (
     "data_wait",
@@ -194,30 +195,19 @@ def readable_steps(path: Path) -> tuple[list[StepRecord], dict[int, str]]:
     return records, damaged
 
 
-TORN = "torn: the process ended while writing it"
-
-
 def _lines_of(path: Path) -> Iterator[tuple[int, StepRecord | str]]:
     """Each line that is not empty: its number, and its record or what is wrong with it."""
     try:
-        lines = read_bytes(path, limit_bytes=MAX_LINES_BYTES).split(b"\n")
+        # A loss may be NaN: other writers leave it bare.
+        yield from ((at, _record(found)) for at, found in object_lines(path, finite=False))
     except OSError as error:
         raise UsageError(f"cannot read step records: {error.strerror}", where=str(path)) from error
-    last = len(lines)  # the only one without an end; empty in a file that is whole
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            values = parse_json(
-                line, finite=False
-            )  # a loss may be NaN: other writers leave it bare
-        except ValueError as error:
-            yield number, TORN if number == last else str(error)
-            continue
-        if not isinstance(values, dict):
-            yield number, TORN if number == last else "not an object"
-            continue
-        try:
-            yield number, StepRecord.from_mapping(values)
-        except (ValueError, TypeError) as error:
-            yield number, str(error)
+
+
+def _record(found: dict[str, Any] | str) -> StepRecord | str:
+    if isinstance(found, str):
+        return found
+    try:
+        return StepRecord.from_mapping(found)
+    except (ValueError, TypeError) as error:
+        return str(error)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
+
+from hotloop.core.files import validated
 from hotloop.core.untrusted import open_regular, parse_object
 
 TELEMETRY_FILE = "telemetry.jsonl"
+
+Number = Annotated[float, Field(gt=-1e300, lt=1e300)]
+"""Small enough that a sum of many is finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +26,15 @@ class GpuSample:
     """NVML's number: unlike CUDA's it ignores CUDA_VISIBLE_DEVICES."""
     name: str | None = None
     uuid: str | None = None
-    busy_fraction: float | None = None
+    busy_fraction: Number | None = None
     """Share of the last sample period in which any kernel ran, on however few of its units."""
     memory_bytes: int | None = None
     memory_total_bytes: int | None = None
-    power_w: float | None = None
-    power_limit_w: float | None = None
-    sm_clock_mhz: float | None = None
-    memory_clock_mhz: float | None = None
-    temperature_c: float | None = None
+    power_w: Number | None = None
+    power_limit_w: Number | None = None
+    sm_clock_mhz: Number | None = None
+    memory_clock_mhz: Number | None = None
+    temperature_c: Number | None = None
     throttled_by: tuple[str, ...] = ()
     """Why the clocks are lower than they could be: `power_cap`, `thermal_slowdown`, ..."""
 
@@ -37,17 +43,17 @@ class GpuSample:
 class TelemetrySample:
     """One second. Rates and CPU shares are means since the sample before; the first has none."""
 
-    sampled_at: float
+    sampled_at: Number
     """Seconds since the epoch."""
-    process_cpus: float | None = None
+    process_cpus: Number | None = None
     """CPUs that this process kept busy: 2.0 is two of them, all the time."""
     process_bytes: int | None = None
     """Resident set of this process."""
-    cpu_fraction: float | None = None
+    cpu_fraction: Number | None = None
     """Busy share of the machine's CPUs, all processes."""
-    iowait_fraction: float | None = None
+    iowait_fraction: Number | None = None
     """Share in which CPUs idled while a disk was waited for."""
-    steal_fraction: float | None = None
+    steal_fraction: Number | None = None
     """Share that the hypervisor gave to other guests."""
     memory_bytes: int | None = None
     """Used on the machine; not what could be given back at once."""
@@ -56,13 +62,13 @@ class TelemetrySample:
     """Used by this process's control group, file cache included."""
     memory_limit_bytes: int | None = None
     """What this process may use: its control group's limit, or the machine's memory."""
-    disk_read_bytes_per_s: float | None = None
-    disk_write_bytes_per_s: float | None = None
+    disk_read_bytes_per_s: Number | None = None
+    disk_write_bytes_per_s: Number | None = None
     """All disks of the machine, all processes."""
     gpus: tuple[GpuSample, ...] = ()
-    sampler_s: float | None = None
+    sampler_s: Number | None = None
     """CPU seconds that sampling has cost so far, this sample included."""
-    sampler_fraction: float | None = None
+    sampler_fraction: Number | None = None
     """`sampler_s` over the wall seconds since sampling began: the share of one core it costs."""
 
     def to_json(self) -> str:
@@ -75,40 +81,13 @@ class TelemetrySample:
     def from_mapping(cls, values: dict[str, Any]) -> TelemetrySample:
         """Unknown fields are left out: a newer hotloop may have written them. Raises `ValueError`."""
         try:
-            gpus = tuple(_gpu(gpu) for gpu in values.get("gpus", ()))
-            return cls(**{**_numbers(_of(cls, values), but=("gpus",)), "gpus": gpus})
-        except (TypeError, AttributeError) as error:
+            return validated(cls, values)
+        except ValueError as error:
             raise ValueError(f"damaged telemetry: {error}") from error
-
-
-def _gpu(values: dict[str, Any]) -> GpuSample:
-    found = _numbers(_of(GpuSample, values), but=("name", "uuid", "throttled_by"))
-    if not all(isinstance(found.get(key), str | None) for key in ("name", "uuid")):
-        raise TypeError("a GPU's name is not text")
-    found["throttled_by"] = tuple(str(why) for why in values.get("throttled_by", ()))
-    return GpuSample(**found)
-
-
-def _numbers(values: dict[str, Any], *, but: tuple[str, ...]) -> dict[str, Any]:
-    """The same values. Raises `TypeError` for one that is no number."""
-    for key, value in values.items():
-        if key in but or (value is None and key not in _REQUIRED):
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
-            raise TypeError(f"`{key}` is not a number")
-    return values
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in values.items() if v is not None and v not in ((), [], {})}
-
-
-def _of(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key in _NAMES[kind]}
-
-
-_NAMES = {kind: {each.name for each in fields(kind)} for kind in (GpuSample, TelemetrySample)}
-_REQUIRED = {each.name for kind in _NAMES for each in fields(kind) if each.default is MISSING}
 
 
 def read_telemetry(

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import stat
+from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, NoReturn
@@ -73,6 +74,24 @@ def parse_object(content: bytes | str, *, finite: bool = True) -> dict[str, Any]
     if not isinstance(value, dict):
         raise ValueError("not an object")
     return value
+
+
+TORN = "torn: the process ended while writing it"
+
+
+def object_lines(path: Path, *, finite: bool = True) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """Each line that is not empty: its number, and its JSON object or what is wrong with it.
+
+    A last line that has no end and holds no object is `TORN`. Raises `OSError`.
+    """
+    lines = read_bytes(path, limit_bytes=MAX_LINES_BYTES).split(b"\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            yield number, parse_object(line, finite=finite)
+        except ValueError as error:
+            yield number, TORN if number == len(lines) else str(error)
 
 
 def _integer(digits: str) -> int:

@@ -15,7 +15,7 @@ from hotloop.core.census import Census
 from hotloop.core.judgement import ModelFlops, RankComparison, Utilization
 from hotloop.core.step import StepRecord, steps_name, steps_of_ranks
 from hotloop.core.telemetry import TELEMETRY_FILE, TelemetrySample, read_telemetry
-from hotloop.core.untrusted import MAX_LINES_BYTES, parse_object, read_bytes
+from hotloop.core.untrusted import object_lines
 from hotloop.hardware.environment import cpu_model
 from hotloop.hardware.telemetry import Sampler
 from hotloop.judge.attribute import attribute, steady
@@ -206,14 +206,12 @@ def _breakdown(window: list[StepRecord]) -> dict[str, float] | None:
 
 def _last_evaluation(path: Path) -> float | None:
     try:
-        lines = read_bytes(path, limit_bytes=MAX_LINES_BYTES).split(b"\n")
+        lines = list(object_lines(path, finite=False))
     except OSError:
         return None
-    for line in reversed(lines):
-        try:
-            return float(parse_object(line, finite=False)["loss"])
-        except (ValueError, TypeError, KeyError):
-            continue
+    for _, found in reversed(lines):
+        if isinstance(found, dict) and isinstance(loss := found.get("loss"), int | float):
+            return float(loss)
     return None
 
 

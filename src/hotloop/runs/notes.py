@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from hotloop.core.command_run import CommandRun
 from hotloop.core.errors import UsageError
@@ -13,7 +14,7 @@ from hotloop.core.measurement import Measurement
 from hotloop.core.settings import Settings
 from hotloop.core.step import StepRecord
 from hotloop.core.telemetry import TelemetrySample
-from hotloop.core.untrusted import parse_object, read_bytes
+from hotloop.core.untrusted import TORN, object_lines
 from hotloop.doctor.collect import backwards_seen, has_stepped, is_attached, probe_notes
 from hotloop.doctor.directory import TRIALS
 from hotloop.report.examined import why_no_step
@@ -132,21 +133,24 @@ def _stability_notes(reading: Reading, records: Sequence[StepRecord]) -> list[st
     if not path.is_file():
         return notes
     try:
-        lines = read_bytes(path).splitlines(keepends=True)
+        for number, entry in object_lines(path):
+            try:
+                notes.append(_rollback_note(entry))
+            except (ValueError, TypeError, KeyError) as error:
+                if entry is not TORN:
+                    place = f"{path}:{number}"
+                    problem = UsageError(f"damaged rollback: {error}", where=place)
+                    reading.problems.append(problem)
     except OSError as error:
         reading.problems.append(UsageError(f"cannot read: {error.strerror}", where=str(path)))
-        return notes
-    for number, line in enumerate(lines, 1):
-        try:
-            entry = parse_object(line)
-            notes.append(
-                f"rollback at step {int(entry['step'])}, back to {int(entry['back_to'])}: "
-                f"{int(entry['lost_steps'])} steps and {float(entry['lost_s']):.1f} s undone "
-                f"({entry['why']})"
-            )
-        except (ValueError, TypeError, KeyError) as error:
-            if line.endswith(b"\n"):
-                reading.problems.append(
-                    UsageError(f"damaged rollback: {error}", where=f"{path}:{number}")
-                )
     return notes
+
+
+def _rollback_note(entry: dict[str, Any] | str) -> str:
+    if isinstance(entry, str):
+        raise ValueError(entry)
+    return (
+        f"rollback at step {int(entry['step'])}, back to {int(entry['back_to'])}: "
+        f"{int(entry['lost_steps'])} steps and {float(entry['lost_s']):.1f} s undone "
+        f"({entry['why']})"
+    )

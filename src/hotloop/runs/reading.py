@@ -12,8 +12,8 @@ from hotloop.core.errors import HotloopError, UsageError
 from hotloop.core.files import read_json
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.settings import Settings
-from hotloop.core.step import TORN, readable_steps
-from hotloop.core.untrusted import MAX_LINES_BYTES, parse_object, read_bytes
+from hotloop.core.step import readable_steps
+from hotloop.core.untrusted import TORN, object_lines, parse_object, read_bytes
 from hotloop.doctor.collect import collect
 
 T = TypeVar("T")
@@ -148,24 +148,23 @@ def evaluations(reading: Reading) -> tuple[dict[str, Any], ...]:
     evals: list[dict[str, Any]] = []
     damaged: dict[int, str] = {}
     try:
-        lines = read_bytes(path, limit_bytes=MAX_LINES_BYTES).split(b"\n")
+        for number, found in object_lines(path, finite=False):
+            try:
+                evals.append(_evaluation(found))
+            except (ValueError, TypeError, KeyError, OverflowError) as error:
+                damaged[number] = (
+                    found if isinstance(found, str) else f"{type(error).__name__}: {error}"
+                )
     except OSError as error:
         reading.problems.append(UsageError(f"cannot read: {error.strerror}", where=str(path)))
-        return ()
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            evals.append(_evaluation(parse_object(line, finite=False)))
-        except (ValueError, TypeError, KeyError, OverflowError) as error:
-            torn = number == len(lines)
-            damaged[number] = TORN if torn else f"{type(error).__name__}: {error}"
     reading.damaged_lines(path, damaged, "evaluation")
     return tuple(evals)
 
 
-def _evaluation(value: dict[str, Any]) -> dict[str, Any]:
-    """With its numbers as numbers. Raises what a line of another kind raises."""
+def _evaluation(value: dict[str, Any] | str) -> dict[str, Any]:
+    """The same with its numbers as numbers. Raises what a line of another kind raises."""
+    if isinstance(value, str):
+        raise ValueError(value)
     value = {**value, "step": int(value["step"]), "loss": float(value["loss"])}
     if "averaged_loss" in value:
         value["averaged_loss"] = float(value["averaged_loss"])

@@ -9,7 +9,7 @@ import torch
 
 from hotloop.core.errors import UsageError
 from hotloop.core.files import storage_error, write_atomically
-from hotloop.core.untrusted import parse_object, read_bytes
+from hotloop.core.untrusted import TORN, object_lines
 from hotloop.data.loader import Batches
 from hotloop.data.streaming import StreamedLoader
 from hotloop.optimizations.precision.autocasting import autocast
@@ -96,27 +96,28 @@ def read_evaluations(run: Run) -> list[Evaluation]:
     """Raises `UsageError` for a damaged line; a torn last one is left out."""
     if not run.evals_file.exists():
         return []
-    found = []
+    evaluations = []
     try:
-        lines = read_bytes(run.evals_file).splitlines(keepends=True)
+        for number, found in object_lines(run.evals_file, finite=False):
+            if found is TORN:
+                break
+            try:
+                if isinstance(found, str):
+                    raise ValueError(found)
+                evaluations.append(Evaluation(**found))
+            except (ValueError, TypeError) as error:
+                raise UsageError(
+                    f"damaged evaluation: {error}",
+                    where=f"{run.evals_file}:{number}",
+                    do="delete that line to read the rest",
+                ) from error
     except OSError as error:
         raise UsageError(
             f"cannot read the evaluations: {error.strerror}",
             where=str(run.evals_file),
             do="remove it, or choose another --out",
         ) from error
-    for number, line in enumerate(lines, 1):
-        if not line.endswith(b"\n"):
-            break
-        try:
-            found.append(Evaluation(**parse_object(line, finite=False)))
-        except (ValueError, TypeError) as error:
-            raise UsageError(
-                f"damaged evaluation: {error}",
-                where=f"{run.evals_file}:{number}",
-                do="delete that line to read the rest",
-            ) from error
-    return found
+    return evaluations
 
 
 def keep_evaluations_until(run: Run, step: int) -> None:

@@ -15,7 +15,7 @@ from hotloop.hardware.device import gpu_uuid
 from hotloop.hardware.stored_ceilings import stored_ceilings
 from hotloop.hardware.telemetry import Newest
 from hotloop.models.shape import flops_per_token
-from hotloop.report.live import live_line
+from hotloop.report import numbers
 from hotloop.train.run import Run
 
 SHOW_EVERY_S = 0.2
@@ -89,21 +89,39 @@ class Meter:
         return statistics.median(self._rates[-newest:]) if self._rates else None
 
     def _line(self, record: StepRecord) -> str:
+        """`612/1000  5,290 tokens/s  loss 3.212  MFU 51 %  cpu 98 %  mem 1.0 GB`, without what is not known.
+
+        Short enough for a terminal of 80 columns. Where a GPU trains, its busy time, power and memory stand in
+        the place of the host's.
+        """
         live, sample = self._live, self._live.newest()
         rate = self._median(WINDOW)
-        mfu = None
+        parts = [f"{record.step + 1}/{self._total}"]
+        if rate is not None:
+            parts.append(f"{rate:,.0f} tokens/s")
+        if record.loss is not None:
+            parts.append(f"loss {record.loss:.3f}")
         if rate is not None and live.mfu_per_token is not None:
-            mfu = rate * live.mfu_per_token
-        return live_line(
-            step=record.step + 1,
-            total=self._total,
-            tokens_per_s=rate,
-            loss=record.loss,
-            mfu=mfu,
-            sample=sample,
-            cpus=live.cpus,
-            gpu=_training_gpu(sample.gpus if sample is not None else (), live.gpu),
-        )
+            parts.append(f"MFU {numbers.percent(rate * live.mfu_per_token)}")
+        gpu = _training_gpu(sample.gpus if sample is not None else (), live.gpu)
+        if gpu is not None:
+            return "  ".join(parts + _gpu_parts(gpu))
+        if sample is not None and sample.process_cpus is not None and live.cpus:
+            parts.append(f"cpu {numbers.percent(sample.process_cpus / live.cpus)}")
+        if sample is not None and sample.process_bytes is not None:
+            parts.append(f"mem {numbers.size(sample.process_bytes)}")
+        return "  ".join(parts)
+
+
+def _gpu_parts(gpu: GpuSample) -> list[str]:
+    parts = []
+    if gpu.busy_fraction is not None:
+        parts.append(f"gpu {numbers.percent(gpu.busy_fraction)}")
+    if gpu.power_w is not None:
+        parts.append(f"{gpu.power_w:.0f} W")
+    if gpu.memory_bytes is not None:
+        parts.append(numbers.size(gpu.memory_bytes))
+    return parts
 
 
 def _training_gpu(gpus: tuple[GpuSample, ...], uuid: str | None) -> GpuSample | None:

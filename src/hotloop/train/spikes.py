@@ -12,10 +12,10 @@ data; OLMo-core's `SkipStepOptimizer` leaves the update out.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median_low
 
 import torch
 from torch import Tensor
@@ -39,35 +39,12 @@ class Spike:
         return f"{what} {self.value:.4g}, where {self.median:.4g} is usual"
 
 
-class _Recent:
-    """The last values of one quantity, and their median without sorting them anew."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.values: deque[float] = deque()
-        self._ordered: list[float] = []
-
-    def add(self, value: float) -> None:
-        self.values.append(value)
-        if math.isfinite(value):
-            insort(self._ordered, value)
-        if len(self.values) > self.size:
-            oldest = self.values.popleft()
-            if math.isfinite(oldest):
-                del self._ordered[bisect_left(self._ordered, oldest)]
-
-    def median(self) -> float | None:
-        """Of those that are numbers, the lower of two; `None` until they are half of the window."""
-        known = len(self._ordered)
-        return self._ordered[(known - 1) // 2] if known >= self.size // 2 else None
-
-
 class SpikesOnHost:
     """Looks at values that have arrived on the host: costs microseconds, and nothing on the device."""
 
     def __init__(self, config: StabilityConfig) -> None:
         self._config = config
-        self._recent = {name: _Recent(config.window_steps) for name in NAMES}
+        self._recent = {name: deque[float](maxlen=config.window_steps) for name in NAMES}
 
     def look(self, values: dict[str, float]) -> Spike | None:
         """Whether this step is a spike; it enters the window after that."""
@@ -75,11 +52,16 @@ class SpikesOnHost:
         for name in NAMES:
             if name not in values:
                 continue
-            value, middle = values[name], self._recent[name].median()
+            value, middle = values[name], self._median(name)
             if middle is not None and math.isfinite(value) and value > self._limit(name, middle):
                 found = found or Spike(name, value, middle)
-            self._recent[name].add(value)
+            self._recent[name].append(value)
         return found
+
+    def _median(self, name: str) -> float | None:
+        """The lower of two, of those that are numbers; `None` until they are half of the window."""
+        known = [value for value in self._recent[name] if math.isfinite(value)]
+        return median_low(known) if len(known) >= self._config.window_steps // 2 else None
 
     def _limit(self, name: str, middle: float) -> float:
         if name == "loss":
@@ -88,13 +70,12 @@ class SpikesOnHost:
 
     def state(self) -> list[list[float | None]]:
         """A row per name of `NAMES`, oldest first; JSON-ready."""
-        return [_without_infinity(self._recent[name].values) for name in NAMES]
+        return [_without_infinity(self._recent[name]) for name in NAMES]
 
     def restore(self, rows: Sequence[Sequence[float | None]]) -> None:
         for name, row in zip(NAMES, rows, strict=True):
-            self._recent[name] = _Recent(self._config.window_steps)
-            for value in row:
-                self._recent[name].add(math.inf if value is None else value)
+            self._recent[name].clear()
+            self._recent[name].extend(math.inf if value is None else value for value in row)
 
 
 class SpikesOnDevice:

@@ -23,7 +23,6 @@ from hotloop.hardware.telemetry import telemetry
 from hotloop.models.shape import model_flops
 from hotloop.optimizations.resolve import resolve
 from hotloop.probe.recorder import keep_steps_before
-from hotloop.train.agreement import agreed_settings, refuse_differences, refuse_uneven
 from hotloop.train.continuation import resume
 from hotloop.train.evaluate import Evaluation, read_evaluations
 from hotloop.train.joining import Meeting
@@ -32,7 +31,12 @@ from hotloop.train.opening import OpenedText, opened_text
 from hotloop.train.reading import nothing_held_out, text_left_out
 from hotloop.train.rollback import train_to_the_end
 from hotloop.train.run import Run, build_run
-from hotloop.train.same_run import refuse_another_run
+from hotloop.train.same_run import (
+    agreed_settings,
+    refuse_another_run,
+    refuse_differences,
+    refuse_uneven,
+)
 from hotloop.train.trackers import refuse_missing_trackers, trackers
 from hotloop.train.update import refuse_waiting_update
 

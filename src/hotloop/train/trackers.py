@@ -14,13 +14,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.settings import Settings
 from hotloop.core.step import StepRecord
-from hotloop.train import scalars
-from hotloop.train.evaluate import Evaluation
+from hotloop.train.evaluate import Evaluation, read_evaluations
 from hotloop.train.run import Run
 from hotloop.train.tracker import AUTO, EXTRAS, Point, Tracker, one_line
 
@@ -77,15 +78,13 @@ def _sender(name: str, settings: Settings, run: Run, warn: Callable[[str], None]
     except Exception as error:  # noqa: BLE001 - a broken installation must not stop a run
         warn(f"{EXTRAS[name]} is not used: it cannot be imported ({one_line(error)})")
         return None
-    return Sender(EXTRAS[name], tracker, scalars.NewEvaluations(run), warn)
+    return Sender(EXTRAS[name], tracker, NewEvaluations(run), warn)
 
 
 def build(name: str, settings: Settings, run: Run, warn: Callable[[str], None]) -> Tracker:
     """Imports the tracker's package here and not in its thread: that holds the interpreter for a second."""
     importlib.import_module("torch.utils.tensorboard" if name == "tensorboard" else name)
     if name == "tensorboard":
-        from hotloop.train.tensorboard import TensorboardTracker
-
         return TensorboardTracker(run.directory, first_step=run.first_step)
     if name == "wandb":
         from hotloop.train.wandb_tracker import WandbTracker
@@ -103,7 +102,7 @@ class Sender:
         self,
         name: str,
         tracker: Tracker,
-        evaluations: scalars.NewEvaluations,
+        evaluations: NewEvaluations,
         warn: Callable[[str], None],
         *,
         capacity: int = CAPACITY,
@@ -123,7 +122,7 @@ class Sender:
         self._thread.start()
 
     def __call__(self, record: StepRecord) -> None:
-        self._offer(Point(record.step, scalars.of_step(record)))
+        self._offer(Point(record.step, of_step(record)))
         self._offer_evaluations(self._evaluations.told_by(record))
 
     def finish(self, exit_code: int) -> None:
@@ -144,7 +143,7 @@ class Sender:
 
     def _offer_evaluations(self, found: list[Evaluation]) -> None:
         for evaluation in found:
-            self._offer(Point(evaluation.step, scalars.of_evaluation(evaluation)))
+            self._offer(Point(evaluation.step, of_evaluation(evaluation)))
 
     def _offer(self, point: Point) -> None:
         try:
@@ -194,3 +193,89 @@ class Sender:
                 return False
             self._ended.wait(wait_s)
             wait_s = min(2 * wait_s, RETRY_S)
+
+
+SECONDS = "seconds/step"
+"""In what is told of every step, and of nothing else."""
+
+
+def of_step(record: StepRecord) -> dict[str, float]:
+    """Loss, gradient norm, rate and seconds of a step, as far as they are known."""
+    values: dict[str, float | None] = {
+        "loss": record.loss,
+        "grad_norm": record.grad_norm,
+        "learning_rate": record.learning_rate,
+        SECONDS: record.wall_s,
+        **{f"seconds/{phase}": seconds for phase, seconds in record.host.items()},
+    }
+    if record.tokens and record.wall_s > 0:
+        values["tokens_per_s"] = record.tokens / record.wall_s
+    if "skipped" in record.tags:
+        values["skipped"] = 1.0
+    if "spike" in record.tags:
+        values["spike"] = 1.0
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def of_evaluation(evaluation: Evaluation) -> dict[str, float]:
+    values = {
+        "held_out/loss": evaluation.loss,
+        "held_out/averaged_loss": evaluation.averaged_loss,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+class NewEvaluations:
+    """Evaluations that were made since it was last asked.
+
+    The record after an evaluation carries the tag `eval`, and the evaluation is in the file by then: so
+    an observer of steps needs no second way to hear of it.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        # A process killed after the last one may not have told of it.
+        self._after = run.first_step - 1
+
+    def told_by(self, record: StepRecord) -> list[Evaluation]:
+        self._after = min(self._after, record.step)  # after a rollback the steps come again
+        return self.left() if "eval" in record.tags else []
+
+    def left(self) -> list[Evaluation]:
+        """Those after the last record as well: ask at the end."""
+        found = [e for e in read_evaluations(self._run) if e.step > self._after]
+        self._after = max((e.step for e in found), default=self._after)
+        return found
+
+
+EVENTS = "tensorboard"
+"""Directory of the event files."""
+
+
+class TensorboardTracker:
+    def __init__(self, directory: Path, *, first_step: int) -> None:
+        self._path = str(directory / EVENTS)
+        self._newest = first_step - 1
+        self._writer: Any = None
+
+    def open(self) -> None:
+        self._begin(self._newest + 1)
+
+    def send(self, points: list[Point]) -> None:
+        for point in points:
+            if SECONDS in point.values:  # a step; an evaluation has the number of the one before it
+                if point.step <= self._newest:
+                    self._writer.close()
+                    self._begin(point.step)
+                self._newest = point.step
+            for name, value in point.values.items():
+                self._writer.add_scalar(name, value, point.step)
+
+    def close(self, exit_code: int) -> None:
+        self._writer.close()
+
+    def _begin(self, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # Steps that are made once more, after a kill or a rollback, replace those drawn before.
+        self._writer = SummaryWriter(self._path, purge_step=step)

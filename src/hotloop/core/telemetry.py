@@ -5,17 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from hotloop.core.files import validated
 from hotloop.core.untrusted import open_regular, parse_object
 
 TELEMETRY_FILE = "telemetry.jsonl"
-
-Number = Annotated[float, Field(gt=-1e300, lt=1e300)]
-"""Small enough that a sum of many is finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +21,15 @@ class GpuSample:
     """NVML's number: unlike CUDA's it ignores CUDA_VISIBLE_DEVICES."""
     name: str | None = None
     uuid: str | None = None
-    busy_fraction: Number | None = None
+    busy_fraction: float | None = None
     """Share of the last sample period in which any kernel ran, on however few of its units."""
     memory_bytes: int | None = None
     memory_total_bytes: int | None = None
-    power_w: Number | None = None
-    power_limit_w: Number | None = None
-    sm_clock_mhz: Number | None = None
-    memory_clock_mhz: Number | None = None
-    temperature_c: Number | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    sm_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    temperature_c: float | None = None
     throttled_by: tuple[str, ...] = ()
     """Why the clocks are lower than they could be: `power_cap`, `thermal_slowdown`, ..."""
 
@@ -43,17 +38,17 @@ class GpuSample:
 class TelemetrySample:
     """One second. Rates and CPU shares are means since the sample before; the first has none."""
 
-    sampled_at: Number
+    sampled_at: float
     """Seconds since the epoch."""
-    process_cpus: Number | None = None
+    process_cpus: float | None = None
     """CPUs that this process kept busy: 2.0 is two of them, all the time."""
     process_bytes: int | None = None
     """Resident set of this process."""
-    cpu_fraction: Number | None = None
+    cpu_fraction: float | None = None
     """Busy share of the machine's CPUs, all processes."""
-    iowait_fraction: Number | None = None
+    iowait_fraction: float | None = None
     """Share in which CPUs idled while a disk was waited for."""
-    steal_fraction: Number | None = None
+    steal_fraction: float | None = None
     """Share that the hypervisor gave to other guests."""
     memory_bytes: int | None = None
     """Used on the machine; not what could be given back at once."""
@@ -62,13 +57,13 @@ class TelemetrySample:
     """Used by this process's control group, file cache included."""
     memory_limit_bytes: int | None = None
     """What this process may use: its control group's limit, or the machine's memory."""
-    disk_read_bytes_per_s: Number | None = None
-    disk_write_bytes_per_s: Number | None = None
+    disk_read_bytes_per_s: float | None = None
+    disk_write_bytes_per_s: float | None = None
     """All disks of the machine, all processes."""
     gpus: tuple[GpuSample, ...] = ()
-    sampler_s: Number | None = None
+    sampler_s: float | None = None
     """CPU seconds that sampling has cost so far, this sample included."""
-    sampler_fraction: Number | None = None
+    sampler_fraction: float | None = None
     """`sampler_s` over the wall seconds since sampling began: the share of one core it costs."""
 
     def to_json(self) -> str:
@@ -81,7 +76,15 @@ class TelemetrySample:
     def from_mapping(cls, values: dict[str, Any]) -> TelemetrySample:
         """Unknown fields are left out: a newer hotloop may have written them. Raises `ValueError`."""
         try:
-            return validated(cls, values)
+            sample = validated(cls, values)
+            for key, value in (
+                pair for each in (values, *values.get("gpus", ())) for pair in each.items()
+            ):
+                if (
+                    isinstance(value, int | float) and not abs(value) < 1e300
+                ):  # a sum would overflow
+                    raise ValueError(f"{key} is too large")
+            return sample
         except ValueError as error:
             raise ValueError(f"damaged telemetry: {error}") from error
 

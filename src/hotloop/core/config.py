@@ -16,15 +16,16 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from hotloop.core.data_config import DataConfig, data_setting_without_effect
-from hotloop.core.model_config import ModelConfig, model_setting_without_effect
-from hotloop.core.section import (
+from hotloop.core.model_config import (
     MAX_COUNT,
     Fraction,
+    ModelConfig,
     Natural,
     Positive,
     PositiveNumber,
     Section,
     Seed,
+    model_setting_without_effect,
 )
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from hotloop.core.errors import UsageError
 from hotloop.core.escapes import delimiter_of, unescape
-from hotloop.core.section import Natural, Positive, PositiveNumber, Section, Seed
+from hotloop.core.model_config import Natural, Positive, PositiveNumber, Section, Seed
 
 SMALLEST_SHARE = 1e-9
 """Of a corpus in a mix: one window in a billion is none."""

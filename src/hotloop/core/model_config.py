@@ -1,4 +1,7 @@
-"""The settings of the model: a family is a preset, and every part of it can be set on its own."""
+"""The settings of the model, and what every block of settings shares.
+
+A family is a preset, and every part of it can be set on its own.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,25 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from hotloop.core.section import Fraction, PositiveNumber, Section
+MAX_COUNT = 1_000_000_000
+"""Of anything that settings count; what goes on to torch or numpy stays within their 64 bits."""
+
+Positive = Annotated[int, Field(gt=0, le=MAX_COUNT)]
+Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class Section(BaseModel):
+    """One block of settings."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
+
 
 Norm = Literal["layernorm", "rmsnorm"]
 Positions = Literal["learned", "rotary"]

@@ -77,13 +77,10 @@ class TelemetrySample:
         """Unknown fields are left out: a newer hotloop may have written them. Raises `ValueError`."""
         try:
             sample = validated(cls, values)
-            for key, value in (
-                pair for each in (values, *values.get("gpus", ())) for pair in each.items()
-            ):
-                if (
-                    isinstance(value, int | float) and not abs(value) < 1e300
-                ):  # a sum would overflow
-                    raise ValueError(f"{key} is too large")
+            for each in (values, *values.get("gpus", ())):
+                # A sum of larger ones would overflow.
+                if any(isinstance(v, int | float) and not abs(v) < 1e300 for v in each.values()):
+                    raise ValueError("a number is too large")
             return sample
         except ValueError as error:
             raise ValueError(f"damaged telemetry: {error}") from error

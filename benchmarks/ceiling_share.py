@@ -36,7 +36,7 @@ from hotloop.data.prepared import open_prepared
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.optimizations.precision.autocasting import autocast
 from hotloop.optimizations.resolve import resolve
-from hotloop.quickstart.shipped import shipped
+from hotloop.quickstart.arms import shipped
 from hotloop.train.run import Run, build_run
 from hotloop.train.update import update
 

@@ -26,8 +26,7 @@ from hotloop.data.cache import ensure_prepared
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.judge.estimate import log_interval
 from hotloop.optimizations.resolve import resolve
-from hotloop.quickstart.arms import arms
-from hotloop.quickstart.shipped import shipped
+from hotloop.quickstart.arms import arms, shipped
 from hotloop.trial.plan import TrialPlan
 
 BAR = 0.03

@@ -30,8 +30,7 @@ from hotloop.hardware.device import pick_device, read_machine
 from hotloop.judge.estimate import log_interval
 from hotloop.optimizations.catalogue import parity_class_of
 from hotloop.optimizations.resolve import resolve
-from hotloop.quickstart.arms import Style, arms
-from hotloop.quickstart.shipped import shipped
+from hotloop.quickstart.arms import Style, arms, shipped
 from hotloop.report.terminal import render_verdict
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan

@@ -16,8 +16,7 @@ from hotloop.core.step import StepRecord
 from hotloop.core.telemetry import GpuSample, TelemetrySample
 from hotloop.doctor.collect import collect, has_stepped, is_attached, other_ranks, probe_notes
 from hotloop.doctor.telemetry_census import with_throttling
-from hotloop.hardware.dtypes import fast_on_cpu
-from hotloop.hardware.environment import read_host
+from hotloop.hardware.environment import fast_on_cpu, read_host
 from hotloop.judge.diagnose import diagnose
 
 RUN = CommandRun(("python", "train.py"), "/work", 1e9, "0.1.0")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hotloop.hardware.device import fast_dtypes
-from hotloop.hardware.dtypes import fast_on_cpu, fast_on_cuda
+from hotloop.hardware.environment import fast_on_cpu, fast_on_cuda
 
 
 def test_a_cpu_is_fast_in_what_torch_says_it_has() -> None:

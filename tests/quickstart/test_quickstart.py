@@ -92,8 +92,7 @@ def test_other_settings_are_measured_anew_and_never_taken_from_old_trials(
         (tmp_path / out).mkdir()
     from hotloop.core.settings import load_settings
     from hotloop.data.cache import ensure_prepared
-    from hotloop.quickstart.arms import arms
-    from hotloop.quickstart.shipped import shipped
+    from hotloop.quickstart.arms import arms, shipped
 
     data = ensure_prepared(str(texts), "bytes")
     found = []

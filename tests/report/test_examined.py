@@ -22,8 +22,7 @@ from hotloop.core.judgement import Bound, Diagnosis, Finding, Steps, Worth
 from hotloop.judge.findings import FINDINGS
 from hotloop.judge.thresholds import FOREIGN, HEALTHY_BELOW
 from hotloop.judge.thresholds import WOULD_DO as judged_in_full
-from hotloop.report.advice import findings_section
-from hotloop.report.evidence import evidence_rows, operator_rows, use_rows
+from hotloop.report.evidence import evidence_rows, findings_section, operator_rows, use_rows
 from hotloop.report.examined import (
     BUSY_MACHINE,
     CLAUSES,

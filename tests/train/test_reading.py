@@ -20,7 +20,7 @@ from hotloop.data.cache import ensure_prepared
 from hotloop.data.mix import Mix
 from hotloop.data.piece_index import bucket_widths
 from hotloop.data.prepared import open_prepared
-from hotloop.train.joining import Meeting
+from hotloop.train.joining import Rendezvous
 from hotloop.train.opening import opened_text
 from hotloop.train.reading import places_of, read_step, training_batches
 from hotloop.train.same_run import refuse_uneven
@@ -96,7 +96,7 @@ def test_ranks_take_the_same_samples_and_know_the_targets_of_the_step(
     config = load_settings(
         tiny_config, ["train.microbatch=2", "train.grad_accum_steps=4", *layout]
     ).config
-    with opened_text(config, Meeting(), progress=lambda *_: None) as text:
+    with opened_text(config, Rendezvous(), progress=lambda *_: None) as text:
         batches = training_batches(config, text.data)
         for position in (0, 8, 800):
             alone = read_step(config, batches, position, own=range(4), pinned=False)
@@ -124,7 +124,7 @@ def test_bucket_steps_stay_within_the_budget_and_use_few_shapes(
 ) -> None:
     config = load_settings(tiny_config, ["data.layout=bucket"]).config
     budget = config.train.microbatch * config.model.context
-    with opened_text(config, Meeting(), progress=lambda *_: None) as text:
+    with opened_text(config, Rendezvous(), progress=lambda *_: None) as text:
         batches = training_batches(config, text.data)
         shapes = set()
         for step in range(200):
@@ -163,7 +163,7 @@ checkpoint: {{every_steps: 4}}
 
 def test_a_list_of_corpora_is_trained_on_in_its_shares(mixed_config: Path, tmp_path: Path) -> None:
     config = load_settings(mixed_config, ["data.tokenizer=bytes"]).config
-    with opened_text(config, Meeting(), progress=lambda *_: None) as text:
+    with opened_text(config, Rendezvous(), progress=lambda *_: None) as text:
         batches = training_batches(config, text.data)
     assert isinstance(batches, Mix)
     assert np.bincount(batches.sources(2048, 1024)[0]).tolist() == [768, 256]
@@ -287,7 +287,7 @@ def test_source_is_read_as_the_settings_say_streamed_or_not(
 def test_list_of_sources_is_one_text(streamed_config: Path, tmp_path: Path) -> None:
     both = f"data.source=[{tmp_path / 'a'}, {tmp_path / 'b'}]"
     settings = load_settings(streamed_config, [both, "data.stream=false"])
-    with opened_text(settings.config, Meeting(), progress=lambda *_: None) as text:
+    with opened_text(settings.config, Rendezvous(), progress=lambda *_: None) as text:
         manifest = open_prepared(text.paths[0]).manifest
     assert [source.documents for source in manifest.sources] == [30, 30]
     train(streamed_config, tmp_path / "run", both)
@@ -299,7 +299,7 @@ def test_corpora_of_a_mix_are_read_each_in_its_way(
     reading = {"text_field": "body", "skip_bad": True, "format": "jsonl", "include": ["*.jsonl"]}
     mix = [{"source": str(tmp_path / "a")}, {"source": str(records), "reading": reading}]
     settings = load_settings(mixed_config, [f"data.mix={json.dumps(mix)}", "data.tokenizer=bytes"])
-    with opened_text(settings.config, Meeting(), progress=lambda *_: None) as text:
+    with opened_text(settings.config, Rendezvous(), progress=lambda *_: None) as text:
         members = [open_prepared(path).manifest for path in text.paths]
     assert [member.documents for member in members] == [30, 400]
 
@@ -338,7 +338,7 @@ def test_chosen_end_of_text_ends_the_documents(
     tokenizer.write_bytes(byte_tokenizer().to_json())
     words = [f"data.tokenizer={tokenizer}", "data.end_of_text='!'", f"data.stream={stream}"]
     settings = load_settings(streamed_config, words)
-    with opened_text(settings.config, Meeting(), progress=lambda *_: None) as text:
+    with opened_text(settings.config, Rendezvous(), progress=lambda *_: None) as text:
         batches = training_batches(settings.config, text.data)
         ids = batches.batch(0, batches.num_windows).tokens
     assert (ids == ord("!")).sum() > 0

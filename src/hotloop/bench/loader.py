@@ -54,7 +54,7 @@ class LoaderBenchmark:
     rounds: int
     tokens_in_corpus: int
     same_ids: bool
-    """Whether our first batches in sequence hold the ids that the data set's first windows hold."""
+    """True if our first batches in sequence hold the ids that the data set's first windows hold."""
     contestants: tuple[Contestant, ...]
     schema: str = "hotloop.bench_loader/1"
     tokens_per_s: dict[str, float] = field(default_factory=dict)

@@ -35,7 +35,7 @@ class Rounds:
 
     name: str
     bytes: int
-    """Of text in each round."""
+    """Bytes of text in each round."""
     seconds: tuple[float, ...]
 
     @property
@@ -146,7 +146,7 @@ def bench_tokenize(
 
 
 def _plain(sources: Sequence[str]) -> bool:
-    """Whether gigatoken reads these sources itself as we do: uncompressed files of text."""
+    """True if gigatoken reads these sources itself as we do: uncompressed files of text."""
     return all(
         unit.compression is None and unit.format in ("text", "tree-text", "python")
         for unit in plan(sources).units
@@ -156,7 +156,7 @@ def _plain(sources: Sequence[str]) -> bool:
 def _check(
     sources: Sequence[str], trained: Path, work: Path, cores: int, progress: Progress
 ) -> tuple[bool, float]:
-    """Whether the reference makes the same shards of the whole corpus, and how fast it was."""
+    """True if the reference makes the same shards of the whole corpus; and its bytes per second."""
     done = prepare_text(
         sources,
         work / "reference",

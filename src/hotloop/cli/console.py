@@ -105,7 +105,7 @@ def say_if_read(text: str) -> None:
 
 
 def can_show() -> bool:
-    """Whether stderr takes a line now: a pager or a terminal that is stopped does not."""
+    """True if stderr takes a line now: a pager or a terminal that is stopped does not."""
     try:
         return bool(select.select([], [sys.stderr], [], 0)[1])
     except (OSError, ValueError):  # not a descriptor: a test's or a notebook's stream

@@ -128,7 +128,7 @@ def doctor(command: tuple[str, ...], level: float | None, scorecard: bool, **giv
 
 @dataclass(frozen=True)
 class _Options:
-    """Of one call, as they were given."""
+    """The options of one call, as they were given."""
 
     no_try: bool
     budget: float | None

@@ -108,7 +108,7 @@ def _seen() -> tuple[str | None, Environment, tuple[str, ...], str | None]:
 
 
 def _cache() -> dict[str, Any]:
-    """Where prepared text is kept, how much of it there is, and what bounds it."""
+    """The place of prepared text, how much of it there is, and what bounds it."""
     found = entries()
     return {
         "path": str(cache_directory()),

@@ -136,7 +136,7 @@ def read_facts(directory: Path) -> RunFacts | None:
 
 
 def _not_begun(directory: Path) -> RunFacts | None:
-    """Of a directory without settings: trials of a comparison, or nothing yet."""
+    """What is known of a directory without settings: trials of a comparison, or nothing yet."""
     trials, silent_s = _trials_so_far(directory)
     if trials:
         state: State = "comparing" if silent_s < SILENT_S else "halted"
@@ -152,7 +152,7 @@ def _not_begun(directory: Path) -> RunFacts | None:
 
 
 def _doctor_facts(directory: Path) -> RunFacts:
-    """Of a command that the doctor examines; read again at every look, since what it does changes."""
+    """What is known of a command that the doctor examines; read again at every look, since what it does changes."""
     import shlex
 
     run = read_json(directory / COMMAND_RUN_FILE, CommandRun)

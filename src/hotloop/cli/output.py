@@ -1,4 +1,4 @@
-"""Where a command's `--json FILE` goes."""
+"""The file that a command's `--json FILE` names."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from hotloop.report.ledger import render_scorecard
 
 
 def show_scorecard(places: Sequence[str], json_file: str | None) -> None:
-    """Of every ledger below `places`. Raises `UsageError` where there is none, or one is damaged."""
+    """Print the scorecard of every ledger below `places`. Raises `UsageError` where there is none, or one is damaged."""
     found: dict[Path, tuple[str, Ledger]] = {}
     for place in map(Path, places or ("runs",)):
         if not place.is_dir():

@@ -17,7 +17,7 @@ from hotloop.core.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
     from hotloop.core.ranks import Ranks
-    from hotloop.train.joining import Meeting
+    from hotloop.train.joining import Rendezvous
     from hotloop.train.start import Finished
 
 
@@ -89,7 +89,7 @@ def train(
             do="leave one of them out",
         )
     ranks = read_ranks(os.environ)
-    with _meeting(ranks) as meeting:
+    with _rendezvous(ranks) as rendezvous:
         settings = load_settings(config, overrides)
         directory = out or Path("runs") / settings.config.name
         refuse_unwritable(json_file, made=directory)
@@ -109,7 +109,7 @@ def train(
                     stretch=stretch,
                     progress=progress,
                     warn=note if tells else _keep_to_itself,
-                    meeting=meeting,
+                    rendezvous=rendezvous,
                 )
             except Interrupted as ended:
                 if from_step is not None:
@@ -124,17 +124,17 @@ def train(
 
 
 @contextmanager
-def _meeting(ranks: Ranks) -> Iterator[Meeting | None]:
+def _rendezvous(ranks: Ranks) -> Iterator[Rendezvous | None]:
     """With the other processes of a `torchrun`; an error that all of them have is shown by one."""
     if not ranks.launched:
         yield None
         return
-    from hotloop.train.joining import SaidElsewhere, joined
+    from hotloop.train.joining import AlreadyReported, joined
 
     try:
-        with joined(ranks) as meeting:
-            yield meeting
-    except SaidElsewhere as ended:
+        with joined(ranks) as rendezvous:
+            yield rendezvous
+    except AlreadyReported as ended:
         raise click.exceptions.Exit(ended.exit_code) from ended
 
 
@@ -161,7 +161,7 @@ def _tell(outcome: Finished, directory: Path) -> None:
 
 
 def _keep_to_itself(message: str) -> None:
-    """Of a process that is not the first: that one says the same."""
+    """For a process that is not the first: that one says the same."""
 
 
 def _loss(loss: float | None) -> str:

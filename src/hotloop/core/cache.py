@@ -1,4 +1,4 @@
-"""Where hotloop keeps what it can make again: prepared text, measured ceilings."""
+"""The directory in which hotloop keeps what it can make again: prepared text, measured ceilings."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class MatmulCeiling:
     shape: tuple[int, int, int]
     """m, k and n of that product: (m x k) times (k x n)."""
     median_flops_per_s: float
-    """Of the repetitions of that shape; far below the highest on a machine that does other work."""
+    """The median over the repetitions of that shape; far below the highest on a machine that does other work."""
     num_runs: int
     """Timed products over all shapes."""
     native: bool

@@ -72,7 +72,7 @@ class CallUse:
     """Host seconds inside, on the thread that steps."""
     num_bytes: int | None = None
     pageable: bool | None = None
-    """Of copies to a device: from memory that is not pinned."""
+    """True for copies to a device from memory that is not pinned."""
     inside: str | None = None
     """`module.function` of the innermost Python frame outside torch, e.g.
     `transformers.trainer._inner_training_loop`."""
@@ -80,7 +80,7 @@ class CallUse:
 
 @dataclass(frozen=True, slots=True)
 class LineUse:
-    """Where the host was seen, sampled: `fraction` of the counted wall time."""
+    """A place in which the host was seen, sampled: `fraction` of the counted wall time."""
 
     phase: str
     site: str
@@ -101,7 +101,7 @@ class OperatorUse:
     name: str
     """`aten::mm`, `aten::_softmax`, ..."""
     dtype: str | None
-    """Of its first tensor."""
+    """Dtype of its first tensor."""
     num: float
     self_s: float
     """On the host, without what it called. On a CPU that is its computing time."""
@@ -119,7 +119,7 @@ class CollectionUse:
     num_full: int
     full_s: float
     site: str | None = None
-    """Where most full ones happened, in the user's own code."""
+    """The place of most full ones, in the user's own code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Census:
     num_ranks: int | None = None
     """Processes that train together."""
     num_local_ranks: int | None = None
-    """Of those, the ones on this machine, where that was told (`LOCAL_WORLD_SIZE`)."""
+    """The processes on this machine, where that was told (`LOCAL_WORLD_SIZE`)."""
     sent_gradient_dtype: str | None = None
     """Dtype in which gradients travel between them; `None` when nothing was sent."""
     compiled: bool | None = None
@@ -244,7 +244,7 @@ class Census:
     padding: PaddingUse | None = None
     recompile_reasons: tuple[str, ...] = ()
     seen: tuple[str, ...] = ()
-    """Of the fields above that are empty when nothing was there, those that were looked at: `loaders`,
+    """The fields above that were looked at, of those that are empty when nothing was there: `loaders`,
     `copies`, `syncs`, `saves`, `logs`, `evaluations`, `lines`, `operators`."""
     notes: tuple[str, ...] = ()
     """Fallbacks and other things a reader should know."""

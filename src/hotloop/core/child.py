@@ -49,4 +49,4 @@ TURNS_FILE = "turns.json"
 OUTSIDE_FILE = "outside.jsonl"
 
 SEED = 1234567
-"""Of runs whose losses are compared."""
+"""The seed of runs whose losses are compared."""

@@ -316,7 +316,7 @@ def without_effect(config: RunConfig, given: Collection[str]) -> tuple[str, str]
 
 
 def computes_grad_norm(config: RunConfig) -> bool:
-    """Whether a step knows its gradient norm: for clipping, or because an action depends on it."""
+    """True if a step knows its gradient norm: for clipping, or because an action depends on it."""
     return (
         config.train.clip_norm is not None
         or config.stability.nonfinite == "skip"

@@ -21,7 +21,7 @@ class Curve:
 
     @property
     def is_exact(self) -> bool:
-        """Whether each place is a single value."""
+        """True if each place is a single value."""
         return self.low == self.high
 
 
@@ -94,7 +94,7 @@ class MachineCourse:
     """Sampled in all; pauses between two processes of the run are left out."""
     num_samples: int
     breaks: tuple[float, ...]
-    """Where sampling paused: the run was stopped there, and continued."""
+    """Seconds at which sampling paused: the run was stopped there, and continued."""
     curves: dict[str, Curve]
     gpus: tuple[GpuCourse, ...]
     memory_limit_bytes: int | None

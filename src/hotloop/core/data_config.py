@@ -13,7 +13,7 @@ from hotloop.core.escapes import delimiter_of, unescape
 from hotloop.core.model_config import Natural, Positive, PositiveNumber, Section, Seed
 
 SMALLEST_SHARE = 1e-9
-"""Of a corpus in a mix: one window in a billion is none."""
+"""Smallest share of a corpus in a mix: one window in a billion is none."""
 
 Source = str | Annotated[list[str], Field(min_length=1)]
 
@@ -193,7 +193,7 @@ class DataConfig(Section):
 
     @property
     def makes_tokenizer(self) -> bool:
-        """Whether the tokenizer is hotloop's own, trained or `bytes`."""
+        """True if the tokenizer is hotloop's own, trained or `bytes`."""
         return self.tokenizer in (None, "bytes") or str(self.tokenizer).startswith("train:")
 
     @property

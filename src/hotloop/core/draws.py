@@ -27,7 +27,7 @@ class BatchDraws:
     left: Mapping[str, str]
     """States that it left, of the generators that it drew from."""
     next_epoch: Mapping[str, str] | None = None
-    """Of a worker's first batch: states that it would have found where its loader had drawn another seed. `None`:
+    """For a worker's first batch, states that it would have found where its loader had drawn another seed. `None`:
     not looked at, since torch alone seeds this worker, or not known."""
 
 
@@ -45,7 +45,7 @@ class EpochStart:
 
 @dataclass(frozen=True, slots=True)
 class DrawLog:
-    """Of all processes of one run."""
+    """What the processes of one run drew."""
 
     batches: tuple[BatchDraws, ...] = field(default=())
     epochs: tuple[EpochStart, ...] = field(default=())

@@ -32,7 +32,7 @@ def process_space() -> str:
 
 
 _NOT_THE_PLACE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.EAGAIN, errno.ENOMEM, errno.ECHILD, errno.ESRCH, errno.EINTR})  # fmt: skip
-"""Of a process or of the machine: another directory would not help."""
+"""Errors of a process or of the machine: another directory would not help."""
 
 
 def storage_error(error: OSError, path: Path | str, doing: str) -> EnvironmentFailed:

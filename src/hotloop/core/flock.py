@@ -30,7 +30,7 @@ def lock_file(
 
 
 def is_held(path: Path, *, shared: bool = False) -> bool:
-    """Whether another process has a lock that is in the way; false where there is no such file."""
+    """True if another process has a lock that is in the way; false where there is no such file."""
     try:
         descriptor = lock_file(path, shared=shared, make=False)
     except OSError:

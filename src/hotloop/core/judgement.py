@@ -37,13 +37,13 @@ TargetStatus = Literal["pass", "fail", "not_applicable"]
 TargetUnit = Literal["fraction", "s", "ratio", "tokens/s", "samples/s", "relative_difference"]
 WorthAnswer = Literal["worth trying", "leave it running", "nothing to gain here", "not known"]
 Window = Literal["steady", "all"]
-"""Of the counted steps: the typical one (their median), or all of them together, slow ones included."""
+"""The part of the counted steps that decided: the typical one (their median), or all of them together, slow ones included."""
 Outcome = Literal["improved", "regressed", "unchanged", "inconclusive", "incomparable"]
 
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """Whether two arms learned the same, and how that was decided."""
+    """The comparison of what two arms learned, and how that was decided."""
 
     result: ParityName
     parity_class: ParityClass | None
@@ -152,7 +152,7 @@ class Breakdown:
     probe_overhead_fraction: float | None
     """Clock reads times the measured cost of one, over wall time."""
     wall_s: float = 0.0
-    """Of those steps together."""
+    """Wall seconds of those steps together."""
     counted_steps: int = 0
     """Those that the census counted: also what only their course showed to be start."""
     counted_wall_s: float = 0.0
@@ -200,25 +200,25 @@ class Final:
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """Whether finding out what a change brings pays for itself."""
+    """An estimate of what finding out about a change costs and saves."""
 
     answer: WorthAnswer
     reason: str
     gain_at_most: float | None = None
-    """Of the best finding whose bound means something."""
+    """The gain of the best finding whose bound means something."""
     remaining_steps: int | None = None
     """Expected; at least that many where only the epoch under way is known."""
     saved_at_most_s: float | None = None
     """On those steps."""
     cost_s: float | None = None
-    """Of finding out: steps of all processes that would be compared, one after another."""
+    """Seconds of finding out: steps of all processes that would be compared, one after another."""
     break_even_steps: int | None = None
     """Remaining steps from which the most it could save exceeds that cost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Where the time goes, why, and what was tried."""
+    """What takes the time, why, and what was tried."""
 
     bound: Bound | None
     steps: Steps
@@ -313,7 +313,7 @@ class Utilization:
     """`palm_flops_per_s` over `peak_flops_per_s`; 0.4 is 40 %."""
     causal_mfu: float | None = None
     dtype: str | None = None
-    """Of the run's matrix products, as its census saw."""
+    """Dtype of the run's matrix products, as its census saw."""
     peak_flops_per_s: float | None = None
     peak: str | None = None
     """What the denominator is, in words."""

@@ -31,11 +31,11 @@ class TriedFix:
     value: Any
     status: Status
     why: str
-    """Of the status, in a sentence."""
+    """The reason for the status, in a sentence."""
     answers: tuple[str, ...] = ()
     """Codes of the findings it was tried for."""
     gain_at_most: float | None = None
-    """Of the finding, a ratio; `None` where no finding said any."""
+    """The finding's, a ratio; `None` where no finding said any."""
     predicted: Interval | None = None
     """The ratio that was expected before anything was tried; `None` where that is not known."""
     verdict: Verdict | None = None
@@ -48,7 +48,7 @@ class TriedFix:
     directory: str | None = None
     """Its trials, within the run directory."""
     warmup_steps: int | None = None
-    """Of each timed process; a fix that shows late has more than others. `None`: it was not timed."""
+    """Warm-up steps of each timed process; a fix that shows late has more than others. `None`: it was not timed."""
     steps: int | None = None
     """Counted steps of each timed process. `None`: it was not timed."""
     start_s: float | None = None
@@ -58,7 +58,7 @@ class TriedFix:
     memory_bytes: int | None = None
     """By which a kept fix takes more memory after its counted steps, loader workers included; below 50 MB 0."""
     patch: Literal["edited", "words"] | None = None
-    """Of a kept one, once a patch was asked for: part of the diff, or only said in words."""
+    """How a kept one is handed over, once a patch was asked for: part of the diff, or only said in words."""
     patch_text: str | None = None
     """The places that the diff edits; or what to write where, and why it is not in the diff."""
 
@@ -72,20 +72,20 @@ class Ledger:
     kept: tuple[str, ...]
     """In the order in which they were put together. Empty unless fresh pairs confirm them together."""
     together: Verdict | None
-    """Of fresh pairs: the one number to believe."""
+    """The verdict of fresh pairs: the one number to believe."""
     warmup_steps: int
-    """Of a process with fixes that show at once; each fix has its own."""
+    """Warm-up steps of a process with fixes that show at once; each fix has its own."""
     steps: int
     """Counted steps of such a process."""
     wall_s: float
-    """Of the call that wrote this."""
+    """Seconds of the call that wrote this."""
     budget_s: float | None
-    """Of the same call."""
+    """Seconds that the same call was given."""
     not_comparable: str | None = None
     """Why losses of two runs cannot be compared; `None`: they can, or no fix was tried."""
     together_warmup_steps: int | None = None
     together_steps: int | None = None
-    """Of each process of `together`."""
+    """Counted steps of each process of `together`."""
     together_patched: str | None = None
     """SHA-256 of the edited files that the confirming processes ran, and that a patch holds. `None`: no file of
     the script was edited there, so that no patch is written."""
@@ -138,5 +138,5 @@ class Scorecard:
     gain: float | None
     error: float | None
     predictions: tuple[Prediction, ...]
-    """Of fixes that were not kept as well."""
+    """One for each fix, those that were not kept too."""
     schema: str = SCORECARD_SCHEMA

@@ -27,7 +27,7 @@ COMPARABLE_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where a process ran. `None` means not known."""
+    """The machine and software that a process ran on. `None` means not known."""
 
     device: str
     """Exact device name: the GPU's, or the CPU model for CPU runs."""

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MAX_COUNT = 1_000_000_000
-"""Of anything that settings count; what goes on to torch or numpy stays within their 64 bits."""
+"""The largest count in any setting; what goes on to torch or numpy stays within their 64 bits."""
 
 Positive = Annotated[int, Field(gt=0, le=MAX_COUNT)]
 Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]

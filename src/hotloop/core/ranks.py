@@ -27,7 +27,7 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the one that writes."""
+        """True if this is the one that writes."""
         return self.rank == 0
 
     def share(self, num_microbatches: int) -> range:

@@ -56,7 +56,7 @@ def refuse_busy(directory: Path) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process of this kernel holds it, by /proc/locks: `1: FLOCK ADVISORY WRITE 1234 fd:01:5678 0 EOF`."""
+    """True if a process of this kernel holds it, by /proc/locks: `1: FLOCK ADVISORY WRITE 1234 fd:01:5678 0 EOF`."""
     try:
         inode = path.stat().st_ino
         lines = Path("/proc/locks").read_text().splitlines()

@@ -40,7 +40,7 @@ class Settings:
         return self.origins.get(key, "default")
 
     def place(self, key: str) -> str | None:
-        """Where an error message finds a value: `FILE:LINE`, the flag itself, or nowhere."""
+        """The place of a value in an error message: `FILE:LINE`, the flag itself, or nowhere."""
         origin = self.origins.get(key)
         if origin == "flag":
             return f"{key}={json.dumps(self.config.flat()[key])}".replace('"', "")
@@ -129,7 +129,7 @@ def _sections(known: Collection[str]) -> set[str]:
 
 
 def _drop_empty(values: dict[str, Any], section: str) -> bool:
-    """Whether there is nothing in the section; it is then left out of `values`."""
+    """True if there is nothing in the section; it is then left out of `values`."""
     *parents, last = section.split(".")
     for parent in parents:
         values = values[parent]
@@ -232,7 +232,7 @@ def _explain(error: ValidationError, path: Path, where: Mapping[str, str]) -> Us
 
 
 def _meant(section: str, message: str, where: Mapping[str, str], place: str) -> str:
-    """Where the key stands that a message about a whole section names: by a flag, or else the first in it."""
+    """The place of the key that a message about a whole section names: by a flag, or else the first in it."""
     named = {key: message.find(f"`{key.removeprefix(f'{section}.')}`") for key in where}
     found = sorted((at, key) for key, at in named.items() if at >= 0 and key.startswith(section))
     spots = [(where[key], key) for _, key in found]

@@ -80,7 +80,7 @@ class StepRecord:
     batches_ready: int | None = None
     """Made by loader workers and not taken, at the end of the step."""
     batches_to_come: bool | None = None
-    """Whether the loader had more to ask its workers for: not near the end of an epoch, where they stop."""
+    """True if the loader had more to ask its workers for: not near the end of an epoch, where they stop."""
 
     def to_json(self) -> str:
         """One line of `steps.jsonl`, without the fields that are not known.

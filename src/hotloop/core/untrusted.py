@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 MAX_BYTES = 1 << 28
-"""Of a file that is read whole as one JSON value, or as text."""
+"""Bytes of a file that is read whole as one JSON value, or as text."""
 MAX_LINES_BYTES = 1 << 30
-"""Of a file of one JSON value per line."""
+"""Bytes of a file of one JSON value per line."""
 MAX_DEPTH = 64
 """Lists and objects within each other."""
 MAX_DIGITS = 20
-"""Of an integer: 2**64 has as many."""
+"""Digits of an integer: 2**64 has as many."""
 
 
 def open_regular(path: Path) -> BufferedReader:

@@ -16,8 +16,7 @@ from hotloop.core.step import StepRecord, readable_steps, steps_of_ranks
 from hotloop.core.telemetry import TELEMETRY_FILE, TelemetrySample, readable_telemetry
 from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.doctor.telemetry_census import with_foreign_load, with_throttling
-from hotloop.hardware.dtypes import fast_on_cpu, fast_on_cuda
-from hotloop.hardware.environment import nvidia_driver
+from hotloop.hardware.environment import fast_on_cpu, fast_on_cuda, nvidia_driver
 from hotloop.judge.attribute import under_way
 from hotloop.judge.exposure import runs_on_cpu
 from hotloop.judge.warmup import tag_warmup

@@ -16,8 +16,7 @@ import torch
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.measurement import Environment
 from hotloop.core.ranks import ALONE, Ranks
-from hotloop.hardware.dtypes import fast_on_cpu, fast_on_cuda
-from hotloop.hardware.environment import nvidia_driver, read_host
+from hotloop.hardware.environment import fast_on_cpu, fast_on_cuda, nvidia_driver, read_host
 from hotloop.hardware.limits import default_threads
 from hotloop.hardware.machine import Machine
 

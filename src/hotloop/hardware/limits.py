@@ -48,7 +48,7 @@ def default_threads(num_processes: int = 1) -> int:
 
 
 def _parent_has(variable: str) -> bool:
-    """Whether the parent process, torchrun, was itself started with it; False where nothing tells."""
+    """True if the parent process, torchrun, was itself started with it; False where nothing tells."""
     try:
         block = Path(f"/proc/{os.getppid()}/environ").read_bytes()
     except OSError:

@@ -13,7 +13,7 @@ from hotloop.models.shape import DecoderShape
 
 GELU_SLOPE = 2 * math.sqrt(2 / math.pi)
 SHORTEST_BLOCK, MOST_BLOCKS = 128, 4
-"""Of queries, in attention that is written out: shorter products are slower, more blocks longer to compile."""
+"""Blocks of queries in attention that is written out: shorter products are slower, more blocks longer to compile."""
 
 
 def make_norm(shape: DecoderShape) -> nn.Module:

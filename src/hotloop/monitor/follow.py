@@ -14,7 +14,7 @@ from hotloop.core.untrusted import open_regular, parse_object, read_bytes
 
 KEPT_RECORDS = 500
 TAIL_BYTES = 1 << 20
-"""Of a file that is already long, only the end is read."""
+"""Bytes that are read from the end of a file that is already long."""
 FRESH_S = 3.0
 """A run writes telemetry every second: files younger than this belong to a living process."""
 
@@ -74,7 +74,7 @@ class StepFollower:
 
 
 def is_complete(directory: Path, step: int) -> bool:
-    """Whether a training of so many steps ended by itself: its last weights were saved.
+    """True if a training of so many steps ended by itself: its last weights were saved.
 
     The census is written after that; it tells where the checkpoints were deleted since.
     """
@@ -83,7 +83,7 @@ def is_complete(directory: Path, step: int) -> bool:
 
 
 def is_alive(directory: Path, names: tuple[str, ...]) -> bool:
-    """Whether a process trains in `directory`: it holds the lock, or one of the files just grew.
+    """True if a process trains in `directory`: it holds the lock, or one of the files just grew.
 
     The lock is looked up, not tried: trying would refuse a training that starts in that moment.
     The kernel lists no locks of other containers: theirs, and a doctor's command, are known by the files.

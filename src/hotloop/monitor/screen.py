@@ -39,14 +39,10 @@ STATES = {
     "halted": "nothing happens here now",
 }
 COLOURS = {
-    **{"training": "green", "finished": "cyan", "stopped": "red", "starting": "yellow"},
-    **{
-        "examining": "green",
-        "trying_fixes": "green",
-        "comparing": "green",
-        "examined": "cyan",
-        "halted": "red",
-    },
+    **dict.fromkeys(("training", "examining", "trying_fixes", "comparing"), "green"),
+    **dict.fromkeys(("finished", "examined"), "cyan"),
+    **dict.fromkeys(("stopped", "halted"), "red"),
+    "starting": "yellow",
 }
 
 Row = tuple[str, str]

@@ -98,7 +98,7 @@ class Snapshot:
     """Lines of `steps.jsonl` and `telemetry.jsonl` that could not be read."""
     why_no_gpus: str | None = None
     doctor: tuple[tuple[str, str], ...] = ()
-    """Of a command that the doctor examines: what is known of it and of the fixes tried on it."""
+    """What is known of a command that the doctor examines, and of the fixes tried on it."""
     schema: str = MONITOR_SCHEMA
 
 

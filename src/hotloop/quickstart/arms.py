@@ -12,13 +12,12 @@ import numpy as np
 
 from hotloop.core.cache import cache_directory
 from hotloop.core.config import RunConfig
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.files import write_atomically
 from hotloop.core.settings import Settings, store_settings
 from hotloop.data.loader import Loader
 from hotloop.data.prepared import open_prepared
 from hotloop.optimizations.catalogue import CONFIGURED
-from hotloop.quickstart.shipped import shipped
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
 
@@ -129,3 +128,15 @@ def arms(
         inputs=(manifest,),
     )
     return baseline, candidate
+
+
+def shipped(name: str) -> Path:
+    """The path of `configs/...` or `examples/...`. Raises `EnvironmentFailed` when it is not there."""
+    checkout = Path(__file__).resolve().parents[3]
+    for root in (checkout, Path(sys.prefix) / "share" / "hotloop"):
+        if (root / name).is_file():
+            return root / name
+    raise EnvironmentFailed(
+        f"{name} is missing from this installation",
+        do="install hotloop again, or run it from a clone",
+    )

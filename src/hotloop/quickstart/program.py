@@ -20,9 +20,8 @@ from hotloop.hardware.device import pick_device, read_machine
 from hotloop.judge.diagnose import diagnose
 from hotloop.optimizations.catalogue import CONFIGURED, parity_class_of
 from hotloop.optimizations.resolve import resolve
-from hotloop.quickstart.arms import arms
+from hotloop.quickstart.arms import arms, shipped
 from hotloop.quickstart.final_training import Trained, train_and_sample
-from hotloop.quickstart.shipped import shipped
 from hotloop.train.opening import wanted_text
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import compare_arms
@@ -59,7 +58,7 @@ class Compared:
 
     verdict: Verdict
     diagnosis: Diagnosis
-    """Of the tuned arm's process of middle speed."""
+    """The tuned arm's process of median speed."""
     trial: TrialOutcome
     chosen: Settings
     """The tuned settings where they were proven, else the plain ones."""

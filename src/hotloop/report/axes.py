@@ -26,7 +26,7 @@ class Axis:
     """What the labels count; empty for plain numbers."""
 
     def share(self, value: float) -> float:
-        """Where a value lies: 0 at `low`, 1 at `high`; what lies outside is put on the edge."""
+        """The place of a value: 0 at `low`, 1 at `high`; what lies outside is put on the edge."""
         return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
 
 

@@ -16,8 +16,6 @@ from hotloop.report.axes import Axis
 WIDTH, HEIGHT = 2000, 1000
 """Units of the drawing; pixels are the reader's."""
 
-Point = tuple[float, float]
-
 
 def figure(
     title: str,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
+from typing import TypeVar
 
 from hotloop.core.course import Curve
 from hotloop.report import numbers
@@ -12,7 +14,6 @@ from hotloop.report.axes import Axis, Kind, axis
 from hotloop.report.canvas import (
     HEIGHT,
     WIDTH,
-    Point,
     across,
     down,
     figure,
@@ -20,6 +21,8 @@ from hotloop.report.canvas import (
     plot,
     with_unit,
 )
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +94,11 @@ def line_chart(
     )
 
 
-def _unbroken(points: Sequence[Point | None]) -> Iterator[list[Point]]:
-    run: list[Point] = []
-    for point in (*points, None):
-        if point is not None:
-            run.append(point)
-        elif run:
-            yield run
-            run = []
+def _unbroken(points: Iterable[T | None]) -> Iterator[list[T]]:
+    """The runs of points between those that are not known."""
+    for known, run in groupby(points, key=lambda point: point is not None):
+        if known:
+            yield [point for point in run if point is not None]
 
 
 def _band(x: Axis, y: Axis, each: Series) -> str:
@@ -106,20 +106,15 @@ def _band(x: Axis, y: Axis, each: Series) -> str:
     if curve.is_exact:
         return ""
     edges = [
-        None if low is None or high is None else (at, (low, high))
+        None if low is None or high is None else (at, low, high)
         for at, low, high in zip(curve.x, curve.low, curve.high)
     ]
     shapes = []
-    run: list[tuple[float, tuple[float, float]]] = []
-    for edge in (*edges, None):
-        if edge is not None:
-            run.append(edge)
-            continue
+    for run in _unbroken(edges):
         if len(run) > 1:
-            upper = [f"{across(x, at)} {down(y, high)}" for at, (_, high) in run]
-            lower = [f"{across(x, at)} {down(y, low)}" for at, (low, _) in reversed(run)]
+            upper = [f"{across(x, at)} {down(y, high)}" for at, _, high in run]
+            lower = [f"{across(x, at)} {down(y, low)}" for at, low, _ in reversed(run)]
             shapes.append(f"M{'L'.join(upper + lower)}z")
-        run = []
     return f'<path class="band s{each.style}" d="{"".join(shapes)}"/>' if shapes else ""
 
 

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from hotloop.core.census import CallUse, Census, LineUse, LoaderUse, OperatorUse
+from hotloop.core.judgement import Diagnosis, Finding
 from hotloop.report import numbers
 from hotloop.report.numbers import UNKNOWN
 from hotloop.report.tables import coded, table
+from hotloop.report.words import gain, worth_sentence
 
 MOST_LINES = 15
 MOST_CALLS = 20
@@ -220,3 +222,39 @@ def use_section(census: Census | None) -> str:
     return table(("", ""), use_rows(census), kind="pairs-of") + (
         f"<h3>Why it was recompiled</h3><ul>{reasons}</ul>" if reasons else ""
     )
+
+
+def findings_section(diagnosis: Diagnosis | None, pages: Mapping[str, str]) -> str:
+    """Findings with their evidence; `pages` explains each code, and is folded below it."""
+    if diagnosis is None:
+        return ""
+    findings = "".join(_finding(each, pages.get(each.code, "")) for each in diagnosis.findings)
+    worth = ""
+    if diagnosis.worth is not None:
+        worth = f"<h3>Is it worth it?</h3><p>{escape(worth_sentence(diagnosis.worth))}</p>"
+    missing = "".join(f"<li>{escape(what)}</li>" for what in diagnosis.not_examined)
+    return (
+        (f"<ul>{findings}</ul>" if findings else "<p>None.</p>")
+        + worth
+        + (f"<h3>Not examined</h3><ul>{missing}</ul>" if missing else "")
+    )
+
+
+def _finding(finding: Finding, page: str) -> str:
+    site = f" at <code>{escape(finding.site)}</code>" if finding.site else ""
+    fixed = (
+        f"; fixed by <code>{escape(finding.optimization)}</code>" if finding.optimization else ""
+    )
+    advice = f"<br>{escape(finding.advice)}" if finding.advice else ""
+    seen = table(("", ""), evidence_rows(finding.evidence), kind="pairs-of")
+    return (
+        f"<li><strong>{escape(finding.code)}</strong> {escape(finding.title)}{site} "
+        f"({gain(finding)}{fixed}){advice}{seen}{_explanation(finding.code, page)}</li>"
+    )
+
+
+def _explanation(code: str, page: str) -> str:
+    if not page:
+        return ""
+    summary = f"<summary>What {escape(code)} means, how to test it, what can go wrong</summary>"
+    return f"<details>{summary}<pre>{escape(page)}</pre></details>"

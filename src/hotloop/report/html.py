@@ -15,12 +15,11 @@ from hotloop.core.judgement import Diagnosis, Target, Verdict
 from hotloop.core.ledger import Ledger
 from hotloop.core.measurement import Environment
 from hotloop.report import numbers
-from hotloop.report.advice import findings_section
 from hotloop.report.charts import Series, line_chart
 from hotloop.report.checklist import target_table
 from hotloop.report.comparison import arm_bars, loss_charts, pair_chart, ratio_chart
 from hotloop.report.course import machine_charts
-from hotloop.report.evidence import host_section, loaders_section, use_section
+from hotloop.report.evidence import findings_section, host_section, loaders_section, use_section
 from hotloop.report.ledger import ledger_section
 from hotloop.report.step_time import breakdown, step_bars
 from hotloop.report.style import CSS

@@ -206,7 +206,7 @@ def _how(ledger: Ledger) -> str:
 
 
 def _kept_in(ledger: Ledger) -> str:
-    """Where these processes could write."""
+    """The places that these processes could write to."""
     hosts = f" but {', '.join(ledger.network_hosts)}" if ledger.network_hosts else ""
     network = f" and no network{hosts}" if hosts or not ledger.network else ""
     where = {

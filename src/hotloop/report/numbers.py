@@ -17,7 +17,7 @@ KNOWN_WITHIN = 1.1
 
 
 def is_known(value: float, low: float, high: float) -> bool:
-    """Whether a ratio with this interval may stand as one number."""
+    """True if a ratio with this interval may stand as one number."""
     return max(value / low, high / value) <= KNOWN_WITHIN if low > 0 else False
 
 

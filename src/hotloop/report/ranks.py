@@ -10,7 +10,7 @@ MAX_RANKS = 8
 
 
 def ranks_answer(found: RankComparison) -> str:
-    """Whether one of them holds the others up."""
+    """Says which one holds the others up, if any does."""
     if found.reason is not None:
         return f"not compared: {found.reason}"
     if found.slowest is not None and found.hidden:

@@ -1,4 +1,4 @@
-"""Where a step's time goes: a bar that adds up, and bars over the steps."""
+"""The time of a step by phase: a bar that adds up, and bars over the steps."""
 
 from __future__ import annotations
 

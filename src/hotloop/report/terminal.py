@@ -15,7 +15,7 @@ from hotloop.report.words import answer, gain, headline, worth_sentence
 BAR_CELLS = 32
 MAX_FINDINGS = 3
 MAX_EVIDENCE = 4
-"""Of each finding, in the terminal; the page and the JSON have all."""
+"""Evidence shown of each finding in the terminal; the page and the JSON have all."""
 BOUNDS: dict[Bound, str] = {
     "input": "limited by waiting for data",
     "copy": "limited by copies to the device",

@@ -115,14 +115,14 @@ ANSWERS: dict[WorthAnswer, str] = {
 
 
 def worth_sentence(worth: Worth) -> str:
-    """Whether finding out pays, and why."""
+    """Says if finding out pays, and why."""
     reason = worth.reason.strip().rstrip(".")
     answer = ANSWERS[worth.answer]
     return f"{answer}: {reason}." if reason else f"{answer}."
 
 
 def is_kept(verdict: Verdict) -> bool:
-    """Whether a reader may adopt the candidate: faster, and seen to learn the same."""
+    """True if a reader may adopt the candidate: faster, and seen to learn the same."""
     return verdict.outcome == "improved" and verdict.parity.result in ("same", "within_noise")
 
 

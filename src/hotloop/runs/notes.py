@@ -85,7 +85,7 @@ def note_what_is_missing(
 def note_command(
     reading: Reading, run: CommandRun, measurement: Measurement | None, state: State
 ) -> None:
-    """Of somebody else's command: what the probe could not do, and why there may be no step."""
+    """Notes on somebody else's command: what the probe could not do, and why there may be no step."""
     if run.ended is None:
         reading.notes.append(
             "the command still runs: this is what was seen so far"
@@ -112,7 +112,7 @@ def note_command(
 
 
 def note_fixes(reading: Reading) -> None:
-    """Of fixes that were begun to be tried, without an end."""
+    """A note on trials of fixes that did not end."""
     directory = reading.directory
     if (directory / TRIALS).is_dir() and not (directory / LEDGER_FILE).exists():
         reading.notes.append(

@@ -98,14 +98,14 @@ def measurement_of(
 
 
 def goes_on(command_run: CommandRun | None) -> bool:
-    """Whether processes of a command outlived it: what was judged at its end may not be all."""
+    """True if processes of a command outlived it: what was judged at its end may not be all."""
     return command_run is not None and bool(command_run.left_running)
 
 
 def _measurement_of_command(
     reading: Reading, command_run: CommandRun, environment: Environment | None
 ) -> Measurement:
-    """Of a command that still runs, or whose doctor was ended before it."""
+    """The steps so far of a command that still runs, or whose doctor was ended before it."""
     found = collect(reading.directory, command_run, environment or _unknown_environment())
     reading.problems.extend(found.problems)
     for path, lines in found.damaged_steps:

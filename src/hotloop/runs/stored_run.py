@@ -77,7 +77,7 @@ class StoredRun:
     """What is missing, unfinished or otherwise good to know."""
     utilization: Utilization | None = None
     ranks: RankComparison | None = None
-    """Of a training by several processes."""
+    """For a training by several processes."""
     problems: tuple[HotloopError, ...] = ()
     """What is damaged, and where."""
     state: State = "recorded"
@@ -87,14 +87,14 @@ class StoredRun:
     trained: StoredRun | None = None
     """The quickstart's final training."""
     command_run: CommandRun | None = None
-    """Of somebody else's command, examined by the doctor."""
+    """Somebody else's command, examined by the doctor."""
     targets: tuple[Target, ...] = ()
     ledger: Ledger | None = None
-    """Of the fixes that the doctor tried on it."""
+    """What came of the fixes that the doctor tried on it."""
 
     @property
     def run(self) -> StoredRun:
-        """Where the steps of the training are: here, or in the quickstart's final training."""
+        """The run that holds the steps of the training: this one, or in the quickstart's final training."""
         return self.trained if self.trained is not None else self
 
 
@@ -270,7 +270,7 @@ def _targets(found: StoredRun) -> tuple[Target, ...]:
 def _utilization(
     reading: Reading, settings: Settings | None, measurement: Measurement | None
 ) -> Utilization | None:
-    """Of a training run with steady steps; `None` for everything else."""
+    """Utilization of a training run with steady steps; `None` for everything else."""
     if settings is None or measurement is None:
         return None
     if steady_tokens_per_s(measurement.records) is None:

@@ -53,7 +53,7 @@ class Group:
         return model
 
     def book_waits(self, clock: PhaseClock) -> None:
-        """Where the time that this process waits for others goes from now on."""
+        """Book the time that this process waits for others in `clock` from now on."""
 
     def microbatch(self, *, last: bool) -> AbstractContextManager[object]:
         """Around the forward and the backward of one: gradients are sent after the last one alone."""
@@ -71,7 +71,7 @@ class Group:
         return lambda: {"loss": loss}
 
     def stops(self, stop: StopRequest, known: Mapping[str, float] | None) -> bool:
-        """Whether to stop now, the same on every rank; `known` are the newest late values."""
+        """True to stop now, the same on every rank; `known` are the newest late values."""
         return stop.asked
 
     def summed(self, value: Tensor) -> Tensor:
@@ -179,7 +179,7 @@ class Several(Group):
         return total
 
     def decided(self, action: Callable[[], T]) -> T:
-        # Nothing is caught: when the first rank fails here, the others learn it from their meeting.
+        # Nothing is caught: when the first rank fails here, the others learn it from their rendezvous.
         box: list[T | None] = [action() if self.ranks.is_first else None]
         dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
         return box[0]  # type: ignore[return-value]

@@ -42,7 +42,7 @@ _BROKEN = re.compile(
 """As gloo, the store and NCCL word a lost process."""
 
 
-class SaidElsewhere(Exception):
+class AlreadyReported(Exception):
     """This process ends for a reason that another one has told the user already."""
 
     def __init__(self, exit_code: int) -> None:
@@ -62,8 +62,8 @@ class _OtherFailed(Exception):
     """Seen while waiting: some other process has left its error."""
 
 
-class Meeting:
-    """Of one process alone: it is the first one, and the only one on its machine."""
+class Rendezvous:
+    """For one process alone: it is the first one, and the only one on its machine."""
 
     ranks: Ranks = ALONE
 
@@ -86,7 +86,7 @@ class Meeting:
         return Group()
 
 
-class _Several(Meeting):
+class _Several(Rendezvous):
     def __init__(self, ranks: Ranks, store: Store, prefix: str) -> None:
         self.ranks = ranks
         self._store = dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]
@@ -134,7 +134,7 @@ class _Several(Meeting):
             pause = min(2 * pause, _LONGEST_PAUSE_S)
         return self._store.get(self._gate(leader)).decode()
 
-    def last_words(self, error: BaseException) -> BaseException:
+    def reported_failure(self, error: BaseException) -> BaseException:
         """What this process ends with: its own error, or that of the one that failed first."""
         lost = self._lost(error)
         own = lost or error
@@ -153,7 +153,7 @@ class _Several(Meeting):
         if first["rank"] == self.ranks.rank:
             return own
         if first["what"] == what:
-            return SaidElsewhere(int(code))
+            return AlreadyReported(int(code))
         if lost is None and not isinstance(error, KeyboardInterrupt | CannotConnect):
             return own
         return RankFailed(
@@ -186,20 +186,22 @@ class _Several(Meeting):
 
 
 @contextmanager
-def joined(ranks: Ranks) -> Iterator[Meeting]:
-    """The meeting of this process's training, left in good order.
+def joined(ranks: Ranks) -> Iterator[Rendezvous]:
+    """The rendezvous of this process's training, left in good order.
 
-    Raises `SaidElsewhere` where another process has said already why all end.
+    Raises `AlreadyReported` where another process has said already why all end.
     """
     if not ranks.launched:
-        yield Meeting()
+        yield Rendezvous()
         return
-    meeting = _Several(ranks, _store(), f"hotloop {os.environ.get('TORCHELASTIC_RESTART_COUNT')}")
+    rendezvous = _Several(
+        ranks, _store(), f"hotloop {os.environ.get('TORCHELASTIC_RESTART_COUNT')}"
+    )
     try:
-        yield meeting
+        yield rendezvous
     except BaseException as error:
         _let_it_finish()
-        ended = meeting.last_words(error)
+        ended = rendezvous.reported_failure(error)
         if ended is error:
             raise
         raise ended from error
@@ -210,7 +212,7 @@ def joined(ranks: Ranks) -> Iterator[Meeting]:
 
 
 def _store() -> Store:
-    """Where the processes meet. Raises `EnvironmentFailed`."""
+    """The store through which the processes find each other. Raises `EnvironmentFailed`."""
     from torch.distributed.rendezvous import rendezvous  # not in every build of torch
 
     host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]

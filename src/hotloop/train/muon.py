@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic, chosen in the post for the steepest slope at zero rather than for convergence: after
+"""Coefficients of the quintic, chosen in the post for the steepest slope at zero rather than for convergence: after
 `ITERATIONS` the singular values lie between about 0.7 and 1.2."""
 ITERATIONS = 5
 

@@ -20,7 +20,7 @@ from hotloop.data.growing import Growing
 from hotloop.data.prepared import Corpora, open_corpora, open_prepared
 from hotloop.data.sources import ReadOptions
 from hotloop.data.streaming import Preparation
-from hotloop.train.joining import Meeting
+from hotloop.train.joining import Rendezvous
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +34,7 @@ class OpenedText:
 @contextmanager
 def opened_text(
     config: RunConfig,
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     *,
     progress: Progress,
     warn: Callable[[str], None] = lambda message: None,
@@ -55,11 +55,11 @@ def opened_text(
     def check() -> None:
         for preparation in at_work:
             preparation.check()
-        meeting.refuse_failed()
+        rendezvous.refuse_failed()
 
     try:
         # By every rank, also where nothing is to prepare: on another machine there may be.
-        paths = [Path(path) for path in json.loads(meeting.each_machine(data_here))]
+        paths = [Path(path) for path in json.loads(rendezvous.each_machine(data_here))]
         if not config.data.stream:
             weights = [corpus.weight for corpus in config.data.corpora]
             yield OpenedText(open_corpora(paths, weights, verify="size"), paths)
@@ -121,7 +121,7 @@ def _streamed(
     progress: Progress,
     warn: Callable[[str], None],
 ) -> Path:
-    """Where the source is being prepared from now on, or was already."""
+    """The directory in which the source is being prepared from now on, or was already."""
     wanted = wanted_text(data, data.corpora[0])
     path = cached_path(wanted)
     entry_in_use(path)

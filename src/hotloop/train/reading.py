@@ -99,7 +99,7 @@ def nothing_held_out(config: RunConfig, corpora: Corpora | Growing) -> str:
 
 
 LEFT_OUT_FRACTION = 0.01
-"""Of a corpus's tokens in no window, above which it is said."""
+"""Share of a corpus's tokens in no window above which a note says so."""
 
 
 def text_left_out(config: RunConfig, corpora: Corpora | Growing) -> list[str]:
@@ -177,7 +177,7 @@ class StepData:
 
     microbatches: list[Microbatch]
     num_targets: int
-    """Of the whole step, over all processes."""
+    """Targets of the whole step, over all processes."""
 
 
 def read_step(

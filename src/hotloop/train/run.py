@@ -70,7 +70,7 @@ class Run:
 
     @property
     def steps_file(self) -> Path:
-        """Of this process."""
+        """The step records of this process."""
         return self.directory / steps_name(self.group.ranks.rank)
 
     @property
@@ -124,7 +124,7 @@ def refuse_too_large(shape: DecoderShape, *, copies: int, limit_bytes: int) -> N
 
 
 _COPIES = {"adamw": 4, "muon": 3, "sgd": 2}
-"""Of all weights on a CPU: themselves, gradients, and what the optimizer keeps at least."""
+"""Copies of all weights on a CPU: themselves, gradients, and what the optimizer keeps at least."""
 
 
 def build_run(
@@ -196,7 +196,7 @@ def refuse_other_tokenizer(directory: Path, text: Corpora | Growing) -> None:
 
 
 def clips_through(run: Run) -> bool:
-    """Whether the optimizer applies the clipping factor, so that no pass of its own is needed."""
+    """True if the optimizer applies the clipping factor, so that no pass of its own is needed."""
     train = run.config.train
     return (
         train.clip_norm is not None

@@ -107,7 +107,7 @@ _MAY_DIFFER = (
     "data.prefetch",
     "data.tokenizer",
 )
-"""Of a machine and its disks. The data's content and the kind of device are compared by themselves."""
+"""Settings of a machine and its disks. The data's content and the kind of device are compared by themselves."""
 
 
 def refuse_uneven(settings: Settings, ranks: Ranks) -> None:

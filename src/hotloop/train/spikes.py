@@ -47,7 +47,7 @@ class SpikesOnHost:
         self._recent = {name: deque[float](maxlen=config.window_steps) for name in NAMES}
 
     def look(self, values: dict[str, float]) -> Spike | None:
-        """Whether this step is a spike; it enters the window after that."""
+        """True if this step is a spike; it enters the window after that."""
         found = None
         for name in NAMES:
             if name not in values:

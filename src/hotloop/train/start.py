@@ -25,7 +25,7 @@ from hotloop.optimizations.resolve import resolve
 from hotloop.probe.recorder import keep_steps_before
 from hotloop.train.continuation import resume
 from hotloop.train.evaluate import Evaluation, read_evaluations
-from hotloop.train.joining import Meeting
+from hotloop.train.joining import Rendezvous
 from hotloop.train.meter import Meter, live_of
 from hotloop.train.opening import OpenedText, opened_text
 from hotloop.train.reading import nothing_held_out, text_left_out
@@ -69,16 +69,16 @@ def start(
     stretch: bool = False,
     progress: Progress = silent,
     warn: Callable[[str], None] = lambda message: None,
-    meeting: Meeting | None = None,
+    rendezvous: Rendezvous | None = None,
 ) -> Finished:
     """Train in `directory`, continuing what is there. Raises `HotloopError` kinds only for user errors.
 
     A directory that holds a run of other settings or other data is refused, never overwritten.
     `from_step` and `stretch` are those of `continuation.resume`. With a
-    `meeting` of several processes the first one writes; the others write their own step records alone.
+    `rendezvous` of several processes the first one writes; the others write their own step records alone.
     """
-    meeting = meeting or Meeting()
-    ranks = meeting.ranks
+    rendezvous = rendezvous or Rendezvous()
+    ranks = rendezvous.ranks
     device = pick_device(settings.config.train.device, ranks)
     compiles = settings.config.train.compile is not False
     settings, notes = resolve(settings, read_machine(device, ranks, compiles=compiles))
@@ -90,13 +90,13 @@ def start(
         warn(note)
     refuse_missing_trackers(config)
     refuse_waiting_update(config, device)
-    with opened_text(config, meeting, progress=progress, warn=warn) as text:
+    with opened_text(config, rendezvous, progress=progress, warn=warn) as text:
         return _train(
             settings,
             directory,
             text,
             device,
-            meeting,
+            rendezvous,
             stop_after=stop_after,
             from_step=from_step,
             stretch=stretch,
@@ -111,7 +111,7 @@ def _train(
     directory: Path,
     text: OpenedText,
     device: torch.device,
-    meeting: Meeting,
+    rendezvous: Rendezvous,
     *,
     stop_after: int | None,
     from_step: int | None,
@@ -121,7 +121,7 @@ def _train(
     notes: tuple[str, ...],
 ) -> Finished:
     """In `directory`, on the text that was opened."""
-    config, ranks, fingerprint = settings.config, meeting.ranks, text.data.fingerprint
+    config, ranks, fingerprint = settings.config, rendezvous.ranks, text.data.fingerprint
     agreed = agreed_settings(config, device, fingerprint)
 
     def take() -> str:
@@ -129,8 +129,8 @@ def _train(
         return json.dumps(agreed)
 
     with locked(directory, wanted=ranks.is_first):
-        refuse_differences(ranks, agreed, json.loads(meeting.first(take)))
-        group = meeting.group(device, config)
+        refuse_differences(ranks, agreed, json.loads(rendezvous.first(take)))
+        group = rendezvous.group(device, config)
         run = build_run(config, text.data, directory, device, group, progress=progress)
         left_out = text_left_out(config, text.data)
         for note in left_out:

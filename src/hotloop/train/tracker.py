@@ -66,7 +66,7 @@ def store_identity(directory: Path, name: str, identity: dict[str, str]) -> None
 
 
 def changed_origins(settings: Settings) -> dict[str, str]:
-    """Where the values that are not defaults came from, by dotted key."""
+    """The origins of the values that are not defaults, by dotted key."""
     return {
         key: settings.origin(key)
         for key in settings.config.flat()

@@ -68,7 +68,7 @@ def update(run: Run, rate: float, loss: Tensor) -> dict[str, Tensor]:
 
 
 def clears_late(run: Run) -> bool:
-    """Whether a step's gradients are kept until the next backward, which then writes to the same memory.
+    """True if a step's gradients are kept until the next backward, which then writes to the same memory.
 
     On a CPU: cleared after the update, they make the free end of the heap so large that the allocator
     gives it back, to get it again page by page: 20 ms of a step of 1.2 s at 3 us a page. A GPU's
@@ -104,7 +104,7 @@ def step_unless(optimizer: torch.optim.Optimizer, skip: Tensor | None) -> None:
 
 
 def can_skip_on_device(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether `step()` heeds `found_inf`: the fused optimizers do, and Muon with a fused AdamW."""
+    """True if `step()` heeds `found_inf`: the fused optimizers do, and Muon with a fused AdamW."""
     if isinstance(optimizer, Muon):
         return bool(optimizer.defaults["fused"])
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))

@@ -76,7 +76,7 @@ def ensure_wanted(
 
 
 def cached_path(wanted: Wanted) -> Path:
-    """Where it lies, or would. Raises `UsageError` for no such source."""
+    """The directory that holds it, or will. Raises `UsageError` for no such source."""
     key = json.dumps(
         [
             PREPARED_SCHEMA,

@@ -60,5 +60,5 @@ def _acquire(target: Path, progress: Progress) -> int:
 
 
 def is_held(target: Path) -> bool:
-    """Whether some process is preparing `target` now."""
+    """True while some process is preparing `target` now."""
     return flock.is_held(target / LOCK, shared=True)  # shared: not in the way of others that look

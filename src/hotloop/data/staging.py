@@ -55,7 +55,7 @@ _SCHEMA_NAME = PREPARED_SCHEMA.partition("/")[0] + "/"
 
 
 def is_finished(target: Path, *, force: bool = False) -> bool:
-    """Whether the locked target holds a finished preparation.
+    """True if the locked target holds a finished preparation.
 
     Ends a renaming that was interrupted. Clears away what is left of older ones, and with `force` a
     preparation whose manifest is lost or damaged. Raises `UsageError` for a directory that holds
@@ -99,7 +99,7 @@ def is_finished(target: Path, *, force: bool = False) -> bool:
 
 
 def is_read_only(target: Path) -> bool:
-    """Whether nothing can be written beside the manifest of a finished preparation."""
+    """True if nothing can be written beside the manifest of a finished preparation."""
     if not (target / MANIFEST).is_file() or (target / STAGING).exists():
         return False
     return not os.access(target, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
@@ -239,7 +239,7 @@ def _records(directory: Path) -> Iterator[tuple[int, JobRecord]]:
 
 
 def is_whole(record: JobRecord, directory: Path) -> bool:
-    """Whether all its shards are there."""
+    """True if all its shards are there."""
     return all(
         (directory / name).is_file()
         for shard in record.shards
@@ -309,7 +309,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _is_our_manifest(path: Path) -> bool:
-    """Of any version: `--force` may replace an old one, never somebody else's manifest.json."""
+    """True for one of any version: `--force` may replace an old one, never somebody else's manifest.json."""
     try:
         values = json.loads(path.read_bytes())
     except (OSError, ValueError):

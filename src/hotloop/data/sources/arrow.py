@@ -125,7 +125,7 @@ class _Parquet:
         self._groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
 
     def sizes(self) -> list[int]:
-        """Of the text column, as stored; of all columns if it is missing."""
+        """Bytes of the text column as stored, or of all columns if it is missing."""
         return [
             sum(
                 column.total_compressed_size
@@ -188,7 +188,7 @@ class _Arrow:
         self.schema = self._batches.schema
 
     def sizes(self) -> list[int]:
-        """Of all columns."""
+        """Bytes of all columns."""
         return [batch.nbytes for _, batch in self._numbered(0, None)]
 
     def batches(self, path: list[str]) -> Batches:

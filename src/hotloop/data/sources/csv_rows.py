@@ -71,7 +71,7 @@ def _lines(text: io.TextIOWrapper) -> Iterator[str]:
 
 
 def _column(header: list[str], options: ReadOptions) -> int:
-    """Where the text stands in a row. Raises `BadRecordError`."""
+    """Index of the text column. Raises `BadRecordError`."""
     name = options.text_field
     if name not in header:
         missing = no_field(name, header, "column")

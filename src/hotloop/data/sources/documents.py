@@ -10,7 +10,7 @@ from hotloop.data.sources.unit import PIECE_BYTES, Document, ReadOptions, Report
 from hotloop.data.sources.unit_reader import UnitReader
 
 HELD_BYTES = 4 * PIECE_BYTES
-"""Of a document whose parts must wait until all are known; more goes to a temporary file."""
+"""Bytes kept in memory of a document whose parts must wait until all are known; more goes to a file."""
 _LINE_BEFORE_WORD = re.compile(rb"(?<=[!-~])\n(?=[A-Za-z])")
 _SPACE_BETWEEN_WORDS = re.compile(rb"(?<=[A-Za-z]) (?=[A-Za-z])")
 _SEARCHED = 64 << 10
@@ -124,7 +124,7 @@ def cut_parts(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _part_cut(block: bytes) -> int:
-    """Where to cut a document inside `block`, which goes on after it: after 1 byte or more.
+    """The cut of a document inside `block`, which continues after it: after 1 byte or more.
 
     Where both sides encode alone as they do together, for the tokenizers in use: between a single
     line end and a word, else before a single space between words. Text without either in its last

@@ -39,7 +39,7 @@ class RemoteFile(io.RawIOBase):
     state: State | None
     """Size, and a hash of the tag or time that the server gives."""
     ranges: bool
-    """Whether it can be read from anywhere without reading what stands before."""
+    """Reads may begin anywhere without reading what stands before."""
     _at = 0
 
     def fetch(self, begin: int, end: int) -> bytes:

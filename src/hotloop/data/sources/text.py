@@ -15,7 +15,7 @@ from hotloop.data.sources.unit_reader import UnitReader
 
 SEGMENT_BYTES = UNIT_BYTES
 TREE_PIECE_BYTES = 1 << 20
-"""Of a file in a directory."""
+"""Most bytes in a piece of a file in a directory."""
 FILE_PIECES = 128
 FILE_PIECE_BYTES = (4 << 10, 64 << 10)
 """Least and most bytes in a piece of a file given by itself; between them it makes `FILE_PIECES`."""
@@ -51,7 +51,7 @@ def read_pieces(file: BufferedReader, reader: UnitReader, *, bound: int) -> Iter
 
 
 def _piece_cut(text: bytes, begin: int, end: int) -> int:
-    """Where to end a piece that begins at `begin` and must end inside `text[:end]`.
+    """The end of a piece that begins at `begin` and must end inside `text[:end]`.
 
     After a blank line in the second half, else after the last line, else between characters.
     """

@@ -29,7 +29,7 @@ class Walk:
     """Not walked into, and not counted."""
     report: Report
     walked: bool = False
-    """Whether there was a directory of any files."""
+    """A directory of any files was among them."""
 
 
 def local_names(source: str, walk: Walk) -> Iterator[tuple[str, bool]]:
@@ -146,7 +146,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _is_prepared(directory: Path) -> bool:
-    """Whether it is what `hotloop prepare` wrote: ids, and no text."""
+    """True for what `hotloop prepare` wrote: ids, and no text."""
     manifest = directory / "manifest.json"
     try:
         return manifest.is_file() and b'"hotloop.prepared/' in manifest.read_bytes()
@@ -155,7 +155,7 @@ def _is_prepared(directory: Path) -> bool:
 
 
 def is_left_out(inside: PurePath, name: str, walk: Walk) -> bool:
-    """Whether a file at `inside` of a directory is hidden or not chosen, which is counted."""
+    """True if the file at `inside` of a directory is hidden or not chosen, which is counted."""
     relative, options = inside.as_posix(), walk.options
     if any(map(_is_hidden, inside.parts)):
         walk.report.add("hidden", name)
@@ -169,7 +169,7 @@ def is_left_out(inside: PurePath, name: str, walk: Walk) -> bool:
 
 
 def matches(relative: str, pattern: str) -> bool:
-    """Whether a `/`-separated path fits a pattern of `ReadOptions.include`."""
+    """True if a `/`-separated path fits a pattern of `ReadOptions.include`."""
     expression = _compiled(pattern.strip("/"))
     names = [relative] if "/" in pattern.strip("/") else relative.split("/")
     return any(expression.fullmatch(name) for name in names)
@@ -192,7 +192,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def standard_library_path() -> Path:
-    """Where the running interpreter keeps its library. Raises `UsageError` if it has no sources."""
+    """The directory of the running interpreter's library. Raises `UsageError` if it has no sources."""
     path = Path(sysconfig.get_path("stdlib"))
     if not (path / "os.py").is_file():
         raise UsageError(

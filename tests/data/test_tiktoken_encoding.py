@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -256,6 +257,23 @@ def test_ranks_that_cannot_be_downloaded_are_one_clear_error(plugin: Path) -> No
     with pytest.raises(UsageError, match="Failed to resolve") as caught:
         load_tokenizer("tiktoken:tests_broken")
     assert "TIKTOKEN_CACHE_DIR" in str(caught.value)
+
+
+def test_download_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, end = threading.Event(), threading.Event()
+
+    def silent(name: str) -> None:
+        asked.set()
+        end.wait()
+
+    monkeypatch.setattr(tiktoken, "get_encoding", silent)
+    monkeypatch.setattr(tiktoken_encoding, "DOWNLOAD_S", 0.2)
+    try:
+        with pytest.raises(UsageError, match="no answer"):
+            load_tokenizer("tiktoken:gpt2")
+        assert asked.is_set()
+    finally:
+        end.set()
 
 
 def damaged(tokenizer: Tokenizer) -> Tokenizer:

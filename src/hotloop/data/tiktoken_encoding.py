@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ TIKTOKEN = "tiktoken"
 """Key of the encoding in a tokenizer.json's `decoder`: there every reader passes over it."""
 PREFIX = "tiktoken:"
 MOST_UNUSED = 4096
+DOWNLOAD_S = 60.0
+"""For the file of an encoding, after which its server is given up."""
 INSTALL = "pip install 'hotloop[tiktoken]'"
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}]+| ?[\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -130,15 +133,27 @@ def _encoding(name: str) -> tiktoken.Encoding:
             where=where,
             do=f"choose one of {', '.join(sorted(known))}",
         )
-    try:
-        return tiktoken.get_encoding(name)
-    except Exception as error:  # it downloads
-        raise UsageError(
-            f"tiktoken cannot load the encoding: {_first_line(error)[:300]}",
-            where=where,
-            do="check the network, or set TIKTOKEN_CACHE_DIR to a directory that holds the file from "
-            "a machine that has one; a tokenizer.json of the same encoding works without",
-        ) from error
+    found: list[tiktoken.Encoding | BaseException] = []
+
+    def get() -> None:
+        try:
+            found.append(tiktoken.get_encoding(name))
+        except BaseException as error:  # noqa: BLE001 - said below
+            found.append(error)
+
+    # It downloads without a time limit: waited for in a thread that may be left behind.
+    thread = threading.Thread(target=get, daemon=True)
+    thread.start()
+    thread.join(DOWNLOAD_S)
+    if found and not isinstance(found[0], BaseException):
+        return found[0]
+    reason = _first_line(found[0]) if found else f"no answer within {DOWNLOAD_S:.0f} s"
+    raise UsageError(
+        f"tiktoken cannot load the encoding: {reason[:300]}",
+        where=where,
+        do="check the network, or set TIKTOKEN_CACHE_DIR to a directory that holds the file from a "
+        "machine that has one; a tokenizer.json of the same encoding works without",
+    )
 
 
 def description_of(encoding: tiktoken.Encoding) -> dict[str, Any]:

@@ -7,10 +7,9 @@ import torch
 
 from hotloop.core.errors import EnvironmentFailed
 from hotloop.core.step import StepRecord, read_steps
-from hotloop.probe.late import LateValues
 from hotloop.probe.phases import PhaseClock
 from hotloop.probe.recorder import Recorder, keep_steps_before
-from hotloop.probe.step_book import StepBook
+from hotloop.probe.step_book import LateValues, StepBook
 
 CPU = torch.device("cpu")
 

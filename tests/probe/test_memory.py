@@ -15,7 +15,7 @@ MEGABYTES = 200
 PROGRAM = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from hotloop.probe.memory import tree_bytes
+from hotloop.probe.machine import tree_bytes
 MEGABYTES, writes = int(sys.argv[2]), sys.argv[3] == "writes"
 held = bytearray(b"x") * (MEGABYTES << 20)
 before = tree_bytes()

@@ -1,12 +1,13 @@
-"""What this process may really use: CPUs and memory, as the kernel's control groups allow."""
+"""What this process may really use: CPUs and memory, as the kernel's control groups allow.
+
+Foreign processes import this: standard library alone, but for what is imported in functions.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
-
-import psutil
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -18,10 +19,10 @@ def num_cpus() -> int:
     return os.cpu_count() or 1
 
 
-def cpu_quota() -> float:
-    """CPUs this process may use on average: the smallest cgroup quota above it, or `num_cpus()`."""
-    quotas = [float(num_cpus())]
-    for directory in _group_directories("cpu"):
+def cpu_quota(schedulable: int | None = None) -> float:
+    """CPUs this process may use on average: the smallest cgroup quota above it, or `schedulable`, else `num_cpus()`."""
+    quotas = [float(schedulable or num_cpus())]
+    for directory in control_groups("cpu"):
         words = _words(directory / "cpu.max")  # version 2: "max 100000" or "200000 100000"
         if len(words) == 2 and words[0] != "max":
             quotas.append(int(words[0]) / int(words[1]))
@@ -58,8 +59,10 @@ def _parent_has(variable: str) -> bool:
 
 def memory_limit_bytes() -> int:
     """Bytes this process may use: the smallest cgroup limit above it, or the machine's memory."""
+    import psutil
+
     limits = [psutil.virtual_memory().total]
-    for directory in _group_directories("memory"):
+    for directory in control_groups("memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
             words = _words(directory / name)
             if words and words[0] != "max":
@@ -71,14 +74,14 @@ def memory_used_bytes() -> int | None:
     """Bytes in use by this process's innermost control group, file cache included; `None` without one."""
     used = [
         int(words[0])
-        for directory in _group_directories("memory")
+        for directory in control_groups("memory")
         for name in ("memory.current", "memory.usage_in_bytes")
         if (words := _words(directory / name))
     ]
     return min(used, default=None)  # a group holds those inside it: the innermost uses least
 
 
-def _group_directories(controller: str) -> Iterator[Path]:
+def control_groups(controller: str) -> Iterator[Path]:
     """This process's control group for `controller` and those above it, versions 1 and 2."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()

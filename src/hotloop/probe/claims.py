@@ -1,9 +1,14 @@
-"""Which process of a rank is watched: a file that the first one makes. Standard library alone."""
+"""Which process of a rank is watched, by a file that the first one makes; and those that train beside it."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+
+import torch
+
+from hotloop.probe.step_rule import StepRule
 
 _WEAK = " weak"
 
@@ -45,3 +50,33 @@ class Claim:
             return self._path.read_text()
         except OSError:
             return ""
+
+
+class OtherTraining:
+    """A process without a rank of its own: only its steps are counted, in `other-<pid>.json`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / f"other-{os.getpid()}.json"
+        self._pid = os.getpid()
+        self._rule = StepRule()
+        self._num, self._written = 1, 0
+        """The first was made when the update asked to be a step."""
+
+    def updated(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer of this process has stepped."""
+        if os.getpid() != self._pid:
+            return
+        self._rule.updated(optimizer)
+        self._num = 1 + self._rule.steps
+        if self._num >= 2 * self._written:  # a process may be killed, and a write costs time
+            self.write()
+
+    def write(self) -> None:
+        """So many so far."""
+        if self._num == self._written or os.getpid() != self._pid:
+            return
+        self._written = self._num
+        try:
+            self._path.write_text(json.dumps({"steps": self._num}), encoding="utf-8")
+        except OSError:
+            pass

@@ -21,7 +21,7 @@ import atexit
 import functools
 import os
 from collections.abc import Callable
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -84,7 +84,7 @@ class WatchedMethod:
         def both(original: Any, *args: Any, **kwargs: Any) -> Any:
             return around(functools.partial(inner, original), *args, **kwargs)
 
-        _untraced(both, around)
+        keep_untraced(both, around)
         self._around = both
 
 
@@ -97,7 +97,7 @@ class WatchedBuiltin:
     """Stands in for a function written in C: no descriptor, so that as an attribute of a class it binds nobody."""
 
     def __init__(self, original: Any, around: Around) -> None:
-        _untraced(WatchedBuiltin.__call__, around)
+        keep_untraced(WatchedBuiltin.__call__, around)
         self._original = original
         self._around = around
         self.__name__ = original.__name__
@@ -135,7 +135,7 @@ def around_method(
     """Watch a method of `owner`, where `applies(holder)`; the rest costs no frame."""
     # A whole training step that is compiled breaks its graph at `loss.backward()` and calls it from
     # within: dynamo would start over on these frames, and never come to an end.
-    _untraced(WatchedMethod.__get__, around, *([applies] if applies else []))
+    keep_untraced(WatchedMethod.__get__, around, *([applies] if applies else []))
     found = vars(owner).get(name)
     if isinstance(found, WatchedMethod):
         found.add(around)
@@ -163,7 +163,7 @@ def around_call(owner: Any, name: str, around: Around) -> None:
         is_compiling = always
 
     at_end(release)
-    _untraced(watched, around)
+    keep_untraced(watched, around)
     setattr(owner, name, watched)
 
 
@@ -204,10 +204,3 @@ def step_hook(hook: OptimizerHook) -> Any:
     # It costs no graph and no memory: constructing any optimizer has loaded dynamo already, and its
     # step has a graph break of its own here.
     return _disable_dynamo(stepped)
-
-
-def _untraced(*functions: Any) -> None:
-    for function in functions:
-        function = getattr(function, "__func__", function)
-        if isinstance(function, FunctionType):
-            keep_untraced(function)

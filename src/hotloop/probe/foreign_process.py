@@ -5,12 +5,14 @@ Runs inside the foreign interpreter beside the step clock: standard library and 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
-from types import CodeType
+from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -33,13 +35,15 @@ def refuse_untested_torch() -> None:
         )
 
 
-def keep_untraced(*functions: Callable[..., Any]) -> None:
-    """Have dynamo run these as they are when it meets them, and go on compiling what they call.
+def keep_untraced(*functions: Any) -> None:
+    """Have dynamo run these as they are when it meets them, and go on compiling what they call; passes over
+    what is not written in Python.
 
     `torch.compiler.disable` would also keep what they call from being compiled: a checkpointed
     block is computed again inside `backward`.
     """
-    keep_code_untraced(*(function.__code__ for function in functions))
+    plain = (getattr(each, "__func__", each) for each in functions)
+    keep_code_untraced(*(each.__code__ for each in plain if isinstance(each, FunctionType)))
 
 
 def keep_code_untraced(*codes: CodeType) -> None:
@@ -83,27 +87,6 @@ def describe_optimizer(optimizer: Any) -> str:
     return name
 
 
-def compiler_counts() -> tuple[bool | None, int | None, int | None]:
-    """Whether something was compiled, graphs, and graph breaks, where dynamo was loaded at all."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    if utils is None:
-        return False, None, None
-    try:
-        graphs = int(utils.counters["stats"]["unique_graphs"])
-        return graphs > 0, graphs, sum(utils.counters["graph_break"].values())
-    except (AttributeError, KeyError, TypeError):  # internals of another torch
-        return None, None, None
-
-
-def num_graphs() -> int:
-    """Compiled so far; cheap enough to be read in every step."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    try:
-        return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])
-    except (AttributeError, KeyError, TypeError):  # internals of another torch
-        return 0
-
-
 _before_end: list[Callable[[], None]] = []
 
 
@@ -139,3 +122,19 @@ def _kill_children() -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for child in multiprocessing.active_children():
         child.kill()
+
+
+def write_note(directory: Path, text: str) -> None:
+    """Add a line to what the sidecar directory says of this process; nothing where that cannot be written."""
+    try:
+        with (directory / "notes.txt").open("a", encoding="utf-8") as file:
+            file.write(text + "\n")
+    except OSError:
+        pass
+
+
+def replace_json(path: Path, values: dict[str, object]) -> None:
+    """Write a sidecar file, whole or not at all."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(values), encoding="utf-8")
+    os.replace(temporary, path)

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hotloop.probe.attach.operators import backend
+
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear", "_addmm_activation", "mkldnn_linear")
 
 
@@ -26,7 +28,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in _PRODUCTS:
             self.dtypes.add(str(args[-1].dtype).removeprefix("torch."))
         elif name.startswith("_scaled_dot_product_"):
-            self.attention.add(f"sdpa:{_backend(name)}")
+            self.attention.add(f"sdpa:{backend(name)}")
             self.dtypes.add(str(args[0].dtype).removeprefix("torch."))
         elif name == "_softmax":
             self.attention.add("plain")
@@ -44,11 +46,3 @@ def watch_forward(forward: Callable[[], Any]) -> tuple[tuple[str, ...], tuple[st
     with torch.random.fork_rng(devices), _Watch() as seen:
         forward()
     return tuple(sorted(seen.dtypes)), tuple(sorted(seen.attention))
-
-
-def _backend(name: str) -> str:
-    """`flash` of `_scaled_dot_product_flash_attention_for_cpu`."""
-    middle = name.removeprefix("_scaled_dot_product_")
-    for end in ("_for_cpu", "_for_mps"):
-        middle = middle.removesuffix(end)
-    return middle.removesuffix("_attention").removesuffix("_attention_math")

@@ -96,7 +96,7 @@ class PhaseClock:
         return len(self._open) - 1
 
     def leave(self, depth: int) -> None:
-        """Close it, and whatever was left open inside of it."""
+        """Close it, and whatever was left open inside of it. -1: the innermost."""
         self._switch()
         del self._open[depth:]
 
@@ -121,14 +121,6 @@ class PhaseClock:
         self._last = now
         self.reads += 1
 
-    def _enter(self, name: str) -> None:
-        self._switch()
-        self._open.append(name)
-
-    def _exit(self) -> None:
-        self._switch()
-        self._open.pop()
-
 
 class _Phase:
     """Reused for every entry of one phase, so that a boundary costs one clock read and no allocation."""
@@ -140,7 +132,7 @@ class _Phase:
         self._name = name
 
     def __enter__(self) -> None:
-        self._clock._enter(self._name)
+        self._clock.enter(self._name)
 
     def __exit__(
         self,
@@ -148,7 +140,7 @@ class _Phase:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._clock._exit()
+        self._clock.leave(-1)
 
 
 def clock_read_s(repeats: int = 2000) -> float:

@@ -24,17 +24,14 @@ class Recorder:
         try:
             self._file: IO[bytes] = path.open("ab", buffering=0)
         except OSError as error:
-            raise EnvironmentFailed(
-                f"cannot write step records: {error.strerror}", where=str(path)
-            ) from error
+            raise self._refused(error) from error
 
     def write(self, record: StepRecord) -> None:
         try:
             self._file.write(record.to_json().encode() + b"\n")
         except OSError as error:
-            raise EnvironmentFailed(
-                f"cannot write step records: {error.strerror}",
-                where=str(self._path),
+            raise self._refused(
+                error,
                 do="free some space, then run the same command again: it continues from the last checkpoint",
             ) from error
         for observer in self._observers:
@@ -45,9 +42,11 @@ class Recorder:
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise EnvironmentFailed(
-                f"cannot write step records: {error.strerror}", where=str(self._path)
-            ) from error
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError, *, do: str | None = None) -> EnvironmentFailed:
+        what = f"cannot write step records: {error.strerror}"
+        return EnvironmentFailed(what, where=str(self._path), do=do)
 
     def close(self) -> None:
         self._file.close()

@@ -17,7 +17,6 @@ last step, because reading one earlier would make the host wait for the device.
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import platform
 import time
@@ -33,6 +32,7 @@ from hotloop.core.census import Census
 from hotloop.core.child import STEP_CLOCK, STEP_CLOCK_STOP, STEP_CLOCK_WEIGHTS
 from hotloop.core.step import StepRecord
 from hotloop.probe.batch_queue import BatchQueue
+from hotloop.probe.compiling import compiler_counts, num_graphs
 from hotloop.probe.entry import (
     WatchedMethod,
     after_called_step,
@@ -42,16 +42,16 @@ from hotloop.probe.entry import (
     step_hook,
 )
 from hotloop.probe.foreign_process import (
-    compiler_counts,
     describe_optimizer,
     device_of,
     end_process,
     keep_untraced,
-    num_graphs,
     parameter_dtypes,
     refuse_untested_torch,
+    replace_json,
+    write_note,
 )
-from hotloop.probe.memory import host_peak_bytes, tree_bytes
+from hotloop.probe.machine import host_peak_bytes, tree_bytes
 from hotloop.probe.step_rule import Ends, StepRule
 
 if TYPE_CHECKING:
@@ -182,12 +182,12 @@ class StepClock:
         self._active = False
         lines = "".join(record.to_json() + "\n" for record in self._records())
         (self._directory / f"steps-{self._rank}.jsonl").write_text(lines, encoding="utf-8")
-        self._write(f"census-{self._rank}.json", self._census().to_mapping())
+        replace_json(self._directory / f"census-{self._rank}.json", self._census().to_mapping())
         if self._weights is not None and (updates := self._weights.updates()) is not None:
-            self._write(f"weights-{self._rank}.json", asdict(updates))
+            replace_json(self._directory / f"weights-{self._rank}.json", asdict(updates))
         # Last: whoever finds this file finds the others whole.
-        self._write(
-            f"clock-{self._rank}.json",
+        replace_json(
+            self._directory / f"clock-{self._rank}.json",
             {
                 "stopped": stopped,
                 "python": platform.python_version(),
@@ -212,11 +212,7 @@ class StepClock:
             action(*arguments)
         except Exception as error:  # noqa: BLE001
             self._active = False
-            try:
-                with (self._directory / "notes.txt").open("a", encoding="utf-8") as file:
-                    file.write(f"the step clock failed: {type(error).__name__}: {error}\n")
-            except OSError:
-                pass
+            write_note(self._directory, f"the step clock failed: {type(error).__name__}: {error}")
 
     def forked(self) -> None:
         """In a child of fork: its steps, if it makes any, are not this process's."""
@@ -322,12 +318,6 @@ class StepClock:
             mark_s, loss_s = (marked - start) / repeats, (time.perf_counter() - marked) / repeats
             costs.append((mark_s + num_losses * loss_s) / (1 + num_losses))
         return sorted(costs)[len(costs) // 2]
-
-    def _write(self, name: str, values: dict[str, object]) -> None:
-        path = self._directory / name
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(values), encoding="utf-8")
-        os.replace(temporary, path)
 
 
 def _backward(clock: StepClock) -> Callable[..., Any]:

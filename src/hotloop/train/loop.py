@@ -21,7 +21,7 @@ from hotloop.core.step import StepRecord
 from hotloop.data.prefetch import Prefetch
 from hotloop.optimizations.compiling.compiler import CompileCounts, compile_counts, compile_seconds
 from hotloop.optimizations.precision.autocasting import autocast
-from hotloop.probe.memory import host_peak_bytes
+from hotloop.probe.machine import host_peak_bytes
 from hotloop.probe.phases import PhaseClock, clock_read_s
 from hotloop.probe.recorder import Recorder, keep_steps_before
 from hotloop.probe.step_book import StepBook

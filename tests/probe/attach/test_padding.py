@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hotloop.core.census import PaddingUse
-from hotloop.probe.attach.padding import Padding
+from hotloop.probe.attach.model import Padding
 from hotloop.probe.attach.sites import Sites
 
 

@@ -120,6 +120,8 @@ print(json.dumps(sorted(m for m in sys.modules if m.startswith("hotloop"))))
         "hotloop.core.errors",
         "hotloop.core.step",
         "hotloop.core.untrusted",
+        "hotloop.hardware",
+        "hotloop.hardware.limits",
     }
     assert all(name in allowed or name.startswith("hotloop.probe") for name in ended.last)
     assert len(ended.steps) == 60

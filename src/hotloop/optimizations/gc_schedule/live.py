@@ -10,7 +10,7 @@ import torch
 
 from hotloop.optimizations.by_step import at_step_end, device_type_of
 from hotloop.optimizations.live_report import Report
-from hotloop.probe.memory import host_peak_bytes
+from hotloop.probe.machine import host_peak_bytes
 
 FIRST_STEPS = 3
 """After which what is alive is there to stay: optimizer state, loaders, compiled code."""

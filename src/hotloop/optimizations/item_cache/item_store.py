@@ -11,7 +11,7 @@ import struct
 import zlib
 from pathlib import Path
 
-from hotloop.probe.attach.machine import control_groups
+from hotloop.hardware.limits import control_groups
 
 _HEAD = struct.Struct("<QQQ")
 """Bytes used, epoch, and whether the store is closed."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Iterable
+from itertools import islice
 from types import FrameType
 from typing import Any
 
@@ -19,7 +21,6 @@ import torch
 from hotloop.core.census import NO_OPTIMIZER
 from hotloop.probe.attach.sites import Place, caller
 from hotloop.probe.attach.watch import Watch
-from hotloop.probe.attach.weights import Weights, leaves_of
 from hotloop.probe.foreign_process import describe_optimizer, device_of, parameter_dtypes
 from hotloop.probe.step_rule import Ends, StepRule
 
@@ -207,4 +208,54 @@ def _running_steps() -> int:
     while frame is not None:
         found += frame.f_code.co_qualname == _STEP_FRAME
         frame = frame.f_back
+    return found
+
+
+MOST_TENSORS, MOST_VALUES = 8, 64
+MOST_NODES = 2000
+"""Of a graph, to find its leaves."""
+
+
+class Weights:
+    """The first values of a few weights, to see whether a script that steps no optimizer of torch changes them."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
+
+    def keep(self, weights: Iterable[torch.Tensor]) -> None:
+        """Remember these."""
+        learned = (each for each in weights if each.requires_grad and each.is_floating_point())
+        with torch.no_grad():
+            self._kept = [
+                (weakref.ref(each), _head(each).clone()) for each in islice(learned, MOST_TENSORS)
+            ]
+
+    def have_changed(self) -> bool:
+        """Whether one has other values than then. Waits for the device."""
+        with torch.no_grad():
+            alive = [(each, kept) for held, kept in self._kept if (each := held()) is not None]
+            if not alive:
+                return bool(self._kept)  # others took their places
+            return any(not torch.equal(_head(each), kept) for each, kept in alive)
+
+
+def _head(weight: torch.Tensor) -> torch.Tensor:
+    return weight.detach().reshape(-1)[:MOST_VALUES]
+
+
+def leaves_of(loss: Any) -> list[torch.Tensor]:
+    """The tensors that gradients of `loss` were accumulated in."""
+    losses = loss if isinstance(loss, (list, tuple)) else [loss]
+    waiting = [getattr(each, "grad_fn", None) for each in losses]
+    seen: set[Any] = set()
+    found = []
+    while waiting and len(seen) < MOST_NODES:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            found.append(variable)
+        waiting += [each for each, _ in node.next_functions]
     return found

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from hotloop.probe.attach.closed import ClosedStep
+from hotloop.probe.attach.books import ClosedStep
 from hotloop.probe.attach.passes import watched_call
 from hotloop.probe.attach.watch import Watch
+from hotloop.probe.background import Background
 from hotloop.probe.entry import step_hook
 
 BLOCKS = 5
@@ -25,8 +26,8 @@ class Cost:
         self.read_s: float | None = None
         self._pass_s = 0.0
         self._hook_s = 0.0
-        self.threads: list[Callable[[], float]] = []
-        """Each tells the CPU seconds that a thread of the probe has used."""
+        self.threads: tuple[Background, ...] = ()
+        """The probe's own."""
         self._own_told = self._threads_told = 0.0
 
     def measure(self) -> None:
@@ -51,7 +52,7 @@ class Cost:
         """
         if not self.read_s:
             return [0] * len(steps)
-        threads = sum(each() for each in self.threads)
+        threads = sum(each.cpu_s for each in self.threads)
         found = []
         for step in steps:
             seconds = max(step.own_s - self._own_told, 0.0)

@@ -198,3 +198,47 @@ class DeviceClock:
         self.active = False
         self._edges = []
         self._failed(f"no device times: {type(error).__name__}: {error}")
+
+
+class DeviceSeen:
+    """The CUDA device that trains, and what its allocator did. Asks torch alone; waits for nothing."""
+
+    def __init__(self) -> None:
+        self.named: dict[str, Any] = {"device_name": None, "compute_capability": None}
+        self._device: torch.device | None = None
+        self._whole: dict[str, Any] = {}
+        self._retries_before: int | None = None
+
+    def began(self, device: torch.device) -> None:
+        """Training happens on it."""
+        if device.type != "cuda":
+            return
+        self._device = device
+        found = torch.cuda.get_device_properties(device)
+        uuid = getattr(found, "uuid", None)
+        named = None if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}"
+        self._whole = {"device_uuid": named, "device_memory_bytes": found.total_memory}
+        self.named = {
+            "device_name": found.name,
+            "compute_capability": (found.major, found.minor),
+        }
+
+    def first_counted(self) -> None:
+        """The warm-up is over."""
+        if self._device is not None:
+            self._retries_before = self._all_retries(self._device)
+
+    def used(self) -> dict[str, Any]:
+        """Fields of the census: the highest bytes so far, the allocator's retries over the counted steps."""
+        device, before = self._device, self._retries_before
+        if device is None:
+            return {}
+        return {
+            **self._whole,
+            "alloc_retries": None if before is None else self._all_retries(device) - before,
+            "device_allocated_bytes": torch.cuda.max_memory_allocated(device),
+            "device_reserved_bytes": torch.cuda.max_memory_reserved(device),
+        }
+
+    def _all_retries(self, device: torch.device) -> int:
+        return int(torch.cuda.memory_stats(device).get("num_alloc_retries", 0))

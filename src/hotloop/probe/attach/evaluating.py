@@ -42,7 +42,7 @@ class Evaluating:
         """Of the evaluation that is open: `over` has something to do only where there are some."""
         self.follows_batch = False
         """A loader gave batches for it."""
-        self.saw_eval: Callable[[], None] = _nothing
+        self.saw_eval: Callable[[], None] = lambda: None
         self._recent: deque[int] = deque(maxlen=8)
         self._playing: dict[tuple[CodeType, ...], bool] = {}
 
@@ -75,7 +75,7 @@ class Evaluating:
         clock = self._watch.clock
         if not self.passes:
             self._began = clock.last
-            self._place = self._watch.tried(_place, self._watch)
+            self._place = self._watch.tried(lambda: self._watch.sites.place(caller()))
         elif self._step == self._watch.step:
             clock.move(clock.so_far("unattributed") - self._outside, "unattributed", "eval")
         self.passes += 1
@@ -125,11 +125,3 @@ def _is_environment(value: Any) -> bool:
     if issubclass(kind, (torch.nn.Module, torch.optim.Optimizer, type)):
         return False
     return callable(getattr(kind, "step", None)) and callable(getattr(kind, "reset", None))
-
-
-def _place(watch: Watch) -> Place | None:
-    return watch.sites.place(caller())
-
-
-def _nothing() -> None:
-    """Nobody wants to know."""

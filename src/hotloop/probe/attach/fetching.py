@@ -10,17 +10,19 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import random
+import sys
 import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils import fetch as torch_fetch
 
 from hotloop.probe import entry
-from hotloop.probe.random_state import State, random_state, same_state
 
 Fetched = tuple[float, float | None, float, bool | None]
 """(seconds, CPU seconds of the thread if it was asked, seconds in collate, whether it drew random numbers)"""
@@ -141,17 +143,31 @@ def read_fetches(path: Path, offset: int) -> tuple[list[tuple[int, Fetched]], in
     return found, offset + len(whole)
 
 
-def _looks(fetcher: Any) -> bool:
-    """Whether this is one of its first batches."""
+def _state_before(fetcher: Any) -> State | None:
+    """Of the random generators, where this is one of its first batches."""
     collate = fetcher.collate_fn
     if not isinstance(collate, _TimedCollate) or not collate.looks:
-        return False
+        return None
     collate.looks -= 1
-    return True
-
-
-def _state_before(fetcher: Any) -> State | None:
     try:
-        return random_state() if _looks(fetcher) else None
+        return random_state()
     except Exception:  # noqa: BLE001 - measuring must not stop a loader
         return None
+
+
+State = tuple[Any, torch.Tensor]
+
+
+def random_state() -> State:
+    """Of Python's generator, torch's, and NumPy's where it is loaded (torch may be without)."""
+    numpy = sys.modules.get("numpy")
+    drawn: Any = None
+    if numpy is not None and hasattr(numpy, "random"):
+        kind, keys, *rest = numpy.random.get_state()
+        drawn = (kind, keys.tobytes() if hasattr(keys, "tobytes") else keys, *rest)
+    return (random.getstate(), drawn), torch.get_rng_state()
+
+
+def same_state(one: State, other: State) -> bool:
+    """Whether nothing was drawn between the two."""
+    return one[0] == other[0] and torch.equal(one[1], other[1])

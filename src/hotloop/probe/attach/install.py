@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,35 +13,33 @@ from hotloop.core.child import DOCTOR, DOCTOR_STOP
 from hotloop.probe import entry
 from hotloop.probe.attach.boundary import Boundary
 from hotloop.probe.attach.collecting import Collecting
-from hotloop.probe.attach.compiling import Compiling
 from hotloop.probe.attach.connections import watch_connections
 from hotloop.probe.attach.cost import Cost
 from hotloop.probe.attach.device_calls import watch_device_calls, when_cuda_starts
-from hotloop.probe.attach.device_clock import DeviceClock
-from hotloop.probe.attach.device_seen import DeviceSeen
+from hotloop.probe.attach.device_clock import DeviceClock, DeviceSeen
 from hotloop.probe.attach.enough import Enough
 from hotloop.probe.attach.evaluating import Evaluating
 from hotloop.probe.attach.fetching import watch_fetches
-from hotloop.probe.attach.library_optimizers import watch_library_optimizers
 from hotloop.probe.attach.loader_seen import LoaderSeen
 from hotloop.probe.attach.loading import Loading
-from hotloop.probe.attach.machine import Busy, seconds_since_start
-from hotloop.probe.attach.model import ModelSeen, planned_steps
-from hotloop.probe.attach.own_frames import hide_own_frames
-from hotloop.probe.attach.padding import Padding
+from hotloop.probe.attach.model import ModelSeen, Padding, planned_steps
+from hotloop.probe.attach.own_frames import (
+    hide_own_frames,
+    keep_probe_untraced,
+    keep_warning_places,
+)
 from hotloop.probe.attach.passes import watch_passes
 from hotloop.probe.attach.sampler import Sampler
 from hotloop.probe.attach.side_calls import watch_side_calls
 from hotloop.probe.attach.sites import caller
 from hotloop.probe.attach.summary import Parts
-from hotloop.probe.attach.untraced import keep_probe_untraced
-from hotloop.probe.attach.waits import watch_waits
-from hotloop.probe.attach.warning_places import keep_warning_places
 from hotloop.probe.attach.watch import Watch
 from hotloop.probe.attach.window import Window
 from hotloop.probe.attach.writer import Writer
 from hotloop.probe.background import pause_before_forks
+from hotloop.probe.compiling import Compiling
 from hotloop.probe.foreign_process import end_process
+from hotloop.probe.machine import Busy, seconds_since_start
 
 
 def install(directory: Path, *, bound: str = "") -> Watch:
@@ -50,8 +49,7 @@ def install(directory: Path, *, bound: str = "") -> Watch:
     boundary = Boundary(watch)
     evaluating = Evaluating(watch)
     padding = Padding()
-    loading = Loading(watch, evaluating, _looks_at_batches(watch, padding))
-    cost = Cost(watch)
+    loading = Loading(watch, evaluating, partial(_look_at_batch, watch, padding))
     parts = Parts(
         watch=watch,
         boundary=boundary,
@@ -65,11 +63,13 @@ def install(directory: Path, *, bound: str = "") -> Watch:
         busy=Busy(),
         model=ModelSeen(),
         device=DeviceSeen(),
-        cost=cost,
+        cost=Cost(watch),
     )
     writer = Writer(parts)
-    watch.at_boundary = _at_boundary(parts, Compiling(watch))
-    watch.after_boundary = _after_boundary(parts, writer, Enough(watch, parts.window, bound))
+    watch.at_boundary = partial(_at_boundary, watch, parts.window, Compiling(watch))
+    watch.after_boundary = partial(
+        _after_boundary, parts, writer, Enough(watch, parts.window, bound)
+    )
     _hook(parts, evaluating)
     keep_probe_untraced()
     pause_before_forks(lambda: (parts.sampler.background, writer.background))
@@ -100,12 +100,10 @@ def _hook(parts: Parts, evaluating: Evaluating) -> None:
     )
     loading.install()
     watch_fetches(watch.directory, loading.fetched_here)
-    watch_side_calls(watch)
+    watch_side_calls(watch, parts.boundary)
     watch_connections(watch.directory)
-    watch_waits(watch)
     keep_warning_places(watch.sites)
     hide_own_frames()
-    watch_library_optimizers(watch, parts.boundary)
     when_cuda_starts(lambda: watch.tried(watch_device_calls, watch))
     parts.window.install()
     parts.collecting.install()
@@ -140,34 +138,25 @@ def _explicit(watch: Watch, boundary: Boundary) -> None:
         boundary.explicit()
 
 
-def _at_boundary(parts: Parts, compiling: Compiling) -> Callable[[], None]:
-    watch, window = parts.watch, parts.window
-
-    def at_boundary() -> None:
-        if not window.over:
-            watch.tried(window.at_boundary)
-        watch.tried(compiling.at_boundary)
-
-    return at_boundary
+def _at_boundary(watch: Watch, window: Window, compiling: Compiling) -> None:
+    if not window.over:
+        watch.tried(window.at_boundary)
+    watch.tried(compiling.at_boundary)
 
 
-def _after_boundary(parts: Parts, writer: Writer, enough: Enough) -> Callable[[], None]:
+def _after_boundary(parts: Parts, writer: Writer, enough: Enough) -> None:
     watch, window, busy = parts.watch, parts.window, parts.busy
-
-    def after_boundary() -> None:
-        if not window.over or watch.profiling:
-            watch.tried(window.after_boundary)
-        if not watch.begun:
-            _begin(parts, writer)
-        watch.resume()
-        if watch.counting and not busy.began:  # from here on it is one that trains
-            busy.look()
-            watch.tried(parts.device.first_counted)
-        if enough() and parts.boundary.updates():
-            writer.finish(stopped=True)
-            end_process()
-
-    return after_boundary
+    if not window.over or watch.profiling:
+        watch.tried(window.after_boundary)
+    if not watch.begun:
+        _begin(parts, writer)
+    watch.resume()
+    if watch.counting and not busy.began:  # from here on it is one that trains
+        busy.look()
+        watch.tried(parts.device.first_counted)
+    if enough() and parts.boundary.updates():
+        writer.finish(stopped=True)
+        end_process()
 
 
 def _begin(parts: Parts, writer: Writer) -> None:
@@ -180,37 +169,30 @@ def _begin(parts: Parts, writer: Writer) -> None:
     parts.model.start_s = seconds_since_start()
     parts.model.planned_steps = watch.tried(planned_steps, caller())
     cost.measure()
-    cost.threads += [lambda: parts.sampler.cpu_s, lambda: writer.cpu_s]
-    parts.sampler.start()
+    cost.threads = (parts.sampler.background, writer.background)
+    parts.sampler.background.start()
     writer.start()
 
     def resume() -> None:
-        parts.sampler.background.resume()
-        writer.background.resume()
+        for each in cost.threads:
+            each.resume()
 
     watch.resume = resume
 
 
 def _forked(parts: Parts, writer: Writer) -> None:
     watch = parts.watch
-    watch.resume = _no_threads
+    watch.resume = lambda: None  # there are none in a child of fork
     if watch.claimed:
         parts.sampler.background.forked()
         writer.forked()
     watch.forked()
 
 
-def _no_threads() -> None:
-    """In a child of fork there are none to go on."""
-
-
-def _looks_at_batches(watch: Watch, padding: Padding) -> Callable[[Any, LoaderSeen], None]:
-    def look(batch: Any, seen: LoaderSeen) -> None:
-        if not seen.evaluates:
-            padding.from_loader = True
-            padding.look(batch, seen.site(watch.sites) if padding.looks_next else None)
-
-    return look
+def _look_at_batch(watch: Watch, padding: Padding, batch: Any, seen: LoaderSeen) -> None:
+    if not seen.evaluates:
+        padding.from_loader = True
+        padding.look(batch, seen.site(watch.sites) if padding.looks_next else None)
 
 
 def _looks_at_forward(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from statistics import median
 from typing import Any
 
@@ -22,9 +23,9 @@ LOOK_EVERY = 64
 class LoaderSeen:
     """Everything that was iterated at one place, over a loader made at one place."""
 
-    def __init__(self, use: LoaderUse, place: Place | None, *, default_collate: bool) -> None:
-        self._use = use
-        self._default_collate = default_collate
+    def __init__(self, loader: DataLoader[Any], place: Place | None, sites: Sites) -> None:
+        self._arguments = _arguments(loader, sites)
+        self._default_collate = loader.collate_fn is default_collate
         self._place = place
         self.made: dict[tuple[str, int], None] = {}
         """How each loader that this stands for was made, as `LoaderPlaces` names it."""
@@ -86,7 +87,7 @@ class LoaderSeen:
 
     def samples_of(self, batch: Any) -> int | None:
         """Samples in a batch that torch's loader put together; `None` where it did not."""
-        size = self._use.batch_size
+        size: int | None = self._arguments["batch_size"]
         if size is None:
             return None
         if not self._default_collate:
@@ -100,65 +101,49 @@ class LoaderSeen:
         fetches = list(self._fetches) or list(self._early)
         asked = [(seconds, cpu) for seconds, cpu, *_ in fetches if cpu is not None]
         wall = sum(seconds for seconds, _ in asked)
-        values: dict[str, Any] = {name: getattr(self._use, name) for name in LoaderUse.__slots__}
-        values |= {
-            "site": self.site(sites),
-            "trains": self.trains,
-            "num_batches": self._num,
-            "num_epochs": self.num_epochs,
-            "batch_bytes": round(median(self._sizes)) if self._sizes else None,
-            "wait_s": median(waits) if waits else None,
-            "wait_p99_s": waits[min(len(waits) - 1, int(0.99 * len(waits)))] if waits else None,
-            "fetch_s": median(each[0] for each in fetches) if fetches else None,
-            "collate_s": median(each[2] for each in fetches) if fetches else None,
-            "pin_s": median(self._pins) if self._pins else None,
-            "fetch_cpu_fraction": sum(cpu for _, cpu in asked) / wall if wall else None,
-            "epoch_start_s": median(self._starts) if self._starts else None,
-            "draws_random": self._draws,
-        }
-        return LoaderUse(**values)
+        return LoaderUse(
+            **self._arguments,
+            site=self.site(sites),
+            trains=self.trains,
+            num_batches=self._num,
+            num_epochs=self.num_epochs,
+            batch_bytes=round(median(self._sizes)) if self._sizes else None,
+            wait_s=_median(waits),
+            wait_p99_s=waits[min(len(waits) - 1, int(0.99 * len(waits)))] if waits else None,
+            fetch_s=_median([each[0] for each in fetches]),
+            collate_s=_median([each[2] for each in fetches]),
+            pin_s=_median(self._pins),
+            fetch_cpu_fraction=sum(cpu for _, cpu in asked) / wall if wall else None,
+            epoch_start_s=_median(self._starts),
+            draws_random=self._draws,
+        )
 
 
-def describe(loader: DataLoader[Any], place: Place | None, sites: Sites) -> LoaderSeen:
-    """What its arguments say."""
+def _median(values: Collection[float]) -> float | None:
+    return median(values) if values else None
+
+
+def _arguments(loader: DataLoader[Any], sites: Sites) -> dict[str, Any]:
+    """What it was made with, as `LoaderUse` has it."""
     dataset = loader.dataset
     kind = type(innermost_dataset(dataset))
     collate = loader.collate_fn
     iterable = isinstance(dataset, IterableDataset)
-    method = next(
-        (
-            found
-            for name in (("__iter__",) if iterable else ("__getitems__", "__getitem__"))
-            if (found := getattr(kind, name, None)) is not None
-        ),
-        None,
-    )
-    use = LoaderUse(
-        site="?",
-        trains=False,
-        dataset=kind.__qualname__,
-        dataset_site=sites.of_callable(method) if method else None,
-        collate_site=sites.of_callable(collate) if sites.is_own_callable(collate) else None,
-        iterable=iterable,
-        in_memory=holds_its_data(dataset),
-        num_workers=loader.num_workers,
-        batch_size=_batch_size(loader),
-        pin_memory=loader.pin_memory,
-        persistent_workers=loader.persistent_workers,
-        prefetch_factor=loader.prefetch_factor,
-        num_batches=0,
-        batch_bytes=None,
-        wait_s=None,
-        wait_p99_s=None,
-        fetch_s=None,
-        collate_s=None,
-        pin_s=None,
-        fetch_cpu_fraction=None,
-        num_epochs=0,
-        epoch_start_s=None,
-        per_epoch=None if iterable else _length(loader),
-    )
-    return LoaderSeen(use, place, default_collate=collate is default_collate)
+    names = ("__iter__",) if iterable else ("__getitems__", "__getitem__")
+    method = next((found for name in names if (found := getattr(kind, name, None))), None)
+    return {
+        "dataset": kind.__qualname__,
+        "dataset_site": sites.of_callable(method) if method else None,
+        "collate_site": sites.of_callable(collate) if sites.is_own_callable(collate) else None,
+        "iterable": iterable,
+        "in_memory": holds_its_data(dataset),
+        "num_workers": loader.num_workers,
+        "batch_size": _batch_size(loader),
+        "pin_memory": loader.pin_memory,
+        "persistent_workers": loader.persistent_workers,
+        "prefetch_factor": loader.prefetch_factor,
+        "per_epoch": None if iterable else _length(loader),
+    }
 
 
 def _batch_size(loader: DataLoader[Any]) -> int | None:

@@ -19,7 +19,7 @@ from hotloop.core.census import LoaderUse
 from hotloop.probe import entry
 from hotloop.probe.attach.evaluating import Evaluating
 from hotloop.probe.attach.fetching import Fetched
-from hotloop.probe.attach.loader_seen import LoaderSeen, describe
+from hotloop.probe.attach.loader_seen import LoaderSeen
 from hotloop.probe.attach.sites import Place, caller, line_of
 from hotloop.probe.attach.watch import Watch
 from hotloop.probe.loader_place import LoaderPlaces, around_construction, names_of
@@ -157,7 +157,7 @@ class Loading:
         key = (_line(made), _line(place), type(dataset), workers, loader.batch_size)
         seen = self._of_dataset(key, dataset)
         if seen is None:
-            seen = describe(loader, made or place, self._watch.sites)
+            seen = LoaderSeen(loader, made or place, self._watch.sites)
             self._seen.setdefault(key, []).append((_weakly(dataset), seen))
         seen.began_epoch(loader, seconds)
         if loader in self._named:

@@ -1,4 +1,7 @@
-"""What was seen of the model that the script calls."""
+"""What was seen of the model that the script calls, and of what it is given: how much of the tokens is padding.
+
+Padding is looked at in a few batches, on the CPU only, never on a device.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from typing import Any
 
 import torch
 
+from hotloop.core.census import PaddingUse
 from hotloop.probe.attach.loader_seen import first_tensor
-from hotloop.probe.attach.sites import variables_of
+from hotloop.probe.attach.sites import Sites, variables_of
 
 MAX_SHAPES = 64
 _PARALLEL = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule")
@@ -20,15 +24,20 @@ class ModelSeen:
     def __init__(self) -> None:
         self.start_s: float | None = None
         self.planned_steps: int | None = None
-        self.parallel: str | None = None
-        self.channels_last: bool | None = None
+        self._parallel: str | None = None
+        self._channels_last: bool | None = None
         self._shapes: set[tuple[int, ...]] = set()
         self._looked_at: set[type] = set()
 
-    @property
-    def input_shapes(self) -> int | None:
-        """Distinct shapes of the first tensor; `None` where none was seen, or too many to count."""
-        return len(self._shapes) if 0 < len(self._shapes) < MAX_SHAPES else None
+    def used(self) -> dict[str, Any]:
+        """Fields of the census. No number of shapes where none was seen, or too many to count."""
+        return {
+            "start_s": self.start_s,
+            "planned_steps": self.planned_steps,
+            "parallel": self._parallel,
+            "channels_last": self._channels_last,
+            "input_shapes": len(self._shapes) if 0 < len(self._shapes) < MAX_SHAPES else None,
+        }
 
     def called(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -46,12 +55,12 @@ class ModelSeen:
     def _look(self, module: torch.nn.Module) -> None:
         for kind in type(module).__mro__:
             if kind.__name__ in _PARALLEL and kind.__module__.startswith("torch."):
-                self.parallel = kind.__name__
+                self._parallel = kind.__name__
         for each in module.modules():
             # One input channel, or a 1 x 1 kernel, is stored in both orders at once.
             if isinstance(each, torch.nn.Conv2d) and min(each.weight.shape[1:3]) > 1:
                 last = each.weight.is_contiguous(memory_format=torch.channels_last)
-                self.channels_last = last and self.channels_last is not False
+                self._channels_last = last and self._channels_last is not False
 
 
 def planned_steps(frame: FrameType | None) -> int | None:
@@ -66,3 +75,134 @@ def planned_steps(frame: FrameType | None) -> int | None:
                     return steps
         frame = frame.f_back
     return None
+
+
+FIRST = 4
+EVERY = 50
+LOOKS = 24
+_SOURCES = ("attention_mask", "labels", "ids")
+"""From what says it for sure to what only looks like it."""
+IGNORED = -100
+"""torch's `ignore_index`: a run of it at the end of labels is padding, elsewhere it is a prompt."""
+SHORTEST = 8
+RARELY = 0.05
+"""Rows in which an id that fills up ends may hold it elsewhere, too; a feature that counts is 0 everywhere."""
+
+
+class _Trailing:
+    """Runs of one id at the ends of rows."""
+
+    def __init__(self) -> None:
+        self.padded = 0
+        self._rows = 0
+        self._elsewhere = 0
+        """Rows that hold it before the run, too."""
+        self._lengths: set[int] = set()
+
+    @property
+    def fills_up(self) -> bool:
+        """Sentences are of different lengths, and what fills them up is no word of theirs."""
+        return len(self._lengths) > 1 and self._elsewhere <= RARELY * self._rows
+
+    def add(self, tensor: torch.Tensor, value: int) -> None:
+        same = tensor == value
+        runs = _runs(same)
+        self._rows += runs.numel()
+        self._elsewhere += int((same.sum(-1) > runs).sum())
+        self._lengths.update(runs.tolist())
+        self.padded += int(runs[runs >= 2].sum())
+
+
+class Padding:
+    """Sums over the batches that were looked at."""
+
+    def __init__(self) -> None:
+        self._num = 0
+        self._looks = 0
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._ids: dict[int, _Trailing] = {}
+        self.from_loader = False
+        self.site: Any = None
+
+    @property
+    def looks_next(self) -> bool:
+        """Whether the next batch will be looked at."""
+        return self._looks < LOOKS and (self._num < FIRST or (self._num + 1) % EVERY == 0)
+
+    def look(self, batch: Any, site: Any) -> None:
+        """Maybe look at this batch."""
+        looks = self.looks_next
+        self._num += 1
+        if not looks:
+            return
+        self._looks += 1
+        self.site = site
+        with torch.no_grad():
+            for name, tensor in _named(batch):
+                if (
+                    tensor.device.type == "cpu"
+                    and tensor.dim() == 2
+                    and tensor.shape[1] >= SHORTEST
+                ):
+                    self._add(name, tensor)
+
+    def use(self, sites: Sites) -> PaddingUse | None:
+        """By the most certain source that was there."""
+        for source in _SOURCES:
+            padded, total = self._seen.get(source, (0, 0))
+            if total:
+                words = source
+                if source == "ids":
+                    found = self._fills_up()
+                    words = f"trailing id {found[0]}" if found else "trailing id"
+                    padded = found[1].padded if found else 0
+                site = self.site if isinstance(self.site, str) else sites.name(self.site)
+                return PaddingUse(
+                    num_tokens=total, padded_fraction=padded / total, source=words, site=site
+                )
+        return None
+
+    def _add(self, name: str, tensor: torch.Tensor) -> None:
+        if name == "attention_mask":
+            self._sum("attention_mask", int((tensor == 0).sum()), tensor.numel())
+        elif tensor.dtype not in (torch.int64, torch.int32):
+            return
+        elif name == "labels":
+            if int(tensor.min()) == IGNORED:
+                self._sum("labels", _trailing(tensor, IGNORED), tensor.numel())
+        elif int(tensor.max()) > 1:  # not a mask, nor one-hot
+            value = int(tensor[:, -1].mode().values)
+            self._ids.setdefault(value, _Trailing()).add(tensor, value)
+            self._sum("ids", 0, tensor.numel())
+
+    def _fills_up(self) -> tuple[int, _Trailing] | None:
+        """The id that most rows end in, if it looks like one that fills them up."""
+        found = [(value, seen) for value, seen in self._ids.items() if seen.fills_up]
+        return max(found, key=lambda each: each[1].padded, default=None)
+
+    def _sum(self, source: str, padded: int, total: int) -> None:
+        before = self._seen.get(source, (0, 0))
+        self._seen[source] = (before[0] + padded, before[1] + total)
+
+
+def _trailing(tensor: torch.Tensor, value: int) -> int:
+    """Tokens in runs of `value` at the ends of rows; a single one is a row that happens to end in it."""
+    runs = _runs(tensor == value)
+    return int(runs[runs >= 2].sum())
+
+
+def _runs(same: torch.Tensor) -> torch.Tensor:
+    """How many at the end of each row are true."""
+    return same.flip(-1).long().cumprod(-1).sum(-1)
+
+
+def _named(batch: Any, name: str = "", depth: int = 3) -> list[tuple[str, torch.Tensor]]:
+    if isinstance(batch, torch.Tensor):
+        return [(name, batch)]
+    if depth == 0:
+        return []
+    if isinstance(batch, (list, tuple)):
+        return [found for each in batch[:8] for found in _named(each, "", depth - 1)]
+    if isinstance(batch, dict) or (hasattr(batch, "items") and hasattr(batch, "keys")):
+        return [f for key, each in batch.items() for f in _named(each, str(key), depth - 1)]
+    return []

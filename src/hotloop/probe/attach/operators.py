@@ -8,8 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hotloop.core.census import OperatorUse
-from hotloop.probe.attach.between import depended_on_ns
-from hotloop.probe.attach.timeline import Span, device_seconds, is_communication, thread_seconds
+from hotloop.probe.attach.timeline import (
+    Span,
+    depended_on_ns,
+    device_seconds,
+    is_communication,
+    thread_seconds,
+)
 
 KEPT = 60
 MAX_EVENTS = 400_000
@@ -133,7 +138,7 @@ def _nest(
         if name in _PRODUCTS and dtype:
             dtypes.add(dtype)
         elif name.startswith(_SDPA):
-            attention.add(f"sdpa:{_backend(name)}")
+            attention.add(f"sdpa:{backend(name)}")
             fused = max(fused, start + duration)
             if dtype:
                 dtypes.add(dtype)
@@ -169,9 +174,11 @@ def _dtype(event: Any) -> str | None:
     return None
 
 
-def _backend(name: str) -> str:
+def backend(name: str) -> str:
     """`flash` of `aten::_scaled_dot_product_flash_attention_for_cpu_backward`."""
-    middle = name.removeprefix(_SDPA).removesuffix("_backward")
+    middle = (
+        name.removeprefix("aten::").removeprefix("_scaled_dot_product_").removesuffix("_backward")
+    )
     for end in ("_for_cpu", "_for_mps"):
         middle = middle.removesuffix(end)
     return middle.removesuffix("_attention").removeprefix("attention_")

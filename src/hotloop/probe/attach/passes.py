@@ -17,18 +17,10 @@ _OUTERMOST = frozenset({"unattributed", "optimizer"})
 that is computed again in `backward`, a transform in a dataset."""
 
 
-def _evaluates(module: Any) -> str:
-    return "eval"
-
-
 LOOKS = 256
 EVERY = 16
 """What the model is given is looked at in so many steps, then in one of so many: shapes that come up
 later are rare."""
-
-
-def _nothing() -> None:
-    """Of an outermost call there is nothing more to know."""
 
 
 def watch_passes(
@@ -82,9 +74,9 @@ def watched_call(
     watch: Watch,
     original: Callable[..., Any],
     *,
-    without_gradients: Callable[[Any], str] = _evaluates,
-    begin: Callable[[], None] = _nothing,
-    end: Callable[[], None] = _nothing,
+    without_gradients: Callable[[Any], str] = lambda module: "eval",
+    begin: Callable[[], None] = lambda: None,
+    end: Callable[[], None] = lambda: None,
     done: Callable[[Any, Any, Any], None] | None = None,
 ) -> Callable[..., Any]:
     """`Module.__call__` on the clock.

@@ -38,39 +38,24 @@ class Sampler:
         self.background = Background("hotloop-sampler", self._turn, first_s=EVERY_S)
         self._pending: dict[int, Counter[Key]] = {}
         self._whole: Counter[Key] = Counter()
-        self._total = 0
-        self.num = 0
-
-    @property
-    def cpu_s(self) -> float:
-        return self.background.cpu_s
-
-    def start(self) -> None:
-        self.background.start()
-
-    def stop(self) -> None:
-        self.background.stop()
+        self.counted = 0
+        """Samples of the steps that count."""
 
     def close_step(self, step: int, *, counted: bool) -> None:
         """From the writer's thread, for each closed step: keep its samples, or drop them."""
         samples = self._pending.pop(step, None)
         if samples and counted:
             self._whole.update(samples)
-            self._total += sum(samples.values())
+            self.counted += sum(samples.values())
 
     def clear(self) -> None:
         self._pending.clear()
         self._whole.clear()
-        self._total = 0
-
-    @property
-    def counted(self) -> int:
-        """Samples of the steps that count."""
-        return self._total
+        self.counted = 0
 
     def lines(self) -> tuple[LineUse, ...]:
         """Where most samples fell."""
-        if not self._total:
+        if not self.counted:
             return ()
         sites = self._watch.sites
         merged: Counter[tuple[str, str, str, str | None, bool]] = Counter()
@@ -87,7 +72,7 @@ class Sampler:
                 phase=phase,
                 site=site,
                 function=function,
-                fraction=number / self._total,
+                fraction=number / self.counted,
                 inside=inside,
                 feeds=feeds,
             )
@@ -102,7 +87,6 @@ class Sampler:
         except Exception as error:  # noqa: BLE001 - never a traceback on the script's stderr
             self._watch.note_now(f"the sampler failed: {type(error).__name__}: {error}")
             return None
-        self.num += 1
         return EVERY_S
 
     def _sample(self) -> None:

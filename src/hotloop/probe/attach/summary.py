@@ -10,19 +10,16 @@ import torch
 from hotloop.core.census import Census
 from hotloop.probe.attach.boundary import Boundary
 from hotloop.probe.attach.collecting import Collecting
-from hotloop.probe.attach.compiling import compile_seconds, recompiles
 from hotloop.probe.attach.cost import Cost
-from hotloop.probe.attach.device_seen import DeviceSeen
+from hotloop.probe.attach.device_clock import DeviceSeen
 from hotloop.probe.attach.loading import Loading
-from hotloop.probe.attach.machine import Busy, usable_cpus
-from hotloop.probe.attach.model import ModelSeen
+from hotloop.probe.attach.model import ModelSeen, Padding
 from hotloop.probe.attach.operators import Seen
-from hotloop.probe.attach.padding import Padding
 from hotloop.probe.attach.sampler import Sampler
 from hotloop.probe.attach.watch import Watch
 from hotloop.probe.attach.window import Window
-from hotloop.probe.foreign_process import compiler_counts
-from hotloop.probe.memory import host_peak_bytes
+from hotloop.probe.compiling import compile_seconds, compiler_counts, recompiles
+from hotloop.probe.machine import Busy, host_peak_bytes, usable_cpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +84,8 @@ def census_of(parts: Parts) -> Census:
         profiled_busy_s=seen.busy_s,
         profiled_communication_s=seen.communication_s,
         profiled_between_s=seen.computing_between_s,
-        start_s=parts.model.start_s,
-        planned_steps=parts.model.planned_steps,
-        parallel=parts.model.parallel,
-        input_shapes=parts.model.input_shapes,
-        channels_last=parts.model.channels_last,
-        device_uuid=parts.device.uuid,
-        alloc_retries=parts.device.alloc_retries,
-        device_allocated_bytes=parts.device.allocated_bytes,
-        device_reserved_bytes=parts.device.reserved_bytes,
-        device_memory_bytes=parts.device.memory_bytes,
+        **parts.model.used(),
+        **parts.device.used(),
         cudnn_benchmark=torch.backends.cudnn.benchmark if on_device else None,
         loaders=parts.loading.uses(),
         copies=calls.uses("copies", sites),

@@ -20,12 +20,11 @@ from typing import Any
 import torch
 from torch.utils.data import get_worker_info
 
-from hotloop.probe.attach.books import CallBook
-from hotloop.probe.attach.closed import ClosedStep
+from hotloop.probe.attach.books import CallBook, ClosedStep
 from hotloop.probe.attach.device_clock import MAX_WAITING, DeviceClock, DeviceStep
-from hotloop.probe.attach.others import OtherTraining
 from hotloop.probe.attach.sites import Sites
-from hotloop.probe.claims import Claim
+from hotloop.probe.claims import Claim, OtherTraining
+from hotloop.probe.foreign_process import write_note
 from hotloop.probe.phases import PhaseClock
 
 WARMUP_STEPS = 10
@@ -82,11 +81,11 @@ class Watch:
         self.counted_backwards = 0
         self.savers: set[CodeType] = set()
         """The user's functions that saved something."""
-        self.at_boundary: Callable[[], None] = _nothing
+        self.at_boundary: Callable[[], None] = lambda: None
         """Called at the end of each step, before it is closed."""
-        self.resume: Callable[[], None] = _nothing
+        self.resume: Callable[[], None] = lambda: None
         """Has the threads go on that ended for a fork; called where one may have been made."""
-        self.after_boundary: Callable[[], None] = _nothing
+        self.after_boundary: Callable[[], None] = lambda: None
         self.device: DeviceClock | None = None
         """Set once training is seen to happen on one that has a clock of its own."""
         self._waiting: deque[tuple[ClosedStep, DeviceStep | None]] = deque()
@@ -168,11 +167,7 @@ class Watch:
 
     def note_now(self, text: str) -> None:
         """A line in the sidecar directory, at once."""
-        try:
-            with (self.directory / "notes.txt").open("a", encoding="utf-8") as file:
-                file.write(text + "\n")
-        except OSError:
-            pass
+        write_note(self.directory, text)
 
     def end_step(self) -> None:
         """The step that is running ends now, whatever is open."""
@@ -310,7 +305,3 @@ def _rank() -> str:
         return str(distributed.get_rank())
     rank = os.environ.get("RANK", "0")
     return rank if rank.isascii() and rank.isdigit() else "0"
-
-
-def _nothing() -> None:
-    """Nobody waits for it."""

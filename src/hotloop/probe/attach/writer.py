@@ -17,10 +17,11 @@ from threading import Lock
 
 import torch
 
-from hotloop.probe.attach.closed import ClosedStep
+from hotloop.probe.attach.books import ClosedStep
 from hotloop.probe.attach.fetching import fetch_file, read_fetches
 from hotloop.probe.attach.summary import Parts, census_of
 from hotloop.probe.background import Background
+from hotloop.probe.foreign_process import replace_json
 
 FIRST_AFTER_S = 0.1
 STEPS_EVERY_S = 1.0
@@ -45,10 +46,6 @@ class Writer:
         self._census_every_s = 4 * FIRST_AFTER_S
         self._done = False
 
-    @property
-    def cpu_s(self) -> float:
-        return self.background.cpu_s
-
     def start(self) -> None:
         """Once this process is the one of its rank."""
         self._started = True
@@ -66,7 +63,7 @@ class Writer:
         self._done = True
         self.background.stop()
         watch.tried(self._parts.window.abandon)
-        self._parts.sampler.stop()
+        self._parts.sampler.background.stop()
         watch.tried(lambda: watch.release(all_of_them=True))
         with self._lock:
             if not self._is_ours():
@@ -120,7 +117,9 @@ class Writer:
                     self._begun = True
                     self._write_clock(finished=False)
                     return self._wait_s
-                self._tick()
+                if self._append() and time.monotonic() - self._census_at > self._census_every_s:
+                    self._write_census()
+                    self._census_every_s = min(3 * self._census_every_s, CENSUS_EVERY_S)
         except Exception as error:  # noqa: BLE001 - never a traceback on the script's stderr
             self._watch.note_now(f"the writer failed: {type(error).__name__}: {error}")
             return None
@@ -132,11 +131,6 @@ class Writer:
         if not self._watch.is_ours():
             self._watch.active, self._done = False, True
         return self._watch.active
-
-    def _tick(self) -> None:
-        if self._append() and time.monotonic() - self._census_at > self._census_every_s:
-            self._write_census()
-            self._census_every_s = min(3 * self._census_every_s, CENSUS_EVERY_S)
 
     def _append(self) -> bool:
         """Append the records of the steps that closed; whether there were any."""
@@ -175,12 +169,15 @@ class Writer:
 
     def _write_census(self) -> None:
         self._census_at = time.monotonic()
-        self._replace(f"census-{self._watch.rank}.json", census_of(self._parts).to_mapping())
+        replace_json(
+            self._watch.directory / f"census-{self._watch.rank}.json",
+            census_of(self._parts).to_mapping(),
+        )
 
     def _write_clock(self, *, finished: bool, stopped: bool = False) -> None:
         on_cuda = self._parts.boundary.device.type == "cuda"
-        self._replace(
-            f"clock-{self._watch.rank}.json",
+        replace_json(
+            self._watch.directory / f"clock-{self._watch.rank}.json",
             {
                 "finished": finished,
                 "stopped": stopped,
@@ -189,8 +186,7 @@ class Writer:
                 "python": platform.python_version(),
                 "torch": torch.__version__,
                 "cuda": torch.version.cuda if on_cuda else None,
-                "device_name": self._parts.device.name,
-                "compute_capability": self._parts.device.capability,
+                **self._parts.device.named,
                 "pid": os.getpid(),
                 "notes": list(self._watch.notes),
             },
@@ -202,8 +198,8 @@ class Writer:
         boundary = self._parts.boundary
         if multiprocessing.parent_process() is not None and not boundary.backwards_seen:
             return  # a loader's worker
-        self._replace(
-            f"idle-{os.getpid()}.json",
+        replace_json(
+            self._watch.directory / f"idle-{os.getpid()}.json",
             {
                 "torch": torch.__version__,
                 "python": platform.python_version(),
@@ -211,9 +207,3 @@ class Writer:
                 "optimizers": boundary.optimizers_made,
             },
         )
-
-    def _replace(self, name: str, values: dict[str, object]) -> None:
-        path: Path = self._watch.directory / name
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(values), encoding="utf-8")
-        os.replace(temporary, path)

@@ -1,13 +1,19 @@
-"""What torch.compile did in this process, read from dynamo's own counters where it is loaded at all."""
+"""What torch.compile did in this process, read from dynamo's own counters where it is loaded at all.
+
+Standard library alone.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hotloop.probe.attach.watch import Watch
+if TYPE_CHECKING:
+    from hotloop.probe.attach.watch import Watch
 
 MAX_REASONS = 8
+_OTHER_TORCH = (AttributeError, KeyError, TypeError, RuntimeError)
+"""What its internals raise where they are not the tested ones."""
 
 
 class Compiling:
@@ -20,7 +26,7 @@ class Compiling:
 
     def at_boundary(self) -> None:
         """At the end of each step."""
-        utils: Any = sys.modules.get("torch._dynamo.utils")
+        utils = _utils()
         if utils is None or not (stats := utils.counters.get("stats")):
             return
         graphs = stats["unique_graphs"]
@@ -34,14 +40,37 @@ class Compiling:
         self._graphs, self._failures = graphs, failures
 
 
+def _utils() -> Any:
+    """Dynamo's counters; `None` where it was never loaded."""
+    return sys.modules.get("torch._dynamo.utils")
+
+
+def compiler_counts() -> tuple[bool | None, int | None, int | None]:
+    """Whether something was compiled, graphs, and graph breaks, where dynamo was loaded at all."""
+    utils = _utils()
+    if utils is None:
+        return False, None, None
+    try:
+        graphs = int(utils.counters["stats"]["unique_graphs"])
+        return graphs > 0, graphs, sum(utils.counters["graph_break"].values())
+    except _OTHER_TORCH:
+        return None, None, None
+
+
+def num_graphs() -> int:
+    """Compiled so far; cheap enough to be read in every step."""
+    utils = _utils()
+    try:
+        return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])
+    except _OTHER_TORCH:
+        return 0
+
+
 def recompiles() -> tuple[int | None, tuple[str, ...]]:
     """How often something was compiled again, and why: dynamo's words. `None` without dynamo."""
-    utils: Any = sys.modules.get("torch._dynamo.utils")
-    if utils is None:
-        return None, ()
     try:
-        reasons = _reasons(utils)
-    except (AttributeError, TypeError, RuntimeError):  # internals of another torch
+        reasons = _reasons(_utils())
+    except _OTHER_TORCH:
         return None, ()
     first = [_first_line(reason) for reason in reasons]
     return len(reasons), tuple(dict.fromkeys(first))[-MAX_REASONS:]
@@ -49,8 +78,7 @@ def recompiles() -> tuple[int | None, tuple[str, ...]]:
 
 def compile_seconds() -> float | None:
     """Seconds in torch.compile so far; `None` where nothing was compiled or dynamo does not tell."""
-    utils: Any = sys.modules.get("torch._dynamo.utils")
-    metrics = getattr(utils, "compilation_time_metrics", None)
+    metrics = getattr(_utils(), "compilation_time_metrics", None)
     if not isinstance(metrics, dict):
         return None
     for name in ("_compile.compile_inner", "_compile"):

@@ -16,7 +16,7 @@ from threading import Lock, Thread, current_thread
 WARNS_OF_THREADS = sys.version_info >= (3, 12)
 """Before, nobody asks, and nothing has to end."""
 PATIENCE_S = 0.05
-"""For a thread that is in the middle of something: then the fork goes on, and the warning may come."""
+"""For a thread that is in the middle of something: then the fork happens, and the warning may come."""
 GONE_S = 0.005
 """For the kernel to take an ended thread off its list."""
 
@@ -36,7 +36,7 @@ class Background:
         self._thread: Thread | None = None
         self._ended_s = 0.0
         self.cpu_s = 0.0
-        """Of all its threads so far."""
+        """CPU seconds of all its threads so far."""
         self.is_paused = False
 
     def start(self) -> None:
@@ -55,7 +55,7 @@ class Background:
         self._release()
 
     def pause(self) -> None:
-        """End the thread, and see it gone; `resume` goes on."""
+        """End the thread, and see it gone; `resume` starts another."""
         thread = self._thread
         if thread is None or thread is current_thread() or not thread.is_alive():
             return

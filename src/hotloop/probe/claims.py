@@ -22,7 +22,7 @@ class Claim:
         self._mine = str(os.getpid())
 
     def take(self, *, proven: bool) -> bool:
-        """Whether it is this process's from here on, or was already. proven: it updates weights."""
+        """True where it is this process's from here on, or was already. proven: it updates weights."""
         text = self._mine + ("" if proven else _WEAK)
         try:
             with self._path.open("x") as file:

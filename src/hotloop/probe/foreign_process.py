@@ -63,7 +63,7 @@ def parameters_of(optimizer: Any) -> list[torch.Tensor]:
 
 
 def device_of(optimizer: Any) -> torch.device:
-    """Where its first parameter is."""
+    """The device of its first parameter."""
     return torch.device(next((p.device for p in parameters_of(optimizer)), "cpu"))
 
 

@@ -44,7 +44,7 @@ class LoaderPlaces:
         self._made: Counter[str] = Counter()
 
     def name(self) -> tuple[str, int]:
-        """Of the loader that is being made: the calls that led here, and how many were made so before."""
+        """The name of the loader that is being made: the calls that led here, and how many were made so before."""
         calls = " < ".join(self._calls(caller()))
         self._made[calls] += 1
         return calls, self._made[calls] - 1

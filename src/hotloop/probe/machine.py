@@ -67,7 +67,7 @@ class Busy:
 
 
 def _affinity() -> set[int]:
-    """Of all threads together: OpenMP may have pinned each of them to a CPU of its own."""
+    """CPUs of all threads together: OpenMP may have pinned each of them to one of its own."""
     if not hasattr(os, "sched_getaffinity"):
         return set()
     found = set(os.sched_getaffinity(0))

@@ -51,7 +51,7 @@ class PhaseClock:
         return self.cut_step()
 
     def cut_step(self) -> tuple[float, dict[str, float], int]:
-        """As `end_step`; what is open is cut at this moment, and goes on in the next step."""
+        """As `end_step`; what is open is cut at this moment, and continues in the next step."""
         self._switch()
         now = time.monotonic()
         wall, seconds, reads = now - self._step_started, self._seconds, self.reads
@@ -85,7 +85,7 @@ class PhaseClock:
         return between
 
     def restart(self) -> None:
-        """Begin anew, with nothing open."""
+        """Begin again, with nothing open."""
         del self._open[1:]
         self.start_step()
 

@@ -18,9 +18,9 @@ SAMPLED_STEPS = frozenset((1, 2, 3, 4, 6, 8, 11, 14, *range(18, 121, 6)))
 """Updates after which the weights are looked at: most of them early, where rounding is still small."""
 MAX_OPTIMIZERS = 4
 MAX_TENSORS = 256
-"""Of one optimizer, evenly chosen."""
+"""Tensors of one optimizer, evenly chosen."""
 MAX_ELEMENTS = 1 << 16
-"""Of one tensor, evenly chosen: a copy of all weights might not fit into the device's memory."""
+"""Elements of one tensor, evenly chosen: a copy of all weights might not fit into the device's memory."""
 SAMPLE = 16
 """Elements of one tensor that are kept as they are."""
 

@@ -35,7 +35,7 @@ class Arm:
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables set on top of the session's environment; these win over the isolation's own."""
     workdir: Path | None = None
-    """Where the command is meant to run; `None` runs it in an empty directory."""
+    """The directory that the command is meant to run in; `None` runs it in an empty directory."""
     tokens_per_step: int | None = None
     samples_per_step: int | None = None
     fixes: Mapping[str, Any] = field(default_factory=dict)

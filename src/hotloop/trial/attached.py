@@ -185,7 +185,7 @@ def _living(process: subprocess.Popen[bytes], token: tuple[str, str]) -> list[in
 
 
 def _still(processes: set[int]) -> set[int]:
-    """Those of them that have not ended. Ids are not given anew within the seconds this takes."""
+    """Those of them that have not ended. Ids are not given again within the seconds this takes."""
     found = set()
     for process in processes:
         try:

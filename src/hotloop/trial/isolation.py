@@ -28,7 +28,7 @@ SESSION_MARK = ".hotloop-session"
 HISTORIES = frozenset({".git", ".hg", ".svn"})
 """Never input of a training step, often large."""
 OUTPUTS = frozenset({"node_modules", "wandb", "mlruns"})
-"""Of trackers and other tools, where they are made: at the top. A package may have such a name."""
+"""Made by trackers and other tools, where they are made: at the top. A package may have such a name."""
 MAX_TMPDIR_LENGTH = 55
 """Sockets of worker processes live under TMPDIR and may be 107 characters long in all."""
 
@@ -44,9 +44,9 @@ class Listing:
     links: tuple[tuple[str, str], ...]
     """Relative path, and where the link in the copy points."""
     digest: str
-    """Of names, sizes and modification times: the same tree gives the same digest."""
+    """Digest of names, sizes and modification times: the same tree gives the same digest."""
     source: Path | None = None
-    """Where the files lie; `None`: in `root` itself."""
+    """The directory that holds the files; `None`: in `root` itself."""
     restricted: bool = False
     """The kernel refuses writes outside of the copy, and connections unless `network`."""
     network: bool = False
@@ -221,7 +221,7 @@ def is_python_environment(path: Path) -> bool:
 
 
 def _link_target(link: Path, root: Path) -> str:
-    """Where a link must point from the copy: inside stays inside, outside becomes absolute."""
+    """Target of a link in the copy: inside stays inside, outside becomes absolute."""
     absolute = os.path.normpath(link.parent / link.readlink())
     if absolute == str(root) or absolute.startswith(f"{root}{os.sep}"):
         return os.path.relpath(absolute, link.parent)

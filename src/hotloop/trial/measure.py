@@ -53,7 +53,7 @@ Workdir = Listing | Layered
 MEASUREMENT_FILE = "measurement.json"
 LOG_FILE = "log.txt"
 MAX_PADDING = 4096
-"""Bytes. The size of the environment shifts the stack and with it speed; drawn anew per process,
+"""Bytes. The size of the environment shifts the stack and with it speed; drawn for each process,
 the shift becomes noise that pairs average out instead of a bias of one arm."""
 
 
@@ -222,7 +222,7 @@ def _variables(
     env = without_own_variables(os.environ)
     env |= offline(temporary)
     env["TMPDIR"] = str(temporary)
-    # Shared: compiling anew in every trial would measure the compiler, many times.
+    # Shared: compiling again in every trial would measure the compiler, many times.
     env["TORCHINDUCTOR_CACHE_DIR"] = str(cache.resolve())
     env[child.PADDING] = "x" * random.Random(f"padding {seed}").randrange(MAX_PADDING)
     env |= arm.env

@@ -25,9 +25,9 @@ class TrialPlan:
     max_pairs: int | None = None
     """`None`: the last look."""
     seed: int = 0
-    """Of the order within pairs and of the padding of environments."""
+    """Decides the order within pairs and the padding of environments."""
     block_steps: int | None = None
-    """Of an arm with fixes that go on and off within the process: steps of a block."""
+    """Steps of a block, for an arm with fixes that are toggled within the process."""
     in_place: bool = False
     """Run in the user's own directory; what the command writes there stays."""
 
@@ -59,7 +59,7 @@ class TrialPlan:
 
 
 def process_seed(seed: int, place: str) -> str:
-    """Of what is drawn for one process of a session: `place` is the name of its directory."""
+    """Seed of what is drawn for one process of a session: `place` is the name of its directory."""
     return f"{seed} {place}"
 
 

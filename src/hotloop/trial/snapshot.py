@@ -105,7 +105,7 @@ class Snapshot:
         )
 
     def content(self, name: str) -> Path:
-        """Where a kept file lies."""
+        """Path of a kept file."""
         return self.kept / "files" / name
 
 

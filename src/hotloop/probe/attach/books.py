@@ -18,7 +18,7 @@ Key = tuple[str, str, Place | None, bool | None, str | None]
 Call = tuple[Key, float, int]
 """(key, seconds, bytes)"""
 MAX_PLACES = 4000
-"""Code that is generated anew for every call would fill the memory."""
+"""Code that is generated for every call would fill the memory."""
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class ClosedStep:
     passed: int
     hooks: int
     own_s: float
-    """Of the probe's own work, since the process began, up to the end of this step."""
+    """The probe's own work, since the process began, up to the end of this step."""
     tags: tuple[str, ...]
     counted: bool
     device: dict[str, float] | None = None

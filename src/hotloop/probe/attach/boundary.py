@@ -39,7 +39,7 @@ class Boundary:
         self.optimizers_made = 0
         self.described: str | None = None
         self.constructed: Place | None = None
-        """Where the optimizer was, that is described."""
+        """The place at which the optimizer was constructed that is described."""
         self.dtypes: tuple[str, ...] = ()
         self.device = torch.device("cpu")
         self._steps = StepRule()
@@ -213,7 +213,7 @@ def _running_steps() -> int:
 
 MOST_TENSORS, MOST_VALUES = 8, 64
 MOST_NODES = 2000
-"""Of a graph, to find its leaves."""
+"""Nodes of a graph that are visited to find its leaves."""
 
 
 class Weights:

@@ -19,7 +19,7 @@ REPEATS = 300
 
 
 class Cost:
-    """Of a clock read, of what only passes through, of torch's hooks, of the probe's own work and threads."""
+    """Cost of a clock read, of what only passes through, of torch's hooks, of the probe's own work and threads."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch

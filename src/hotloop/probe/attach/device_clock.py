@@ -42,10 +42,10 @@ KINDS = {
     "grad_sync": "communication",
     "eval": "compute",
 }
-"""Of phases that tell what the device does meanwhile; of the gaps between the kernels of an evaluation
+"""By phase, what the device does meanwhile; of the gaps between the kernels of an evaluation
 nothing is said."""
 MAX_EDGES = 64
-"""Of one step; an event costs the host about 2 us. What follows them is one span."""
+"""Edges of one step; an event costs the host about 2 us. What follows them is one span."""
 SHORTEST_S = 50e-6
 """Two edges between which the host submits work may be one where they are so close."""
 MAX_WAITING = 256
@@ -54,14 +54,14 @@ MAX_WAITING = 256
 
 @dataclass(slots=True)
 class Edge:
-    """Where one span ends and the next one begins."""
+    """The end of one span and the beginning of the next one."""
 
     event: Any
     host_s: float
     drained: bool
     """Here, the event of the edge before had passed."""
     kind: str
-    """Of the span that begins."""
+    """The kind of the span that begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class DeviceClock:
         self._pool.extend(step.events())
 
     def _kind(self, depth: int) -> str:
-        """Of what is open: inside a wait everything is part of that one."""
+        """The kind of what is open: inside a wait everything is part of that one."""
         for phase in self._opened[:depth]:
             kind = KINDS.get(phase)
             if kind is not None:
@@ -171,7 +171,7 @@ class DeviceClock:
             kind == before.kind and (kind != UNKNOWN or now - before.host_s < SHORTEST_S)
         ):
             if kind != before.kind:
-                before.kind = UNKNOWN  # it goes on past this edge
+                before.kind = UNKNOWN  # it continues past this edge
             return
         try:
             if len(self._edges) >= MAX_EDGES or not self.is_free():

@@ -19,7 +19,7 @@ from hotloop.probe.attach.sites import Place, caller, variables_of
 from hotloop.probe.attach.watch import Watch
 
 USUAL = 4
-"""Of the last 8 steps: a pass without gradients that is part of most of them (a teacher, a rollout)
+"""How many of the last 8 steps may have one: a pass without gradients that is part of more (a teacher, a rollout)
 is no event that sets a step apart."""
 _CALLERS = 6
 """Frames, from the one that calls the model outward, in which an environment is looked for."""
@@ -39,7 +39,7 @@ class Evaluating:
         """Unattributed seconds of the running step when the last pass ended."""
         self._step = -1
         self.passes = 0
-        """Of the evaluation that is open: `over` has something to do only where there are some."""
+        """Passes of the evaluation that is open: `over` has something to do only where there are some."""
         self.follows_batch = False
         """A loader gave batches for it."""
         self.saw_eval: Callable[[], None] = lambda: None
@@ -47,7 +47,7 @@ class Evaluating:
         self._playing: dict[tuple[CodeType, ...], bool] = {}
 
     def phase_of(self, module: Any) -> str:
-        """Of a forward without gradients that is about to begin."""
+        """The phase of a forward without gradients that is about to begin."""
         watch = self._watch
         if not watch.here():
             return "eval"

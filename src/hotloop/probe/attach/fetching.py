@@ -78,7 +78,7 @@ class _WorkerLog:
 
 
 def fetch_file(directory: Path, pid: int) -> Path:
-    """Where the workers of a training process say what they measured."""
+    """The file in which the workers of a training process report what they measured."""
     return directory / f"fetch-{pid}.jsonl"
 
 
@@ -144,7 +144,7 @@ def read_fetches(path: Path, offset: int) -> tuple[list[tuple[int, Fetched]], in
 
 
 def _state_before(fetcher: Any) -> State | None:
-    """Of the random generators, where this is one of its first batches."""
+    """State of the random generators, if this is one of its first batches."""
     collate = fetcher.collate_fn
     if not isinstance(collate, _TimedCollate) or not collate.looks:
         return None
@@ -159,7 +159,7 @@ State = tuple[Any, torch.Tensor]
 
 
 def random_state() -> State:
-    """Of Python's generator, torch's, and NumPy's where it is loaded (torch may be without)."""
+    """State of Python's generator, torch's, and NumPy's if it is loaded (torch may be without)."""
     numpy = sys.modules.get("numpy")
     drawn: Any = None
     if numpy is not None and hasattr(numpy, "random"):

@@ -39,7 +39,7 @@ class LoaderSeen:
         self.clear()
 
     def site(self, sites: Sites) -> str:
-        """Where it was made."""
+        """The place at which it was made."""
         return sites.name(self._place) or "?"
 
     def clear(self) -> None:
@@ -147,7 +147,7 @@ def _arguments(loader: DataLoader[Any], sites: Sites) -> dict[str, Any]:
 
 
 def _batch_size(loader: DataLoader[Any]) -> int | None:
-    """Of the loader, or of the sampler of whole batches that it was given (accelerate always gives one)."""
+    """The loader's, or that of the sampler of whole batches that it was given (accelerate always gives one)."""
     size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
     return size if isinstance(size, int) else None
 
@@ -225,5 +225,5 @@ def first_tensor(batch: Any) -> torch.Tensor | None:
 
 
 def num_bytes(batch: Any) -> int:
-    """Of all its tensors."""
+    """Bytes of all its tensors."""
     return sum(each.numel() * each.element_size() for each in tensors(batch))

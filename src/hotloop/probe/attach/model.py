@@ -19,7 +19,7 @@ _PARALLEL = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParalle
 
 
 class ModelSeen:
-    """Of outermost forwards in grad mode."""
+    """What outermost forwards in grad mode show."""
 
     def __init__(self) -> None:
         self.start_s: float | None = None

@@ -43,7 +43,7 @@ def _hide(error: BaseException | None, seen: set[int]) -> None:
 
 
 def without_own(trace: TracebackType | None) -> TracebackType | None:
-    """The entries of `trace` that are not the probe's, linked anew; all of them where no other is there."""
+    """The entries of `trace` that are not the probe's, linked again; all of them where no other is there."""
     entries, each = [], trace
     while each is not None:
         if not each.tb_frame.f_code.co_filename.startswith(PROBE):
@@ -60,9 +60,9 @@ _PACKAGES = ("hotloop.probe", "hotloop.core")
 
 
 def keep_probe_untraced() -> None:
-    """Where a compiled function breaks its graph and calls a hooked one, dynamo meets our frames.
+    """Have dynamo skip our frames, which it meets where a compiled function breaks its graph and calls a hooked one.
 
-    What they call in turn is compiled as ever.
+    What they call in turn is compiled as before.
     """
     for name, module in list(sys.modules.items()):
         if name == "hotloop" or name.startswith(_PACKAGES):
@@ -72,7 +72,7 @@ def keep_probe_untraced() -> None:
 
 
 def _codes(value: Any) -> Iterator[CodeType]:
-    """Of a function, or of all that a class defines, and of the functions made inside."""
+    """The code of a function, or of all that a class defines, with the functions made inside."""
     if isinstance(value, type):
         for each in list(vars(value).values()):
             inner = getattr(each, "fget", None) or getattr(each, "__func__", each)

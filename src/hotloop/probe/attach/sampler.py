@@ -54,7 +54,7 @@ class Sampler:
         self.counted = 0
 
     def lines(self) -> tuple[LineUse, ...]:
-        """Where most samples fell."""
+        """The lines with most samples."""
         if not self.counted:
             return ()
         sites = self._watch.sites

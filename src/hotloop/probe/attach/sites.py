@@ -115,7 +115,7 @@ class Sites:
         return path.removeprefix(self._start)
 
     def of_callable(self, function: Any) -> str | None:
-        """Where a function, or a class's method, is written; `None` for what has no Python source."""
+        """The place at which a function, or a class's method, is written; `None` for what has no Python source."""
         code = _code_of(function)
         return f"{self.short(code.co_filename)}:{code.co_firstlineno}" if code else None
 
@@ -163,7 +163,7 @@ def inside(frame: FrameType | None) -> str | None:
 
 
 def _code_of(function: Any) -> CodeType | None:
-    """Of a function, a bound method, a partial, or an object that is called."""
+    """The code of a function, a bound method, a partial, or an object that is called."""
     function = getattr(function, "__func__", function)
     function = getattr(function, "func", function)  # functools.partial
     code = getattr(function, "__code__", None)

@@ -17,7 +17,7 @@ _ON_THREADS = ("gloo:", "mpi:", "ucc:")
 _KERNELS = ("nccl", "rccl")
 _WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _NO_WORK = ("Stream Wait", "Event Sync", "Context Sync", "Stream Sync")
-"""Of torch before it tells the activity's type: synchronizing is listed among what the device did."""
+"""In a torch that does not tell the activity's type, synchronizing is listed among what the device did."""
 
 
 def is_communication(event: Any) -> bool:
@@ -53,7 +53,7 @@ def _span(event: Any) -> Span:
 
 
 def length(spans: list[Span]) -> int:
-    """Of their union."""
+    """Length of their union."""
     total, reached = 0, 0
     for begin, end in sorted(spans):
         if end > reached:

@@ -1,7 +1,7 @@
 """One process under watch: its clock, the step that is running, and what is known of each closed one.
 
 Everything here runs on the thread that steps, and never raises: what fails inside is noted, and the
-script goes on unwatched.
+script continues unwatched.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Watch:
         """The threads run."""
         self.rank = "0"
         self.is_child = multiprocessing.parent_process() is not None
-        """Of a process that uses torch: there a forward pass alone is no sign of training."""
+        """Started by a process that uses torch: there a forward pass alone is no sign of training."""
         self.updates = False
         """Weights are known to be updated by what is taken for steps."""
         self.other: OtherTraining | None = None
@@ -139,7 +139,7 @@ class Watch:
             self._worked(start)
 
     def tried(self, action: Callable[..., Any], *arguments: Any) -> Any:
-        """As `guarded`, for what the rest can do without: noted the first time, the probe goes on."""
+        """As `guarded`, for what the rest can do without: noted the first time, the probe continues."""
         outermost, self._at_work = not self._at_work, True
         start = time.perf_counter() if outermost else 0.0
         try:

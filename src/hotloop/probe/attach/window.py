@@ -23,7 +23,7 @@ from hotloop.probe.attach.watch import Watch
 FIRST_STEP = 41
 """Not a round number: there scripts evaluate and save. Once only: kineto may crash when it is used again."""
 SLOW_AFTER_S = 60.0
-"""Of a script whose steps take seconds, from the first step that comes so late, `SOONEST` at least."""
+"""A script whose steps take seconds is profiled from the first step that comes so late, `SOONEST` at least."""
 SOONEST = 12
 STEPS = 3
 LONG_STEP_S = 0.25
@@ -176,7 +176,7 @@ class Window:
 
 
 def _in_wall_time(spans: Sequence[tuple[float, float]]) -> list[Span]:
-    """Of `time.perf_counter`, in nanoseconds of the clock that kineto's events are on."""
+    """Spans of `time.perf_counter`, in nanoseconds of the clock that kineto's events are on."""
     apart = time.time_ns() - time.perf_counter_ns()
     return [(int(begin * 1e9) + apart, int(end * 1e9) + apart) for begin, end in spans]
 

@@ -76,7 +76,7 @@ class Writer:
         watch.tried(self._tidy)
 
     def _tidy(self) -> None:
-        """Of a process that went on after the doctor: remove what only running processes need."""
+        """A process that continued after the doctor removes what only running processes need."""
         directory = self._watch.directory
         try:
             left = json.loads((directory / RUN_FILE).read_text(encoding="utf-8"))["left_running"]
@@ -193,7 +193,7 @@ class Writer:
         )
 
     def _write_idle(self) -> None:
-        """Of a process that used torch and made no step: what it did instead."""
+        """What a process did that used torch and made no step."""
         self._done = True
         boundary = self._parts.boundary
         if multiprocessing.parent_process() is not None and not boundary.backwards_seen:

@@ -25,7 +25,7 @@ from hotloop.trial.sandbox.launcher import FAILED, NOT_RUN
 from hotloop.trial.snapshot import Snapshot
 
 Storage = Literal["disk", "memory"]
-"""Where layers lie. Memory is for file systems that cannot hold one: network disks, images of containers."""
+"""What layers lie in. Memory is for file systems that cannot hold one: network disks, images of containers."""
 _EDITED = "edited"
 _FAILURE_FILE = "failure"
 _FULL_BYTES = 1 << 20
@@ -46,7 +46,7 @@ class Layered:
 
     @property
     def digest(self) -> str:
-        """Of the directory that it starts from."""
+        """Digest of the directory that it starts from."""
         return self.snapshot.digest
 
     @property
@@ -117,7 +117,7 @@ def _layered(
 
 
 def _resolved(name: str, root: Path) -> str:
-    """Where the file itself lies, relative to the working directory."""
+    """Path of the file itself, relative to the working directory."""
     target = (root / name).resolve()
     assert target.is_relative_to(root), f"{name} leads out of the working directory"
     return target.relative_to(root).as_posix()
@@ -194,7 +194,7 @@ def _check_failed(returncode: int, command: Sequence[str], place: Path) -> None:
 
 
 def storage_for(directory: Path, workdir: Path) -> Storage | None:
-    """Where layers of trials in `directory` can lie; `None` where the kernel gives none over `workdir`."""
+    """What layers of trials in `directory` can lie in; `None` where the kernel gives none over `workdir`."""
     if sys.platform != "linux":
         return None
     storages: tuple[Storage, ...] = ("disk", "memory")

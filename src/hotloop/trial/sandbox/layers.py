@@ -68,7 +68,7 @@ class Tree:
         make_read_only(self.root / "sys")
 
     def inside(self, path: str) -> Path:
-        """Where an absolute path lies in the new tree, as it is seen from the old one."""
+        """The place of an absolute path in the new tree, as it is seen from the old one."""
         return self.root / path.lstrip("/")
 
     def hide(self, path: str) -> None:
@@ -221,7 +221,7 @@ def _ways_to_writable(root: Path, most: int, files: list[Path] | None = None) ->
 
 
 def _discard(target: Path) -> None:
-    """Of an entry that is gone meanwhile."""
+    """Remove what stands for an entry that is gone meanwhile."""
     with suppress(OSError):
         if target.is_dir():
             target.rmdir()
@@ -234,7 +234,7 @@ def _is_own(status: os.stat_result) -> bool:
 
 
 def mount_points() -> list[Path]:
-    """Where other file systems begin in the tree as it is seen now."""
+    """The places where other file systems begin in the tree as it is seen now."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         return [Path(_unescaped(line.split(" ")[4])) for line in file]
 

@@ -36,7 +36,7 @@ class Relay:
     def __init__(self, machines: Sequence[Address]) -> None:
         """Before this process leaves its network. Raises `OSError` where no process can be started."""
         self.names = _names(host for host, _ in machines)
-        """Where in the sandbox each name leads."""
+        """The address in the sandbox to which each name leads."""
         # First come: the name of this machine and a number of it may be the same place inside.
         self._places: dict[Address, Address] = {}
         for host, port in machines:

@@ -137,7 +137,7 @@ def gain_no_privileges() -> None:
 
 
 def landlock_version() -> int:
-    """Of its interface; 0 where the kernel has none."""
+    """Version of its interface; 0 where the kernel has none."""
     try:
         return _syscall("landlock_create", None, ctypes.c_size_t(0), ctypes.c_uint(1))
     except OSError:

@@ -7,14 +7,13 @@ import inspect
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import click
 
 from hotloop.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from hotloop.optimizations.optimization import Optimization
+from hotloop.judge.findings import FINDINGS
+from hotloop.optimizations.catalogue import CATALOGUE
+from hotloop.optimizations.optimization import Optimization
 
 WIDTH = 88
 
@@ -33,9 +32,6 @@ MEANING = {
 @click.argument("name", required=False)
 def explain(name: str | None) -> None:
     """Explain a finding (HL101) or an optimization (precision); without NAME, list them all."""
-    from hotloop.judge.findings import FINDINGS
-    from hotloop.optimizations.catalogue import CATALOGUE
-
     if name is None:
         titles = {code: module.TITLE for code, module in FINDINGS.items()}
         click.echo(list_pages(titles, list(CATALOGUE.values())))

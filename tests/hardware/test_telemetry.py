@@ -10,7 +10,12 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from hotloop.core.telemetry import GpuSample, TelemetrySample, read_telemetry
+from hotloop.core.telemetry import (
+    GpuSample,
+    TelemetrySample,
+    read_telemetry,
+    readable_telemetry,
+)
 from hotloop.hardware import telemetry as hardware
 from hotloop.hardware.nvml import Gpus
 from hotloop.hardware.telemetry import Sampler, _shares, telemetry
@@ -213,3 +218,13 @@ def _wait_for(condition: object, timeout_s: float = 20.0) -> None:
             return
         time.sleep(0.01)
     raise AssertionError("nothing was sampled")
+
+
+def test_numbers_that_no_sum_could_hold_are_damage(tmp_path: Path) -> None:
+    whole = TelemetrySample(1.0, process_cpus=1.0).to_json()
+    lines = (whole, '{"sampled_at": 1.0, "cpu_fraction": 1e305}', '{"sampled_at": "soon"}')
+    (tmp_path / "telemetry.jsonl").write_text("\n".join((*lines, "")))
+    samples, damaged = readable_telemetry(tmp_path / "telemetry.jsonl")
+    assert len(samples) == 1
+    assert damaged[2] == "damaged telemetry: a number is too large"
+    assert damaged[3].startswith("damaged telemetry: sampled_at: ")

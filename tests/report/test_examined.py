@@ -353,3 +353,22 @@ def test_on_an_accelerator_operations_are_ranked_by_its_time() -> None:
     )
     assert [row[0] for row in operator_rows(operators)] == ["`aten::mm`", "`aten::item`"]
     assert ("optimizer", "AdamW(foreach)") in use_rows(CENSUS)
+
+
+@pytest.mark.parametrize(
+    ("bound", "phase", "clause"),
+    [
+        ("input", "data_wait", "the training waits for data 40 % of the time"),
+        ("copy", "host_to_device", "copying batches to the device takes 40 % of the time"),
+        ("communication", "grad_sync", "waiting for the other processes takes 40 % of the time"),
+        ("checkpoint", "checkpoint", "saving takes 40 % of the time"),
+        ("evaluation", "eval", "evaluating takes 40 % of the time"),
+        ("logging", "logging", "logging takes 40 % of the time"),
+        ("optimizer", "optimizer", "updating the weights takes 40 % of the time"),
+    ],
+)
+def test_bound_of_one_phase_is_said_with_the_share_of_that_phase(
+    bound: Bound, phase: str, clause: str
+) -> None:
+    found = Diagnosis(bound, Steps(10, 3, 0.1), breakdown={phase: 0.4, "forward": 0.6})
+    assert held_back(found) == clause

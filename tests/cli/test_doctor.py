@@ -121,7 +121,10 @@ def test_a_plain_loop_that_waits_for_data_is_told_so_and_prints_what_it_always_p
     assert "waits for data" in done.stderr
     assert re.search(r"\n  total +100\.0 %\n", done.stderr)
     # Between our first line and the answer there is what the script itself says there: nothing.
-    assert done.stderr.startswith("hotloop: what it does is recorded in run\n\nrun\n\nThe training")
+    assert done.stderr.startswith(
+        "hotloop: what it does is recorded in run; it is ended after 60 s of its steps, "
+        "--to-end runs it whole\n\nrun\n\nThe training"
+    )
     assert any((each["site"] or "").startswith("train.py:") for each in found["findings"])
     assert {path.name for path in tmp_path.iterdir()} <= {
         "train.py",

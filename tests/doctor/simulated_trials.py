@@ -171,7 +171,7 @@ def trying(
     def run(
         machine: Machine, names: Sequence[str], classes: dict[str, ParityClass] | None = None,
         conflicts: dict[str, tuple[str, ...]] | None = None, late: dict[str, int] | None = None,
-        seen_steps: int = 60, directory: str = "run", toggles: bool = False,
+        seen_steps: int = 60, directory: str = "run",
         of_fixes: dict[str, Any] | None = None, edits: Sequence[str] = (),
         starts: dict[str, float] | None = None,
         returncode: int | None = None, matmul_dtypes: tuple[str, ...] = ("float32",),
@@ -192,7 +192,6 @@ def trying(
                 observed=lambda census, value: None,
                 settings=(True,),
                 conflicts=(conflicts or {}).get(name, ()),
-                toggles=toggles,
                 start_s=(starts or {}).get(name, 0.0),
             )
             monkeypatch.setitem(CATALOGUE, name, technique)

@@ -240,7 +240,7 @@ def test_fix_that_goes_on_and_off_is_begun_with_a_budget_for_one_process_a_pair(
     assert ledger.continue_with is not None
     machine = Slower([1.0], a=1.3)
     machine.switchable = frozenset({"a"})
-    ledger = trying(machine, ["a"], budget_s=450.0, seen_steps=200, toggles=True)
+    ledger = trying(machine, ["a"], budget_s=450.0, seen_steps=200)
     assert ledger.kept == ("a",)
     assert ledger.together is not None
     assert ledger.together.switched

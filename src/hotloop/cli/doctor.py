@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +95,7 @@ def doctor(command: tuple[str, ...], level: float | None, scorecard: bool, **giv
     turns, in fresh processes, until the difference is known or the budget is spent. Each starts from the files as
     they were before the command ran, and what it writes is thrown away.
     """
-    options = _Options(**given, began_at=time.monotonic())
+    options = _Options(**given)
     if scorecard:
         from hotloop.cli.scorecard import show_scorecard
 
@@ -140,8 +140,7 @@ class _Options:
     to_end: bool
     diff: str | None
     json_file: str | None
-    began_at: float
-    """By the monotonic clock."""
+    began_at: float = field(default_factory=time.monotonic)
 
     def examined_s(self) -> float | None:
         """Seconds of steps to examine; `None`: the whole run."""
@@ -228,14 +227,13 @@ def _treated(
             ledger = _write_patch(examined, ledger, Path(options.diff))
     except Interrupted:
         raise
-    except BudgetTooSmall as error:
-        if options.budget is not None:
+    except HotloopError as error:
+        was_asked = options.budget is not None or not isinstance(error, BudgetTooSmall)
+        if was_asked and file is not None and (ledger is not None or not is_stored):
+            _store(object_of(examined, replace(found, ledger=ledger)), file)
+        if was_asked:
             raise
         _say(f"no fix was tried: {error.what}\n  {error.do}")
-    except HotloopError:
-        if file is not None and (ledger is not None or not is_stored):
-            _store(object_of(examined, replace(found, ledger=ledger)), file)
-        raise
     found = replace(found, ledger=ledger)
     write_html(examined.directory / "report.html", page_of(found))
     return found

@@ -4,11 +4,13 @@
     python benchmarks/doctor_aa.py resample RUNS.json    those, and earlier recordings, dealt to trials
     python benchmarks/doctor_aa.py live DIRECTORY        one real doctor's run over five such fixes
 
-`resample` replaces the processes alone: looks, order, noise, parity, screening, stacking and fresh pairs are
+`resample` replaces the processes alone: looks, order, noise, parity, stacking and fresh pairs are
 the doctor's. Trials of one comparison get runs that were recorded one after the other, from a random place
 on, so that what else the machine did is in them; or, as a second way, any runs at all. `live` adds a line
 to `DIRECTORY/live.jsonl`; ended in the middle, the same command continues. Both expect nothing kept.
 With `--switched` the fixes go on and off within each process, else they are compared in pairs of processes.
+With `--fixes 1`, or a `--budget` in seconds that does not pay for all of them (processes take none here), the first
+pairs of a fix are its proof.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+from zlib import crc32
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "null_fixes"))
@@ -160,24 +163,30 @@ class Deal:
         return 1.0
 
 
-def doctor_run(deal: Deal, *, switched: bool) -> Ledger:
+def doctor_run(
+    deal: Deal, *, switched: bool, num_fixes: int = 5, budget_s: float | None = None
+) -> Ledger:
     """A whole one, over recorded processes."""
     with tempfile.TemporaryDirectory() as place, null_fixes():
         work = Path(place) / "work"
         work.mkdir()
         seen = measurement(deal.runs[0], plan=Plan(WARMUP, len(deal.runs[0]) - WARMUP, 60.0))
+        drawn = deal.generator.randbytes(8)
         with (
             patch("hotloop.trial.session.trial", deal),
             patch("hotloop.doctor.workbench.trial", deal),
             # The order within pairs is drawn anew for every comparison of every doctor's run.
-            patch("hotloop.doctor.workbench.crc32", lambda text: deal.generator.getrandbits(32)),
+            patch("hotloop.doctor.workbench.crc32", lambda text: crc32(text + drawn)),
+            # No process is kept apart: whether this system could is not looked at in every run.
+            patch("hotloop.doctor.starting_point.storage_for", lambda *places: None),
         ):
             return verify(
                 COMMAND,
-                fixes(switched=switched),
+                fixes(switched=switched)[:num_fixes],
                 seen,
                 directory=Path(place) / "run",
                 workdir=work,
+                budget_s=budget_s,
             )
 
 
@@ -211,8 +220,8 @@ def recordings(file: Path) -> dict[str, list[list[float]]]:
     }
 
 
-def resample(file: Path, doctor_runs: int, only: str | None, *, switched: bool) -> dict[str, Any]:
-    """Doctor's runs with five null fixes each, for each recording and either way of dealing."""
+def resample(file: Path, doctor_runs: int, only: str | None, **how: Any) -> dict[str, Any]:
+    """Doctor's runs with null fixes, for each recording and either way of dealing. how: see `doctor_run`."""
     results = {}
     for name, runs in recordings(file).items():
         if only not in (None, name):
@@ -220,7 +229,7 @@ def resample(file: Path, doctor_runs: int, only: str | None, *, switched: bool) 
         for in_order in (True, False):
             generator = random.Random(f"{name} {in_order}")
             deal = Deal(runs, generator, in_order=in_order)
-            ledgers = [doctor_run(deal, switched=switched) for _ in range(doctor_runs)]
+            ledgers = [doctor_run(deal, **how) for _ in range(doctor_runs)]
             results[f"{name}, {'one after the other' if in_order else 'any'}"] = tally(ledgers)
             print(
                 name, in_order, results[f"{name}, {'one after the other' if in_order else 'any'}"]
@@ -275,6 +284,8 @@ def main() -> None:
     parser.add_argument(
         "--steps", type=int, default=STEPS, help="that the script of `live` makes after its warm-up"
     )
+    parser.add_argument("--fixes", type=int, default=5, choices=range(1, 6), help="of `resample`")
+    parser.add_argument("--budget", type=float, help="seconds, of `resample`")
     parser.add_argument("--recording", help="only this one [default: all]")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -282,7 +293,12 @@ def main() -> None:
         record(given.place)
         return
     if given.what == "resample":
-        result = resample(given.place, given.doctor_runs, given.recording, switched=given.switched)
+        result = resample(
+            *(given.place, given.doctor_runs, given.recording),
+            switched=given.switched,
+            num_fixes=given.fixes,
+            budget_s=given.budget,
+        )
     else:
         result = live(given.place, switched=given.switched, steps=given.steps)
     print(json.dumps(result, indent=1))

@@ -31,8 +31,11 @@ def test_one_alone_on_top_has_all_of_it(trying: Trying) -> None:
 
 def test_pooled_ratio_is_of_the_only_fix_that_is_kept(trying: Trying) -> None:
     """Alone it was lucky: over all pairs it lies between."""
-    machine = Machine(lambda fixes, session: (1.9 if session == "a" else 1.5) if fixes else 1.0)
-    ledger = trying(machine, ["a"])
+    machine = Machine(
+        lambda fixes, session: (1.9 if session == "a" else 1.5) if "a" in fixes else 1.0
+    )
+    ledger = trying(machine, ["a", "b"])
+    assert ledger.kept == ("a",)
     assert ledger.together is not None
     assert ledger.together.ratio == pytest.approx(1.5, rel=0.01)
     assert ledger.together_pooled == pytest.approx((1.9 * 1.5) ** 0.5, rel=0.01)

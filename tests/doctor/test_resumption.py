@@ -154,7 +154,9 @@ def test_steps_stay_as_they_were_once_trials_of_them_were_begun(tmp_path: Path) 
     assert begun_options(tmp_path, in_place=True) == {"loss_steps": 40}
     (trials / "threads").mkdir()
     (trials / "threads" / "plan.json").write_text("{}")
-    assert begun_options(tmp_path, in_place=False) == {"loss_steps": 40, "steps": 20}
+    assert begun_options(tmp_path, in_place=False) == {
+        **{"loss_steps": 40, "steps": 20, "at_once": False}
+    }
     with pytest.raises(UsageError, match="another --in-place: its trials were begun without it"):
         begun_options(tmp_path, in_place=True)
 

@@ -18,6 +18,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Interval, Parity, ParityClass, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.doctor.fix_status import may_yet, not_faster
+from hotloop.judge.looks import TOTAL_ERROR
 from hotloop.trial.arm import digest_of
 from hotloop.trial.sandbox.layered import storage_for
 
@@ -91,7 +92,7 @@ def test_what_only_the_noise_made_faster_is_rejected_on_top_of_the_rest(trying: 
 
 
 def test_what_the_noise_hid_is_not_tried_again_where_nothing_is_kept(trying: Trying) -> None:
-    machine = Machine(scattered(0, a=1.07))
+    machine = Machine(scattered(1, a=1.03))
     ledger = trying(machine, ["a"])
     assert by_name(ledger)["a"].status == "rejected"
     assert not any(place.startswith("with-") for place in machine.places)
@@ -161,7 +162,7 @@ def test_edit_whose_losses_part_later_is_not_confirmed_by_its_live_form(trying: 
 
 
 def test_small_gain_of_an_edit_is_seen_within_processes_too(trying: Trying) -> None:
-    machine = switchable(2, a=1.06)
+    machine = switchable(1, a=1.06)
     ledger = trying(machine, ["a"], edits=["a"], seen_steps=STEPS_TO_SWITCH)
     assert ledger.kept == ("a",)
     assert ledger.together is not None
@@ -184,7 +185,7 @@ def test_small_gain_is_seen_within_processes_that_differ_by_more(trying: Trying)
         assert verdict.parity.result == "same"
     assert entry.steps == ledger.together_steps == 120
     # Each pair is one process, and nothing tells what others differ by.
-    alone = [place for place in machine.places if place.startswith("a/pair-")]
+    alone = [place for place in machine.places if place.startswith("together-a/pair-")]
     assert entry.verdict is not None
     assert len(alone) == entry.verdict.num_pairs
     assert not any(place.startswith("baseline/noise") for place in machine.places)
@@ -215,9 +216,9 @@ def test_it_goes_on_and_off_on_top_of_what_stays_on(trying: Trying) -> None:
 
 
 def test_what_did_not_go_off_is_not_called_applied(trying: Trying) -> None:
-    machine = switchable(1, a=1.06)
+    machine = switchable(1, a=1.06, b=1.0)
     machine.stuck_in = "a"
-    (entry,) = trying(machine, ["a"], seen_steps=STEPS_TO_SWITCH).fixes
+    entry = by_name(trying(machine, ["a", "b"], seen_steps=STEPS_TO_SWITCH))["a"]
     assert (entry.status, entry.why) == (
         "not_applied", "it was to go on and off within the process, and did not",
     )  # fmt: skip
@@ -228,7 +229,54 @@ def test_stack_that_did_not_go_off_is_not_confirmed(trying: Trying) -> None:
     machine.stuck_in = "together-a"
     ledger = trying(machine, ["a"], seen_steps=STEPS_TO_SWITCH)
     assert (ledger.kept, ledger.fixes[0].status) == ((), "rejected")
-    assert "together a was not applied: it was to go on and off" in ledger.fixes[0].why
+    assert "a was not applied: it was to go on and off" in ledger.fixes[0].why
+
+
+def test_pairs_that_nothing_chose_are_the_proof_of_the_only_fix(trying: Trying) -> None:
+    machine = Machine(product(a=1.5))
+    ledger = trying(machine, ["a"], edits=["a"])
+    (entry,) = ledger.fixes
+    assert (ledger.kept, ledger.together) == (("a",), entry.verdict)
+    assert (entry.status, entry.steps, ledger.together_pooled) == ("kept", 55, None)
+    timed = [place for place in machine.places if "/pair-" in place]
+    assert sorted(timed) == sorted(machine.places[-8:])
+    assert all(place.startswith("together-a/pair-") for place in timed)
+    assert ledger.together_patched == digest_of({WRITTEN: b"a"})
+
+
+def test_budget_for_one_fix_proves_the_one_that_promises_most(trying: Trying) -> None:
+    machine = Machine(product(a=1.5, b=1.2))
+    pair_s = 2 * (START_S + 60 * STEP_S)
+    ledger = trying(machine, ["a", "b"], edits=["a"], budget_s=10 * pair_s)
+    assert ledger.kept == ("a",)
+    assert ledger.together == by_name(ledger)["a"].verdict
+    assert by_name(ledger)["b"].status == "not_tried"
+    assert machine.now <= 10 * pair_s
+
+
+def test_what_is_proven_stays_where_the_stack_on_top_of_it_is_not(trying: Trying) -> None:
+    def gain(fixes: frozenset[str], session: str) -> float:
+        alone = product(a=1.5, b=1.2)(fixes, session)
+        return 1.0 if session == "together-a-b" else alone
+
+    machine, pair_s = Machine(gain), 2 * (START_S + 60 * STEP_S)
+    for budget_s in (10 * pair_s, 60 * pair_s):  # it goes on as it began
+        ledger = trying(machine, ["a", "b"], budget_s=budget_s, edits=["a", "b"])
+    entries = by_name(ledger)
+    assert not any(place.startswith("a/pair-") for place in machine.places)
+    assert ledger.kept == ("a",)
+    assert ledger.together == entries["a"].verdict
+    assert entries["a"].status == "kept"
+    assert entries["b"].status == "rejected"
+    assert "fresh pairs do not confirm it" in entries["b"].why
+
+
+def test_error_is_shared_by_fixes_that_are_proven_at_once(trying: Trying) -> None:
+    pair_s = 2 * (START_S + 60 * STEP_S)
+    ledger = trying(Machine(product(a=1.5, b=1.0, c=1.0)), ["a", "b", "c"], budget_s=16 * pair_s)
+    assert ledger.kept == ("a",)
+    assert ledger.together is not None
+    assert ledger.together.confidence == pytest.approx(1 - TOTAL_ERROR / 5 / 3)
 
 
 def test_pairs_are_made_where_something_may_make_batches_ahead_or_steps_are_few(
@@ -271,8 +319,8 @@ def test_gain_that_fresh_pairs_do_not_show_is_not_claimed(trying: Trying) -> Non
     def gain(fixes: frozenset[str], session: str) -> float:
         return 1.2 if fixes and session == "a" else 1.0
 
-    ledger = trying(Machine(gain), ["a"])
-    (entry,) = ledger.fixes
+    ledger = trying(Machine(gain), ["a", "b"])
+    entry = by_name(ledger)["a"]
     assert ledger.kept == ()
     assert entry.status == "rejected"
     assert entry.why == "faster, and learns the same, but fresh pairs do not confirm it: no gain"
@@ -283,7 +331,7 @@ def test_stack_in_which_one_was_not_applied_when_it_was_timed_is_not_kept(trying
     machine.not_applied_in = {"together-a-b": "b"}
     ledger = trying(machine, ["a", "b"])
     assert ledger.kept == ()
-    assert "together b was not applied: it never said" in by_name(ledger)["a"].why
+    assert "do not confirm it: b was not applied: it never said" in by_name(ledger)["a"].why
 
 
 def test_a_call_that_goes_on_may_keep_more_than_the_one_before(trying: Trying) -> None:
@@ -363,7 +411,7 @@ def test_fix_that_found_out_too_late_is_rejected_however_equal_its_losses(
     assert ledger.kept == ("b",)
 
 
-def test_screening_pair_in_which_it_gave_something_else_rejects_it(trying: Trying) -> None:
+def test_first_pair_in_which_it_gave_something_else_rejects_it(trying: Trying) -> None:
     machine = Machine(product(a=1.0, b=1.4, c=1.0, d=1.0))
     machine.gives_wrong = lambda fix, place: fix == "a" and "pair-01" in place
     pair_s = 2 * (START_S + 60 * STEP_S)
@@ -394,7 +442,7 @@ def test_command_that_fails_beside_a_fix_does_not_end_the_rest(trying: Trying) -
     assert ledger.kept == ("b",)
 
 
-def test_small_budget_screens_and_says_what_was_dropped(trying: Trying) -> None:
+def test_small_budget_says_what_was_dropped_after_two_pairs(trying: Trying) -> None:
     names = ["a", "b", "c", "d"]
     machine = Machine(product(a=1.0, b=0.98, c=1.4, d=1.0))
     pair_s = 2 * (START_S + 60 * STEP_S)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hotloop.core.child import APPLIED_FILE
 from hotloop.core.measurement import Measurement
+from hotloop.core.untrusted import object_lines
 from hotloop.doctor.fixes import Fix
 
 
@@ -43,14 +43,6 @@ def why_wrong(fix: Fix, runs: Sequence[Path]) -> str | None:
 
 
 def _lines(path: Path, name: str) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:  # a process that was killed while it wrote
-            continue
-        if entry.get("fix") == name:
-            found.append(entry)
-    return found
+    entries = (entry for _, entry in object_lines(path)) if path.exists() else ()
+    # A process that was killed while it wrote leaves half a line.
+    return [entry for entry in entries if isinstance(entry, dict) and entry.get("fix") == name]

@@ -16,13 +16,14 @@ from hotloop.doctor.compared_arms import (
     rounded_otherwise,
     rounds_products,
 )
+from hotloop.doctor.confirmation import short_name
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import Learned
 from hotloop.doctor.trial_costs import (
+    FIRST_PAIRS,
     LOOKS,
     LOSS_RUNS,
     MARGIN,
-    SCREENING_PAIRS,
     SLACK,
     budget_text,
 )
@@ -49,7 +50,7 @@ def begin_within(bench: Workbench, fixes: Sequence[Fix], again: Callable[[str], 
     needed = needed_s(bench, first)
     budget = budget_text(MARGIN * needed)
     least = (LOSS_RUNS + 1) * bench.costs.process_s(bench.loss_steps)
-    least += SCREENING_PAIRS * bench.costs.pair_s(bench.plan)
+    least += FIRST_PAIRS * bench.costs.pair_s(bench.plan)
     bench.plan = full  # by how many steps it is cut shows when it is known what a process takes
     if least > bench.left_s:
         raise BudgetTooSmall(
@@ -61,6 +62,12 @@ def begin_within(bench: Workbench, fixes: Sequence[Fix], again: Callable[[str], 
             f"{bench.left_s:.0f} s may not be enough to prove a fix, which takes about "
             f"{budget_text(needed)}: what is measured counts when the same command goes on"
         )
+
+
+def pays_for_all(bench: Workbench, fixes: Sequence[Fix]) -> bool:
+    """Whether there is time to choose among several by pairs of their own, and to confirm what is chosen."""
+    needed = sum(needed_s(bench, fix) for fix in fixes)
+    return len(fixes) > 1 and needed <= bench.left_s
 
 
 def by_gain_per_second(bench: Workbench, fixes: Sequence[Fix]) -> list[Fix]:
@@ -80,7 +87,10 @@ def needed_s(
     cautious: no less than was expected before any trial.
     """
     plan = bench.plan_for([fix])
-    if learned is not None and fix.name in learned.switchable:
+    at_once = proves_at_once(bench, fix)
+    # No patched copy can be toggled.
+    is_patched = at_once and fix.technique.source_edit is not None
+    if learned is not None and fix.name in learned.switchable and not is_patched:
         plan = bench.switched_plan([fix]) or plan
     losses = 0.0 if learned is not None else _losses(bench, fix)
     return bench.needed_s(
@@ -88,7 +98,8 @@ def needed_s(
         losses=losses + _written(bench, fix),
         slower_start_s=learned.slower_start_s if learned is not None else fix.technique.start_s,
         plan=plan,
-        place=fix.name,
+        place=short_name(f"together-{fix.name}") if at_once else fix.name,
+        reserved=not at_once,
         costs=bench.costs.at_least(bench.first_costs) if cautious else None,
     )
 
@@ -97,8 +108,15 @@ def asked_s(bench: Workbench, fixes: Sequence[Fix]) -> float:
     """Seconds of a budget with which all of these can be tried and confirmed, on a machine that becomes slower."""
     comparison = LOOKS[0] * bench.costs.pair_s(bench.plan)
     needs = [needed_s(bench, fix, cautious=True) for fix in fixes]
-    # All are confirmed at once. What is finished is not in the needs: a comparison at least may be left.
-    return MARGIN * max(sum(needs) - (len(fixes) - 1) * comparison, comparison, *needs)
+    # Those that are not proven yet are confirmed together.
+    shared = sum(not proves_at_once(bench, fix) for fix in fixes) - 1
+    # What is finished is not in the needs: a comparison at least may be left.
+    return MARGIN * max(sum(needs) - max(shared, 0) * comparison, comparison, *needs)
+
+
+def proves_at_once(bench: Workbench, fix: Fix) -> bool:
+    """Whether its first pairs are its proof."""
+    return bench.at_once and not fix.technique.what_if
 
 
 def _written(bench: Workbench, fix: Fix) -> float:

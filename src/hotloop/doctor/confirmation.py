@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Verdict
@@ -50,6 +50,9 @@ class Confirmed:
     """Digest of the candidate's edited files; `None`: it has none."""
     dropped: Mapping[str, str] = field(default_factory=dict)
     """Fix -> what the patched script does that the live form did not."""
+    result: SessionResult | None = None
+    """The pairs of `verdict`."""
+    failed: CommandFailed | WritesOutside | None = None
 
 
 class _NotConfirmed(Exception):
@@ -69,21 +72,29 @@ class _Candidate:
 
 
 def confirmed(
-    bench: Workbench, learning: Learning, stacked: Sequence[Fix], tried: Mapping[str, TriedFix]
+    bench: Workbench,
+    learning: Learning,
+    stacked: Sequence[Fix],
+    tried: Mapping[str, TriedFix],
+    **how: Any,
 ) -> Confirmed:
-    """The stack, without what cannot be written out as it was verified, on pairs that chose nothing."""
+    """The stack, without what cannot be written out as it was verified, on pairs of their own.
+
+    how: `alpha` and `pairs_now` of `Workbench.compare`.
+    """
     fixes, dropped = list(stacked), dict[str, str]()
     while fixes:
         candidate = _candidate(bench, "together", fixes, tried)
         try:
             learned = _learned(bench, learning, candidate)
             if isinstance(learned, Learned):
-                result = _timed(bench, learning, candidate, learned)
+                result = _timed(bench, learning, candidate, learned, **how)
                 return replace(result, fixes=tuple(fixes), dropped=dropped)
-        except (_NotConfirmed, CommandFailed, WritesOutside) as error:
-            failed = "" if isinstance(error, _NotConfirmed) else "the confirming runs failed: "
-            why = failed + first_line(error)
-            return Confirmed(tuple(fixes), why_not=why, dropped=dropped)
+        except _NotConfirmed as error:
+            return Confirmed(tuple(fixes), why_not=str(error), dropped=dropped)
+        except (CommandFailed, WritesOutside) as error:
+            why = f"the runs failed: {first_line(error)}"
+            return Confirmed(tuple(fixes), why_not=why, dropped=dropped, failed=error)
         if learned == NOT_PAID:
             return Confirmed(tuple(fixes), why_not=NOT_PAID, dropped=dropped)
         dropped |= _at_fault(bench, learning, candidate, learned, tried)
@@ -123,7 +134,7 @@ def _learned(bench: Workbench, learning: Learning, candidate: _Candidate) -> Lea
     if not arm.edited:
         learned = learning.of(arm.name, fixes)
         if learned.not_applied is not None:
-            raise _NotConfirmed(f"together not applied: {learned.not_applied}")
+            raise _NotConfirmed(f"not applied: {learned.not_applied}")
         return learned
     place = bench.losses_place(arm, bench.loss_steps_of(fixes))
     losses = 0 if is_finished(place) else candidate_runs(bench, fixes)
@@ -166,20 +177,21 @@ def _at_fault(
 
 
 def _timed(
-    bench: Workbench, learning: Learning, candidate: _Candidate, learned: Learned
+    bench: Workbench, learning: Learning, candidate: _Candidate, learned: Learned, **how: Any
 ) -> Confirmed:
     """On fresh pairs. Raises `CommandFailed` and `WritesOutside`."""
     names = [fix.name for fix in candidate.fixes]
     digest = candidate.patch.digest
-    if not bench.short_s(1, reserved=False, place=candidate.arm.name):
+    pair_s = bench.costs.pair_s(bench.plan)
+    if bench.left_s >= min(bench.needed_s(1, reserved=False, place=candidate.arm.name), pair_s):
         # What cannot be turned would be on in both halves.
         switched = learned.switchable.issuperset(names) and not candidate.arm.edited
         found = _compared(
-            bench, learning, candidate.arm, candidate.fixes, learned, switched=switched
+            bench, learning, candidate.arm, candidate.fixes, learned, switched=switched, **how
         )
     else:
         found = Confirmed(why_not=NOT_PAID, undecided=True)
-    if candidate.arm.edited and found.undecided:
+    if candidate.arm.edited and found.undecided and not how.get("pairs_now"):
         found = _within_processes(bench, learning, candidate, learned, found)
     return replace(found, patched=digest)
 
@@ -227,6 +239,7 @@ def _compared(
     learned: Learned,
     *,
     switched: bool,
+    **how: Any,
 ) -> Confirmed:
     result = bench.compare(
         bench.baseline,
@@ -237,21 +250,23 @@ def _compared(
         parity=learned.parity,
         reserved=False,
         switched=[fix.name for fix in fixes] if switched else (),
+        **how,
     )
     verdict = result.verdict
+    found = Confirmed(verdict=verdict, result=result)
     flaw = flaw_of(result, fixes, arm, learned)
     if flaw is not None:
-        return Confirmed(verdict=verdict, why_not=f"together {flaw}")
+        return replace(found, why_not=flaw)
     if verdict.num_pairs < LOOKS[0] and verdict.outcome != "incomparable":
-        return Confirmed(verdict=verdict, why_not=NOT_PAID, undecided=not verdict.doubts)
+        return replace(found, why_not=NOT_PAID, undecided=not verdict.doubts)
     if verdict.outcome != "improved":
-        why = f"fresh pairs do not confirm it: {not_faster(verdict)}"
+        why = not_faster(verdict)
         undecided = verdict.outcome == "inconclusive" and not verdict.doubts
-        return Confirmed(verdict=verdict, why_not=why, undecided=undecided)
+        return replace(found, why_not=why, undecided=undecided)
     if verdict.parity.result not in ("same", "within_noise"):
-        why = f"together they do not learn the same: {verdict.parity.reason}"
-        return Confirmed(verdict=verdict, why_not=why)
-    return Confirmed(verdict=verdict)
+        why = f"it is not known to learn the same: {verdict.parity.reason}"
+        return replace(found, why_not=why)
+    return found
 
 
 def flaw_of(result: SessionResult, fixes: Sequence[Fix], arm: Arm, learned: Learned) -> str | None:
@@ -261,7 +276,7 @@ def flaw_of(result: SessionResult, fixes: Sequence[Fix], arm: Arm, learned: Lear
         runs = found if fix.name in arm.fixes else []
         wrong = why_wrong(fix, runs)
         if wrong is not None:
-            return f"{fix.name}: {wrong}"
+            return wrong if len(fixes) == 1 else f"{fix.name}: {wrong}"
         why = why_not_applied(fix, runs, [candidate for _, candidate in result.pairs])
         if why is None and fix.name in result.switched:
             why = why_not_switched(fix.name, runs)

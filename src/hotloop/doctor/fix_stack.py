@@ -10,8 +10,9 @@ between two speeds 1 run in 100 keeps such a fix.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Verdict
@@ -25,11 +26,10 @@ from hotloop.doctor.confirmation import (
     flaw_of,
     short_name,
 )
+from hotloop.doctor.fix_costs import with_costs
 from hotloop.doctor.fix_status import not_faster, showed
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import Learning
-from hotloop.doctor.memory_cost import with_memory
-from hotloop.doctor.start_cost import with_start_cost
 from hotloop.doctor.trial_costs import LOOKS
 from hotloop.doctor.workbench import Workbench
 from hotloop.doctor.writes import WritesOutside
@@ -47,12 +47,13 @@ def stack(
     kept: Sequence[Fix],
     tried: Tried,
     undecided: Sequence[Fix] = (),
+    proven: Mapping[str, Confirmed] = MappingProxyType({}),
 ) -> Confirmed:
     """The fixes that stay, and what they bring together on fresh pairs.
 
-    undecided: alone the noise hid what they do (`deciding.may_yet`). On top of what is kept they get another
-    chance: what made the pairs differ may be gone. Entries of `tried` whose fix does not stay are replaced,
-    with the reason.
+    undecided: alone the noise hid what they do (`fix_status.may_yet`). On top of what is kept they get another
+    chance: what made the pairs differ may be gone. proven: by name, what stays where those on top of it are not
+    confirmed. Entries of `tried` whose fix does not stay are replaced, with the reason.
     """
     stacked: list[Fix] = []
     order = order_of(kept, undecided, tried)
@@ -65,21 +66,27 @@ def stack(
         tried[fix.name] = entry
         if stays:
             stacked.append(fix)
+    first = proven.get(stacked[0].name) if stacked else None
+    if first is not None and len(stacked) == 1:
+        return first
     found = confirmed(bench, learning, stacked, tried)
+    first_name = stacked[0].name if first is not None else ""
     for name, why in found.dropped.items():
-        why = f"{tried[name].why}, but the patched script {why}"
-        tried[name] = replace(tried[name], status="rejected", why=why)
-    if found.why_not is None:
+        if name != first_name:
+            why = f"{tried[name].why}, but the patched script {why}"
+            tried[name] = replace(tried[name], status="rejected", why=why)
+    if found.why_not is None and first_name not in found.dropped:
         return found
     status: Status = "rejected"
-    why = found.why_not
-    if why == NOT_PAID:
+    why = f"fresh pairs do not confirm it: {found.why_not}"
+    if found.why_not == NOT_PAID:
         status, why = "not_tried", _left_of_budget(found.verdict)
         found = replace(found, verdict=None)
     for fix in found.fixes:
         entry = tried[fix.name]
-        tried[fix.name] = replace(entry, status=status, why=f"{entry.why}, but {why}")
-    return found
+        if fix.name != first_name:
+            tried[fix.name] = replace(entry, status=status, why=f"{entry.why}, but {why}")
+    return found if first is None else first
 
 
 def _left_of_budget(together: Verdict | None) -> str:
@@ -162,13 +169,8 @@ def _added(
         if entry.status == "kept"
         else f"{alone}, but faster on top of {onto}, and learns the same"
     )
-    pairs = () if result.switched else result.pairs
-    entry = with_start_cost(
-        with_memory(replace(entry, status="kept", why=why, added=verdict), pairs),
-        pairs=pairs,
-        losses=bench.first_losses(bench.with_fixes(fix.name, [fix]), [fix]),
-        total_steps=bench.total_steps,
-    )
+    entry = replace(entry, status="kept", why=why, added=verdict)
+    entry = with_costs(bench, fix, entry, result)
     return entry, entry.status == "kept"
 
 

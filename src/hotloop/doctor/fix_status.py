@@ -21,7 +21,7 @@ from hotloop.trial.session import SessionResult
 
 
 def useless(verdict: Verdict) -> bool:
-    """Whether no screening pair shows even the least gain that would be claimed."""
+    """Whether no pair shows even the least gain that would be claimed."""
     return all(ratio < 1 + MIN_MARGIN for ratio in verdict.pair_ratios)
 
 
@@ -61,9 +61,13 @@ def judged(result: SessionResult, fix: Fix) -> tuple[Status, str]:
         return "rejected", "faster, but whether it learns the same is not known: " + (
             verdict.parity.reason or "its losses were not seen"
         )
-    if verdict.parity.parity_class == "other_draws":
-        return "kept", f"faster, and learns the same: {WHAT_STAYS}"
-    return "kept", "faster, and learns the same"
+    return "kept", why_kept(verdict)
+
+
+def why_kept(verdict: Verdict) -> str:
+    """In words."""
+    same = "faster, and learns the same"
+    return f"{same}: {WHAT_STAYS}" if verdict.parity.parity_class == "other_draws" else same
 
 
 def may_yet(entry: TriedFix) -> bool:

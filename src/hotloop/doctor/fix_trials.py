@@ -1,48 +1,48 @@
-"""The trials of fixes, in rounds of what the budget pays for, and what a larger budget would go on with."""
+"""The trials of fixes, one after another as the budget pays for them, and what a larger one would go on with."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import Ledger, TriedFix
-from hotloop.doctor.applied import why_wrong
-from hotloop.doctor.budget import asked_s, needed_s
+from hotloop.doctor.budget import asked_s, needed_s, proves_at_once
+from hotloop.doctor.confirmation import NOT_PAID, Confirmed, confirmed
 from hotloop.doctor.directory import TRIALS
+from hotloop.doctor.fix_costs import with_costs
 from hotloop.doctor.fix_stack import order_of, stack
 from hotloop.doctor.fix_status import (
     judged,
     longer,
     may_yet,
+    not_faster,
     pooled_ratio,
-    runs_of,
     showed,
     tried_fix,
     useless,
+    why_kept,
 )
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import Learned, Learning
-from hotloop.doctor.memory_cost import with_memory
 from hotloop.doctor.plausible import confirmed_over_more, is_surprising
 from hotloop.doctor.resumption import (
     store_options,
 )
-from hotloop.doctor.start_cost import with_start_cost
 from hotloop.doctor.starting_point import isolation_of, network_of
 from hotloop.doctor.trial_costs import (
+    FIRST_PAIRS,
     LOOKS,
-    MARGIN,
-    SCREENING_PAIRS,
     SLACK,
     TOGGLED_STEPS,
-    USUAL_PAIRS,
     budget_text,
 )
 from hotloop.doctor.workbench import BASELINE, Workbench
 from hotloop.doctor.writes import WritesOutside
+from hotloop.judge.looks import TOTAL_ERROR, divided_levels
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import SessionResult
 
@@ -51,7 +51,7 @@ MORE_STEPS = 2
 
 
 class FixTrials:
-    """All trials of one call: rounds of what the budget pays for, then what helped together."""
+    """All trials of one call: each fix, then what helped together."""
 
     def __init__(
         self,
@@ -66,6 +66,10 @@ class FixTrials:
         self.again = again
         self.unpaid: dict[str, Fix] = {}
         """What a larger budget would go on with."""
+        self.levels: Sequence[float] | None = None
+        """Error of each look at pairs that prove a fix at once."""
+        self.proven: dict[str, Confirmed] = {}
+        self.others_wait = False
         self.learning = Learning(bench)
         if self.learning.not_comparable is not None:
             bench.warn(
@@ -74,24 +78,28 @@ class FixTrials:
 
     def all(self, fixes: Sequence[Fix]) -> Ledger:
         tried: dict[str, TriedFix] = {}
-        waiting = list(fixes)
-        while waiting:
-            waiting = self._round(waiting, tried)
-        kept = [fix for fix in fixes if tried[fix.name].status == "kept"]
+        self.levels = divided_levels(LOOKS, len(fixes), TOTAL_ERROR)
+        self.others_wait = self.bench.budget_s is not None and len(fixes) > 1
+        for fix in fixes:
+            tried[fix.name] = self._tried(fix)
+            kept = tried[fix.name].status == "kept"
+            self.bench.must_confirm |= kept and fix.name not in self.proven
+        kept_alone = [fix for fix in fixes if tried[fix.name].status == "kept"]
         undecided = [fix for fix in fixes if may_yet(tried[fix.name])]
-        order = order_of(kept, undecided, tried)
-        found = stack(self.bench, self.learning, kept, tried, undecided)
+        order = order_of(kept_alone, undecided, tried)
+        found = stack(self.bench, self.learning, kept_alone, tried, undecided, self.proven)
         together = found.verdict
         self.unpaid |= {fix.name: fix for fix in order if tried[fix.name].status == "not_tried"}
         kept_names = () if found.why_not else tuple(fix.name for fix in found.fixes)
-        alone = tried[kept_names[0]].verdict if len(kept_names) == 1 else None
+        is_chosen = len(kept_names) == 1 and kept_names[0] not in self.proven
+        chose = tried[kept_names[0]].verdict if is_chosen else None
         confirming = together and _plan_of(self.bench, together, found.fixes)
         return _ledger(
             self.bench,
             [self._with_steps(fix, tried[fix.name]) for fix in fixes],
             kept=kept_names,
             together=together,
-            together_pooled=pooled_ratio(alone, together),
+            together_pooled=pooled_ratio(chose, together),
             together_patched=found.patched,
             together_warmup_steps=confirming and confirming.warmup_steps,
             together_steps=confirming and confirming.steps,
@@ -99,35 +107,33 @@ class FixTrials:
             continue_with=self._continue_with(),
         )
 
-    def _round(self, fixes: Sequence[Fix], tried: dict[str, TriedFix]) -> list[Fix]:
-        """Tries those that are paid for, at least the first; the others are for another round."""
-        learned: dict[str, Learned] = {}
-        later: list[Fix] = []
-        for fix in fixes:
-            if learned and not self._is_paid(fix, margin=MARGIN):
-                later.append(fix)
-                continue
-            known = self._learns(fix)
-            if isinstance(known, TriedFix):
-                tried[fix.name] = known
-            else:
-                learned[fix.name] = known
-                self._fit(fix, known)
-        left = [fix for fix in fixes if fix.name in learned]
-        for fix in self._screened(left, learned, tried, later):
-            tried[fix.name] = self._timed(fix, learned[fix.name])
-            self.bench.must_confirm |= tried[fix.name].status == "kept"
-        return later
+    def _tried(self, fix: Fix) -> TriedFix:
+        known = self._learns(fix)
+        if isinstance(known, TriedFix):
+            return known
+        self._fit(fix, known)
+        if not self._can_begin(fix, known):
+            return self._unpaid(fix, known)
+        try:
+            if proves_at_once(self.bench, fix):
+                return self._proven(fix, known)
+            return self._timed(fix, known)
+        except (CommandFailed, WritesOutside) as error:
+            return _failed(self.bench, fix, error)
 
     def _fit(self, fix: Fix, learned: Learned) -> None:
         """Counts as many steps as fit, once it is known what a process takes and before any is compared."""
         if self.may_fit:
             self.may_fit = False
+            needed = partial(needed_s, self.bench, fix, learned, cautious=True)
             if fix.name in learned.switchable:  # fewer would make pairs of processes of it
-                self.bench.fit(lambda: self._needed_s(fix, learned), least_steps=TOGGLED_STEPS)
+                self.bench.fit(needed, least_steps=TOGGLED_STEPS)
             if fix.name not in learned.switchable or not self._is_paid(fix, learned, margin=SLACK):
-                self.bench.fit(lambda: self._needed_s(fix, learned))
-            store_options(self.bench.directory, self.bench.plan, self.bench.loss_steps)
+                self.bench.fit(needed)
+            store_options(
+                *(self.bench.directory, self.bench.plan, self.bench.loss_steps),
+                at_once=self.bench.at_once,
+            )
 
     def _needed_s(self, fix: Fix, learned: Learned | None = None) -> float:
         """Seconds to try it and to confirm it at the first looks."""
@@ -195,75 +201,55 @@ class FixTrials:
             return replace(tried_fix(fix, "rejected", why), directory=f"{TRIALS}/{fix.name}")
         return learned
 
-    def _screened(
-        self,
-        fixes: Sequence[Fix],
-        learned: dict[str, Learned],
-        tried: dict[str, TriedFix],
-        later: list[Fix],
-    ) -> list[Fix]:
-        """Those to measure fully, the most promising first; with time enough, all of them as they are."""
-        bench = self.bench
-        if len(fixes) < 2 or not bench.short_s(USUAL_PAIRS * len(fixes)):
-            return list(fixes)
-        seen: dict[str, Verdict] = {}
-        for fix in fixes:
-            if seen and not self._is_paid(fix, learned[fix.name], margin=MARGIN):
-                later.append(fix)
-                continue
-            try:
-                result = self._compared(fix, learned[fix.name], SCREENING_PAIRS)
-            except (CommandFailed, WritesOutside) as error:
-                tried[fix.name] = _failed(bench, fix, error)
-                continue
-            wrong = why_wrong(fix, runs_of(result, fix))
-            if wrong is not None:
-                tried[fix.name] = tried_fix(fix, "rejected", wrong, verdict=result.verdict)
-                continue
-            seen[fix.name] = result.verdict
-        promising = [fix for fix in fixes if fix.name in seen and not useless(seen[fix.name])]
-        promising.sort(key=lambda fix: -(seen[fix.name].ratio or 0.0))
-        for fix in fixes:
-            if fix.name in seen and fix not in promising:
-                why = f"not tried further: {showed(seen[fix.name])}"
-                tried[fix.name] = tried_fix(fix, "not_tried", why, verdict=seen[fix.name])
-        return promising
+    def _proven(self, fix: Fix, learned: Learned) -> TriedFix:
+        """On pairs of its patched copy; on two alone where those show no gain and other fixes want the time."""
+        live = replace(tried_fix(fix, "kept", ""), directory=f"{TRIALS}/{fix.name}")
+        given = (self.bench, self.learning, [fix], {fix.name: live})
+        trying = partial(confirmed, *given, alpha=self.levels)
+        found = trying(pairs_now=FIRST_PAIRS if self.others_wait else None)
+        first = found.verdict
+        if self.others_wait and first is not None and found.why_not == NOT_PAID:
+            if first.num_pairs == FIRST_PAIRS and useless(first):
+                why = f"not tried further: {showed(first)}"
+                return tried_fix(fix, "not_tried", why, verdict=first)
+            found = trying()
+        if found.failed is not None:
+            raise found.failed
+        if found.why_not == NOT_PAID:
+            return self._unpaid(fix, learned, verdict=found.verdict)
+        if found.dropped:
+            return tried_fix(fix, "rejected", f"the patched script {found.dropped[fix.name]}")
+        if found.why_not is not None:
+            return tried_fix(fix, "rejected", found.why_not, verdict=found.verdict)
+        assert found.result is not None
+        result = self._looked_into(fix, learned, found.result)
+        if result.verdict.outcome != "improved":
+            why = not_faster(result.verdict)
+            return tried_fix(fix, "rejected", why, verdict=result.verdict)
+        self.proven[fix.name] = found
+        return self._kept(fix, found.result)
 
     def _timed(self, fix: Fix, learned: Learned) -> TriedFix:
-        if not self._can_begin(fix, learned):
-            return self._unpaid(fix, learned)
-        try:
-            result = self._compared(fix, learned)
-        except (CommandFailed, WritesOutside) as error:
-            return _failed(self.bench, fix, error)
-        if is_surprising(result.verdict, fix):
-            try:
-                result = self._looked_into(fix, learned, result)
-            except (CommandFailed, WritesOutside) as error:
-                return _failed(self.bench, fix, error)
+        """On pairs of its live form, which choose whether fresh ones are made of its patched copy."""
+        result = self._looked_into(fix, learned, self._compared(fix, learned))
         parity = longer(learned.parity, result)
         result = replace(result, verdict=replace(result.verdict, parity=parity))
         status, why = judged(result, fix)
         if status == "not_tried":
             return self._unpaid(fix, learned, verdict=result.verdict)
-        counted, bench = result.pairs[0][1].plan, self.bench
-        entry = replace(
-            tried_fix(fix, status, why, verdict=result.verdict),
-            warmup_steps=counted.warmup_steps,
-            steps=counted.steps,
-        )
         if status != "kept":
-            return entry
-        pairs = () if result.switched else result.pairs
-        return with_start_cost(
-            with_memory(entry, pairs),
-            pairs=pairs,
-            losses=bench.first_losses(bench.with_fixes(fix.name, [fix]), [fix]),
-            total_steps=bench.total_steps,
-        )
+            return _with_plan(tried_fix(fix, status, why, verdict=result.verdict), result)
+        return self._kept(fix, result)
+
+    def _kept(self, fix: Fix, result: SessionResult) -> TriedFix:
+        """Unless it costs more than it brings."""
+        entry = tried_fix(fix, "kept", why_kept(result.verdict), verdict=result.verdict)
+        return with_costs(self.bench, fix, _with_plan(entry, result), result)
 
     def _looked_into(self, fix: Fix, learned: Learned, result: SessionResult) -> SessionResult:
         """Over more steps, where it gains far more than was expected; with the verdict of both."""
+        if not is_surprising(result.verdict, fix):
+            return result
         bench = self.bench
         over_more: SessionResult | None = None
         usual, plan = bench.plan_for([fix]), bench.plan_for([fix], times=MORE_STEPS)
@@ -276,9 +262,7 @@ class FixTrials:
         )
         return replace(over_more or result, verdict=verdict)
 
-    def _compared(
-        self, fix: Fix, learned: Learned, pairs_now: int | None = None, *, times: int = 1
-    ) -> SessionResult:
+    def _compared(self, fix: Fix, learned: Learned, *, times: int = 1) -> SessionResult:
         bench = self.bench
         return bench.compare(
             bench.baseline,
@@ -288,7 +272,6 @@ class FixTrials:
             times=times,
             parity_class=self.learning.class_of([fix]),
             parity=learned.parity,
-            pairs_now=pairs_now,
             switched=learned.switchable & {fix.name},
             slower_start_s=learned.slower_start_s,
         )
@@ -297,6 +280,11 @@ class FixTrials:
 def _plan_of(bench: Workbench, verdict: Verdict, fixes: Sequence[Fix]) -> TrialPlan | None:
     """What its processes counted."""
     return bench.switched_plan(fixes) if verdict.switched else bench.plan_for(fixes)
+
+
+def _with_plan(entry: TriedFix, result: SessionResult) -> TriedFix:
+    plan = result.pairs[0][1].plan
+    return replace(entry, warmup_steps=plan.warmup_steps, steps=plan.steps)
 
 
 def _failed(bench: Workbench, fix: Fix, error: CommandFailed | WritesOutside) -> TriedFix:

@@ -96,7 +96,7 @@ def refuse_fewer_fixes(directory: Path, fixes: Sequence[Fix]) -> None:
 
 
 def begun_options(directory: Path, *, in_place: bool) -> dict[str, int]:
-    """`loss_steps` and `steps` with which trials were begun in `directory`: others are no pairs with those.
+    """`loss_steps`, `steps` and `at_once` with which trials were begun in `directory`: others are no pairs with those.
 
     Raises `UsageError` where comparisons were begun in another way of `--in-place`.
     """
@@ -107,13 +107,18 @@ def begun_options(directory: Path, *, in_place: bool) -> dict[str, int]:
         first = "with" if stored["in_place"] else "without"
         raise _other("--in-place", f"its trials were begun {first} it", directory)
     learned = any(trials.glob(f"*/losses-*/{MEASUREMENT_FILE}"))
-    names = [*(["loss_steps"] if learned or is_begun else []), *(["steps"] if is_begun else [])]
+    names = ["loss_steps"] * (learned or is_begun) + ["steps", "at_once"] * is_begun
     return {name: stored[name] for name in names if isinstance(stored.get(name), int)}
 
 
-def store_options(directory: Path, plan: TrialPlan, loss_steps: int) -> None:
+def store_options(
+    directory: Path, plan: TrialPlan, loss_steps: int, *, at_once: bool = False
+) -> None:
     """For the next call."""
-    options = {"in_place": plan.in_place, "steps": plan.steps, "loss_steps": loss_steps}
+    options = {
+        **{"in_place": plan.in_place, "steps": plan.steps},
+        **{"loss_steps": loss_steps, "at_once": at_once},
+    }
     write_json(directory / TRIALS / OPTIONS_FILE, options)
 
 

@@ -33,7 +33,7 @@ class TimeLeft:
 
     def for_more_pairs(self, verdict: Verdict) -> bool:
         """Whether the pairs up to the next look may be begun."""
-        if self._reserved and verdict.num_pairs >= USUAL_PAIRS and not looks_faster(verdict):
+        if verdict.num_pairs >= USUAL_PAIRS and not looks_faster(verdict):
             return False  # more pairs could only say how much slower
         return not self._bench.short_s(
             max(later - look for look, later in pairwise(LOOKS)),

@@ -23,7 +23,7 @@ LOOKS = (4, 6, 10)
 """At which pairs are judged; between the last two only of a fix that looks faster."""
 USUAL_PAIRS = LOOKS[1]
 """Pairs that a fix takes unless it is decided before."""
-SCREENING_PAIRS = 2
+FIRST_PAIRS = 2
 """Pairs that show which fixes not to measure further."""
 LOSS_STEPS = 60
 """Steps whose losses are compared; more where an epoch ends a little later."""

@@ -3,12 +3,12 @@
 ```
 losses    two baseline runs and one with each fix, all drawing the same random numbers
 noise     the command with itself, once for all
-screening two pairs of each, only where the budget cannot pay for all
 pairs     each fix against the unchanged command, interleaved, judged at planned looks; within each process
-          where it can go on and off there
+          where it can go on and off there. Where it is the only one, or the budget does not pay for all, the
+          fix as a patch would have it, and these pairs prove it
 together  the best first, each next one kept only if it is faster on top of those before it; then those
           that alone looked faster within the noise, or could not have shown what is expected of them
-fresh     what is left against the unchanged command, measured anew: the one number to believe
+fresh     what is left against the unchanged command, measured anew unless one is left that is proven
 ```
 """
 
@@ -24,7 +24,7 @@ from hotloop.core.files import write_json
 from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
 from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
-from hotloop.doctor.budget import begin_within, by_gain_per_second
+from hotloop.doctor.budget import begin_within, by_gain_per_second, pays_for_all
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fix_trials import FixTrials
 from hotloop.doctor.fixes import Fix
@@ -106,6 +106,7 @@ def verify(
     directory.mkdir(parents=True, exist_ok=True)
     with alone_in(directory):
         refuse_other_values(directory, fixes)
+        bench.at_once = bool(begun.get("at_once", not pays_for_all(bench, fixes)))
         if budget_s is not None:
             fixes = by_gain_per_second(bench, fixes)
         if budget_s is not None and "loss_steps" not in begun:
@@ -113,7 +114,7 @@ def verify(
         for said in (notice, weak_isolation(bench.listing), cut_off(directory, bench.listing)):
             if said:
                 warn(said)
-        store_options(directory, bench.plan, bench.loss_steps)
+        store_options(directory, bench.plan, bench.loss_steps, at_once=bench.at_once)
         continued = any((directory / TRIALS).glob(f"*/*/{MEASUREMENT_FILE}"))
         trying = FixTrials(bench, may_fit="steps" not in begun, again=again)
         ledger = trying.all(fixes)

@@ -77,6 +77,8 @@ class Workbench:
     """What trials may reach."""
     first_costs: Costs = field(init=False)
     """What was expected before any trial."""
+    at_once: bool = False
+    """The first pairs of a fix are of its patched copy, and are its proof; else they choose what fresh ones confirm."""
     must_confirm: bool = False
     """A fix was faster: the pairs that confirm it have to fit after whatever is tried now."""
     _noise: tuple[Pair, ...] | None = None

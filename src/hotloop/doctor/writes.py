@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from hotloop.core.child import OUTSIDE_FILE
 from hotloop.core.errors import UsageError
+from hotloop.core.untrusted import object_lines
 
 
 class WritesOutside(Exception):
@@ -22,12 +22,9 @@ def outside_path(place: Path) -> str | None:
     path = place / "run" / OUTSIDE_FILE
     if not path.exists():
         return None
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            return str(json.loads(line)["path"])
-        except (ValueError, KeyError):  # a process that was killed while it wrote
-            continue
-    return None
+    entries = (entry for _, entry in object_lines(path))
+    # A process that was killed while it wrote leaves half a line.
+    return next((str(each["path"]) for each in entries if isinstance(each, dict)), None)
 
 
 def refuse_writes(session: Path, baseline: str) -> None:

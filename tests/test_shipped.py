@@ -69,6 +69,7 @@ def test_readme_names_only_targets_and_files_that_are_there() -> None:
         assert link.startswith("https://") or (REPOSITORY / link).exists(), link
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_readme_commands_for_ones_own_text_run_as_written(tmp_path: Path) -> None:
     block = next(
         b for b in re.findall(r"```\n(.*?)```", README, flags=re.DOTALL) if "my-texts" in b

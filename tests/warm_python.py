@@ -132,13 +132,12 @@ def _serve(descriptor: int) -> dict[str, Any]:
             line = begun
             while not line.endswith(b"\n"):
                 line += connection.recv(1 << 16)
-            gc.freeze()  # a fork that collects would copy every page
+            gc.freeze()  # a fork that collects, as each does at its end, would copy every page
             pid = os.fork()
             if pid == 0:
                 for number, end in enumerate(ends, 1):
                     os.dup2(end, number)
                     os.close(end)
-                gc.unfreeze()
                 _import_again(torch)
                 return dict(json.loads(line))
             for end in ends:

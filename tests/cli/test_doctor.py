@@ -167,7 +167,7 @@ def test_two_ranks_are_compared(tmp_path: Path) -> None:
         "--nproc-per-node",
         "2",
     ]
-    done, found = doctor(tmp_path, [*torchrun, "ranks.py"], with_compiler=True)
+    done, found = doctor(tmp_path, [*torchrun, "ranks.py"])
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "steps-0.jsonl").exists()
     assert (tmp_path / "run" / "steps-1.jsonl").exists()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
 
+import warm_python
 from hotloop.core.draws import DrawLog, read_draws
 
 SCRIPT = """
@@ -44,10 +44,11 @@ print(random.random(), np.random.rand(), torch.get_num_threads())
 
 def run(place: Path, number: int, workers: int, begin: str = "none") -> tuple[str, DrawLog]:
     place.mkdir()
-    arguments = [str(place), str(number), str(workers), begin]
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, check=True
-    )
+    script = place.with_suffix(".py")
+    script.write_text(SCRIPT)
+    arguments = [str(script), str(place), str(number), str(workers), begin]
+    done = warm_python.run(arguments, env=os.environ, cwd=place)
+    assert done.returncode == 0, done.stderr
     return done.stdout, read_draws(place)
 
 

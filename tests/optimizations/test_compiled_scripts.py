@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 TRAIN = """
+import gc; gc.unfreeze()  # what the process that held torch had frozen
 import json, torch
 from torch import nn
 torch.manual_seed(0)

@@ -10,7 +10,8 @@ from hotloop.core.census import Census, CollectionUse
 from hotloop.optimizations.gc_schedule import GC_SCHEDULE
 
 TRAIN = """
-import gc, json, torch
+import gc; gc.unfreeze()  # what the process that held torch had frozen
+import json, torch
 torch.manual_seed(0)
 index = [{"name": str(n), "box": [n, n + 1]} for n in range(20_000)]  # what a dataset keeps
 full, seen = [], []

@@ -36,6 +36,7 @@ def page_faults(how: str) -> int:
     return int(ended.stdout)
 
 
+@pytest.mark.usefixtures("without_compiler")
 @pytest.mark.skipif(why_memory_cannot_be_kept() is not None, reason="not glibc's allocator")
 def test_kept_memory_is_not_faulted_in_again() -> None:
     assert page_faults("keep") < 200

@@ -18,7 +18,8 @@ OWN = [str(Path(bootstrap.__file__).parent), str(Path(bootstrap.__file__).parent
 
 def drawn(tmp_path: Path, script: str, *, seeded: bool = True, fresh: bool = False) -> Any:
     """What the script prints, as JSON."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(OWN)}
+    more = [p for p in [os.environ.get("PYTHONPATH")] if p]  # fixture `without_compiler`
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*OWN, *more])}
     if seeded:
         # Another probe looks for torch too: both must find it.
         environment |= {SAME_RANDOMNESS: str(tmp_path), "HOTLOOP_STEP_CLOCK": str(tmp_path)}
@@ -50,6 +51,7 @@ print(json.dumps([
 """
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_every_source_of_random_numbers_repeats(tmp_path: Path) -> None:
     # Fresh: NumPy is imported before torch, and forks of one process draw the same without a seed.
     one, two = (drawn(tmp_path, EVERYWHERE, fresh=True) for _ in range(2))
@@ -59,6 +61,7 @@ def test_every_source_of_random_numbers_repeats(tmp_path: Path) -> None:
     assert all(a != b for a, b in zip(one, plain, strict=True))
 
 
+@pytest.mark.usefixtures("without_compiler")
 @pytest.mark.parametrize(
     "script",
     [

@@ -37,6 +37,7 @@ def small(texts: Path) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_quickstart_walks_from_text_to_a_judged_run_and_a_sample(
     tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +84,7 @@ _VERDICT = Verdict(
 )  # fmt: skip
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_other_settings_are_measured_anew_and_never_taken_from_old_trials(
     tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

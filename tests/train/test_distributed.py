@@ -34,7 +34,7 @@ LLAMA = ("model.family=llama", "model.kv_heads=1", "model.qk_norm=true")
 LONG = ("train.steps=60", "eval.every_steps=60", "checkpoint.every_steps=50", "model.dropout=0.1")
 
 
-def torchrun(*arguments: str) -> subprocess.Popen[str]:
+def torchrun(*arguments: str, **variables: str) -> subprocess.Popen[str]:
     """One thread per rank, and no matter of the machine's other ports."""
     return subprocess.Popen(
         [
@@ -44,7 +44,7 @@ def torchrun(*arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
     )
 
 
@@ -182,7 +182,8 @@ logging: {{tensorboard: false}}
 def interrupt(made: Made) -> None:
     """Ctrl-C to torchrun in the midst of "interrupted"."""
     directory = made.directory("interrupted")
-    child = torchrun(*("-m", "hotloop", "train", str(made.config), *LONG, "--out", str(directory)))
+    train = ("-m", "hotloop", "train", str(made.config), *LONG, "--out", str(directory))
+    child = torchrun(*train, PYTHONPATH=str(Path(__file__).parents[1] / "without_compiler"))
     wait_for_steps(child, directory / "steps-1.jsonl", 5)
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=60)
@@ -353,6 +354,7 @@ def test_rank_that_fails_ends_the_others_with_its_error(made: Made) -> None:
     assert len(records(made.directory("dies"))) <= 4
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_killed_rank_ends_the_others_with_a_word(made: Made, tmp_path: Path) -> None:
     run = tmp_path / "run"
     child = torchrun("-m", "hotloop", "train", str(made.config), *LONG, "train.steps=4000",
@@ -377,6 +379,7 @@ def rank_processes(agent: int) -> dict[int, int]:
     return found
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_port_in_use_is_said_with_the_remedy(made: Made, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -67,7 +67,7 @@ def test_ctrl_c_saves_and_the_same_command_continues(tiny_config: Path, tmp_path
 def test_killed_twice_it_still_continues_without_a_gap(tiny_config: Path, tmp_path: Path) -> None:
     tiny_config.write_text(tiny_config.read_text().replace("  windows: 4\n", ""))
     run = tmp_path / "run"
-    settings = (*LONG, "train.steps=1000")
+    settings = (*LONG, "train.steps=400")
     for count in (70, 160):
         child = begin(tiny_config, run, *settings)
         wait_for_steps(run, count, child)
@@ -77,9 +77,9 @@ def test_killed_twice_it_still_continues_without_a_gap(tiny_config: Path, tmp_pa
     assert (
         run_here(["train", str(tiny_config), "--out", str(run), *settings, "--json", written]) == 0
     )
-    assert json.loads(Path(written).read_text())["steps"] == 1000
+    assert json.loads(Path(written).read_text())["steps"] == 400
     steps = [record.step for record in read_steps(run / "steps.jsonl")]
-    assert steps == list(range(1000))
+    assert steps == list(range(400))
 
 
 def test_bad_key_exits_2_without_a_traceback(tiny_config: Path, tmp_path: Path) -> None:
@@ -92,6 +92,7 @@ def test_bad_key_exits_2_without_a_traceback(tiny_config: Path, tmp_path: Path) 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_without_a_compiler_it_trains_eager_and_says_so(tiny_config: Path, tmp_path: Path) -> None:
     ended = hotloop(
         *("train", str(tiny_config), "train.compile=true", "--out", str(tmp_path / "run")),

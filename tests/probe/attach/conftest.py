@@ -100,7 +100,8 @@ def run(tmp_path: Path) -> Run:
         script.write_text(model + source)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("HOTLOOP")}
         # Without the probe, too: it is the probe that must change nothing, not the path.
-        environment["PYTHONPATH"] = os.pathsep.join([str(BOOTSTRAP), str(PACKAGES)])
+        more = [p for p in [os.environ.get("PYTHONPATH")] if p]  # fixture `without_compiler`
+        environment["PYTHONPATH"] = os.pathsep.join([str(BOOTSTRAP), str(PACKAGES), *more])
         environment["OMP_NUM_THREADS"] = "1"
         if watched:
             environment["HOTLOOP_DOCTOR"] = str(directory)

@@ -111,6 +111,7 @@ model[1].forward = failing
 }
 
 
+@pytest.mark.usefixtures("without_compiler")
 @pytest.mark.parametrize("fails", FAILS)
 def test_error_that_ends_the_script_shows_no_frame_of_the_probe(run, fails: str) -> None:  # type: ignore[no-untyped-def]
     source = f"model, optimizer = build()\ntrain(model, optimizer, 15)\n{FAILS[fails]}train(model, optimizer, 1)\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 SCRIPT = """
 import warnings
 from torch.utils.data import DataLoader, IterableDataset
@@ -44,6 +46,7 @@ except UserWarning as error:
 """
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_every_warning_is_printed_as_without_the_probe(run) -> None:  # type: ignore[no-untyped-def]
     watched, alone = run(SCRIPT, fresh=True), run(SCRIPT, watched=False, fresh=True)
     assert len(watched.steps) == 6

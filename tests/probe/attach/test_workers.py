@@ -66,6 +66,7 @@ if __name__ == "__main__":
     assert ended.clock["boundary"] == "optimizer"
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_another_program_that_only_goes_forward_does_not_take_the_place_of_the_training(
     run,
 ) -> None:  # type: ignore[no-untyped-def]
@@ -114,6 +115,7 @@ for _ in range(10**6):
     assert len(ended.counted) == 12
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_other_processes_that_train_without_a_rank_are_counted(run) -> None:  # type: ignore[no-untyped-def]
     ended = run("""
 import torch.multiprocessing as mp

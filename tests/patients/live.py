@@ -49,8 +49,8 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in THREADS}
 
 
-def command(case: Case, *, healthy: bool) -> list[str]:
-    return [sys.executable, str(case.script), *(["--healthy"] if healthy else [])]
+def command(case: Case, *more: str, healthy: bool) -> list[str]:
+    return [sys.executable, str(case.script), *more, *(["--healthy"] if healthy else [])]
 
 
 def last_line(output: str) -> Ran:
@@ -60,18 +60,18 @@ def last_line(output: str) -> Ran:
     return Ran(float(found[1]), float(found[2]))
 
 
-def run_alone(case: Case, *, healthy: bool) -> Ran:
-    """The script without any doctor."""
-    return last_line(_output(command(case, healthy=healthy), case.cpus))
+def run_alone(case: Case, *more: str, healthy: bool) -> Ran:
+    """The script, with `more` arguments, without any doctor."""
+    return last_line(_output(command(case, *more, healthy=healthy), case.cpus))
 
 
 def run_examined(
-    case: Case, directory: Path, *, healthy: bool
+    case: Case, directory: Path, *more: str, healthy: bool
 ) -> tuple[Ran, Measurement, Diagnosis]:
     """The script under the doctor, which writes to the new `directory`."""
     doctor = [sys.executable, "-m", "hotloop", "doctor", "--no-try", "--to-end"]
     doctor += ["--out", str(directory), "--"]
-    ran = last_line(_output([*doctor, *command(case, healthy=healthy)], case.cpus))
+    ran = last_line(_output([*doctor, *command(case, *more, healthy=healthy)], case.cpus))
     measurement = read_json(directory / "measurement.json", Measurement)
     return ran, measurement, read_json(directory / "diagnosis.json", Diagnosis)
 

@@ -27,9 +27,9 @@ def fuzzer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.at_once(1)
-@pytest.mark.parametrize("strings", [15_000, 100_000])
+@pytest.mark.parametrize("strings", [5_000, 100_000])
 def test_gigatoken_and_reference_agree(fuzzer: ModuleType, strings: int) -> None:
-    """`strings` for every kind of tokenizer."""
+    """`strings` for every kind of tokenizer; 500 show each guard that is taken away and any show."""
     assert len(fuzzer.KINDS) >= 10
     for kind, tried in fuzzer.fuzz(list(fuzzer.KINDS), seed=16, strings=strings).items():
         assert tried.differ == 0, f"{kind}: {tried.example!a}"

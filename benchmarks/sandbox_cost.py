@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from hotloop.core.measurement import Measurement, Plan
-from hotloop.judge.estimate import t_quantile
+from hotloop.judge import student_t
 from hotloop.trial.arm import Arm
 from hotloop.trial.measure import measure
 from hotloop.trial.sandbox.layered import Layered, storage_for
@@ -80,7 +80,7 @@ def measured(place: Path, pairs: int) -> dict[str, object]:
             start_s[where].append(started.process_s)
         logs.append(math.log(took["inside"] / took["outside"]))
     middle = statistics.fmean(logs)
-    half = t_quantile(0.975, pairs - 1) * statistics.stdev(logs) / math.sqrt(pairs)
+    half = student_t.quantile(0.975, pairs - 1) * statistics.stdev(logs) / math.sqrt(pairs)
     return {
         "pairs": pairs,
         "storage": storage,

@@ -113,3 +113,19 @@ def test_extras_that_are_named_are_there_and_listed() -> None:
     assert named | set(EXTRAS.values()) <= extras
     listed = README[README.index("| extra |") : README.index("## Configs")]
     assert set(re.findall(r"`(\w+)`", listed)) >= extras
+
+
+def test_commands_for_ones_own_script_load_without_any_extra() -> None:
+    commands = ["doctor", "report", "monitor", "explain", "env"]
+    program = f"""
+import importlib, sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {set(EXTRAS)!r}:
+            raise ModuleNotFoundError(name, name=name)
+sys.meta_path.insert(0, Refuse())
+for command in {commands!r}:
+    importlib.import_module("hotloop.cli." + command)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr

@@ -173,6 +173,13 @@ def test_run_that_does_not_learn_proves_nothing() -> None:
     assert not does_not_move(BASELINE)
 
 
+def test_baseline_whose_losses_are_0_proves_nothing() -> None:
+    still = [compared([0.0] * STEPS), compared([0.0] * STEPS)]
+    parity = judge_calibrated(still, compared([1e-3] * STEPS), still, "reduced_precision")
+    assert parity.result == "not_checked"
+    assert "they show nothing" in parity.reason
+
+
 def test_steady_drift_shows_in_a_script_that_does_not_repeat_itself() -> None:
     noise = random.Random(1)
     falling = [4.0 - 0.02 * step for step in range(STEPS)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hotloop.judge.estimate import (
     log_interval,
     minimum_detectable_effect,
     noise_floor,
+    paired_interval,
 )
 from hotloop.judge.looks import (
     LOOKS,
@@ -88,6 +90,20 @@ def test_the_interval_is_students() -> None:
     interval = log_interval(logs, 0.02)
     low, high = stats.t.interval(0.98, 4, loc=np.mean(logs), scale=stats.sem(logs))
     assert (interval.low, interval.high) == pytest.approx((low, high))
+
+
+def test_running_second_is_fitted_beside_the_gain_by_least_squares() -> None:
+    logs = [0.10, 0.05, 0.12, 0.02, 0.09, 0.06, 0.04]
+    first = [True, False, True, False, True, False, False]
+    orders = [1 if each else -1 for each in first]
+    slope, intercept = statistics.linear_regression(orders, logs)
+    rest = [log - intercept - slope * order for log, order in zip(logs, orders)]
+    away = statistics.fmean(orders) ** 2 / (len(logs) * statistics.pvariance(orders))
+    error = math.sqrt(sum(each**2 for each in rest) / 5 * (1 / len(logs) + away))
+    interval = paired_interval(logs, first, 0.02)
+    assert interval.mean == pytest.approx(intercept)
+    assert interval.standard_error == pytest.approx(error)
+    assert interval.half_width == pytest.approx(stats.t.ppf(0.99, 5) * error)
 
 
 def test_the_noise_floor_shrinks_with_the_root_of_the_pairs() -> None:

@@ -65,6 +65,12 @@ def test_ranks_of_an_earlier_process_are_forgotten() -> None:
     assert compare_ranks({0: before + now, 2: before}) is None
 
 
+def test_ranks_that_only_waited_divide_nothing_by_0() -> None:
+    found = compare_ranks({0: rank([0.0] * 9), 1: rank([0.08] * 9)})
+    assert found is not None
+    assert found.slowest == 1
+
+
 def test_waits_that_the_host_does_not_see_are_not_guessed() -> None:
     found = compare_ranks({0: rank([0.08] * 9, waits=False), 1: rank([0.1] * 9, waits=False)})
     assert found is not None

@@ -62,6 +62,7 @@ machine worth leaving."""
 
 EXTRAS = {
     "torch": "train",
+    "numpy": "train",
     "tokenizers": "train",
     "safetensors": "train",
     "tensorboard": "tensorboard",

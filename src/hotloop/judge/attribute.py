@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-
-import numpy as np
+from statistics import median
 
 from hotloop.core.census import Census
 from hotloop.core.judgement import Breakdown
@@ -33,7 +32,7 @@ def under_way(
     after_profiler: with those that the profiler made faster, for what comes too rarely to do without.
     """
     left_out = STARTING_UP - {AFTER_PROFILER} if after_profiler else STARTING_UP
-    return tuple(record for record in records if not left_out & set(record.tags))
+    return tuple(record for record in records if left_out.isdisjoint(record.tags))
 
 
 def attribute(
@@ -71,7 +70,7 @@ def attribute(
         fractions=host_shares(
             {phase: seconds[phase] / wall for phase in HOST_PHASES if phase in present}, census
         ),
-        median_s=float(np.median([record.wall_s for record in steps])),
+        median_s=median([record.wall_s for record in steps]),
         num_steps=len(steps),
         num_warmup=sum("warmup" in record.tags for record in records),
         closure_error_fraction=missed / wall,

@@ -17,18 +17,27 @@ Where noise moves losses as much as training does nothing can be told: the judge
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from itertools import accumulate
+from operator import mul, truediv
 
 from hotloop.core.judgement import Parity, ParityClass
 from hotloop.core.step import StepRecord
 from hotloop.core.weights import TensorUpdates, WeightUpdates
-from hotloop.judge.parity import MIN_STEPS, loss_moves, loss_table, not_checked
+from hotloop.judge.parity import (
+    MIN_STEPS,
+    finite_steps,
+    loss_moves,
+    loss_table,
+    medians,
+    not_checked,
+    width,
+)
 
-Floats = NDArray[np.float64]
+Table = Sequence[Sequence[float]]
 
 TIMES = 4.0
 """The band, in what noise of the size of the rounding did."""
@@ -60,12 +69,14 @@ class _Numbers:
     """One of the five, at each sampled step, of the candidate; and what noise makes of it."""
 
     what: str
-    seen: Floats
-    allowed: Floats
+    seen: list[float]
+    allowed: list[float]
 
     @property
-    def excess(self) -> Floats:
-        return np.asarray(np.abs(self.seen) / self.allowed, dtype=np.float64)
+    def excess(self) -> list[float]:
+        """Infinite for what is no number."""
+        shares = (abs(seen) / allowed for seen, allowed in zip(self.seen, self.allowed))
+        return [math.inf if math.isnan(share) else share for share in shares]
 
 
 def is_plain(plain: Parity, baseline: Sequence[ComparedRun], candidate: ComparedRun) -> bool:
@@ -74,7 +85,7 @@ def is_plain(plain: Parity, baseline: Sequence[ComparedRun], candidate: Compared
         return True
     if plain.result == "different":
         return plain.parity_class == "bitwise" and _repeats(baseline)
-    return all((each.excess <= 1).all() for each in _weights(baseline, candidate, [])[1])
+    return all(max(each.excess) <= 1 for each in _weights(baseline, candidate, [])[1])
 
 
 def does_not_move(runs: Sequence[ComparedRun]) -> bool:
@@ -94,21 +105,24 @@ def judge_calibrated(
     steps, base, others = loss_table(
         base_records, [candidate.records, *(run.records for run in noisy)]
     )
-    finite = np.isfinite(base).all(axis=0) & np.isfinite(others[1:]).all(axis=0)
-    last = len(steps) if finite.all() else int(finite.argmin())
+    own_losses, *noisy_losses = others
+    last = finite_steps([*base, *noisy_losses])
     if last < MIN_STEPS:
         return not_checked(
             parity_class, f"{last} common losses, at least {MIN_STEPS} are needed", last
         )
-    base, others = base[:, :last], others[:, :last]
-    reference = np.median(base, axis=0)
+    reference = medians(base)[:last]
     moves = loss_moves(reference)
-    scale = np.maximum(np.abs(reference), moves)
-    noise = _ahead(np.abs(others[1:] - reference).max(axis=0), steps[:last])
-    own = np.maximum.accumulate(np.ptp(base, axis=0))
-    allowed = np.maximum.reduce([TIMES * noise, BASELINES * own, FLOORS[parity_class] * scale])
-    hidden = np.flatnonzero(allowed > CHAOS * moves)
-    horizon = int(hidden[0]) if len(hidden) else last
+    scale = [max(abs(loss), moves) for loss in reference]
+    apart = [
+        max(abs(loss - usual) for loss in losses)
+        for usual, *losses in zip(reference, *noisy_losses)
+    ]
+    noise = _ahead(apart, steps[:last])
+    own = list(accumulate(map(width, zip(*base)), max))[:last]
+    floor = FLOORS[parity_class]
+    allowed = [max(TIMES * noise[at], BASELINES * own[at], floor * scale[at]) for at in range(last)]
+    horizon = next((at for at in range(last) if allowed[at] >= CHAOS * moves), last)
     if horizon < MIN_STEPS:
         return not_checked(
             parity_class,
@@ -116,14 +130,16 @@ def judge_calibrated(
             f"training moves them by {moves:.1e}: they show nothing",
             horizon,
         )
-    away = np.abs(others[0] - reference)[:horizon]
-    away[~np.isfinite(away)] = np.inf
-    excess = away / allowed[:horizon]
-    worst = int(excess.argmax())
+    away = [
+        abs(loss - usual) if math.isfinite(loss) else math.inf
+        for loss, usual in zip(own_losses, reference[:horizon])
+    ]
+    excess = [distance / most for distance, most in zip(away, allowed)]
+    worst = excess.index(max(excess))
     looked, numbers = _weights(baseline, candidate, noisy)
     notes = []
     if excess[worst] > 1:
-        over = int(np.flatnonzero(excess > 1)[0])
+        over = next(at for at in range(horizon) if excess[at] > 1)
         notes.append(
             f"losses part by {away[over] / scale[over]:.1e} after {over + 1} of {horizon} steps, and by rounding "
             f"alone this script's would by less than {allowed[over] / scale[over]:.1e}"
@@ -132,7 +148,7 @@ def judge_calibrated(
     passed = not notes
     if passed:
         notes.append(
-            f"losses stay within {(away / scale[:horizon]).max():.1e} over {horizon} steps, as rounding alone moves them in "
+            f"losses stay within {max(map(truediv, away, scale)):.1e} over {horizon} steps, as rounding alone moves them in "
             f"this script{', and so do its weights' if numbers else ''}; the loss went from {reference[0]:.3g} to "
             f"{reference[horizon - 1]:.3g}"
         )
@@ -144,9 +160,9 @@ def judge_calibrated(
         "within_noise" if passed else "different",
         parity_class,
         num_steps=horizon,
-        max_difference=float(away[worst] / scale[worst]),
-        band=float(allowed[worst] / scale[worst]),
-        baseline_envelope=float((own[:horizon] / scale[:horizon]).max()) if len(base) > 1 else None,
+        max_difference=away[worst] / scale[worst],
+        band=allowed[worst] / scale[worst],
+        baseline_envelope=max(map(truediv, own[:horizon], scale)) if len(base) > 1 else None,
         reason="; ".join(notes),
     )
 
@@ -166,7 +182,7 @@ def compare_weights(
         steps = [step for step in looked if step <= last_step]
         parted = _parted(
             *(steps, numbers, "with other random numbers alone"),
-            first=int(np.searchsorted(steps, FIRST_DRAWN)),
+            first=bisect_left(steps, FIRST_DRAWN),
         )
         if not parted:
             return None
@@ -183,8 +199,8 @@ def _parted(
     """The words for what exceeds its band the most, at the steps from `first` on."""
     if not steps[first:] or not numbers:
         return []
-    worst = max(numbers, key=lambda each: float(each.excess[first : len(steps)].max()))
-    place = first + int(worst.excess[first : len(steps)].argmax())
+    worst = max(numbers, key=lambda each: max(each.excess[first : len(steps)]))
+    place = max(range(first, len(steps)), key=worst.excess.__getitem__)
     if worst.excess[place] <= 1:
         return []
     return [
@@ -198,11 +214,10 @@ def _repeats(baseline: Sequence[ComparedRun]) -> bool:
     return all(each == losses[0] for each in losses)
 
 
-def _ahead(values: Floats, steps: Sequence[int]) -> Floats:
+def _ahead(values: Sequence[float], steps: Sequence[int]) -> list[float]:
     """The largest up to a little later than each step."""
-    reached = np.searchsorted(steps, [step + max(4, step // 4) for step in steps], side="right")
-    largest = np.maximum.accumulate(values)
-    return np.asarray(largest[np.minimum(reached, len(values)) - 1], dtype=np.float64)
+    largest = list(accumulate(values, max))
+    return [largest[bisect_right(steps, step + max(4, step // 4)) - 1] for step in steps]
 
 
 def _weights(
@@ -221,22 +236,21 @@ def _weights(
         return [], []
     steps = list(rows[0][0].steps[:count])
     tables = [
-        np.array([_numbers(row[0], row[place], count) for row in rows])
-        for place in range(1, len(runs))
-    ]  # of each run: tensors x numbers x steps
+        [_numbers(row[0], row[place], count) for row in rows] for place in range(1, len(runs))
+    ]
+    exact = [[0.0] * count for _ in rows]
     found = []
     for number, (what, (residual, floor)) in enumerate(NUMBERS.items()):
-        weight = np.ones((len(rows), count))
-        if tables[1:]:
-            # What is rounding alone, as the gradient of a bias that softmax cancels, counts for little.
-            own = np.max([each[:, residual] for each in tables[1:]], axis=0)
-            weight = 1 / (np.maximum.accumulate(own, axis=1) + LEAST_PART)
-        weight /= weight.sum(axis=0)
-        pooled = [(each[:, number] * weight).sum(axis=0) for each in tables]
+        noise = [[tensor[residual] for tensor in table] for table in tables[1:]]
+        shares = _tensor_shares([exact, *noise])
+        own, *others = (_weighted([tensor[number] for tensor in table], shares) for table in tables)
         # A sum with signs may be small by chance: no less than if each tensor's were drawn by itself.
-        drawn = [np.sqrt(((each[:, number] * weight) ** 2).sum(axis=0)) for each in tables[1:]]
-        noise = np.max(np.abs([np.zeros(count), *pooled[1:], *drawn]), axis=0)
-        found.append(_Numbers(what, pooled[0], np.maximum(TIMES * _ahead(noise, steps), floor)))
+        moved = [
+            max((max(abs(sum(run[at])), math.hypot(*run[at])) for run in others), default=0.0)
+            for at in range(count)
+        ]
+        allowed = [max(floor, TIMES * each) for each in _ahead(moved, steps)]
+        found.append(_Numbers(what, list(map(sum, own)), allowed))
     return steps, found
 
 
@@ -251,38 +265,48 @@ NUMBERS = {
 LEAST_PART = 1e-4
 
 
-def _numbers(base: TensorUpdates, other: TensorUpdates, count: int) -> Floats:
-    moved, length = np.array(base.moved[:count]), np.array(other.moved[:count])
-    along = np.array(other.along[:count]) - np.array(base.along[:count])
-    before = np.array([each or 0.0 for each in base.gradient[:count]])
-    after = np.array([each or 0.0 for each in other.gradient[:count]])
-    return np.array(
-        [
-            _log_ratio(length, moved),
-            _apart(base.moved_sample[:count], other.moved_sample[:count]),
-            np.divide(along, base.start * moved, out=np.zeros(count), where=base.start * moved > 0),
-            _log_ratio(after, before),
-            _apart(base.gradient_sample[:count], other.gradient_sample[:count]),
-        ]
-    )
+def _tensor_shares(noise: Sequence[Table]) -> Table:
+    """Shares of the tensors, which sum to 1 at each step: what is rounding alone, as the gradient of a bias
+    that softmax cancels, counts for little.
+
+    noise: how far the tensors of each run are from the baseline's.
+    """
+    weights = [
+        [1 / (most + LEAST_PART) for most in accumulate(map(max, zip(*runs)), max)]
+        for runs in zip(*noise)
+    ]
+    totals = list(map(sum, zip(*weights)))
+    return [list(map(truediv, tensor, totals)) for tensor in weights]
 
 
-def _log_ratio(one: Floats, other: Floats) -> Floats:
-    both = (one > 0) & (other > 0)
-    ratio = np.divide(one, other, out=np.ones_like(one), where=both)
-    ratio = np.where(both, np.log(ratio), np.where(one == other, 0.0, UNLIKE))
-    return np.asarray(np.clip(ratio, -UNLIKE, UNLIKE), dtype=np.float64)
+def _weighted(table: Table, shares: Table) -> list[tuple[float, ...]]:
+    """The products for all tensors, at each step."""
+    return list(zip(*(map(mul, values, share) for values, share in zip(table, shares))))
 
 
-def _apart(
-    one: Sequence[tuple[float, ...] | None], other: Sequence[tuple[float, ...] | None]
-) -> Floats:
-    found = []
-    for mine, theirs in zip(one, other, strict=True):
-        if mine is None or theirs is None:
-            found.append(0.0 if mine is theirs else UNLIKE)
-            continue
-        length = float(np.linalg.norm(mine))
-        distance = float(np.linalg.norm(np.subtract(theirs, mine)))
-        found.append(min(distance / length, UNLIKE) if length else UNLIKE * (distance > 0))
-    return np.array(found)
+def _numbers(base: TensorUpdates, other: TensorUpdates, count: int) -> Table:
+    """The five at each step, of a tensor that differs from the baseline's."""
+    at = range(count)
+    along = [after - before for after, before in zip(other.along, base.along)]
+    full = [base.start * moved for moved in base.moved]
+    return [
+        [_log_ratio(other.moved[i], base.moved[i]) for i in at],
+        [_distance(base.moved_sample[i], other.moved_sample[i]) for i in at],
+        [along[i] / full[i] if full[i] > 0 else 0.0 for i in at],
+        [_log_ratio(other.gradient[i] or 0.0, base.gradient[i] or 0.0) for i in at],
+        [_distance(base.gradient_sample[i], other.gradient_sample[i]) for i in at],
+    ]
+
+
+def _log_ratio(one: float, other: float) -> float:
+    if one > 0 and other > 0:
+        return min(max(math.log(one) - math.log(other), -UNLIKE), UNLIKE)
+    return 0.0 if one == other else UNLIKE
+
+
+def _distance(one: tuple[float, ...] | None, other: tuple[float, ...] | None) -> float:
+    """Relative to the length of the first."""
+    if one is None or other is None:
+        return 0.0 if one is other else UNLIKE
+    length, distance = math.hypot(*one), math.dist(one, other)
+    return min(distance / length, UNLIKE) if length else UNLIKE * (distance > 0)

@@ -7,12 +7,11 @@ million still shows as the edge of a band.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from statistics import median, quantiles
 from typing import Literal
-
-import numpy as np
-from numpy.typing import NDArray
 
 from hotloop.core.course import (
     ArmsCourse,
@@ -37,8 +36,6 @@ TELEMETRY_PLACES = 150
 PAUSE_S = 10.0
 """Samples come every second; a longer silence is a run that was stopped and continued."""
 
-Floats = NDArray[np.float64]
-
 PROCESS_AND_MACHINE = (
     "process_cpus",
     "cpu_fraction",
@@ -57,18 +54,15 @@ def step_course(records: Sequence[StepRecord]) -> StepCourse | None:
     """A run over its steps; `None` without a record."""
     if not records:
         return None
-    x = np.array([r.step for r in records], dtype=np.float64)
-    wall = np.array([r.wall_s for r in records], dtype=np.float64)
+    x = [float(r.step) for r in records]
     unit = unit_of(records)
-    loss = np.array([math.nan if r.loss is None else r.loss for r in records])
     wrong = [r.step for r in records if r.loss is not None and not math.isfinite(r.loss)]
-    norms = np.array([math.nan if r.grad_norm is None else r.grad_norm for r in records])
     return StepCourse(
-        spans=_spans(records, wall),
-        rate=curve(x, _per_second(records, wall, unit), CURVE_PLACES),
+        spans=_spans(records),
+        rate=curve(x, _per_second(records, unit), CURVE_PLACES),
         unit=_drawn(unit),
-        loss=curve(x, loss, CURVE_PLACES),
-        grad_norm=curve(x, norms, CURVE_PLACES),
+        loss=curve(x, [r.loss for r in records], CURVE_PLACES),
+        grad_norm=curve(x, [r.grad_norm for r in records], CURVE_PLACES),
         num_not_finite=len(wrong),
         first_not_finite=wrong[0] if wrong else None,
         pace=pace(records),
@@ -78,33 +72,28 @@ def step_course(records: Sequence[StepRecord]) -> StepCourse | None:
 def pace(records: Sequence[StepRecord]) -> Pace | None:
     """Median and spread of work per second over the steady steps."""
     calm = steady(records)
-    wall = np.array([r.wall_s for r in calm], dtype=np.float64)
     unit = unit_of(calm) if calm else "step"
-    rates = _per_second(calm, wall, unit)
-    rates = rates[np.isfinite(rates)]
-    if not len(rates):
+    rates = _finite(_per_second(calm, unit))
+    if not rates:
         return None
-    low, median, high = np.quantile(rates, (0.05, 0.5, 0.95))
-    return Pace(_drawn(unit), float(median), float(low), float(high), len(rates))
+    cuts = quantiles(rates, n=20, method="inclusive") if len(rates) > 1 else rates
+    return Pace(_drawn(unit), median(rates), cuts[0], cuts[-1], len(rates))
 
 
-def curve(x: Floats, values: Floats, places: int) -> Curve:
+def curve(x: Sequence[float], values: Sequence[float | None], places: int) -> Curve:
     """`values` over `x` in at most `places` places of equally many; what is not finite counts nowhere."""
     starts = _starts(len(x), places)
-    known = np.where(np.isfinite(values), values, np.nan)
-    low, mid, high = [], [], []
-    for start, end in pairwise((*starts, len(x))):
-        part = known[start:end]
-        part = part[~np.isnan(part)]
-        low.append(float(part.min()) if len(part) else None)
-        mid.append(float(np.median(part)) if len(part) else None)
-        high.append(float(part.max()) if len(part) else None)
+    parts = [_finite(values[start:end]) for start, end in pairwise((*starts, len(x)))]
+    return _band([x[start] for start in starts], parts)
+
+
+def _band(x: Sequence[float], parts: Sequence[Sequence[float]]) -> Curve:
     return Curve(
-        x=tuple(float(x[start]) for start in starts),
-        low=tuple(low),
-        mid=tuple(mid),
-        high=tuple(high),
-        num_values=int(np.count_nonzero(~np.isnan(known))),
+        x=tuple(x),
+        low=tuple(min(part, default=None) for part in parts),
+        mid=tuple(median(part) if part else None for part in parts),
+        high=tuple(max(part, default=None) for part in parts),
+        num_values=sum(map(len, parts)),
     )
 
 
@@ -123,14 +112,13 @@ def machine_course(samples: Sequence[TelemetrySample]) -> MachineCourse | None:
             gap = 1.0
         now += gap
         seconds.append(now)
-    x = np.array(seconds)
     newest = ordered[-1]
     return MachineCourse(
         seconds=now,
         num_samples=len(ordered),
         breaks=tuple(breaks),
-        curves=_curves(x, ordered, PROCESS_AND_MACHINE),
-        gpus=_gpus(x, ordered),
+        curves=_curves(seconds, ordered, PROCESS_AND_MACHINE),
+        gpus=_gpus(seconds, ordered),
         memory_limit_bytes=newest.memory_limit_bytes,
         memory_total_bytes=newest.memory_total_bytes,
         sampler_fraction=newest.sampler_fraction,
@@ -160,11 +148,11 @@ def arms_course(
     if not base or not cand:
         return None
     common = sorted(base.keys() & cand.keys())
-    apart = np.array([_relative(_median(base[step]), _median(cand[step])) for step in common])
+    apart = [_relative(median(base[step]), median(cand[step])) for step in common]
     return ArmsCourse(
         baseline=_of_processes(base),
         candidate=_of_processes(cand),
-        difference=curve(np.array(common, dtype=np.float64), apart, CURVE_PLACES),
+        difference=curve([float(step) for step in common], apart, CURVE_PLACES),
     )
 
 
@@ -173,46 +161,36 @@ def _starts(count: int, places: int) -> list[int]:
     return list(range(0, count, size))
 
 
-def _spans(records: Sequence[StepRecord], wall: Floats) -> tuple[StepSpan, ...]:
+def _spans(records: Sequence[StepRecord]) -> tuple[StepSpan, ...]:
     starts = _starts(len(records), SPANS)
-    counts = np.diff([*starts, len(records)])
-    phases = {
-        name: np.add.reduceat(seconds, starts) / counts
-        for name in HOST_PHASES
-        if (seconds := np.array([r.host.get(name, 0.0) for r in records])).any()
-    }
-    means = np.add.reduceat(wall, starts) / counts
-    longest = np.maximum.reduceat(wall, starts)
-    tags: list[dict[str, int]] = [{} for _ in starts]
-    size = starts[1] if len(starts) > 1 else len(records)
-    for number, record in enumerate(records):
-        for tag in record.tags:
-            found = tags[number // size]
-            found[tag] = found.get(tag, 0) + 1
-    return tuple(
-        StepSpan(
-            first_step=records[start].step,
-            last_step=records[start + int(counts[place]) - 1].step,
-            num_steps=int(counts[place]),
-            wall_s=float(means[place]),
-            longest_s=float(longest[place]),
-            host={
-                name: float(values[place]) for name, values in phases.items() if values[place] > 0
-            },
-            tags=tags[place],
-        )
-        for place, start in enumerate(starts)
+    return tuple(_span(records[start:end]) for start, end in pairwise((*starts, len(records))))
+
+
+def _span(records: Sequence[StepRecord]) -> StepSpan:
+    count = len(records)
+    host = {name: math.fsum(r.host.get(name, 0.0) for r in records) / count for name in HOST_PHASES}
+    return StepSpan(
+        first_step=records[0].step,
+        last_step=records[-1].step,
+        num_steps=count,
+        wall_s=math.fsum(r.wall_s for r in records) / count,
+        longest_s=max(r.wall_s for r in records),
+        host={name: seconds for name, seconds in host.items() if seconds > 0},
+        tags=dict(Counter(tag for record in records for tag in record.tags)),
     )
 
 
-def _per_second(records: Sequence[StepRecord], wall: Floats, unit: Unit) -> Floats:
+def _per_second(records: Sequence[StepRecord], unit: Unit) -> list[float | None]:
     amount: Callable[[StepRecord], float | None] = {
         "token": lambda r: r.tokens,
         "sample": lambda r: r.samples,
     }.get(unit, lambda r: 1)
-    work = np.array([amount(r) or math.nan for r in records], dtype=np.float64)
-    rates: Floats = np.divide(work, wall, out=np.full(len(work), np.nan), where=wall > 0)
-    return rates
+    done = [(amount(record), record.wall_s) for record in records]
+    return [work / wall_s if work and wall_s > 0 else None for work, wall_s in done]
+
+
+def _finite(values: Sequence[float | None]) -> list[float]:
+    return [float(each) for each in values if each is not None and math.isfinite(each)]
 
 
 def _drawn(unit: Unit) -> Literal["token", "sample", "step"]:
@@ -220,17 +198,18 @@ def _drawn(unit: Unit) -> Literal["token", "sample", "step"]:
 
 
 def _curves(
-    x: Floats, samples: Sequence[TelemetrySample] | Sequence[GpuSample], names: Sequence[str]
+    x: Sequence[float],
+    samples: Sequence[TelemetrySample] | Sequence[GpuSample],
+    names: Sequence[str],
 ) -> dict[str, Curve]:
-    found = {}
-    for name in names:
-        values = np.array([_number(getattr(sample, name)) for sample in samples])
-        if np.isfinite(values).any():
-            found[name] = curve(x, values, TELEMETRY_PLACES)
-    return found
+    curves = {
+        name: curve(x, [getattr(sample, name) for sample in samples], TELEMETRY_PLACES)
+        for name in names
+    }
+    return {name: drawn for name, drawn in curves.items() if drawn.num_values}
 
 
-def _gpus(x: Floats, samples: Sequence[TelemetrySample]) -> tuple[GpuCourse, ...]:
+def _gpus(x: Sequence[float], samples: Sequence[TelemetrySample]) -> tuple[GpuCourse, ...]:
     indices = sorted({gpu.index for sample in samples for gpu in sample.gpus})
     found = []
     for index in indices:
@@ -254,10 +233,6 @@ def _gpus(x: Floats, samples: Sequence[TelemetrySample]) -> tuple[GpuCourse, ...
     return tuple(found)
 
 
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
-
-
 def _losses(runs: Sequence[Sequence[StepRecord]]) -> dict[int, list[float]]:
     """Finite losses of all processes, by step."""
     found: dict[int, list[float]] = {}
@@ -276,17 +251,7 @@ def _of_processes(losses: dict[int, list[float]]) -> Curve:
         [value for step in steps[start:end] for value in losses[step]]
         for start, end in pairwise((*starts, len(steps)))
     ]
-    return Curve(
-        x=tuple(float(steps[start]) for start in starts),
-        low=tuple(min(part) for part in parts),
-        mid=tuple(_median(part) for part in parts),
-        high=tuple(max(part) for part in parts),
-        num_values=sum(len(part) for part in parts),
-    )
-
-
-def _median(values: Sequence[float]) -> float:
-    return float(np.median(values))
+    return _band([float(steps[start]) for start in starts], parts)
 
 
 def _relative(baseline: float, candidate: float) -> float:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal
-
-import numpy as np
 
 from hotloop.core.census import Census, LoaderUse
 from hotloop.core.judgement import Breakdown
@@ -207,20 +206,20 @@ def restarts(measurement: Measurement, breakdown: Breakdown) -> Restarts | None:
     first, others = _waits(steps_seen)
     if not first or not others:
         return None
-    median = float(np.median(others))
-    typical_first = float(np.median(first))
-    if typical_first < RESTART_TIMES * median:
+    usual = median(others)
+    typical_first = median(first)
+    if typical_first < RESTART_TIMES * usual:
         return None
     steps = _steps_of_epoch(measurement, breakdown)
     if steps is None:
         return None
-    excess = typical_first - median
+    excess = typical_first - usual
     with_phases = [record.wall_s for record in steps_seen if record.host]
     mean_other_s = (math.fsum(with_phases) - math.fsum(first)) / len(with_phases)
     share = exposed(measurement, breakdown, excess / (excess + steps * mean_other_s))
     if share is None or share < RESTART_SHARE:
         return None
-    return Restarts(share, typical_first, median, len(first))
+    return Restarts(share, typical_first, usual, len(first))
 
 
 def _steps_of_epoch(measurement: Measurement, breakdown: Breakdown) -> float | None:
@@ -241,8 +240,8 @@ def _restart_excess(measurement: Measurement, breakdown: Breakdown) -> float:
     first, others = _waits(under_way(measurement.records))
     if not first or not others or breakdown.wall_s <= 0:
         return 0.0
-    median = float(np.median(others))
-    return math.fsum(max(wait - median, 0.0) for wait in first) / breakdown.wall_s
+    usual = median(others)
+    return math.fsum(max(wait - usual, 0.0) for wait in first) / breakdown.wall_s
 
 
 def _late_share(measurement: Measurement, breakdown: Breakdown) -> float:
@@ -250,7 +249,7 @@ def _late_share(measurement: Measurement, breakdown: Breakdown) -> float:
     _, others = _waits(under_way(measurement.records))
     if not others or breakdown.wall_s <= 0:
         return 0.0
-    usual = float(np.median(others))
+    usual = median(others)
     return math.fsum(max(wait - usual, 0.0) for wait in others) / breakdown.wall_s
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-
-import numpy as np
+from statistics import median
 
 from hotloop.core.census import Census
 from hotloop.core.judgement import Bound, Breakdown, Diagnosis, Finding, Steps
@@ -240,7 +239,7 @@ def _steps(records: tuple[StepRecord, ...]) -> Steps:
     return Steps(
         measured=len(counted),
         warmup=sum("warmup" in record.tags for record in records),
-        median_s=float(np.median([record.wall_s for record in counted])) if counted else None,
+        median_s=median([record.wall_s for record in counted]) if counted else None,
         tokens_per_s=sum(tokens) / wall if complete and len(tokens) == len(counted) else None,
         samples_per_s=sum(samples) / wall if complete and len(samples) == len(counted) else None,
     )

@@ -27,11 +27,11 @@ draws after the steps that are compared.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
+from statistics import fmean
 
 from hotloop.core.draws import BatchDraws, DrawLog, EpochStart
 from hotloop.core.judgement import Parity
@@ -39,9 +39,12 @@ from hotloop.judge.calibrated_parity import CHAOS, ComparedRun, compare_weights
 from hotloop.judge.parity import (
     MIN_STEPS,
     WINDOW,
+    finite_steps,
     loss_moves,
     loss_table,
+    medians,
     not_checked,
+    width,
     window_means,
 )
 
@@ -188,20 +191,20 @@ def _judge_spread(runs: Sequence[ComparedRun], candidate: ComparedRun) -> Parity
     if len(steps) < MIN_STEPS:
         why = f"{len(steps)} common losses, at least {MIN_STEPS} are needed"
         return not_checked("other_draws", why, len(steps))
-    if not np.isfinite(base).all():
+    if finite_steps(base) < len(steps):
         why = "its loss is not finite in every run with other random numbers"
         return not_checked("other_draws", why, len(steps))
-    if not np.isfinite(own).all():
+    if not all(map(math.isfinite, own)):
         why = "its loss is not finite with the random numbers that workers draw"
         return Parity("different", "other_draws", num_steps=len(steps), reason=why)
-    reference = np.median(base, axis=0)
-    scale = max(float(np.abs(reference).mean()), loss_moves(reference))
-    means = window_means(base)
-    spread = float(np.ptp(means, axis=0).max())
-    away = float(np.abs(window_means(own[None] - reference)).max())
+    reference = medians(base)
     moves = loss_moves(reference)
+    scale = max(fmean(map(abs, reference)), moves)
+    spread = max(width(means) for means in zip(*map(window_means, base)))
+    differences = [loss - usual for loss, usual in zip(own, reference)]
+    away = max(map(abs, window_means(differences)))
     allowed = max(TIMES * spread, FLOOR * scale)
-    if allowed > CHAOS * moves:
+    if allowed >= CHAOS * moves:
         why = (
             f"with other random numbers alone the losses of this script differ by {spread:.1e} on average over "
             f"{WINDOW} steps, and training moves them by {moves:.1e}: they show nothing"

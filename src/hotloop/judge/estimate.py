@@ -20,8 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from statistics import fmean
 
 from hotloop.judge import student_t
 
@@ -61,20 +60,14 @@ class LogInterval:
         return self.mean + self.half_width
 
 
-def t_quantile(probability: float, degrees: int) -> float:
-    """Quantile of Student's t."""
-    return student_t.quantile(probability, degrees)
-
-
 def log_interval(log_ratios: Sequence[float], level: float) -> LogInterval:
     """The two-sided `1 - level` interval of the mean of at least one log ratio."""
-    values = np.asarray(log_ratios, dtype=float)
-    count = len(values)
-    mean = float(values.mean())
+    count, mean = len(log_ratios), fmean(log_ratios)
     if count < 2:
         return LogInterval(mean, math.inf, math.inf)
-    error = float(values.std(ddof=1)) / math.sqrt(count)
-    return LogInterval(mean, t_quantile(1 - level / 2, count - 1) * error, error)
+    squares = math.fsum((value - mean) ** 2 for value in log_ratios)
+    error = math.sqrt(squares / (count - 1) / count)
+    return LogInterval(mean, student_t.quantile(1 - level / 2, count - 1) * error, error)
 
 
 def paired_interval(
@@ -86,17 +79,18 @@ def paired_interval(
 
     As `log_interval` where orders are not known, or all alike, or pairs are too few to fit two numbers.
     """
-    values = np.asarray(log_ratios, dtype=float)
-    count, known = len(values), len(candidate_first) == len(values)
-    if not known or count < LEAST_FITTED or len(set(candidate_first)) < 2:
+    count = len(log_ratios)
+    if len(candidate_first) != count or count < LEAST_FITTED or len(set(candidate_first)) < 2:
         return log_interval(log_ratios, level)
-    orders = np.where(np.asarray(candidate_first), 1.0, -1.0)
-    design = np.column_stack([np.ones(count), orders])
-    inverse = np.linalg.inv(design.T @ design)
-    fitted = inverse @ design.T @ values
-    rest = values - design @ fitted
-    error = math.sqrt(float(rest @ rest) / (count - 2) * float(inverse[0, 0]))
-    return LogInterval(float(fitted[0]), t_quantile(1 - level / 2, count - 2) * error, error)
+    # Two numbers fit two groups: their means are `mean + effect` and `mean - effect`.
+    groups = [
+        [log for log, first in zip(log_ratios, candidate_first) if first == order]
+        for order in (True, False)
+    ]
+    means = [fmean(group) for group in groups]
+    squares = math.fsum((log - mean) ** 2 for group, mean in zip(groups, means) for log in group)
+    error = math.sqrt(squares / (count - 2) * sum(1 / len(group) for group in groups) / 4)
+    return LogInterval(fmean(means), student_t.quantile(1 - level / 2, count - 2) * error, error)
 
 
 def noise_floor(aa_log_ratios: Sequence[float], num_pairs: int) -> float | None:
@@ -107,7 +101,7 @@ def noise_floor(aa_log_ratios: Sequence[float], num_pairs: int) -> float | None:
     """
     if not len(aa_log_ratios) or num_pairs < 1:
         return None
-    rms = math.sqrt(float(np.mean(np.square(np.asarray(aa_log_ratios, dtype=float)))))
+    rms = math.sqrt(fmean(log * log for log in aa_log_ratios))
     return as_ratio(rms / math.sqrt(num_pairs)) - 1
 
 
@@ -124,7 +118,7 @@ def minimum_detectable_effect(
     if num_pairs < 2 or not math.isfinite(standard_error):
         return None
     degrees = num_pairs - 1
-    critical = t_quantile(1 - level / 2, degrees)
+    critical = student_t.quantile(1 - level / 2, degrees)
     noncentrality = student_t.noncentrality_for(1 - POWER, degrees, critical)
     if not math.isfinite(noncentrality):
         return None

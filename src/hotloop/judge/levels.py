@@ -6,13 +6,13 @@ The mean over the last losses can, because both runs see the same batches.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from itertools import pairwise
+from statistics import median
 
 from hotloop.core.step import StepRecord
-from hotloop.judge.parity import WINDOW, loss_table
+from hotloop.judge.parity import WINDOW, loss_table, window_means
 
 SHARE = 0.8
 """The share of what the loss falls in the run that was seen: a comparison goes that far."""
@@ -23,15 +23,15 @@ WORSE = 0.05
 
 def learnt_after(records: Sequence[StepRecord]) -> int | None:
     """Steps in which the loss falls by `SHARE` of what it falls at all; `None`: it was not seen to fall."""
-    losses = np.array([record.loss for record in records if record.loss is not None])
-    if len(losses) < 2 * WINDOW or not np.isfinite(losses).all():
+    losses = [record.loss for record in records if record.loss is not None]
+    if len(losses) < 2 * WINDOW or not all(map(math.isfinite, losses)):
         return None
-    means = _means(losses)
-    falls = means[0] - means.min()
+    means = window_means(losses)
+    falls = means[0] - min(means)
     if falls < 2 * _scatter(losses):
         return None
-    reached = int((means <= means[0] - SHARE * falls).argmax()) + WINDOW
-    return min(reached, MAX_LEARNT_STEPS)
+    reached = next(at for at, mean in enumerate(means) if means[0] - mean >= SHARE * falls)
+    return min(reached + WINDOW, MAX_LEARNT_STEPS)
 
 
 def compare_levels(
@@ -41,22 +41,19 @@ def compare_levels(
     steps, (base,), (other,) = loss_table([baseline], [candidate])
     if len(steps) < 2 * WINDOW:
         return True, f"only {len(steps)} losses of a longer run were seen"
-    ours, theirs = _means(base), _means(other)
+    ours, theirs = window_means(base), window_means(other)
     went = (
         f"over {len(steps)} steps the loss went from {ours[0]:.4g} to {ours[-1]:.4g} as it is, and to "
         f"{theirs[-1]:.4g} with it"
     )
-    falls = float(ours[0] - ours[-1])
-    if not np.isfinite(theirs[-1]):
+    falls = ours[0] - ours[-1]
+    if not math.isfinite(theirs[-1]):
         return False, went
     allowed = max(WORSE * falls, _scatter(base) / WINDOW**0.5)
-    return bool(theirs[-1] - ours[-1] <= allowed), went
+    return theirs[-1] - ours[-1] <= allowed, went
 
 
-def _means(losses: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.convolve(losses, np.full(WINDOW, 1 / WINDOW), mode="valid")
-
-
-def _scatter(losses: NDArray[np.float64]) -> float:
-    """The scatter of one loss from the next, which no learning is part of."""
-    return float(np.median(np.abs(np.diff(losses))))
+def _scatter(losses: Sequence[float]) -> float:
+    """The scatter of one loss from the next, which no learning is part of; of finite ones."""
+    known = filter(math.isfinite, losses)
+    return median([abs(after - before) for before, after in pairwise(known)] or [0.0])

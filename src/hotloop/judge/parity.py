@@ -30,12 +30,12 @@ the doctor holds such a script against its own rounding (`calibrated_parity.py`)
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from itertools import accumulate
+from statistics import median, quantiles
 
 from hotloop.core.judgement import Parity, ParityClass
 from hotloop.core.step import StepRecord
@@ -58,7 +58,8 @@ STEADY_STEPS, DOUBLING_STEPS = 40, 20
 OWN_DRIFTS = 2.5
 """How many times as far as baseline runs of each other losses may drift where those do not agree to the bit."""
 
-Floats = NDArray[np.float64]
+Losses = Sequence[Sequence[float]]
+"""Runs x steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +90,10 @@ def judge_parity(
     if not baseline or not candidate:
         return not_checked(parity_class, "an arm has no run")
     steps, base, cand = loss_table(baseline, candidate)
-    if not len(steps):
+    if not steps:
         return not_checked(parity_class, "the runs have no step with a loss in common")
-    horizon = _first(~_finite(base))
-    broken = _first(~_finite(cand[:, :horizon]))
+    horizon = finite_steps(base)
+    broken = min(finite_steps(cand), horizon)
     if broken < horizon:
         return Parity(
             "different",
@@ -105,9 +106,10 @@ def judge_parity(
         return not_checked(
             parity_class, f"{horizon} common losses, at least {MIN_STEPS} are needed{cut}", horizon
         )
-    base, cand = base[:, :horizon], cand[:, :horizon]
-    if (base == base[0]).all() and (cand == base[0]).all():
-        if np.ptp(base[0]) == 0:
+    base, cand = ([run[:horizon] for run in arm] for arm in (base, cand))
+    repeats = all(run == base[0] for run in base)
+    if repeats and all(run == base[0] for run in cand):
+        if width(base[0]) == 0:
             return not_checked(parity_class, f"{_STANDS_STILL}{cut}", horizon)
         return Parity(
             "same",
@@ -118,8 +120,7 @@ def judge_parity(
             baseline_envelope=0.0 if len(base) > 1 else None,
             reason=f"every loss is equal to the last bit over {horizon} steps{cut}",
         )
-    since = np.array(steps[:horizon]) - steps[0]
-    judged = int(np.count_nonzero(since < MAX_STEPS))
+    judged = bisect_left(steps, steps[0] + MAX_STEPS, hi=horizon)
     if judged < MIN_STEPS:
         return not_checked(
             parity_class,
@@ -128,25 +129,27 @@ def judge_parity(
         )
     if judged < horizon:
         cut = f", the first of {horizon}: later, rounding alone parts losses too far to judge"
-    growth = 2.0 ** (np.maximum(0, since - STEADY_STEPS) / DOUBLING_STEPS)
-    if parity_class == "bitwise" and (base == base[0]).all():
-        growth, cut = np.zeros(horizon), ""  # equal is equal at any step
-        judged = horizon
-    return _judge_band(
-        base[:, :judged], cand[:, :judged], growth[:judged], parity_class=parity_class, cut=cut
-    )
+    if parity_class == "bitwise" and repeats:
+        growth, cut = [0.0] * horizon, ""  # equal is equal at any step
+    else:
+        since = (step - steps[0] for step in steps[:judged])
+        growth = [2.0 ** (max(0, each - STEADY_STEPS) / DOUBLING_STEPS) for each in since]
+    base, cand = ([run[: len(growth)] for run in arm] for arm in (base, cand))
+    return _judge_band(base, cand, growth, parity_class=parity_class, cut=cut)
 
 
 def _judge_band(
-    base: Floats, cand: Floats, growth: Floats, *, parity_class: ParityClass, cut: str
+    base: Losses, cand: Losses, growth: Sequence[float], *, parity_class: ParityClass, cut: str
 ) -> Parity:
     """Hold differences against the band of their class; `growth` 0 allows none."""
-    reference = np.median(base, axis=0)
-    scale = np.maximum(np.abs(reference), loss_moves(reference))
-    if not (scale > 0).all():
+    reference = medians(base)
+    moves = loss_moves(reference)
+    scale = [max(abs(loss), moves) for loss in reference]
+    if not all(size > 0 for size in scale):
         return not_checked(parity_class, "the baseline's loss is 0")
-    envelope = np.maximum.accumulate(np.ptp(base, axis=0) / scale)
-    horizon = _first(envelope > MAX_ENVELOPE)
+    widths = [width(losses) / size for losses, size in zip(zip(*base), scale)]
+    envelope = list(accumulate(widths, max))
+    horizon = bisect_right(envelope, MAX_ENVELOPE)
     if horizon < MIN_STEPS:
         return not_checked(
             parity_class,
@@ -156,29 +159,35 @@ def _judge_band(
         )
     if horizon < len(reference):
         cut = f", after which baseline runs differ from each other by more than {MAX_ENVELOPE:g}"
-    envelope, growth = envelope[:horizon], growth[:horizon]
-    differences = ((cand - reference) / scale)[:, :horizon]
-    largest = np.abs(differences).max(axis=0)
+    envelope, scale = envelope[:horizon], scale[:horizon]
+    differences = _relative(cand, reference, scale)
+    largest = [max(map(abs, at_step)) for at_step in zip(*differences)]
 
     band = BANDS[parity_class]
-    allowed = np.maximum(band.floor * growth, band.envelopes * envelope)
-    over = _first(largest > allowed)
-    worst = over if over < horizon else int(largest.argmax())
+    allowed = [
+        max(band.floor * grown, band.envelopes * own) for grown, own in zip(growth, envelope)
+    ]
+    over = next((at for at in range(horizon) if largest[at] > allowed[at]), None)
+    worst = largest.index(max(largest)) if over is None else over
     notes = []
-    if over < horizon:
+    if over is not None:
         notes.append(
             f"losses part by {largest[over]:.1e} after {over + 1} of {horizon} steps, "
             f"{allowed[over]:.1e} is allowed"
         )
     drift = drift_band = None
-    may_drift: Floats | None = None
+    may_drift: list[float] = []
+    ends = range(WINDOW - 1, horizon)
     if band.drift is not None:
-        may_drift = np.maximum(band.drift * growth, envelope)
+        may_drift = [max(band.drift * growth[end], envelope[end]) for end in ends]
     elif envelope[-1] > 0:
-        own = np.ptp(window_means(((base - reference) / scale)[:, :horizon]), axis=0)
-        own = np.concatenate([np.zeros(WINDOW - 1), np.maximum.accumulate(own)])
-        may_drift = np.maximum(band.floor * np.maximum(growth, 1), OWN_DRIFTS * own)
-    if may_drift is not None:
+        own_means = map(window_means, _relative(base, reference, scale))
+        own_drifts = accumulate(map(width, zip(*own_means)), max)
+        may_drift = [
+            max(band.floor * max(growth[end], 1), OWN_DRIFTS * own)
+            for end, own in zip(ends, own_drifts)
+        ]
+    if may_drift:
         drift, drift_band, end = _worst_window(differences, may_drift)
         if abs(drift) > drift_band:
             notes.append(
@@ -186,12 +195,12 @@ def _judge_band(
                 f"of {horizon}, {drift_band:.1e} is allowed"
             )
     passed = not notes
-    if passed and np.ptp(reference) == 0:
+    if passed and width(reference) == 0:
         return not_checked(parity_class, f"{_STANDS_STILL}{cut}", horizon)
     if passed:
-        notes.append(f"losses stay within {float(largest.max()):.1e} over {horizon} steps")
-    spread = float((np.ptp(cand[:, :horizon], axis=0) / scale[:horizon]).max())
-    if spread > float(envelope[-1]):
+        notes.append(f"losses stay within {max(largest):.1e} over {horizon} steps")
+    spread = max(width(losses) / size for losses, size in zip(zip(*cand), scale))
+    if spread > envelope[-1]:
         notes.append(f"the candidate's own runs differ by {spread:.1e}")
     if len(base) == 1:
         notes.append("one baseline run, so its own noise is not known")
@@ -199,57 +208,72 @@ def _judge_band(
         "within_noise" if passed else "different",
         parity_class,
         num_steps=horizon,
-        max_difference=float(largest[worst]),
-        band=float(allowed[worst]),
+        max_difference=largest[worst],
+        band=allowed[worst],
         tail_mean=drift,
         tail_band=drift_band,
-        baseline_envelope=float(envelope[-1]) if len(base) > 1 else None,
+        baseline_envelope=envelope[-1] if len(base) > 1 else None,
         reason="; ".join(notes) + cut,
     )
 
 
-def _worst_window(differences: Floats, allowed: Floats) -> tuple[float, float, int]:
+def _relative(runs: Losses, reference: Sequence[float], scale: Sequence[float]) -> Losses:
+    """How far the losses of each run are from the reference, in its scale."""
+    return [
+        [(loss - usual) / size for loss, usual, size in zip(run, reference, scale)] for run in runs
+    ]
+
+
+def _worst_window(differences: Losses, bands: Sequence[float]) -> tuple[float, float, int]:
     """Signed mean, band and last index of the window that comes closest to its band or exceeds it most."""
-    means = window_means(differences)
-    bands = allowed[WINDOW - 1 :]
-    run, place = np.unravel_index(np.argmax(np.abs(means) / bands), means.shape)
-    return float(means[run, place]), float(bands[place]), int(place) + WINDOW - 1
+    means = [
+        (mean, band, place + WINDOW - 1)
+        for run in differences
+        for place, (mean, band) in enumerate(zip(window_means(run), bands))
+    ]
+    return max(means, key=lambda each: abs(each[0]) / each[1])
 
 
-def window_means(differences: Floats) -> Floats:
-    """Over each `WINDOW` losses in a row."""
-    sums = np.cumsum(np.pad(differences, ((0, 0), (1, 0))), axis=1)
-    return np.asarray((sums[:, WINDOW:] - sums[:, :-WINDOW]) / WINDOW, dtype=np.float64)
+def window_means(values: Sequence[float]) -> list[float]:
+    """Over each `WINDOW` values in a row."""
+    ends = range(WINDOW, len(values) + 1)
+    return [sum(values[end - WINDOW : end]) / WINDOW for end in ends]
 
 
-def loss_moves(losses: Floats) -> float:
+def medians(runs: Losses) -> list[float]:
+    """Over the runs, at each step."""
+    return [median(losses) for losses in zip(*runs)]
+
+
+def width(values: Sequence[float]) -> float:
+    """From the lowest to the highest."""
+    return max(values) - min(values)
+
+
+def loss_moves(losses: Sequence[float]) -> float:
     """How far apart losses are, a few of them left out."""
-    low, high = np.quantile(losses, (0.05, 0.95))
-    return float(high - low)
+    cuts = quantiles(losses, n=20, method="inclusive")
+    return cuts[-1] - cuts[0]
 
 
 def loss_table(
     baseline: Sequence[Sequence[StepRecord]], candidate: Sequence[Sequence[StepRecord]]
-) -> tuple[list[int], Floats, Floats]:
+) -> tuple[list[int], list[list[float]], list[list[float]]]:
     """Common steps in order, and the losses of each arm as runs x steps."""
     runs = [
-        {record.step: record.loss for record in run if record.loss is not None}
+        {record.step: float(record.loss) for record in run if record.loss is not None}
         for run in (*baseline, *candidate)
     ]
     steps = sorted(set.intersection(*(set(run) for run in runs)))
-    table: Floats = np.array([[run[step] for step in steps] for run in runs], dtype=np.float64)
+    table = [[run[step] for step in steps] for run in runs]
     return steps, table[: len(baseline)], table[len(baseline) :]
 
 
-def _finite(losses: Floats) -> NDArray[np.bool_]:
-    """Per step: whether every run's loss is a number."""
-    return np.asarray(np.isfinite(losses).all(axis=0), dtype=np.bool_)
-
-
-def _first(condition: NDArray[Any]) -> int:
-    """Index of the first true entry, or the length."""
-    found = np.flatnonzero(condition)
-    return int(found[0]) if len(found) else len(condition)
+def finite_steps(runs: Losses) -> int:
+    """Steps from the first on at which the loss of every run is a number."""
+    columns = list(zip(*runs))
+    broken = (at for at, losses in enumerate(columns) if not all(map(math.isfinite, losses)))
+    return next(broken, len(columns))
 
 
 _STANDS_STILL = "the baseline's loss is the same at every step, so it shows nothing"

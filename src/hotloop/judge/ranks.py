@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-
-import numpy as np
+from statistics import median
 
 from hotloop.core.judgement import RankComparison, RankTime
 from hotloop.core.step import StepRecord
@@ -17,6 +17,10 @@ FEWEST_STEPS = 5
 
 SAME_STEP = 0.1
 """Relative difference of their steps up to which ranks are taken to end them together."""
+
+
+Seconds = Mapping[int, Sequence[float]]
+"""By rank, those of each step."""
 
 
 def compare_ranks(
@@ -42,30 +46,17 @@ def compare_ranks(
     steps = sorted(set.intersection(*(set(each) for each in times.values())))
     if not steps:
         return RankComparison((), 0, reason="no step was made by all of them without a disturbance")
-    computing = np.array([[times[rank][step][0] for step in steps] for rank in times])
-    waiting = np.array([[times[rank][step][1] for step in steps] for rank in times])
-    each = tuple(
-        RankTime(rank, float(np.median(computing[row])), float(np.median(waiting[row])))
-        for row, rank in enumerate(times)
-    )
-    if not waiting.any() and on_cpu:
+    computing = {rank: [seen[step][0] for step in steps] for rank, seen in times.items()}
+    waiting = {rank: [seen[step][1] for step in steps] for rank, seen in times.items()}
+    each = tuple(RankTime(rank, median(computing[rank]), median(waiting[rank])) for rank in times)
+    if any(map(any, waiting.values())):
+        return _compare(each, computing)
+    if on_cpu:
         return _outside_backward(records, list(times), steps)
-    if not waiting.any():
-        return RankComparison(
-            each,
-            len(steps),
-            reason="waiting is not told from computing here: on a GPU the host does not see it",
-        )
-    row = int(np.argmax(np.median(computing, axis=1)))
-    others = np.delete(computing, row, axis=0).mean(axis=0)
-    excess = float(np.median(computing[row] / others)) - 1
-    most = float(np.mean(computing.argmax(axis=0) == row)) > 0.5
-    stands_out = len(steps) >= FEWEST_STEPS and most and excess >= STANDS_OUT
     return RankComparison(
         each,
         len(steps),
-        slowest=each[row].rank if stands_out else None,
-        slower_by=excess if stands_out else None,
+        reason="waiting is not told from computing here: on a GPU the host does not see it",
     )
 
 
@@ -78,30 +69,46 @@ def _outside_backward(
     as long. A rank stands out where that is 5 % of the step, in the median step and in most.
     """
     kept = {rank: {r.step: r for r in records[rank]} for rank in ranks}
-    wall = np.array([[kept[rank][step].wall_s for step in steps] for rank in ranks])
-    backward = np.array(
-        [[kept[rank][step].host.get("backward", 0.0) for step in steps] for rank in ranks]
-    )
-    outside = wall - backward
-    each = tuple(
-        RankTime(rank, float(np.median(outside[row])), 0.0) for row, rank in enumerate(ranks)
-    )
-    typical = np.median(wall, axis=1)
-    if not backward.any() or typical.max() > (1 + SAME_STEP) * typical.min():
+    wall = {rank: [kept[rank][step].wall_s for step in steps] for rank in ranks}
+    backward = {
+        rank: [kept[rank][step].host.get("backward", 0.0) for step in steps] for rank in ranks
+    }
+    outside = {
+        rank: [whole - part for whole, part in zip(wall[rank], backward[rank])] for rank in ranks
+    }
+    each = tuple(RankTime(rank, median(outside[rank]), 0.0) for rank in ranks)
+    typical = [median(seconds) for seconds in wall.values()]
+    if not any(map(any, backward.values())) or max(typical) > (1 + SAME_STEP) * min(typical):
         return RankComparison(
             each, len(steps), reason="no waiting for each other was seen", hidden=True
         )
-    row = int(np.argmax(np.median(outside, axis=1)))
-    excess = outside[row] - np.delete(outside, row, axis=0).mean(axis=0)
-    share = float(np.median(excess / wall[row]))
-    most = float(np.mean(outside.argmax(axis=0) == row)) > 0.5
-    stands_out = len(steps) >= FEWEST_STEPS and most and share >= STANDS_OUT
+    return _compare(each, outside, wall)
+
+
+def _compare(
+    each: tuple[RankTime, ...], seconds: Seconds, wall: Seconds | None = None
+) -> RankComparison:
+    """Name the slowest if it stands out.
+
+    wall: whole steps, where waiting was not seen: the excess is a share of them, else of the others' mean.
+    """
+    slowest = max(seconds, key=lambda rank: median(seconds[rank]))
+    at_steps = zip(*(times for rank, times in seconds.items() if rank != slowest))
+    others = [sum(times) / len(times) for times in at_steps]
+    excess = median(
+        (own - usual) / whole if whole else math.inf
+        for own, usual, whole in zip(seconds[slowest], others, wall[slowest] if wall else others)
+    )
+    longest = (max(times) for times in zip(*seconds.values()))
+    num_slowest = sum(own == most for own, most in zip(seconds[slowest], longest))
+    is_in_most = num_slowest > 0.5 * len(others) and len(others) >= FEWEST_STEPS
+    stands_out = is_in_most and excess >= STANDS_OUT
     return RankComparison(
         each,
-        len(steps),
-        slowest=ranks[row] if stands_out else None,
-        slower_by=share if stands_out else None,
-        hidden=True,
+        len(others),
+        slowest=slowest if stands_out else None,
+        slower_by=excess if stands_out else None,
+        hidden=bool(wall),
     )
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal
-
-import numpy as np
 
 from hotloop.core.errors import UsageError
 from hotloop.core.measurement import Measurement
@@ -71,13 +70,12 @@ def run_times(measurement: Measurement) -> RunTimes | None:
         work = [s.work for s in measurement.samples]
     else:
         return None
-    table = np.asarray([seconds, work], dtype=float)
-    if not (np.isfinite(table) & (table > 0)).all():
+    if not all(0 < value < math.inf for value in (*seconds, *work)):
         raise _damaged(measurement, seconds, work)
-    per_work = table[0] / table[1]
+    per_work = [value / done for value, done in zip(seconds, work)]
     from_queue = share_from_queue(measurement.records)
     all_in_s = _seconds_without_compiling(counted, seconds) / sum(work)
-    return RunTimes(unit, float(np.median(per_work)), all_in_s, len(seconds), from_queue)
+    return RunTimes(unit, median(per_work), all_in_s, len(seconds), from_queue)
 
 
 def _damaged(

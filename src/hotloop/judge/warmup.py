@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-
-import numpy as np
+from statistics import median
 
 from hotloop.core.step import StepRecord
 from hotloop.judge.attribute import AFTER_PROFILER, steady, under_way
@@ -70,13 +69,13 @@ def first_steady(records: Sequence[StepRecord]) -> int | None:
     ]
     if not later:
         return None
-    limit = (1 + TOLERANCE) * float(np.median(later))
+    limit = (1 + TOLERANCE) * median(later)
     last = tagged + int((len(records) - tagged) * LONGEST)
     for start in range(tagged, last + 1):
         window = records[start : start + WINDOW]
         if any("compile" in record.tags for record in window):
             continue
-        if float(np.median([record.wall_s for record in window])) <= limit:
+        if median([record.wall_s for record in window]) <= limit:
             # The window's median forgives two slow steps; those at its very start are start, too.
             while (
                 start < last
@@ -101,8 +100,8 @@ def _tag_after_profiler(records: tuple[StepRecord, ...]) -> tuple[StepRecord, ..
     after = steady(records[seen[-1] + 1 :])[: len(before)]
     if len(before) < WINDOW or len(after) < WINDOW:
         return records
-    saved = float(np.median(_computing(before))) - float(np.median(_computing(after)))
-    if saved <= TOLERANCE * float(np.median([record.wall_s for record in after])):
+    saved = median(_computing(before)) - median(_computing(after))
+    if saved <= TOLERANCE * median([record.wall_s for record in after]):
         return records
     return tuple(
         replace(record, tags=(*record.tags, AFTER_PROFILER)) if i > seen[-1] else record

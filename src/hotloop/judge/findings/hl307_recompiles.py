@@ -21,8 +21,7 @@ What can go wrong. Dynamic shapes compute a little slower than fixed ones. Paddi
 from __future__ import annotations
 
 import math
-
-import numpy as np
+from statistics import median
 
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
@@ -74,7 +73,7 @@ def recompile_share(measurement: Measurement) -> float:
         return 0.0
     if len(others) < MIN_OTHERS:
         return _by_compile_time(measurement)
-    usual = float(np.median(others))
+    usual = median(others)
     return math.fsum(max(took - usual, 0.0) for took in again) / wall
 
 

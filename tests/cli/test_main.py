@@ -43,8 +43,9 @@ def ending(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
 def test_help_and_version_load_nothing_heavy() -> None:
     script = (
         "import sys; from hotloop.cli.main import run; assert run(['--help']) == 0; "
-        "assert run(['--version']) == 0; "
-        "sys.exit(repr(sorted({'torch','numpy','pydantic','rich','yaml'} & set(sys.modules))))"
+        "assert run(['--version']) == run(['doctor', '--help']) == run(['report', '--help']) == 0; "
+        "heavy = {'torch', 'numpy', 'libcst', 'pydantic', 'rich', 'yaml'}; "
+        "sys.exit(repr(sorted(heavy & set(sys.modules))))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stderr.strip() == "[]"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.cli.report import page_of
+from hotloop.cli.run_page import page_of
 from hotloop.core.census import Census
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import UsageError

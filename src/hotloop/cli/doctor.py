@@ -190,7 +190,7 @@ def _begun(command: tuple[str, ...], options: _Options) -> tuple[Examined | None
 
 def _diagnosed(examined: Examined, *, continued: bool) -> StoredRun:
     """What was found, told on the terminal and written as a page; raises what refuses a verdict on it."""
-    from hotloop.cli.report import page_of, text_of
+    from hotloop.cli.run_page import page_of, text_of
     from hotloop.doctor.program import shown
     from hotloop.report.html import write_html
     from hotloop.runs.stored_run import read_run
@@ -210,7 +210,7 @@ def _treated(
     examined: Examined, found: StoredRun, options: _Options, *, continued: bool
 ) -> StoredRun:
     """With what came of trying fixes, which takes long, and may be refused or killed."""
-    from hotloop.cli.report import page_of
+    from hotloop.cli.run_page import page_of
     from hotloop.doctor.budget import BudgetTooSmall
     from hotloop.report.html import write_html
 
@@ -305,7 +305,7 @@ def _tried(examined: Examined, options: _Options) -> Ledger:
 
 def object_of(examined: Examined, found: StoredRun) -> dict[str, Any]:
     """The diagnosis as it is stored, with the command, how it ended and what was tried beside it."""
-    from hotloop.cli.report import answer_of
+    from hotloop.cli.run_page import answer_of
     from hotloop.core.files import to_plain
     from hotloop.doctor.outcomes import with_outcomes
 

@@ -11,7 +11,6 @@ import importlib
 import os
 import signal
 import sys
-import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
@@ -265,6 +264,8 @@ def _bug(error: Exception) -> int:
         f"error: internal: {type(error).__name__}: {str(error) or 'no message'}".split("\n")[0]
     ]
     try:
+        import tempfile  # 5 ms, for a bug alone
+
         descriptor, path = tempfile.mkstemp(prefix="hotloop-bug-", suffix=".txt")
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
             file.write(f"hotloop {__version__}, Python {sys.version}\n")

@@ -38,7 +38,7 @@ def quickstart(out: Path, minutes: float, json_file: str | None) -> None:
     """
     from hotloop.cli.console import note
     from hotloop.cli.progress import progress_bar
-    from hotloop.cli.report import compile_cost, page_of
+    from hotloop.cli.run_page import compile_cost, page_of
     from hotloop.core.files import to_plain
     from hotloop.quickstart.program import measure_and_judge, train_with
     from hotloop.report.html import write_html

@@ -11,6 +11,20 @@ import libcst as cst
 from hotloop.doctor.patch import again
 from hotloop.doctor.patch.edit import Insertion
 from hotloop.doctor.patch.source import Source, Unsafe
+from hotloop.optimizations.source_edit import SetUp
+
+
+def set_up_edit(source: Source, wanted: SetUp, workdir: Path) -> Insertion:
+    """Switches that are set once: lines in the main script, right after torch was imported. Raises `Unsafe`."""
+    for word in wanted.clashes:
+        if word in source.module.code:
+            raise Unsafe(f"the script speaks of `{word}` itself")
+    refuse_another_torch(source)
+    first = next((each for each in source.module.body if binds_torch(each)), None)
+    if first is None:
+        raise Unsafe("torch is not imported at the top of the main script under its own name")
+    last = _end_of_imports(source, first, workdir)
+    return inserted_after(source, last, "".join(f"{line}\n" for line in wanted.lines))
 
 
 def binds_torch(statement: cst.CSTNode) -> bool:
@@ -44,7 +58,7 @@ def is_import(statement: cst.CSTNode) -> bool:
     )
 
 
-def end_of_imports(source: Source, statement: cst.CSTNode, workdir: Path) -> cst.CSTNode:
+def _end_of_imports(source: Source, statement: cst.CSTNode, workdir: Path) -> cst.CSTNode:
     """The last of the imports that follow on `statement` and are of installed modules.
 
     What the user's own modules do when they are imported is not known: lines must come before them.

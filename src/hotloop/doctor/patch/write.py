@@ -17,13 +17,12 @@ from hotloop.doctor.patch.around_call import around_call_edit, definition_edit
 from hotloop.doctor.patch.before_loop import before_loop_edit
 from hotloop.doctor.patch.diff import unified_diff
 from hotloop.doctor.patch.edit import Change, Edit, edited
-from hotloop.doctor.patch.forms import form_of
+from hotloop.doctor.patch.forms import form_of, words_for
+from hotloop.doctor.patch.imports import set_up_edit
 from hotloop.doctor.patch.keywords import keywords_edit
 from hotloop.doctor.patch.loader_calls import loader_call, loader_frame
-from hotloop.doctor.patch.set_up import set_up_edit
 from hotloop.doctor.patch.source import Source, Unsafe
 from hotloop.doctor.patch.taken import Frame, Taken, taken_in
-from hotloop.doctor.patch.words import words_for
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import Optimization
 from hotloop.optimizations.source_edit import AroundCall, BeforeLoop, Keywords, SetUp, SourceEdit

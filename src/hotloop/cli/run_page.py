@@ -1,0 +1,296 @@
+"""What is shown of a run directory: in the terminal, as a page, as JSON."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shlex
+from datetime import UTC, datetime
+from typing import Any
+
+from hotloop.core.command_run import CommandRun
+from hotloop.core.course import PairSpeeds
+from hotloop.core.errors import UsageError
+from hotloop.core.files import to_plain
+from hotloop.core.settings import Settings
+from hotloop.doctor.collect import num_under_way
+from hotloop.judge.course import arms_course, machine_course, pace, pair_speeds, step_course
+from hotloop.judge.findings import FINDINGS
+from hotloop.report import numbers, terminal
+from hotloop.report.checklist import render_targets
+from hotloop.report.examined import command_rows, examined_answer
+from hotloop.report.html import Page
+from hotloop.report.ledger import ledger_answer, render_ledger
+from hotloop.report.machine import utilization_rows
+from hotloop.report.numbers import seconds
+from hotloop.report.ranks import rank_rows, ranks_answer
+from hotloop.report.words import answer, run_answer
+from hotloop.runs.notes import num_done
+from hotloop.runs.stored_run import StoredRun
+
+
+def answer_of(found: StoredRun) -> str:
+    """The one sentence a reader came for."""
+    if found.verdict is not None:
+        return answer(found.verdict)
+    run = found.run
+    if run.command_run is not None:
+        return _answer_of_command(run, run.command_run)
+    if found.trials is not None and run.measurement is None:
+        return "No verdict yet."
+    if run.measurement is None or run.measurement.samples:
+        return ""
+
+    records = run.measurement.records
+    settings = run.settings
+    return run_answer(
+        done=num_done(records) if settings is not None else len(records),
+        planned=settings.config.train.steps if settings is not None else None,
+        state=run.state,
+        pace=pace(records),
+        loss=next((r.loss for r in reversed(records) if r.loss is not None), None),
+        held_out=run.evals[-1]["loss"] if run.evals else None,
+        breakdown=run.diagnosis.breakdown if run.diagnosis is not None else {},
+    )
+
+
+def _answer_of_command(found: StoredRun, command_run: CommandRun) -> str:
+    number = num_under_way(found.measurement)
+    census = found.measurement.census if found.measurement is not None else None
+    return examined_answer(
+        command_run,
+        found.diagnosis,
+        num_steps=number,
+        foreign_busy=census.foreign_busy if census is not None else None,
+    )
+
+
+def facts_of(found: StoredRun, *, brief: bool = False) -> list[tuple[str, str]]:
+    """The few numbers a reader looks for first, in words; `brief` leaves the long ones out."""
+    run, facts = found.run, list[tuple[str, str]]()
+    if run.command_run is not None:
+        facts.extend(command_rows(run.command_run))
+    of = "final training: " if found.trained is not None else ""
+    records = run.measurement.records if run.measurement else ()
+    if last := next((r for r in reversed(records) if r.loss is not None), None):
+        facts.append((f"{of}loss", f"{numbers.loss(last.loss)} at step {last.step}"))
+    if run.evals:
+        last_eval = run.evals[-1]
+        facts.append(
+            (f"{of}held-out loss", f"{numbers.loss(last_eval['loss'])} at step {last_eval['step']}")
+        )
+        if (averaged := last_eval.get("averaged_loss")) is not None:
+            facts.append((f"{of}with averaged weights", numbers.loss(averaged)))
+    if run.diagnosis is not None and run.diagnosis.steps.tokens_per_s is not None:
+        speed = numbers.rate(run.diagnosis.steps.tokens_per_s, "tokens")
+        facts.append((f"{of}speed, slow steps included", speed))
+    if run.ranks is not None:
+        facts.append((f"{of}processes", ranks_answer(run.ranks)))
+        facts.extend([] if brief else rank_rows(run.ranks))
+    used = run.utilization
+    if not brief:
+        facts.extend(use_rows(found))
+    elif used is not None and used.palm_mfu is not None:
+        both = (
+            f"{numbers.percent(used.palm_mfu)} (PaLM), {numbers.percent(used.causal_mfu)} (causal)"
+        )
+        facts.append(("MFU", both))
+    census = run.measurement.census if run.measurement else None
+    if census is not None and census.host_peak_bytes is not None:
+        whose = "host memory of rank 0" if run.ranks is not None else "host memory"
+        facts.append((f"{of}{whose}, peak", numbers.size(census.host_peak_bytes)))
+    measured_peak = (found.quickstart or {}).get("host_peak_bytes")
+    if isinstance(measured_peak, int):
+        facts.append(("host memory of a measured process, peak", numbers.size(measured_peak)))
+    facts.extend(compile_cost(found.quickstart))
+    if found.trained is not None:
+        facts.append(("trained with it", f"`hotloop report {found.trained.directory}`"))
+    environment = run.environment or found.environment
+    if environment is not None:
+        facts.append(("device", environment.device))
+    return facts
+
+
+def use_rows(found: StoredRun) -> list[tuple[str, str]]:
+    """Model FLOP/s and MFU, or why there is none."""
+    used = found.run.utilization
+    return [] if used is None else utilization_rows(used)
+
+
+def compile_cost(quickstart: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """What compiling cost, and when it is won back: a ratio of steady steps does not say."""
+    found = quickstart or {}
+    spent, pays = found.get("compile_s"), found.get("steps_until_compile_pays")
+    if not isinstance(spent, int | float) or not isinstance(pays, int):
+        return []
+    return [("compiling", f"{seconds(spent)} before the first step, won back after {pays:,} steps")]
+
+
+def settings_rows(settings: Settings | None) -> list[tuple[str, str, str]]:
+    """Every key with its value and where it came from."""
+    if settings is None:
+        return []
+    flat = settings.config.flat()
+    return [(key, json.dumps(flat[key]).strip('"'), settings.origin(key)) for key in flat]
+
+
+def problem_lines(found: StoredRun) -> list[str]:
+    """What is damaged, a line each."""
+    return [f"{each.where}: {each.what}" if each.where else each.what for each in found.problems]
+
+
+def text_of(found: StoredRun) -> str:
+    """For a terminal: the answer first."""
+    parts = [str(found.directory)]
+    if found.verdict is not None:
+        parts.append(terminal.render_verdict(found.verdict))
+    elif sentence := answer_of(found):
+        parts.append(sentence)
+    if found.problems:
+        parts.append(
+            "\n".join(["damaged, and left out", *(f"  {line}" for line in problem_lines(found))])
+        )
+    # The diagnosis opens with the speed.
+    facts = [fact for fact in facts_of(found) if not fact[0].startswith("speed,")]
+    about = [terminal.render_rows("run", facts), "\n".join(found.notes)]
+    if found.command_run is None:
+        parts.extend(about)
+    parts.append(terminal.render_pairs(pairs_of(found)) if found.verdict is None else "")
+    if found.diagnosis is not None:
+        parts.append(terminal.render_diagnosis(found.diagnosis))
+    if found.command_run is not None:  # who asks what is wrong reads that first
+        parts.extend(about)
+    if found.ledger is not None:
+        parts.append(render_ledger(found.ledger))
+    parts.append(render_targets(found.targets))
+    rows = settings_rows(found.run.settings)
+    chosen = [row for row in rows if row[2] != "default"]
+    if rows:
+        parts.append(terminal.render_settings(chosen, num_defaults=len(rows) - len(chosen)))
+    return "\n\n".join(part for part in parts if part)
+
+
+def pairs_of(found: StoredRun) -> tuple[PairSpeeds, ...]:
+    """Work per second of every pair that was measured."""
+    if found.trials is None:
+        return ()
+    try:
+        return pair_speeds(found.trials.pairs)
+    except UsageError:  # a time that is no time: the verdict says so
+        return ()
+
+
+def page_of(found: StoredRun) -> Page:
+    """The same, as a `report.html.Page`."""
+    run, trials = found.run, found.trials
+    records = run.measurement.records if run.measurement else ()
+    held_out = {}
+    if run.evals:
+        held_out["held-out"] = [(e["step"], e["loss"]) for e in run.evals]
+    averaged = [(e["step"], e["averaged_loss"]) for e in run.evals if "averaged_loss" in e]
+    if averaged:
+        held_out["held-out, averaged weights"] = averaged
+    environment = run.environment or found.environment
+    sample = ((found.quickstart or {}).get("trained") or {}).get("sample")
+    name = run.settings.config.name if run.settings else found.directory.name
+    unit = found.verdict.unit if found.verdict is not None else "token"
+    found_codes = [finding.code for finding in found.diagnosis.findings] if found.diagnosis else []
+    return Page(
+        title=f"hotloop: {'quickstart' if found.trained is not None else name}{_when(run.command_run)}",
+        answer=_measured_first(found),
+        problems=problem_lines(found),
+        notes=found.notes,
+        facts=facts_of(found, brief=True),
+        verdict=found.verdict,
+        pairs=pairs_of(found),
+        pairs_of=(trials.baseline, trials.candidate, unit) if trials else ("", "", unit),
+        arms=arms_course(
+            [m.records for m in trials.baseline_runs], [m.records for m in trials.candidate_runs]
+        )
+        if trials
+        else None,
+        breakdowns=_breakdowns(found),
+        device=run.diagnosis.device if run.diagnosis is not None else None,
+        ranks=rank_rows(run.ranks) if run.ranks is not None else (),
+        steps=step_course(records),
+        held_out=held_out,
+        machine=machine_course(run.telemetry),
+        cpus=environment.cpu_quota if environment is not None else None,
+        use=use_rows(found),
+        targets=found.targets,
+        diagnosis=found.diagnosis,
+        explanations={
+            code: inspect.cleandoc(FINDINGS[code].__doc__ or "")
+            for code in found_codes
+            if code in FINDINGS
+        },
+        examined=run.measurement.census if run.command_run and run.measurement else None,
+        sample=sample if isinstance(sample, str) else "",
+        ledger=found.ledger,
+        environment=environment,
+        settings=settings_rows(run.settings),
+        footer=f"Made by `hotloop report {found.directory}` from the files in that directory.",
+    )
+
+
+def _when(examined: CommandRun | None) -> str:
+    """The examined command and the day it ran, for the page's title."""
+    if examined is None:
+        return ""
+    day = datetime.fromtimestamp(examined.started_at, UTC).strftime("%Y-%m-%d")
+    return f", {shlex.join(examined.command)}, {day}"
+
+
+def _measured_first(found: StoredRun) -> str:
+    """What fixes were measured to gain stands before what the diagnosis expected."""
+    if found.ledger is None or not found.ledger.kept:
+        return answer_of(found)
+    return f"{ledger_answer(found.ledger)} Before: {answer_of(found)}"
+
+
+def _breakdowns(found: StoredRun) -> dict[str, dict[str, float]]:
+    bars: dict[str, dict[str, float]] = {}
+    if found.diagnosis is not None:
+        compared = found.verdict is not None or found.trials is not None
+        name = "the measured process of middle speed" if compared else "this run"
+        bars[name] = found.diagnosis.breakdown
+    if found.trained is not None and found.trained.diagnosis is not None:
+        bars["the final training"] = found.trained.diagnosis.breakdown
+    return bars
+
+
+def object_of(found: StoredRun) -> dict[str, Any]:
+    """Everything that was found, as one object."""
+
+    def plain(value: Any) -> Any:
+        return None if value is None else to_plain(value)
+
+    return {
+        "schema": "hotloop.report/1",
+        "run": str(found.directory),
+        "state": found.run.state,
+        "answer": answer_of(found),
+        "notes": list(found.notes),
+        "problems": [
+            {"what": each.what, "where": each.where, "do": each.do} for each in found.problems
+        ],
+        "verdict": plain(found.verdict),
+        "diagnosis": plain(found.diagnosis),
+        "targets": [to_plain(target) for target in found.targets],
+        "utilization": plain(found.utilization),
+        "ranks": plain(found.ranks),
+        "pairs": [to_plain(pair) for pair in pairs_of(found)],
+        "quickstart": found.quickstart,
+        "evals": list(found.evals),
+        "settings": {
+            key: {"value": found.settings.config.flat()[key], "origin": origin}
+            for key, _, origin in settings_rows(found.settings)
+        }
+        if found.settings
+        else None,
+        "doctor": plain(found.run.command_run),
+        "ledger": plain(found.ledger),
+        "environment": plain(found.environment),
+        "measurement": plain(found.measurement),
+        "trained": None if found.trained is None else object_of(found.trained),
+    }

@@ -71,6 +71,7 @@ CASES = (
     Case("slow_metrics", "HL801", share=0.20, site="count_by_name"),
     Case("garbage_collection", "HL804", share=0.20, site=r"gc\.collect"),
     Case("one_thread", "HL802", share=0.20, loss=1e-2, cpus=2),
+    Case("anomaly_detection", "HL807", share=0.20),
 )
 
 

@@ -16,8 +16,8 @@ from torch import nn
 
 from hotloop.core.step import StepRecord
 from hotloop.core.weights import WeightUpdates
-from hotloop.optimizations.rounding_noise import RoundingNoise
 from hotloop.probe.weight_digest import WeightDigest
+from hotloop.trial.rounding_noise import RoundingNoise
 
 STEPS = 60
 

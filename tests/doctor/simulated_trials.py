@@ -26,11 +26,11 @@ from hotloop.doctor.patch import write
 from hotloop.doctor.verify import verify
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import Optimization
-from hotloop.optimizations.switching import Switching
 from hotloop.trial import session
 from hotloop.trial.arm import Arm
 from hotloop.trial.measure import MEASUREMENT_FILE
 from hotloop.trial.sandbox.layered import Storage, storage_for
+from hotloop.trial.switching import Switching
 
 ENVIRONMENT = Environment(
     "cpu", 1, None, 2, 2.0, None, "Linux", None, "3.12.1", None, None, None, "0"

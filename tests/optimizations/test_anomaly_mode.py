@@ -12,7 +12,7 @@ import pytest
 from hotloop.core.census import Census, OperatorUse
 from hotloop.core.child import SWITCHED, TURNS_FILE
 from hotloop.optimizations.anomaly_mode import ANOMALY_MODE
-from hotloop.optimizations.switching import Switching
+from hotloop.trial.switching import Switching
 
 TRAIN = """
 import json, torch

@@ -17,7 +17,7 @@ import random
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
-from hotloop.optimizations.batch_draws import HeldDraws
+from hotloop.trial.batch_draws import HeldDraws
 
 class Drawn:
     def __len__(self):

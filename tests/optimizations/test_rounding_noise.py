@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hotloop.core.child import ROUNDING_NOISE
-from hotloop.optimizations.rounding_noise import RoundingNoise
+from hotloop.trial.rounding_noise import RoundingNoise
 
 SCRIPT = """
 import json, torch

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hotloop.core.child import SWITCHED
-from hotloop.optimizations.switching import ALTERNATE, SETTLING, Switching
+from hotloop.trial.switching import ALTERNATE, SETTLING, Switching
 
 RunForeign = Callable[..., Any]
 SEEDS = [str(number) for number in range(20)]

@@ -7,7 +7,6 @@ import pytest
 from hotloop.core.errors import UsageError
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord
-from hotloop.optimizations.switching import ALTERNATE, SETTLING
 from hotloop.trial.halves import (
     LEAST_BLOCK,
     MOST_BLOCKS,
@@ -17,6 +16,7 @@ from hotloop.trial.halves import (
     off_halves,
     switching_of,
 )
+from hotloop.trial.switching import ALTERNATE, SETTLING
 
 ENVIRONMENT = Environment("cpu", 1, None, 2, 2.0, None, "Linux", None, "3", None, None, None, "0")
 

@@ -2,7 +2,7 @@
 
 Some scripts amplify rounding a thousand times as much as others, so one band for all of them rejects what is harmless or
 passes what is not. Here the band is the script's own: baseline runs that carry noise of the size of the rounding
-(`optimizations.rounding_noise`) show how far losses and weights part by that alone.
+(`trial.rounding_noise`) show how far losses and weights part by that alone.
 
     losses      |candidate - baseline| <= max(4 x noisy runs, 5 x baseline runs, floor x scale), at every step;
                 scale: the larger of the loss's size and what it moves, from its 5th to its 95th percentile

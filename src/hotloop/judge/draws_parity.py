@@ -3,7 +3,7 @@
 `other_draws` is a change that gives a script the same samples in the same order, augmented with other random numbers
 of the same distribution: crops, flips, noise, mixup and masks that loader workers draw instead of the process that trains.
 Losses then differ at every step, by as much as with another seed, and a band that wide would pass mistakes. So
-the comparison is made twice (`doctor.loss_parity` makes the runs, `optimizations.batch_draws` holds the numbers):
+the comparison is made twice (`doctor.loss_parity` makes the runs, `trial.batch_draws` holds the numbers):
 
     held     the numbers of each batch follow from its indices and its epoch alone, in both arms, whichever process
              makes it; the process that trains draws the same for all else. Both must then learn the same by the usual

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotloop.optimizations.switching import Turn, Turning
+Turn = Callable[[bool], None]
+Offer = Callable[[str, "Turn | None", Callable[[str], None]], None]
+"""Told which technique took effect, how to toggle it (`None`: it cannot be), and whom to tell where that fails."""
 
 if TYPE_CHECKING:
     from hotloop.optimizations.own_frames import OwnFrames
@@ -24,12 +28,12 @@ class Report:
         path: Path,
         name: str,
         frames: OwnFrames | None = None,
-        turning: Turning | None = None,
+        offer: Offer | None = None,
     ) -> None:
         self._path = path
         self._name = name
         self._frames = frames
-        self._turning = turning
+        self._offer = offer
         self._said: set[Any] = set()
 
     def applied(self, where: str, *, turn: Turn | None = None, **facts: Any) -> None:
@@ -43,8 +47,8 @@ class Report:
 
     def offer(self, turn: Turn | None) -> None:
         """For `applied`, or after it: `None` where what took effect cannot be toggled."""
-        if self._turning is not None:
-            self._turning.offer(self._name, turn, self.wrong)
+        if self._offer is not None:
+            self._offer(self._name, turn, self.wrong)
 
     def refused(self, why: str) -> None:
         """It could not; the script goes on as it is, and was given nothing else than ever."""
@@ -76,3 +80,9 @@ class Report:
                 file.write(json.dumps(line) + "\n")
         except OSError:
             pass  # the script must go on; without the line it counts as not applied
+
+
+def has_accelerator() -> bool:
+    """Whether there is any in this process: then turning something by the host says little of the device."""
+    torch: Any = sys.modules["torch"]
+    return bool(torch.accelerator.is_available())

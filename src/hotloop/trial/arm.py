@@ -42,7 +42,7 @@ class Arm:
     """Techniques that are put into the running process, by name, with their values; needs a
     `step_clock`."""
     switched: tuple[str, ...] = ()
-    """Those of `fixes` that go on and off within the process; see `optimizations.switching`."""
+    """Those of `fixes` that go on and off within the process; see `trial.switching`."""
     comparable: bool = False
     """Seeded: for its losses, not for its speed. Needs a `step_clock`."""
     fenced: bool = False

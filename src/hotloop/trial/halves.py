@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hotloop.core.errors import UsageError
 from hotloop.core.measurement import Measurement, Plan
-from hotloop.optimizations.switching import ALTERNATE, SETTLING, Switching
+from hotloop.trial.switching import ALTERNATE, SETTLING, Switching
 
 LEAST_BLOCK = 5 * SETTLING
 MOST_BLOCKS = 8 * ALTERNATE

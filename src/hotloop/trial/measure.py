@@ -31,7 +31,6 @@ from hotloop.core.files import read_json, storage_error, to_plain, write_atomica
 from hotloop.core.measurement import Environment, Measurement, Plan, Sample
 from hotloop.core.step import StepRecord, read_steps
 from hotloop.hardware.environment import nvidia_driver, read_host
-from hotloop.optimizations.switching import Switching
 from hotloop.probe import outside
 from hotloop.trial.arm import RUN_PLACEHOLDER, Arm
 from hotloop.trial.isolation import (
@@ -46,6 +45,7 @@ from hotloop.trial.isolation import (
 )
 from hotloop.trial.process import Finished, Tick, run_process, tail
 from hotloop.trial.sandbox.layered import Layered, remove_tree, run_layered, run_restricted
+from hotloop.trial.switching import Switching
 
 Workdir = Listing | Layered
 """What keeps the user's working directory as it is."""

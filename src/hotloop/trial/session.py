@@ -29,12 +29,12 @@ from hotloop.core.progress import Progress, silent
 from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.judge.compare import compare
 from hotloop.judge.looks import should_stop
-from hotloop.optimizations.switching import Switching
 from hotloop.trial.arm import Arm, refuse_missing
 from hotloop.trial.halves import halves, off_halves, switching_of
 from hotloop.trial.isolation import SESSION_MARK
 from hotloop.trial.measure import Workdir, is_finished, trial
 from hotloop.trial.plan import TrialPlan, candidate_first, process_seed
+from hotloop.trial.switching import Switching
 
 PLAN_SCHEMA = "hotloop.plan/1"
 

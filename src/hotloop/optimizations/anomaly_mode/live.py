@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch.autograd import detect_anomaly, set_detect_anomaly
 
-from hotloop.optimizations.live_report import Report
-from hotloop.optimizations.switching import has_accelerator
+from hotloop.optimizations.live_report import Report, has_accelerator
 from hotloop.probe.entry import around_call
 
 CALLED = "set_detect_anomaly"

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from hotloop.optimizations.live_report import Report
-from hotloop.optimizations.switching import Turn, has_accelerator
+from hotloop.optimizations.live_report import Report, Turn, has_accelerator
 from hotloop.probe.entry import before_step
 
 LOOK_EVERY = 32

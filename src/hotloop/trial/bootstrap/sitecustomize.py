@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 PROBES = {
-    "HOTLOOP_ROUNDING_NOISE": ("the noise", "hotloop.optimizations.rounding_noise"),
-    "HOTLOOP_BATCH_DRAWS": ("held random numbers", "hotloop.optimizations.batch_draws"),
-    "HOTLOOP_FIXES": ("a fix", "hotloop.optimizations.live"),
+    "HOTLOOP_ROUNDING_NOISE": ("the noise", "hotloop.trial.rounding_noise"),
+    "HOTLOOP_BATCH_DRAWS": ("held random numbers", "hotloop.trial.batch_draws"),
+    "HOTLOOP_FIXES": ("a fix", "hotloop.trial.live_fixes"),
     "HOTLOOP_STEP_CLOCK": ("the step clock", "hotloop.probe.step_clock"),
     "HOTLOOP_DOCTOR": ("the probe", "hotloop.probe.attach"),
 }
 """By variable: what it is called in a note, and the module whose `install_from_environment` starts it."""
 AT_ONCE = {
-    "HOTLOOP_SAME_RANDOMNESS": ("the same random numbers", "hotloop.optimizations.seeding"),
+    "HOTLOOP_SAME_RANDOMNESS": ("the same random numbers", "hotloop.trial.seeding"),
     "HOTLOOP_WITHIN": ("the fence around the copy", "hotloop.probe.outside"),
 }
 """Likewise, of what starts before the script: only where losses are compared."""

@@ -14,15 +14,14 @@ import json
 import multiprocessing
 import os
 import random
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from hotloop.core.child import TURNS_FILE
+from hotloop.optimizations.live_report import Turn
 
 SETTLING = 2
 """Steps at the start of a block that say nothing: memory and caches are still those of the block before."""
@@ -31,8 +30,6 @@ ALTERNATE = 2 * IN_A_GROUP
 """The number of blocks is a multiple of it: then each half has as many, and so have the halves of the off ones."""
 HARMLESS_THREADS = ("TMonitor", "QueueFeederThread")
 """Python threads that make no batches, by class or name: tqdm's, and those that write into a pipe to another process."""
-
-Turn = Callable[[bool], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +156,6 @@ class Turning:
             os.replace(temporary, self._directory / TURNS_FILE)
         except OSError:
             pass  # without it nothing was turned, as far as anyone knows
-
-
-def has_accelerator() -> bool:
-    """Whether there is any in this process: then turning something by the host says little of the device."""
-    torch: Any = sys.modules["torch"]
-    return bool(torch.accelerator.is_available())
 
 
 def _threads() -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from hotloop.core.child import APPLIED_FILE, FIXES, FIXES_SETTINGS, SWITCHED
 from hotloop.optimizations.live_report import Report
-from hotloop.optimizations.switching import Switching, Turning
+from hotloop.trial.switching import Switching, Turning
 
 
 def install(directory: Path, settings: dict[str, Any]) -> None:
@@ -31,7 +31,7 @@ def install(directory: Path, settings: dict[str, Any]) -> None:
     switched = os.environ.get(SWITCHED)
     turning = Turning(directory, Switching.from_json(switched) if switched else None)
     for name, value in settings.items():
-        report = Report(directory / APPLIED_FILE, name, frames, turning)
+        report = Report(directory / APPLIED_FILE, name, frames, turning.offer)
         try:
             live_form = CATALOGUE[name].live_form
             if live_form is None:

@@ -1,4 +1,4 @@
-"""How often the doctor sees a gain where there is none: fixes that do nothing, through its own `verify`.
+"""How often the doctor sees a gain where there is none: fixes that do nothing, through its own `run_trials`.
 
     python benchmarks/doctor_aa.py record RUNS.json      40 real runs of a small script, one after the other
     python benchmarks/doctor_aa.py resample RUNS.json    those, and earlier recordings, dealt to trials
@@ -41,7 +41,7 @@ from hotloop.core.ledger import Ledger  # noqa: E402
 from hotloop.core.measurement import Environment, Measurement, Plan  # noqa: E402
 from hotloop.core.step import StepRecord  # noqa: E402
 from hotloop.doctor.fixes import Fix  # noqa: E402
-from hotloop.doctor.verify import verify  # noqa: E402
+from hotloop.doctor.run_trials import run_trials  # noqa: E402
 from hotloop.optimizations.catalogue import CATALOGUE  # noqa: E402
 from hotloop.trial.arm import Arm  # noqa: E402
 from hotloop.trial.measure import trial  # noqa: E402
@@ -180,7 +180,7 @@ def doctor_run(
             # No process is kept apart: whether this system could is not looked at in every run.
             patch("hotloop.doctor.starting_point.storage_for", lambda *places: None),
         ):
-            return verify(
+            return run_trials(
                 COMMAND,
                 fixes(switched=switched)[:num_fixes],
                 seen,
@@ -250,7 +250,7 @@ def live(directory: Path, *, switched: bool, steps: int) -> dict[str, Any]:
     seen = measurement([0.001] * (WARMUP + steps), plan=Plan(WARMUP, steps, 60.0))
     started = time.time()
     with null_fixes():
-        ledger = verify(
+        ledger = run_trials(
             COMMAND,
             fixes(switched=switched),
             seen,

@@ -2,7 +2,7 @@
 
     python benchmarks/stacked_nulls.py --json benchmarks/results/stacked_nulls.json
 
-Whole doctor's runs through the real `verify`: losses, noise, pairs, stack, fresh pairs. Only the processes are made up:
+Whole doctor's runs through the real `run_trials`: losses, noise, pairs, stack, fresh pairs. Only the processes are made up:
 each session gets recorded runs in a row (`benchmarks/results/doctor_aa_runs.json`), or log times of one of the noises of
 `judge_noises.py`, divided by what its fixes bring. A session has the same noise whatever ran before it, so two versions
 of the doctor are compared on the same machine. `--second 1.08` gives one of the five a gain of its own, which is then
@@ -38,7 +38,7 @@ from hotloop.core.files import write_json
 from hotloop.core.ledger import Ledger
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.verify import verify
+from hotloop.doctor.run_trials import run_trials
 from hotloop.judge.runs import RunTimes, run_times
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.arm import Arm
@@ -135,7 +135,7 @@ def doctor_run(case: Case, number: int) -> tuple[Ledger, Machine]:
     ):
         work = Path(place) / "work"
         work.mkdir()
-        ledger = verify(COMMAND, tried, seen, directory=Path(place) / "run", workdir=work)
+        ledger = run_trials(COMMAND, tried, seen, directory=Path(place) / "run", workdir=work)
     return ledger, machine
 
 

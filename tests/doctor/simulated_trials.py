@@ -23,7 +23,7 @@ from hotloop.core.step import StepRecord
 from hotloop.doctor import starting_point, workbench
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.patch import write
-from hotloop.doctor.verify import verify
+from hotloop.doctor.run_trials import run_trials
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import Optimization
 from hotloop.trial import session
@@ -204,7 +204,7 @@ def trying(
             )
         seen = process(STEP_S, Plan(5, seen_steps - 5, 60.0), "script")
         assert seen.census is not None
-        return verify(
+        return run_trials(
             [sys.executable, "-c", ""],
             fixes,
             replace(

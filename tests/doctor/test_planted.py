@@ -16,7 +16,7 @@ from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord
 from hotloop.doctor import starting_point, trial_costs
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.verify import verify
+from hotloop.doctor.run_trials import run_trials
 from hotloop.optimizations.catalogue import CATALOGUE
 
 PLANTED = Path(__file__).parent / "planted"
@@ -61,7 +61,7 @@ def trying(
     work.mkdir(exist_ok=True)
     (work / "train.py").write_text(SCRIPT.replace("BEFORE", before))
     fixes = [Fix(PLANTED_FIXES[name], True, ("HL000",), 1.5) for name in names]
-    return verify(
+    return run_trials(
         [sys.executable, "train.py"],
         fixes,
         measured(steps),

@@ -42,7 +42,7 @@ class TextBatch:
         self.num_bytes += len(content)
 
     def pass_on(self, left: int) -> int:
-        """Count the batch as progress of a unit with `left` bytes; the bytes counted."""
+        """Count the batch, or the `left` bytes of its unit where those are fewer, as progress; return the bytes counted."""
         done = min(self.num_bytes, left)
         self.progress_bytes += done
         return done

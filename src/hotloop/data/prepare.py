@@ -42,7 +42,7 @@ from hotloop.data.spec import (
     check_spec,
     no_text,
     plan_key,
-    same_or_changed,
+    required_manifest,
 )
 from hotloop.data.staging import (
     Staging,
@@ -122,7 +122,7 @@ def prepare_text(
     if not force and STANDARD_INPUT not in sources and is_read_only(out):
         # The lock would have to be written, and needs not be: nobody writes here.
         planned = plan(sources, spec.reading, exclude=out)
-        there = same_or_changed(out, spec, ready)
+        there = required_manifest(out, spec, ready)
         if there.plan_key == plan_key(spec, planned, ready):
             return Preparation(there, "up_to_date", time.monotonic() - started, None)
     with locked(out, progress) as lock, ExitStack() as closing:
@@ -134,7 +134,7 @@ def prepare_text(
             spec = replace(spec, reading=replace(spec.reading, standard_input=str(spooled)))
         planned = plan(sources, spec.reading, exclude=out)
         key = plan_key(spec, planned, ready)
-        before = same_or_changed(out, spec, ready) if finished and not force else None
+        before = required_manifest(out, spec, ready) if finished and not force else None
         if before is not None and before.plan_key == key:
             discard_staging(out)
             wall_s = time.monotonic() - started

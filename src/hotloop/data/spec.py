@@ -95,7 +95,7 @@ def plan_key(spec: Spec, planned: Plan, ready: Tokenizer | None) -> str:
     return digest.hexdigest()
 
 
-def same_or_changed(out: Path, spec: Spec, ready: Tokenizer | None) -> Manifest:
+def required_manifest(out: Path, spec: Spec, ready: Tokenizer | None) -> Manifest:
     """The manifest of `out` if it was asked for as now and is undamaged. Raises `UsageError`."""
     again = "give --force to write it again, or choose another directory"
     try:

@@ -17,8 +17,8 @@ from hotloop.doctor.fix_status import tried_fix
 from hotloop.doctor.fixes import asked_for, fixes_for, left_out_of, machine_of, why_left_out
 from hotloop.doctor.outcomes import with_outcomes
 from hotloop.doctor.program import Examined, shown
+from hotloop.doctor.run_trials import run_trials
 from hotloop.doctor.trial_costs import budget_text
-from hotloop.doctor.verify import verify
 from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement
 
 
@@ -35,7 +35,7 @@ def try_fixes(
 ) -> Ledger:
     """Try what answers the findings of a run that has ended well, and store the ledger beside it.
 
-    options: others of the call, for the command that goes on after it. Raises what `asked_for` and `verify` raise, `Interrupted` with the way to continue among it.
+    options: others of the call, for the command that goes on after it. Raises what `asked_for` and `run_trials` raise, `Interrupted` with the way to continue among it.
     """
     measurement = load_measurement(examined.directory / MEASUREMENT_FILE)
     machine, census = machine_of(measurement), measurement.census
@@ -73,7 +73,7 @@ def try_fixes(
         return shlex.join(["hotloop", "doctor", *out, *given, "--", *examined.run.command])
 
     try:
-        ledger = verify(
+        ledger = run_trials(
             examined.run.command,
             fixes,
             measurement,

@@ -27,7 +27,7 @@ from hotloop.judge.thresholds import (
     RESTART_TIMES,
     WORKERS_BUSY,
 )
-from hotloop.judge.workers import costs_more_than_it_brings
+from hotloop.judge.worker_count import costs_more_than_it_brings
 
 Cause = Literal[
     "unknown", "serial", "collate", "too_few_workers", "cpus_full", "io", "jitter", "overhead",

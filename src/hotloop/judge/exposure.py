@@ -76,7 +76,7 @@ def lines_of(census: Census | None, phase: str) -> tuple[LineUse, ...]:
 
 
 def site_of(calls: Sequence[CallUse], census: Census | None, phase: str) -> str | None:
-    """The costliest call's place; else where the host was most seen in the phase."""
+    """The place of the costliest of `calls`; where none has one, the line where the host was most seen in `phase`."""
     call = costliest([each for each in calls if each.site])
     if call is not None:
         return call.site

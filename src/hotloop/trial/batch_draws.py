@@ -33,7 +33,7 @@ States = Mapping[str, Any]
 
 
 class HeldDraws:
-    """The batches of this process."""
+    """Seeds every source of random numbers anew for each batch of this process, and logs how it was left."""
 
     def __init__(self, number: int, directory: Path) -> None:
         self._number, self._directory = number, directory

@@ -31,7 +31,7 @@ from hotloop.core.files import read_json, storage_error, to_plain, write_atomica
 from hotloop.core.measurement import Environment, Measurement, Plan, Sample
 from hotloop.core.step import StepRecord, read_steps
 from hotloop.hardware.environment import nvidia_driver, read_host
-from hotloop.probe import outside
+from hotloop.probe import write_guard
 from hotloop.trial.arm import RUN_PLACEHOLDER, Arm
 from hotloop.trial.isolation import (
     Listing,
@@ -182,7 +182,7 @@ def measure(
                 edited=arm.edited,
             )
         elif workdir is not None and workdir.restricted:
-            writable = [directory, temporary, cache.resolve(), *map(Path, outside.caches())]
+            writable = [directory, temporary, cache.resolve(), *map(Path, write_guard.caches())]
             finished = run_restricted(
                 command,
                 place=directory / "launch",

@@ -7,7 +7,7 @@ import re
 
 import libcst as cst
 
-from hotloop.doctor.patch import again
+from hotloop.doctor.patch import syntax_check
 from hotloop.doctor.patch.edit import Change, Insertion
 from hotloop.doctor.patch.imports import (
     binds_torch,
@@ -36,7 +36,7 @@ def around_call_edit(source: Source, call: cst.Call, wanted: AroundCall) -> Chan
         )
 
     def redo(tree: ast.Module) -> None:
-        again.call_through(tree, end, wanted.name)
+        syntax_check.call_through(tree, end, wanted.name)
 
     return Change(call, to, redo)
 

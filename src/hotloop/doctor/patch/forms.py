@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from hotloop.core.ledger import TriedFix
+from hotloop.doctor.patch.applied_places import Taken
 from hotloop.doctor.patch.source import Unsafe
-from hotloop.doctor.patch.taken import Taken
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import Optimization
 from hotloop.optimizations.source_edit import SourceEdit

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import libcst as cst
 
-from hotloop.doctor.patch import again
+from hotloop.doctor.patch import syntax_check
 from hotloop.doctor.patch.edit import Change
 from hotloop.doctor.patch.source import Source, Unsafe
 from hotloop.optimizations.source_edit import Keywords
@@ -48,7 +48,7 @@ def keywords_edit(source: Source, call: cst.Call, wanted: Keywords) -> Change:
         return updated
 
     def redo(tree: ast.Module) -> None:
-        again.set_keywords(tree, end, values, places)
+        syntax_check.set_keywords(tree, end, values, places)
 
     return Change(call, to, redo)
 

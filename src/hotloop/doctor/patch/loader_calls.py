@@ -8,8 +8,8 @@ from pathlib import Path
 import libcst as cst
 
 from hotloop.core.census import ONE_OF, Census
+from hotloop.doctor.patch.applied_places import Frame
 from hotloop.doctor.patch.source import Source, Unsafe
-from hotloop.doctor.patch.taken import Frame
 from hotloop.optimizations.source_edit import Keywords
 
 

@@ -13,6 +13,7 @@ from hotloop.core.command_run import CommandRun
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_atomically, write_json
 from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
+from hotloop.doctor.patch.applied_places import Frame, Taken, taken_in
 from hotloop.doctor.patch.around_call import around_call_edit, definition_edit
 from hotloop.doctor.patch.before_loop import before_loop_edit
 from hotloop.doctor.patch.diff import unified_diff
@@ -22,7 +23,6 @@ from hotloop.doctor.patch.imports import set_up_edit
 from hotloop.doctor.patch.keywords import keywords_edit
 from hotloop.doctor.patch.loader_calls import loader_call, loader_frame
 from hotloop.doctor.patch.source import Source, Unsafe
-from hotloop.doctor.patch.taken import Frame, Taken, taken_in
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import Optimization
 from hotloop.optimizations.source_edit import AroundCall, BeforeLoop, Keywords, SetUp, SourceEdit

@@ -33,7 +33,7 @@ from hotloop.core.measurement import Measurement
 from hotloop.judge.data_wait import why_waiting
 from hotloop.judge.exposure import gain_without
 from hotloop.judge.thresholds import TRIVIAL_SAMPLE_S
-from hotloop.judge.workers import more_workers
+from hotloop.judge.worker_count import more_workers
 
 CODE = "HL102"
 TITLE = "Batches are made one by one between the steps"

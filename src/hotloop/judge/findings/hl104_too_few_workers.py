@@ -26,7 +26,7 @@ from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
 from hotloop.judge.data_wait import why_waiting
 from hotloop.judge.exposure import cpus_of, gain_without
-from hotloop.judge.workers import more_workers
+from hotloop.judge.worker_count import more_workers
 
 CODE = "HL104"
 TITLE = "Too few workers make batches"

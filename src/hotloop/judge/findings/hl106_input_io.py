@@ -24,7 +24,7 @@ from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
 from hotloop.judge.data_wait import why_waiting
 from hotloop.judge.exposure import gain_without
-from hotloop.judge.workers import more_workers
+from hotloop.judge.worker_count import more_workers
 
 CODE = "HL106"
 TITLE = "Making a batch waits for disk or network"

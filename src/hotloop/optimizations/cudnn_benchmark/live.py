@@ -12,7 +12,7 @@ from hotloop.optimizations.live_report import Report
 
 
 def apply(value: Any, report: Report) -> None:
-    """From the second step on, so that what the script itself chose is known by then."""
+    """Turn cuDNN's benchmark on after the first step, unless the script itself has set it by then."""
     flag = vars(type(torch.backends.cudnn))["benchmark"]
     turn = flag.setter
     chosen: list[str] = []

@@ -16,7 +16,7 @@ SIMPLE = (type(None), bool, int, float, complex, str, bytes)
 
 
 def encoded(value: Any) -> bytes:
-    """A copy that shares nothing with `value`. Raises whatever pickling it raises."""
+    """`value` serialised. Raises whatever pickling it raises."""
     file = io.BytesIO()
     _Pickler(file, protocol=5).dump(value)
     return file.getvalue()

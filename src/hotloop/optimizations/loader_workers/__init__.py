@@ -7,7 +7,7 @@ from typing import Any
 
 from hotloop.core.census import Census
 from hotloop.judge.thresholds import IDLE_FETCH
-from hotloop.judge.workers import worker_count
+from hotloop.judge.worker_count import worker_count
 from hotloop.optimizations.optimization import BatchesAhead, Optimization, live_in
 from hotloop.optimizations.source_edit import Keywords, SourceEdit
 

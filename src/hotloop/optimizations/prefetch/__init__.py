@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotloop.core.census import Census
-from hotloop.judge.workers import rest_of_step
+from hotloop.judge.worker_count import rest_of_step
 from hotloop.optimizations.optimization import BatchesAhead, Optimization, leaving, live_in
 from hotloop.optimizations.source_edit import Keywords, SourceEdit
 

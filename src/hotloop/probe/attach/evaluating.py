@@ -71,7 +71,7 @@ class Evaluating:
         return known
 
     def begin(self) -> None:
-        """A pass that evaluates, or a fetch for it, has been opened on the clock."""
+        """Book what follows as evaluation: its first forward pass, or the fetch for one, begins."""
         clock = self._watch.clock
         if not self.passes:
             self._began = clock.last

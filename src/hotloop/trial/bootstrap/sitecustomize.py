@@ -31,7 +31,7 @@ PROBES = {
 """By variable: what it is called in a note, and the module whose `install_from_environment` starts it."""
 AT_ONCE = {
     "HOTLOOP_SAME_RANDOMNESS": ("the same random numbers", "hotloop.trial.seeding"),
-    "HOTLOOP_WITHIN": ("the fence around the copy", "hotloop.probe.outside"),
+    "HOTLOOP_WITHIN": ("the guard of what may be written", "hotloop.probe.write_guard"),
 }
 """Likewise, of what starts before the script: only where losses are compared."""
 NEEDED = "HOTLOOP_DOCTOR"

@@ -47,7 +47,7 @@ from hotloop.trial.measure import MEASUREMENT_FILE
 from hotloop.trial.session import alone_in
 
 
-def verify(
+def run_trials(
     command: Sequence[str],
     fixes: Sequence[Fix],
     measurement: Measurement,

@@ -33,7 +33,7 @@ def caches() -> list[str]:
     return [*named, os.path.join(os.path.expanduser("~"), ".cache")]
 
 
-class Fence:
+class WriteGuard:
     """Decides which paths may be written."""
 
     def __init__(self, roots: list[str]) -> None:
@@ -73,34 +73,34 @@ def _within(path: str, root: str) -> bool:
     return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
 
 
-def audit_hook(fence: Fence) -> Callable[[str, tuple[Any, ...]], None]:
+def audit_hook(guard: WriteGuard) -> Callable[[str, tuple[Any, ...]], None]:
     """For `sys.addaudithook`."""
 
     def opened(path: Any, mode: Any, flags: Any) -> None:
         if isinstance(flags, int) and flags & WRITING:
-            fence.check(path)
+            guard.check(path)
 
     def made(path: Any, *rest: Any) -> None:
         if rest[-1] == -1 and not os.path.exists(path):  # existing ones stay as they are
-            fence.check(path)
+            guard.check(path)
 
     def removed(path: Any, dir_fd: Any = -1) -> None:
         if dir_fd in (-1, None) and os.path.lexists(path):
-            fence.check(path)
+            guard.check(path)
 
     def moved(source: Any, target: Any, *rest: Any) -> None:
         for path in (source, target):
-            fence.check(path)
+            guard.check(path)
 
     events: dict[str, Callable[..., None]] = {
         "open": opened,
         "os.mkdir": made,
         "os.remove": removed,
         "os.rmdir": removed,
-        "os.truncate": lambda path, length: fence.check(path),
+        "os.truncate": lambda path, length: guard.check(path),
         "os.rename": moved,
-        "os.link": lambda source, target, *rest: fence.check(target),
-        "os.symlink": lambda source, target, *rest: fence.check(target),
+        "os.link": lambda source, target, *rest: guard.check(target),
+        "os.symlink": lambda source, target, *rest: guard.check(target),
         "shutil.rmtree": removed,
     }
 
@@ -113,22 +113,22 @@ def audit_hook(fence: Fence) -> Callable[[str, tuple[Any, ...]], None]:
 
 
 def install_from_environment() -> None:
-    """Put up the fence, if the trial asked for it."""
+    """Put up the guard, if the trial asked for it."""
     roots = os.environ.get(WITHIN)
     if not roots:
         return
-    fence = Fence(roots.split(os.pathsep))
-    sys.addaudithook(audit_hook(fence))
-    after_import({"torch.serialization": lambda module: _watch_saving(module, fence)})
+    guard = WriteGuard(roots.split(os.pathsep))
+    sys.addaudithook(audit_hook(guard))
+    after_import({"torch.serialization": lambda module: _watch_saving(module, guard)})
 
 
-def _watch_saving(serialization: Any, fence: Fence) -> None:
+def _watch_saving(serialization: Any, guard: WriteGuard) -> None:
     """torch.save opens its file in C++."""
     writer = serialization._open_zipfile_writer_file
     original = writer.__init__
 
     def made(self: Any, name: Any) -> None:
-        fence.check(name)
+        guard.check(name)
         original(self, name)
 
     writer.__init__ = made

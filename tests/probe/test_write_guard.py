@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hotloop.core.child import OUTSIDE_FILE, WITHIN
-from hotloop.probe.outside import Fence
+from hotloop.probe.write_guard import WriteGuard
 from hotloop.trial import bootstrap
 
 OWN = [str(Path(bootstrap.__file__).parent), str(Path(bootstrap.__file__).parents[3])]
@@ -92,7 +92,7 @@ open(os.devnull, 'w').write('x')
 def test_caches_may_be_written(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", "/models/hf")
     monkeypatch.setenv("HOME", "/home/someone")
-    fence = Fence([str(inside)])
+    fence = WriteGuard([str(inside)])
     assert fence.may_write("/models/hf/hub/x")
     assert fence.may_write("/home/someone/.cache/torch/x")
     assert fence.may_write("/data/code/__pycache__/x.pyc")

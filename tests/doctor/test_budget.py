@@ -22,8 +22,9 @@ from hotloop.core.measurement import Measurement, Plan
 from hotloop.doctor.budget import needed_s
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import Learned
-from hotloop.doctor.trial_costs import LOOKS, LOSS_RUNS, Costs
+from hotloop.doctor.trial_costs import LOSS_RUNS, Costs
 from hotloop.doctor.workbench import Workbench
+from hotloop.judge.looks import LOOKS
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.report.ledger import render_ledger
 from hotloop.trial.arm import Arm

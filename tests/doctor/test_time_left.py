@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from hotloop.doctor.time_left import TimeLeft
-from hotloop.doctor.trial_costs import LOOKS
 from hotloop.doctor.workbench import Workbench
+from hotloop.judge.looks import LOOKS
 from hotloop.trial.plan import TrialPlan
 
 PLAN = TrialPlan(warmup_steps=2, steps=20, timeout_s=60.0)

@@ -19,16 +19,10 @@ from hotloop.doctor.compared_arms import (
 from hotloop.doctor.confirmation import short_name
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import Learned
-from hotloop.doctor.trial_costs import (
-    FIRST_PAIRS,
-    LOOKS,
-    LOSS_RUNS,
-    MARGIN,
-    SLACK,
-    budget_text,
-)
+from hotloop.doctor.trial_costs import FIRST_PAIRS, LOSS_RUNS, MARGIN, SLACK, budget_text
 from hotloop.doctor.workbench import Workbench
 from hotloop.judge.draws_parity import DRAWN_RUNS
+from hotloop.judge.looks import LOOKS
 from hotloop.judge.parity import MIN_STEPS
 from hotloop.trial.measure import is_finished
 

@@ -20,9 +20,9 @@ from hotloop.doctor.fix_status import longer, not_faster
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import Learned, Learning
 from hotloop.doctor.switched import why_not_switched
-from hotloop.doctor.trial_costs import LOOKS
 from hotloop.doctor.workbench import BASELINE, Workbench
 from hotloop.doctor.writes import WritesOutside
+from hotloop.judge.looks import LOOKS
 from hotloop.trial.arm import Arm
 from hotloop.trial.measure import is_finished
 from hotloop.trial.session import SessionResult

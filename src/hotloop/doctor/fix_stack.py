@@ -30,10 +30,9 @@ from hotloop.doctor.fix_costs import with_costs
 from hotloop.doctor.fix_status import not_faster, showed
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import Learning
-from hotloop.doctor.trial_costs import LOOKS
 from hotloop.doctor.workbench import Workbench
 from hotloop.doctor.writes import WritesOutside
-from hotloop.judge.looks import divided_levels
+from hotloop.judge.looks import LOOKS, divided_levels
 from hotloop.optimizations.catalogue import parity_of_live
 
 Tried = dict[str, TriedFix]

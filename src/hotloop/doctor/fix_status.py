@@ -11,10 +11,10 @@ from hotloop.doctor.applied import why_not_applied, why_wrong
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.switched import why_not_switched
-from hotloop.doctor.trial_costs import LOOKS
 from hotloop.judge.compare import looks_faster
 from hotloop.judge.draws_parity import WHAT_STAYS
 from hotloop.judge.estimate import as_ratio
+from hotloop.judge.looks import LOOKS
 from hotloop.judge.outcome import MIN_MARGIN
 from hotloop.judge.parity import judge_parity
 from hotloop.trial.session import SessionResult

@@ -33,16 +33,10 @@ from hotloop.doctor.resumption import (
     store_options,
 )
 from hotloop.doctor.starting_point import isolation_of, network_of
-from hotloop.doctor.trial_costs import (
-    FIRST_PAIRS,
-    LOOKS,
-    SLACK,
-    TOGGLED_STEPS,
-    budget_text,
-)
+from hotloop.doctor.trial_costs import FIRST_PAIRS, SLACK, TOGGLED_STEPS, budget_text
 from hotloop.doctor.workbench import BASELINE, Workbench
 from hotloop.doctor.writes import WritesOutside
-from hotloop.judge.looks import TOTAL_ERROR, divided_levels
+from hotloop.judge.looks import LOOKS, TOTAL_ERROR, divided_levels
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import SessionResult
 

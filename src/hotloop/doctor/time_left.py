@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from hotloop.doctor.trial_costs import LOOKS, MARGIN, USUAL_PAIRS
+from hotloop.doctor.trial_costs import MARGIN, USUAL_PAIRS
 from hotloop.judge.compare import looks_faster
+from hotloop.judge.looks import LOOKS
 
 if TYPE_CHECKING:
     from hotloop.core.judgement import Verdict

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hotloop.core.errors import UsageError
 from hotloop.core.measurement import Measurement
 from hotloop.doctor.step_queue import script_queue
+from hotloop.judge.looks import LOOKS
 from hotloop.judge.parity import MAX_STEPS, MIN_STEPS
 from hotloop.trial.plan import TrialPlan
 
@@ -19,8 +20,6 @@ STEPS = (20, 1000)
 LEAST_STEPS = STEPS[0] // 2
 TOGGLED_STEPS = 2 * STEPS[0]
 """Steps of a fix that is toggled within a process, which counts twice as many: enough for blocks."""
-LOOKS = (4, 6, 10)
-"""At which pairs are judged; between the last two only of a fix that looks faster."""
 USUAL_PAIRS = LOOKS[1]
 """Pairs that a fix takes unless it is decided before."""
 FIRST_PAIRS = 2

@@ -30,13 +30,13 @@ from hotloop.doctor.trial_costs import (
     AFTER_EPOCH,
     FASTER_S,
     LEAST_STEPS,
-    LOOKS,
     LOSS_RUNS,
     MARGIN,
     STEPS,
     Costs,
 )
 from hotloop.doctor.writes import refuse_writes
+from hotloop.judge.looks import LOOKS
 from hotloop.trial.arm import Arm
 from hotloop.trial.halves import block_steps_for, counted_in_blocks
 from hotloop.trial.measure import Workdir, is_finished, trial

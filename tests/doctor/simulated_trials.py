@@ -146,7 +146,9 @@ def process(
 
 def patch_of(edits: Sequence[str], fixes: Sequence[TriedFix], **rest: Any) -> write.Patch:
     """Files in which those of `fixes` are written that have an edit, here `edits`."""
-    written = sorted(fix.name for fix in fixes if fix.name in edits)
+    # A patch is made of what live forms said, in the directory of their trials.
+    said = {fix.name for fix in fixes if fix.directory == f"trials/{fix.name}"}
+    written = sorted(said & set(edits))
     entries = [replace(fix, patch="edited" if fix.name in edits else "words") for fix in fixes]
     files = {WRITTEN: " ".join(written).encode()} if written else {}
     return write.Patch(files, b"", tuple(entries))

@@ -65,6 +65,7 @@ class Case:
     gain: float = GAIN
     second: float = 1.0
     redundant: bool = False
+    budget_s: float | None = None
 
     def ratio(self, fixes: set[str]) -> float:
         """What these bring together."""
@@ -135,7 +136,14 @@ def doctor_run(case: Case, number: int) -> tuple[Ledger, Machine]:
     ):
         work = Path(place) / "work"
         work.mkdir()
-        ledger = run_trials(COMMAND, tried, seen, directory=Path(place) / "run", workdir=work)
+        ledger = run_trials(
+            COMMAND,
+            tried,
+            seen,
+            directory=Path(place) / "run",
+            workdir=work,
+            budget_s=case.budget_s,
+        )
     return ledger, machine
 
 
@@ -182,13 +190,14 @@ def main() -> int:
     parser.add_argument("--gain", type=float, default=GAIN)
     parser.add_argument("--second", type=float, default=1.0)
     parser.add_argument("--redundant", action="store_true")
+    parser.add_argument("--budget", type=float, help="seconds of each doctor's run")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     found = {}
     with ProcessPoolExecutor(args.jobs) as pool:
         for kind in args.only or RUNS:
-            case = Case(kind, args.gain, args.second, args.redundant)
+            case = Case(kind, args.gain, args.second, args.redundant, args.budget)
             found[kind] = row(case, args.runs or RUNS.get(kind, 200), pool)
             print(kind, json.dumps(found[kind]), file=sys.stderr, flush=True)
     if args.json:

@@ -69,8 +69,10 @@ TRYING_S = 300.0
 @click.option(
     "--diff",
     metavar="FILE",
-    help="Write a patch with the fixes that were kept, for `git apply` or `patch -p1`, here.",
+    help="Write the patch with the fixes that were kept to this file [default: fix.patch in the run directory].",
 )
+@click.option("--apply", is_flag=True, help="Ask whether to apply that patch, and do it.")
+@click.option("--pr", metavar="FILE", help="Write the description of a pull request with it.")
 @json_option("Write the diagnosis, and what came of the fixes, to this file.")
 @click.option(
     "--level",
@@ -139,6 +141,8 @@ class _Options:
     steps: int | None
     to_end: bool
     diff: str | None
+    apply: bool
+    pr: str | None
     json_file: str | None
     began_at: float = field(default_factory=time.monotonic)
 
@@ -160,12 +164,17 @@ class _Options:
     @property
     def asks_for_fixes(self) -> bool:
         hosts = self.network is not None and self.network.hosts
-        return bool(self.only or self.diff is not None or self.budget is not None or hosts)
+        return bool(self.only or self.asks_for_patch or self.budget is not None or hosts)
+
+    @property
+    def asks_for_patch(self) -> bool:
+        return self.diff is not None or self.pr is not None or self.apply
 
     def of_trials(self) -> list[str]:
         """As words of the command that goes on with what this one left."""
-        files = (("--diff", self.diff), ("--json", self.json_file))
+        files = (("--diff", self.diff), ("--pr", self.pr), ("--json", self.json_file))
         words = [part for name, value in files if value for part in (name, value)]
+        words += ["--apply"] if self.apply else []
         words += ["--in-place"] if self.in_place else []
         if self.network is not None:
             hosts = ",".join(self.network.hosts)
@@ -210,6 +219,7 @@ def _treated(
     examined: Examined, found: StoredRun, options: _Options, *, continued: bool
 ) -> StoredRun:
     """With what came of trying fixes, which takes long, and may be refused or killed."""
+    from hotloop.cli.patch_in_hand import hand_over
     from hotloop.cli.run_page import page_of
     from hotloop.doctor.budget import BudgetTooSmall
     from hotloop.report.html import write_html
@@ -223,8 +233,12 @@ def _treated(
     ledger = None
     try:
         ledger = _tried(examined, options)
-        if options.diff is not None:
-            ledger = _write_patch(examined, ledger, Path(options.diff))
+        ledger = hand_over(
+            *(examined, ledger, found),
+            diff=options.diff,
+            pull_request=options.pr,
+            apply=options.apply,
+        )
     except Interrupted:
         raise
     except HotloopError as error:
@@ -356,26 +370,6 @@ def _refuse_beside_scorecard(given: dict[str, Any]) -> None:
         raise UsageError(f"{name} has no effect with --scorecard", do="leave one of them out")
 
 
-def _refuse_diff(diff: str) -> None:
-    """Before anything runs."""
-    if diff == "-":
-        raise UsageError(
-            "`--diff -` would mix with what the command itself prints", do="name a file for it"
-        )
-    from hotloop.doctor.patch.write import refuse_target
-
-    refuse_target(Path(diff))
-
-
-def _write_patch(examined: Examined, ledger: Ledger, target: Path) -> Ledger:
-    from hotloop.doctor.fix_campaign import patch_of
-    from hotloop.report.ledger import render_patch
-
-    ledger = patch_of(examined, ledger, target=target)
-    click.echo(f"\n{render_patch(ledger)}", err=True)
-    return ledger
-
-
 def _refuse(options: _Options) -> None:
     if options.to_end and options.steps is not None:
         raise UsageError("--steps has no effect with --to-end", do="leave one of them out")
@@ -387,6 +381,8 @@ def _refuse(options: _Options) -> None:
         "--in-place": options.in_place,
         "--network": options.network,
         "--diff": options.diff is not None,
+        "--pr": options.pr is not None,
+        "--apply": options.apply,
     }
     if options.no_try and (given := [name for name, value in of_trials.items() if value]):
         raise UsageError(f"{given[0]} has no effect with --no-try", do="leave one of them out")
@@ -399,8 +395,12 @@ def _refuse(options: _Options) -> None:
             "`--json -` would mix with what the command itself prints",
             do="name a file, or read diagnosis.json in the run directory",
         )
-    if options.diff is not None:
-        _refuse_diff(options.diff)
+    if options.asks_for_patch:
+        from hotloop.cli.patch_in_hand import refuse_target
+
+        for option, name in (("--diff", options.diff), ("--pr", options.pr)):
+            if name is not None:
+                refuse_target(option, name)
     if options.network is not None:
         from hotloop.doctor.starting_point import refuse_unknown_hosts
 

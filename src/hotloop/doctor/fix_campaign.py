@@ -16,6 +16,7 @@ from hotloop.core.progress import Progress, silent
 from hotloop.doctor.fix_status import tried_fix
 from hotloop.doctor.fixes import asked_for, fixes_for, left_out_of, machine_of, why_left_out
 from hotloop.doctor.outcomes import with_outcomes
+from hotloop.doctor.patch.write import Patch, write_patch
 from hotloop.doctor.program import Examined, shown
 from hotloop.doctor.run_trials import run_trials
 from hotloop.doctor.trial_costs import budget_text
@@ -107,10 +108,8 @@ def _is_not_worth(examined: Examined) -> bool:
     return worth is not None and worth.answer == "leave it running"
 
 
-def patch_of(examined: Examined, ledger: Ledger, *, target: Path) -> Ledger:
-    """Write what was kept to `target` as a diff, and return the ledger with what became of each."""
-    from hotloop.doctor.patch.write import write_patch  # loads libcst, which nothing else needs
-
+def patch_of(examined: Examined, ledger: Ledger, *, target: Path) -> tuple[Ledger, Patch]:
+    """Write what was kept to `target` as a diff; the ledger with what became of each fix, and the patch."""
     measurement = load_measurement(examined.directory / MEASUREMENT_FILE)
     return write_patch(
         ledger,

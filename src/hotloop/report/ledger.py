@@ -29,7 +29,7 @@ def ledger_answer(ledger: Ledger) -> str:
     if ledger.together is None:
         return f"Kept {names}, but together they could not be measured."
     fresh = "fresh processes" if ledger.together.switched else "fresh pairs"
-    return f"With {names}: {_ratio(ledger.together)}, {ledger.together.outcome}, on {fresh}."
+    return f"With {names}: {ratio_words(ledger.together)}, {ledger.together.outcome}, on {fresh}."
 
 
 def render_ledger(ledger: Ledger) -> str:
@@ -73,7 +73,7 @@ def _line(fix: TriedFix, width: int) -> str:
     # What is not tried further says itself what its few pairs were.
     measured = fix.verdict if fix.status != "not_tried" else None
     # A number that is in doubt is said with its doubt, if at all.
-    ratio = _ratio(measured) if measured is not None and not measured.doubts else ""
+    ratio = ratio_words(measured) if measured is not None and not measured.doubts else ""
     parts = (fix.why, ratio, on_top(fix), start_cost(fix), memory_cost(fix), expected(fix))
     said = ", ".join(part for part in parts if part)
     return f"  {_status(fix):<11} {fix.name:<{width}}  {said}"
@@ -97,7 +97,7 @@ def _status(fix: TriedFix) -> str:
 
 def on_top(fix: TriedFix) -> str:
     """What it brought to those that were kept before it."""
-    return "" if fix.added is None else f"on top {_ratio(fix.added)}"
+    return "" if fix.added is None else f"on top {ratio_words(fix.added)}"
 
 
 def start_cost(fix: TriedFix) -> str:
@@ -128,7 +128,8 @@ def expected(fix: TriedFix) -> str:
     return f"predicted at most {numbers.ratio(fix.gain_at_most)}" if fix.gain_at_most else ""
 
 
-def _ratio(verdict: Verdict) -> str:
+def ratio_words(verdict: Verdict) -> str:
+    """`1.31x (1.20 to 1.43, 4 pairs)`; the interval alone where it is wide."""
     if verdict.ratio is None or verdict.ratio_low is None or verdict.ratio_high is None:
         return "not measured"
     digits = numbers.ratio_digits(verdict.ratio_low, verdict.ratio_high)
@@ -163,7 +164,7 @@ def ledger_section(ledger: Ledger | None) -> str:
         (
             _status(fix),
             f"`{fix.name}` {'' if fix.value is True else fix.value}".strip(),
-            "" if fix.verdict is None or fix.verdict.doubts else _ratio(fix.verdict),
+            "" if fix.verdict is None or fix.verdict.doubts else ratio_words(fix.verdict),
             on_top(fix),
             start_cost(fix),
             memory_cost(fix),
@@ -252,9 +253,9 @@ def render_patch(ledger: Ledger) -> str:
         lines = ["No patch was written: none of what was kept is safe to edit. By hand:"]
     else:
         file = shlex.quote(ledger.diff)
-        how = f"apply it here with `git apply {file}` or `patch -p1 < {file}`"
-        lines = [f"Patch: {ledger.diff} ({how})"]
-    lines += [f"  {fix.name}: edits {fix.patch_text}" for fix in edited]
+        lines = [f"Patch: {ledger.diff}"]
+        lines += [f"  {fix.name}: edits {fix.patch_text}" for fix in edited]
+        lines += [f"  apply it here: git apply {file}", f"  undo it: git apply -R {file}"]
     words = [fix for fix in kept if fix.patch == "words"]
     if words and edited:
         lines.append("Not in it, to be written by hand:")

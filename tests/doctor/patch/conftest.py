@@ -18,7 +18,7 @@ from hotloop.core.census import Census
 from hotloop.core.child import APPLIED_FILE, FIXES, FIXES_SETTINGS
 from hotloop.core.command_run import CommandRun
 from hotloop.core.ledger import Ledger, TriedFix
-from hotloop.doctor.patch.write import patch_for, write_patch
+from hotloop.doctor.patch.write import Patch, patch_for, write_patch
 from hotloop.trial import bootstrap
 from hotloop.trial.isolation import copy_workdir, list_workdir
 
@@ -41,6 +41,10 @@ class Tried:
     """Digest of the files that confirming processes ran, empty for none; `None`: those that would be written."""
 
     def write(self) -> Ledger:
+        return self.patch()[0]
+
+    def patch(self) -> tuple[Ledger, Patch]:
+        """With the patch written, as the doctor does it."""
         run = CommandRun(
             command=self.ledger.command,
             workdir=str(self.workdir),

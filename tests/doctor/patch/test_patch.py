@@ -13,10 +13,9 @@ import pytest
 
 from hotloop.core.census import Census, LoaderUse
 from hotloop.core.child import LOADER
-from hotloop.core.errors import UsageError
 from hotloop.core.files import read_json
 from hotloop.core.ledger import LEDGER_FILE, Ledger
-from hotloop.doctor.patch.write import refuse_target
+from hotloop.doctor.patch.write import apply_patch
 
 Try = Callable[..., Any]
 
@@ -579,16 +578,27 @@ def test_nothing_kept_writes_nothing(tried: Try) -> None:
     assert [fix.patch for fix in ledger.fixes] == [None]
 
 
-def test_file_that_holds_something_else_is_not_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import torch\n")
-    with pytest.raises(UsageError, match="something else than a diff"):
-        refuse_target(tmp_path / "train.py")
-    with pytest.raises(UsageError, match="directory"):
-        refuse_target(tmp_path)
-    with pytest.raises(UsageError, match="no such directory"):
-        refuse_target(tmp_path / "nowhere" / "fixes.diff")
-    with pytest.raises(UsageError, match="this is none"):
-        refuse_target(Path("/dev/null"))
-    (tmp_path / "fixes.diff").write_text(golden("nanogpt"))
-    refuse_target(tmp_path / "fixes.diff")
-    refuse_target(tmp_path / "new.diff")
+DETECTS = ANOMALY.replace("MODE", "").replace("BLOCK", "torch.autograd.set_detect_anomaly(True)")
+
+
+def test_patch_is_applied_in_place_and_undone_by_its_diff(tried: Try, tmp_path: Path) -> None:
+    found = tried({"real.py": DETECTS}, {"anomaly_mode": False}, "real.py")
+    file = found.workdir / "real.py"
+    file.chmod(0o750)
+    _, patch = found.patch()
+    apply_patch(patch, found.workdir, tmp_path / "unpatched")
+    assert file.read_bytes() == patch.files["real.py"] != DETECTS.encode()
+    assert file.stat().st_mode & 0o777 == 0o750
+    assert (tmp_path / "unpatched" / "real.py").read_text() == DETECTS
+    found.apply(("git", "apply", "-R"))
+    assert file.read_text() == DETECTS
+
+
+def test_where_a_script_is_a_link_the_file_behind_it_is_edited(tried: Try, tmp_path: Path) -> None:
+    found = tried({"train.py": DETECTS}, {"anomaly_mode": False})
+    _, patch = found.patch()
+    (found.workdir / "train.py").rename(tmp_path / "elsewhere.py")
+    (found.workdir / "train.py").symlink_to(tmp_path / "elsewhere.py")
+    apply_patch(patch, found.workdir, tmp_path / "unpatched")
+    assert (found.workdir / "train.py").is_symlink()
+    assert (tmp_path / "elsewhere.py").read_bytes() == patch.files["train.py"]

@@ -10,7 +10,6 @@ from typing import Any
 
 from hotloop.core.census import Census
 from hotloop.core.command_run import CommandRun
-from hotloop.core.errors import UsageError
 from hotloop.core.files import write_atomically, write_json
 from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
 from hotloop.doctor.patch.applied_places import Frame, Taken, taken_in
@@ -32,34 +31,6 @@ NOT_RUN = "the edited files were not run, and only what was measured is written"
 
 MOST_PLACES = 4
 """Places that one fix may need; a diff of more is no longer read by anybody."""
-
-_PATCH_BEGINS = (b"--- ", b"diff ")
-
-
-def refuse_target(path: Path) -> None:
-    """Raises `UsageError` for a file that a diff cannot or should not be written to."""
-    if path.is_dir():
-        raise UsageError("a diff cannot be written to a directory", where=str(path))
-    if path.exists() and not path.is_file():
-        raise UsageError("a diff is written to a file, and this is none", where=str(path))
-    if not path.parent.is_dir():
-        raise UsageError(
-            "no such directory",
-            where=str(path.parent),
-            do="make it, or choose another file for --diff",
-        )
-    if path.exists():
-        try:
-            with path.open("rb") as file:
-                begins = file.read(5)
-        except OSError as error:
-            raise UsageError(f"cannot read: {error.strerror}", where=str(path)) from error
-        if begins and not begins.startswith(_PATCH_BEGINS):
-            raise UsageError(
-                "this file holds something else than a diff",
-                where=str(path),
-                do="choose another file for --diff",
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +73,8 @@ def patch_for(
 
 def write_patch(
     ledger: Ledger, *, run: CommandRun, census: Census | None, directory: Path, target: Path
-) -> Ledger:
-    """Write the diff of all kept fixes to `target`, and what became of each into the ledger.
+) -> tuple[Ledger, Patch]:
+    """Write the diff of all kept fixes to `target`, and what became of each into the ledger; the patch, too.
 
     run, census: of the diagnosed run. directory: the doctor's, whose `ledger.json` is written again. Nothing
     of the user's is changed; where no kept fix can be edited, or the edited files are not those that the
@@ -131,7 +102,17 @@ def write_patch(
         diff=str(target) if patch.diff else None,
     )
     write_json(directory / LEDGER_FILE, ledger)
-    return ledger
+    return ledger, patch
+
+
+def apply_patch(patch: Patch, workdir: Path, backup: Path) -> None:
+    """Write the edited files in place of the user's, which are kept in `backup`. Raises `EnvironmentFailed`."""
+    for name, content in patch.files.items():
+        file = (workdir / name).resolve()  # of a link, what it leads to
+        mode = file.stat().st_mode
+        write_atomically(backup / name, file.read_bytes())
+        write_atomically(file, content)
+        file.chmod(mode)
 
 
 @dataclass

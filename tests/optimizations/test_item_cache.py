@@ -176,6 +176,14 @@ def test_items_that_differ_are_made_as_ever(tmp_path: Path, extra: str, why: str
         assert (fixed["losses"], fixed["state"]) == (plain["losses"], plain["state"])
 
 
+def test_a_dataset_of_each_epoch_is_the_reason_why_nothing_is_kept(tmp_path: Path) -> None:
+    anew = "loader = DataLoader(Points(), batch_size=3, shuffle=True)"
+    plain, _ = run(tmp_path, {}, loader="pass", before_epoch=anew)
+    fixed, told = run(tmp_path, {"item_cache": 64}, loader="pass", before_epoch=anew)
+    assert told == [(False, "another dataset object is made for each epoch, so nothing is kept")]
+    assert fixed["losses"] == plain["losses"]
+
+
 TURNING = (
     "class Turning(torch.utils.data.Sampler):\n"
     "    def __len__(self): return 12\n"

@@ -71,6 +71,8 @@ def _of(
     dataset = loader.dataset
     items = kept.get(id(dataset))
     if items is None or items.dataset is not dataset:
+        if any(type(each.dataset) is type(dataset) for each in kept.values()):
+            report.refused("another dataset object is made for each epoch, so nothing is kept")
         store = ItemStore(len(dataset), memory_for_items(limit_bytes))
         items = kept[id(dataset)] = CachedSamples(dataset, store, report)
     return items

@@ -21,6 +21,7 @@ from hotloop.quickstart.arms import refuse_what_the_script_cannot_do
 REPOSITORY = Path(__file__).parents[1]
 CONFIGS = sorted((REPOSITORY / "configs").glob("*.yaml"))
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+TRAINER = (REPOSITORY / "docs" / "TRAINER.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -65,14 +66,15 @@ def test_readme_names_only_targets_and_files_that_are_there() -> None:
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"`?make ([a-z]+)", README):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
-    for link in re.findall(r"\]\(([^)#]+)\)", README):
-        assert link.startswith("https://") or (REPOSITORY / link).exists(), link
+    for text, place in ((README, REPOSITORY), (TRAINER, REPOSITORY / "docs")):
+        for link in re.findall(r"\]\(([^)#]+)\)", text):
+            assert link.startswith("https://") or (place / link).exists(), link
 
 
 @pytest.mark.usefixtures("without_compiler")
-def test_readme_commands_for_ones_own_text_run_as_written(tmp_path: Path) -> None:
+def test_commands_for_ones_own_text_run_as_written(tmp_path: Path) -> None:
     block = next(
-        b for b in re.findall(r"```\n(.*?)```", README, flags=re.DOTALL) if "my-texts" in b
+        b for b in re.findall(r"```\n(.*?)```", TRAINER, flags=re.DOTALL) if "my-texts" in b
     )
     texts = tmp_path / "my-texts"
     texts.mkdir()
@@ -94,7 +96,7 @@ def test_readme_commands_for_ones_own_text_run_as_written(tmp_path: Path) -> Non
     assert "total" in ended.stdout  # the breakdown that adds up
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/BATCHES.md"])
+@pytest.mark.parametrize("page", ["docs/TRAINER.md", "docs/BATCHES.md"])
 def test_settings_shown_in_the_docs_are_settings(page: str, tmp_path: Path) -> None:
     text = (REPOSITORY / page).read_text(encoding="utf-8")
     blocks = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
@@ -111,7 +113,7 @@ def test_extras_that_are_named_are_there_and_listed() -> None:
     sources = (path.read_text(encoding="utf-8") for path in (REPOSITORY / "src").rglob("*.py"))
     named = {name for text in sources for name in re.findall(r"hotloop\[(\w+)\]", text)}
     assert named | set(EXTRAS.values()) <= extras
-    listed = README[README.index("| extra |") : README.index("## Configs")]
+    listed = README[README.index("| extra |") : README.index("## From a clone")]
     assert set(re.findall(r"`(\w+)`", listed)) >= extras
 
 

@@ -1,4 +1,4 @@
-"""How often the doctor sees a gain where there is none: fixes that do nothing, through its own `run_trials`.
+"""How often the doctor sees a gain where there is none: fixes that do nothing, through its own `run_campaign`.
 
     python benchmarks/doctor_aa.py record RUNS.json      40 real runs of a small script, one after the other
     python benchmarks/doctor_aa.py resample RUNS.json    those, and earlier recordings, dealt to trials
@@ -40,8 +40,8 @@ from hotloop.core.census import Census  # noqa: E402
 from hotloop.core.ledger import Ledger  # noqa: E402
 from hotloop.core.measurement import Environment, Measurement, Plan  # noqa: E402
 from hotloop.core.step import StepRecord  # noqa: E402
+from hotloop.doctor.fix_campaign import run_campaign  # noqa: E402
 from hotloop.doctor.fixes import Fix  # noqa: E402
-from hotloop.doctor.run_trials import run_trials  # noqa: E402
 from hotloop.optimizations.catalogue import CATALOGUE  # noqa: E402
 from hotloop.trial.arm import Arm  # noqa: E402
 from hotloop.trial.measure import trial  # noqa: E402
@@ -147,7 +147,7 @@ class Deal:
             lines = [{"fix": name, "applied": True, "what": "nothing"} for name in arm.fixes]
             (run / "fixes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
             can = sorted(SWITCHED.keys() & arm.fixes)
-            turns = {"can": can, "turned": arm.switched, "children": 0, "threads": []}
+            turns = {"can": can, "turned": arm.toggled, "children": 0, "threads": []}
             (run / "turns.json").write_text(json.dumps(turns))
         if place.parent != self.session or not self.in_order:
             self.session = place.parent
@@ -174,13 +174,13 @@ def doctor_run(
         drawn = deal.generator.randbytes(8)
         with (
             patch("hotloop.trial.session.trial", deal),
-            patch("hotloop.doctor.workbench.trial", deal),
+            patch("hotloop.doctor.trial_runner.trial", deal),
             # The order within pairs is drawn anew for every comparison of every doctor's run.
-            patch("hotloop.doctor.workbench.crc32", lambda text: crc32(text + drawn)),
+            patch("hotloop.doctor.trial_runner.crc32", lambda text: crc32(text + drawn)),
             # No process is kept apart: whether this system could is not looked at in every run.
             patch("hotloop.doctor.starting_point.storage_for", lambda *places: None),
         ):
-            return run_trials(
+            return run_campaign(
                 COMMAND,
                 fixes(switched=switched)[:num_fixes],
                 seen,
@@ -250,7 +250,7 @@ def live(directory: Path, *, switched: bool, steps: int) -> dict[str, Any]:
     seen = measurement([0.001] * (WARMUP + steps), plan=Plan(WARMUP, steps, 60.0))
     started = time.time()
     with null_fixes():
-        ledger = run_trials(
+        ledger = run_campaign(
             COMMAND,
             fixes(switched=switched),
             seen,

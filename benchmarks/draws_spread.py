@@ -1,4 +1,4 @@
-"""How often a run whose batches only draw other random numbers is called something else (`judge/draws_parity.py`).
+"""How often a run whose batches only draw other random numbers is called something else (`judge/rng_parity.py`).
 
     python benchmarks/draws_spread.py [--runs 24] [--scripts NAME ...] [--out FILE]
 
@@ -22,7 +22,7 @@ from parity_scripts import MISTAKES, SCRIPTS, Change, run
 
 from hotloop.core.judgement import Parity
 from hotloop.judge.calibrated_parity import ComparedRun
-from hotloop.judge.draws_parity import DRAWN_RUNS, _judge_spread
+from hotloop.judge.rng_parity import OTHER_RNG_RUNS, _judge_spread
 
 DRAWS = 400
 TOLD = ("learning rate x 0.9", "dropout off", "labels shifted", "augmentation skipped")
@@ -51,11 +51,11 @@ def of_script(name: str, num_runs: int) -> dict[str, object]:
     draw = random.Random(0)
     judged: Counter[str] = Counter()
     for _ in range(DRAWS):
-        candidate, *others = draw.sample(runs, DRAWN_RUNS + 1)
+        candidate, *others = draw.sample(runs, OTHER_RNG_RUNS + 1)
         parity = _judge_spread(others, candidate)
         judged[parity.result + told_by(parity)] += 1
     mistakes = {
-        what: _judge_spread(runs[:DRAWN_RUNS], seen(name, mistaken(MISTAKES[what]))).result
+        what: _judge_spread(runs[:OTHER_RNG_RUNS], seen(name, mistaken(MISTAKES[what]))).result
         for what in TOLD
     }
     print(name, dict(judged), mistakes, flush=True)

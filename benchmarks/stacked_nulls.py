@@ -2,7 +2,7 @@
 
     python benchmarks/stacked_nulls.py --json benchmarks/results/stacked_nulls.json
 
-Whole doctor's runs through the real `run_trials`: losses, noise, pairs, stack, fresh pairs. Only the processes are made up:
+Whole doctor's runs through the real `run_campaign`: losses, noise, pairs, stack, fresh pairs. Only the processes are made up:
 each session gets recorded runs in a row (`benchmarks/results/doctor_aa_runs.json`), or log times of one of the noises of
 `judge_noises.py`, divided by what its fixes bring. A session has the same noise whatever ran before it, so two versions
 of the doctor are compared on the same machine. `--second 1.08` gives one of the five a gain of its own, which is then
@@ -37,8 +37,8 @@ from scipy import stats
 from hotloop.core.files import write_json
 from hotloop.core.ledger import Ledger
 from hotloop.core.measurement import Measurement, Plan
+from hotloop.doctor.fix_campaign import run_campaign
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.run_trials import run_trials
 from hotloop.judge.runs import RunTimes, run_times
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.arm import Arm
@@ -128,15 +128,15 @@ def doctor_run(case: Case, number: int) -> tuple[Ledger, Machine]:
         tempfile.TemporaryDirectory() as place,
         patch.dict(CATALOGUE, {**NULL_FIXES, "true": true}),
         patch("hotloop.trial.session.trial", machine),
-        patch("hotloop.doctor.workbench.trial", machine),
-        patch("hotloop.doctor.workbench.crc32", lambda name: machine.seed(f"order {name!r}")),
+        patch("hotloop.doctor.trial_runner.trial", machine),
+        patch("hotloop.doctor.trial_runner.crc32", lambda name: machine.seed(f"order {name!r}")),
         patch("hotloop.judge.compare.run_times", machine.run_times),
         # No process is kept apart: whether this system could is not looked at in every run.
         patch("hotloop.doctor.starting_point.storage_for", lambda *places: None),
     ):
         work = Path(place) / "work"
         work.mkdir()
-        ledger = run_trials(
+        ledger = run_campaign(
             COMMAND,
             tried,
             seen,

@@ -15,7 +15,7 @@ def _nothing(value: Any, report: Any) -> None:
 
 
 def _nothing_switched(value: Any, report: Any) -> None:
-    report.applied("nothing", turn=lambda on: None)
+    report.applied("nothing", toggle=lambda on: None)
 
 
 def _five(prefix: str, live_form: Any) -> dict[str, Optimization]:

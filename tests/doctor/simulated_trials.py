@@ -20,17 +20,17 @@ from hotloop.core.judgement import ParityClass
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord
-from hotloop.doctor import starting_point, workbench
+from hotloop.doctor import starting_point, trial_runner
+from hotloop.doctor.fix_campaign import run_campaign
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.patch import write
-from hotloop.doctor.run_trials import run_trials
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import Optimization
 from hotloop.trial import session
 from hotloop.trial.arm import Arm
 from hotloop.trial.measure import MEASUREMENT_FILE
 from hotloop.trial.sandbox.layered import Storage, storage_for
-from hotloop.trial.switching import Switching
+from hotloop.trial.toggling import ToggleSchedule
 
 ENVIRONMENT = Environment(
     "cpu", 1, None, 2, 2.0, None, "Linux", None, "3.12.1", None, None, None, "0"
@@ -55,7 +55,7 @@ class Machine:
         self.not_applied_in: dict[str, str] = {}
         """Session -> the fix that says nothing there."""
         self.scatter = 0.002
-        self.switchable: frozenset[str] = frozenset()
+        self.toggleable: frozenset[str] = frozenset()
         """Fixes that say they can go on and off within a process, and do."""
         self.stuck_in = ""
         """The session in which they do not, though they said it."""
@@ -92,16 +92,16 @@ class Machine:
                     lines.append(said)
             text = "".join(json.dumps(line) + "\n" for line in lines)
             (place / "run" / "fixes.jsonl").write_text(text)
-            turned = [] if name == self.stuck_in else sorted(arm.switched)
+            turned = [] if name == self.stuck_in else sorted(arm.toggled)
             self._say_turns(place / "run" / "turns.json", fixes, turned)
         luck = self.random.gauss(1.0, self.scatter)
         seconds = STEP_S / self.gain(fixes, name) * luck
         is_wrong = fixes & self.other_losses or written & self.other_once_written
         wrong = self.wrong_by if is_wrong else 1.0
         measured = process(seconds, plan, arm.name, wrong, self.wrong_from)
-        if arm.switched and name != self.stuck_in:
-            off = STEP_S / self.gain(fixes - set(arm.switched), name) * luck
-            measured = self._switched(measured, rest["switching"], off)
+        if arm.toggled and name != self.stuck_in:
+            off = STEP_S / self.gain(fixes - set(arm.toggled), name) * luck
+            measured = self._toggled(measured, rest["schedule"], off)
         if len(self.places) > self.slow_after:
             measured = replace(measured, process_s=(measured.process_s or 0.0) + self.slow_start_s)
         self.now += measured.process_s or 0.0
@@ -111,14 +111,16 @@ class Machine:
         return measured
 
     def _say_turns(self, file: Path, fixes: frozenset[str], turned: list[str]) -> None:
-        can = sorted(fixes & self.switchable)
+        can = sorted(fixes & self.toggleable)
         said = {"can": can, "turned": turned, "children": 0, "threads": self.threads}
         file.write_text(json.dumps(said))
 
-    def _switched(self, measured: Measurement, switching: Switching, off_s: float) -> Measurement:
+    def _toggled(
+        self, measured: Measurement, schedule: ToggleSchedule, off_s: float
+    ) -> Measurement:
         """With other times where it is off; steps of one process differ by 1 %."""
         records = [
-            replace(each, wall_s=each.wall_s if switching.is_on(each.step) else off_s)
+            replace(each, wall_s=each.wall_s if schedule.is_on(each.step) else off_s)
             for each in measured.records
         ]
         noisy = [
@@ -181,8 +183,8 @@ def trying(
     ) -> Ledger:  # fmt: skip
         monkeypatch.setattr(write, "patch_for", partial(patch_of, edits))
         monkeypatch.setattr(session, "trial", machine)
-        monkeypatch.setattr(workbench, "trial", machine)
-        monkeypatch.setattr(workbench, "time", SimpleNamespace(monotonic=machine.monotonic))
+        monkeypatch.setattr(trial_runner, "trial", machine)
+        monkeypatch.setattr(trial_runner, "time", SimpleNamespace(monotonic=machine.monotonic))
         work = tmp_path / "work"
         work.mkdir(exist_ok=True)
         fixes = []
@@ -206,7 +208,7 @@ def trying(
             )
         seen = process(STEP_S, Plan(5, seen_steps - 5, 60.0), "script")
         assert seen.census is not None
-        return run_trials(
+        return run_campaign(
             [sys.executable, "-c", ""],
             fixes,
             replace(

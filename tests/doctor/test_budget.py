@@ -21,9 +21,9 @@ from hotloop.core.ledger import Ledger
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.doctor.budget import needed_s
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.loss_parity import Learned
+from hotloop.doctor.loss_parity import LossComparison
 from hotloop.doctor.trial_costs import LOSS_RUNS, Costs
-from hotloop.doctor.workbench import Workbench
+from hotloop.doctor.trial_runner import TrialRunner
 from hotloop.judge.looks import LOOKS
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.report.ledger import render_ledger
@@ -106,22 +106,22 @@ def decided(ledger: Ledger, name: str) -> bool:
     gain=1.3,
     others=0,
     seen_steps=40,
-    switchable=True,
+    toggleable=True,
 )
 @given(
     times=st.lists(st.floats(0.5, 2.0), min_size=1, max_size=30),
     gain=st.sampled_from([0.9, 1.0, 1.3]),
     others=st.integers(0, 3),
     seen_steps=st.sampled_from([40, 60, 200, 2000]),
-    switchable=st.booleans(),
+    toggleable=st.booleans(),
 )
 def test_what_is_asked_for_is_enough_for_processes_that_take_up_to_twice_as_long(
-    trying: Trying, times: list[float], gain: float, others: int, seen_steps: int, switchable: bool
+    trying: Trying, times: list[float], gain: float, others: int, seen_steps: int, toggleable: bool
 ) -> None:
     names = ["a", *(f"other_{number}" for number in range(others))]
     gains = {"a": gain, **dict.fromkeys(names[1:], 1.0)}
     machine = Slower(times, **gains)
-    machine.switchable = frozenset({"a"}) if switchable else frozenset()
+    machine.toggleable = frozenset({"a"}) if toggleable else frozenset()
     more = {"directory": f"run-{next(NUMBER)}", "seen_steps": seen_steps}
     asked = refused(trying, machine, names, **more)
     ledger = trying(machine, names, budget_s=asked, again=again, **more)
@@ -169,8 +169,8 @@ def test_each_answer_asks_for_no_more_before_what_it_got_is_used_and_repeats_not
     else:
         pytest.fail("it never came to an end")
     assert len(machine.places) == len(set(machine.places))
-    learned = [place for place in machine.places if "/losses-" in place]
-    assert sum(place.startswith("baseline/") for place in learned) == LOSS_RUNS
+    loss_runs = [place for place in machine.places if "/losses-" in place]
+    assert sum(place.startswith("baseline/") for place in loss_runs) == LOSS_RUNS
     for fix in ledger.fixes:
         assert fix.status != "not_tried" or "not tried further" in fix.why
 
@@ -184,7 +184,7 @@ def test_budget_holds_the_runs_that_calibrate_and_the_longer_ones(
 ) -> None:
     """more_s: of edited files, whose losses are compared over as many steps."""
     longer, usual = (
-        Workbench(
+        TrialRunner(
             Arm("baseline", ("python",), "step_clock", workdir=tmp_path),
             TrialPlan(3, 20, timeout_s=120.0, in_place=True),
             *(Costs(2.0, 0.1), tmp_path / "doctor", 60, 400),
@@ -193,10 +193,10 @@ def test_budget_holds_the_runs_that_calibrate_and_the_longer_ones(
         for steps in (400, None)
     )
     fix = Fix(CATALOGUE[name], True, ("HL000",), 1.5)
-    learned = Learned(Parity("same", None))
-    known_s = needed_s(longer, fix, learned)
+    comparison = LossComparison(Parity("same", None))
+    known_s = needed_s(longer, fix, comparison)
     assert needed_s(longer, fix) - known_s == pytest.approx(losses_s)
-    assert known_s - needed_s(usual, fix, learned) == pytest.approx(more_s)
+    assert known_s - needed_s(usual, fix, comparison) == pytest.approx(more_s)
 
 
 def test_budget_that_proves_nothing_is_used_and_what_it_measured_counts(trying: Trying) -> None:
@@ -236,7 +236,7 @@ def test_fix_that_goes_on_and_off_is_begun_with_a_budget_for_one_process_a_pair(
     monkeypatch.setattr(simulated_trials, "START_S", 20.0)
     machine = Slower([1.0], a=1.3)
     machine.scatter = 0.002
-    machine.switchable = frozenset({"a"})
+    machine.toggleable = frozenset({"a"})
     ledger = trying(machine, ["a"], budget_s=450.0, seen_steps=200)
     assert ledger.kept == ("a",)
     assert ledger.together is not None

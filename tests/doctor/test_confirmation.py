@@ -14,9 +14,9 @@ from hotloop.core.errors import CommandFailed
 from hotloop.doctor.confirmation import confirmed
 from hotloop.doctor.fix_status import tried_fix
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.loss_parity import Learning
+from hotloop.doctor.loss_parity import LossComparisons
 from hotloop.doctor.trial_costs import Costs
-from hotloop.doctor.workbench import BASELINE, Workbench
+from hotloop.doctor.trial_runner import BASELINE, TrialRunner
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.source_edit import Keywords
 from hotloop.trial.arm import Arm
@@ -81,7 +81,7 @@ loader = DataLoader(Noisy(), 4, worker_init_fn=begin)
 STEPS = 40
 
 
-def _bench(place: Path, script: str) -> Workbench:
+def _runner(place: Path, script: str) -> TrialRunner:
     """Of `script`, whose loader was seen."""
     work = place / "work"
     work.mkdir()
@@ -91,8 +91,8 @@ def _bench(place: Path, script: str) -> Workbench:
     use: dict[str, Any] = dict.fromkeys(LoaderUse.__dataclass_fields__)
     site = f"train.py:{line}"
     use |= {"site": site, "made": (site,), "trains": True, "num_epochs": 3, "num_batches": 48}
-    return Workbench(
-        Arm(BASELINE, (sys.executable, "train.py"), "step_clock", workdir=work, fenced=True),
+    return TrialRunner(
+        Arm(BASELINE, (sys.executable, "train.py"), "step_clock", workdir=work, sandboxed=True),
         TrialPlan(3, 20, timeout_s=120, aa_pairs=0),
         Costs(2.0, 0.01),
         place / "doctor",
@@ -113,16 +113,16 @@ def _workers() -> Fix:
 def test_loader_that_gives_other_batches_with_workers_learns_something_else(
     tmp_path: Path, loader: str
 ) -> None:
-    learning = Learning(_bench(tmp_path, HEAD + loader + TRAINS))
-    learned = learning.of("loader_workers", [_workers()])
-    assert learned.parity.result == "different"
-    assert "losses part by" in learned.parity.reason
+    comparisons = LossComparisons(_runner(tmp_path, HEAD + loader + TRAINS))
+    comparison = comparisons.of("loader_workers", [_workers()])
+    assert comparison.parity.result == "different"
+    assert "losses part by" in comparison.parity.reason
 
 
 def test_workers_that_are_spawned_and_cannot_be_fail_in_words(tmp_path: Path) -> None:
-    learning = Learning(_bench(tmp_path, HEAD + SPAWNS + TRAINS))
+    comparisons = LossComparisons(_runner(tmp_path, HEAD + SPAWNS + TRAINS))
     with pytest.raises(CommandFailed) as failed:
-        learning.of("loader_workers", [_workers()])
+        comparisons.of("loader_workers", [_workers()])
     assert "pickle" in f"{failed.value.what} {failed.value.do}"
 
 
@@ -135,12 +135,12 @@ def test_patch_that_is_something_else_than_was_tried_is_dropped(
 
     wrong = replace(CATALOGUE["loader_workers"], source_edit=also_shuffled)
     monkeypatch.setitem(CATALOGUE, "loader_workers", wrong)
-    bench = _bench(tmp_path, HEAD + "loader = DataLoader(Points(), 4)" + TRAINS)
-    learning = Learning(bench)
-    learned = learning.of("loader_workers", [_workers()])
-    assert learned.parity.result == "same", learned.parity.reason
+    runner = _runner(tmp_path, HEAD + "loader = DataLoader(Points(), 4)" + TRAINS)
+    comparisons = LossComparisons(runner)
+    comparison = comparisons.of("loader_workers", [_workers()])
+    assert comparison.parity.result == "same", comparison.parity.reason
     entry = tried_fix(_workers(), "kept", "faster, and learns the same")
     tried = {"loader_workers": replace(entry, directory="trials/loader_workers")}
-    found = confirmed(bench, learning, [_workers()], tried)
+    found = confirmed(runner, comparisons, [_workers()], tried)
     assert (found.fixes, found.verdict) == ((), None)
     assert found.dropped["loader_workers"].startswith("does not train as before: losses part by")

@@ -10,9 +10,9 @@ import pytest
 
 from hotloop.doctor.compared_arms import ROUNDED_OTHERWISE
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.loss_parity import Learned, Learning
+from hotloop.doctor.loss_parity import LossComparison, LossComparisons
 from hotloop.doctor.trial_costs import Costs
-from hotloop.doctor.workbench import BASELINE, Workbench
+from hotloop.doctor.trial_runner import BASELINE, TrialRunner
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
@@ -40,16 +40,16 @@ for step in range(60):
 """
 STILL = BATCH_NORM.replace("LR", "0.0").replace("weight_decay=5e-4", "weight_decay=0.0")
 
-Learns = Callable[..., Learned]
+Learns = Callable[..., LossComparison]
 
 
 @pytest.fixture
 def learns(tmp_path: Path) -> Learns:
-    def run(script: str, name: str) -> Learned:
+    def run(script: str, name: str) -> LossComparison:
         work = tmp_path / "work"
         work.mkdir()
         (work / "train.py").write_text(script)
-        bench = Workbench(
+        runner = TrialRunner(
             Arm(BASELINE, (sys.executable, "train.py"), "step_clock", workdir=work),
             TrialPlan(5, 20, timeout_s=120.0),
             Costs(3.0, 0.01),
@@ -58,7 +58,7 @@ def learns(tmp_path: Path) -> Learns:
             num_steps=60,
         )
         fix = Fix(CATALOGUE[name], True, (), None)
-        return Learning(bench).of(name, [fix])
+        return LossComparisons(runner).of(name, [fix])
 
     return run
 
@@ -66,13 +66,13 @@ def learns(tmp_path: Path) -> Learns:
 def test_script_that_amplifies_rounding_is_held_against_its_own(
     learns: Learns, tmp_path: Path
 ) -> None:
-    learned = learns(BATCH_NORM.replace("LR", "0.5"), "channels_last")
-    assert learned.parity.result == "within_noise", learned.parity.reason
-    assert "as rounding alone moves them in this script" in learned.parity.reason
+    comparison = learns(BATCH_NORM.replace("LR", "0.5"), "channels_last")
+    assert comparison.parity.result == "within_noise", comparison.parity.reason
+    assert "as rounding alone moves them in this script" in comparison.parity.reason
     assert (tmp_path / "run" / "trials" / ROUNDED_OTHERWISE).is_dir()
 
 
 def test_script_whose_weights_stand_still_proves_nothing(learns: Learns) -> None:
-    learned = learns(STILL, "fused_optimizer")
-    assert learned.parity.result == "not_checked"
-    assert "leave the weights as they are" in learned.parity.reason
+    comparison = learns(STILL, "fused_optimizer")
+    assert comparison.parity.result == "not_checked"
+    assert "leave the weights as they are" in comparison.parity.reason

@@ -11,12 +11,12 @@ import pytest
 from hotloop.core.census import Census, LoaderUse
 from hotloop.core.judgement import Parity
 from hotloop.doctor.budget import _losses
-from hotloop.doctor.compared_arms import DRAWN_OTHERWISE
+from hotloop.doctor.compared_arms import OTHER_RNG
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.loss_parity import Learning
+from hotloop.doctor.loss_parity import LossComparisons
 from hotloop.doctor.trial_costs import LOSS_RUNS, Costs
-from hotloop.doctor.workbench import BASELINE, Workbench
-from hotloop.judge.draws_parity import DRAWN_RUNS
+from hotloop.doctor.trial_runner import BASELINE, TrialRunner
+from hotloop.judge.rng_parity import OTHER_RNG_RUNS
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
@@ -122,9 +122,9 @@ worker.HAS_NUMPY = False
 
 @pytest.fixture
 def made(tmp_path: Path) -> Any:
-    """Makes a doctor's workbench for a script in whose loader random draws were seen."""
+    """Makes a doctor's trial runner for a script in whose loader random draws were seen."""
 
-    def make(script: str, steps: int = 60) -> Workbench:
+    def make(script: str, steps: int = 60) -> TrialRunner:
         work = tmp_path / "work"
         work.mkdir()
         (work / "train.py").write_text(script)
@@ -132,8 +132,8 @@ def made(tmp_path: Path) -> Any:
         use: dict[str, Any] = dict.fromkeys(LoaderUse.__dataclass_fields__)
         use |= {"site": site, "made": (site,), "trains": True, "num_batches": 64}
         use |= {"num_epochs": 4, "num_workers": 0, "draws_random": True}
-        return Workbench(
-            Arm(BASELINE, (sys.executable, "train.py"), "step_clock", workdir=work, fenced=True),
+        return TrialRunner(
+            Arm(BASELINE, (sys.executable, "train.py"), "step_clock", workdir=work, sandboxed=True),
             TrialPlan(3, 20, timeout_s=120, aa_pairs=0),
             Costs(2.0, 0.01),
             tmp_path / "doctor",
@@ -153,8 +153,8 @@ def _workers(number: int = 2) -> Fix:
     return Fix(CATALOGUE["loader_workers"], number, ("HL102",), 1.5)
 
 
-def _learned(bench: Workbench, number: int = 2) -> Parity:
-    return Learning(bench).of("loader_workers", [_workers(number)]).parity
+def _compare_losses(runner: TrialRunner, number: int = 2) -> Parity:
+    return LossComparisons(runner).of("loader_workers", [_workers(number)]).parity
 
 
 @pytest.mark.parametrize(
@@ -164,15 +164,15 @@ def _learned(bench: Workbench, number: int = 2) -> Parity:
 def test_the_same_samples_augmented_with_other_numbers_learn_the_same(
     made: Any, tmp_path: Path, loader: str
 ) -> None:
-    bench = made(HEAD + loader + TRAINS)
-    assert _losses(bench, _workers()) == LOSS_RUNS + DRAWN_RUNS + 2
-    parity = _learned(bench)
-    assert _losses(bench, _workers()) == 0
+    runner = made(HEAD + loader + TRAINS)
+    assert _losses(runner, _workers()) == LOSS_RUNS + OTHER_RNG_RUNS + 2
+    parity = _compare_losses(runner)
+    assert _losses(runner, _workers()) == 0
     assert (parity.result, parity.parity_class) == ("within_noise", "other_draws"), parity.reason
     assert "the same samples in the same order, augmented with other random" in parity.reason
     assert "equal to the last bit over 60 steps" in parity.reason
-    runs = tmp_path / "doctor" / "trials" / DRAWN_OTHERWISE
-    assert len(list(runs.iterdir())) == DRAWN_RUNS
+    runs = tmp_path / "doctor" / "trials" / OTHER_RNG
+    assert len(list(runs.iterdir())) == OTHER_RNG_RUNS
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_the_same_samples_augmented_with_other_numbers_learn_the_same(
 def test_what_workers_do_otherwise_is_found_beneath_the_noise(
     made: Any, loader: str, reason: str
 ) -> None:
-    parity = _learned(made(HEAD + loader + TRAINS))
+    parity = _compare_losses(made(HEAD + loader + TRAINS))
     assert parity.result == "different", parity.reason
     assert parity.parity_class == "other_draws"
     assert reason in parity.reason
@@ -218,11 +218,11 @@ def test_mistake_in_the_patched_script_is_found_beneath_the_noise(
     made: Any, right: str, wrong: str
 ) -> None:
     script = HEAD + BY_TORCH + TRAINS
-    bench = made(script)
+    runner = made(script)
     edited = script.replace("shuffle=True", "shuffle=True, num_workers=2").replace(right, wrong)
     assert edited != script
-    arm = bench.with_fixes("together", [], edited={"train.py": edited.encode()})
-    parity = Learning(bench).of_arm(arm, [_workers()]).parity
+    arm = runner.with_fixes("together", [], edited={"train.py": edited.encode()})
+    parity = LossComparisons(runner).of_arm(arm, [_workers()]).parity
     assert parity.result == "different", parity.reason
     assert "held fixed too, losses part by" in parity.reason
 
@@ -256,7 +256,7 @@ def test_mistake_in_the_patched_script_is_found_beneath_the_noise(
 def test_what_cannot_be_told_is_not_claimed(
     made: Any, loader: str, steps: int, workers: int, reason: str | None
 ) -> None:
-    parity = _learned(made(HEAD + loader + TRAINS, steps), workers)
+    parity = _compare_losses(made(HEAD + loader + TRAINS, steps), workers)
     if reason is None:
         assert parity.result == "within_noise", parity.reason
     else:

@@ -15,8 +15,8 @@ from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord
 from hotloop.doctor import starting_point, trial_costs
+from hotloop.doctor.fix_campaign import run_campaign
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.run_trials import run_trials
 from hotloop.optimizations.catalogue import CATALOGUE
 
 PLANTED = Path(__file__).parent / "planted"
@@ -61,7 +61,7 @@ def trying(
     work.mkdir(exist_ok=True)
     (work / "train.py").write_text(SCRIPT.replace("BEFORE", before))
     fixes = [Fix(PLANTED_FIXES[name], True, ("HL000",), 1.5) for name in names]
-    return run_trials(
+    return run_campaign(
         [sys.executable, "train.py"],
         fixes,
         measured(steps),

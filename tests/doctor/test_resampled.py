@@ -13,17 +13,17 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.at_once(3)
 @pytest.mark.parametrize(
-    ("switched", "num_fixes", "budget_s"),
+    ("toggled", "num_fixes", "budget_s"),
     [(False, 5, None), (True, 5, None), (False, 5, 120.0), (False, 1, None)],
 )
 @pytest.mark.parametrize("name", ["this script", "two_threads", "one_thread"])
 def test_fixes_that_do_nothing_are_never_kept(
-    name: str, switched: bool, num_fixes: int, budget_s: float | None
+    name: str, toggled: bool, num_fixes: int, budget_s: float | None
 ) -> None:
     """A part of `benchmarks/results/doctor_fixes.md`; seeds are fixed."""
     runs = doctor_aa.recordings(ROOT / "benchmarks" / "results" / "doctor_aa_runs.json")[name]
     deal = doctor_aa.Deal(runs, random.Random(f"test {name}"), in_order=True)
-    how = {"switched": switched, "num_fixes": num_fixes, "budget_s": budget_s}
+    how = {"toggled": toggled, "num_fixes": num_fixes, "budget_s": budget_s}
     found = doctor_aa.tally([doctor_aa.doctor_run(deal, **how) for _ in range(6)])
     assert found["comparisons"] == 6 * num_fixes
     assert found["improved"] <= 3

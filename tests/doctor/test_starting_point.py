@@ -55,7 +55,9 @@ class Doctor:
         number = sum(1 for _ in self.directory.glob("trials/*"))
         place = self.directory / "trials" / f"trial-{number}"
         measure(
-            Arm("plain", (sys.executable, "train.py"), "none", workdir=self.workdir, fenced=True),
+            Arm(
+                "plain", (sys.executable, "train.py"), "none", workdir=self.workdir, sandboxed=True
+            ),
             directory=place,
             plan=Plan(0, 1, 120.0),
             seed="0",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from hotloop.doctor.time_left import TimeLeft
-from hotloop.doctor.workbench import Workbench
+from hotloop.doctor.trial_runner import TrialRunner
 from hotloop.judge.looks import LOOKS
 from hotloop.trial.plan import TrialPlan
 
@@ -22,7 +22,7 @@ class Costs:
 
 @dataclass
 class Clock:
-    """As much of a workbench as is asked: what was spent, and what is left of a budget."""
+    """As much of a trial runner as is asked: what was spent, and what is left of a budget."""
 
     budget_s: float
     spent_s: float = 0.0
@@ -36,8 +36,8 @@ class Clock:
 
 def pairs_made(clock: Clock, *, each_s: float, reserved: bool, most: int = 20) -> int:
     """Before it says that the time is up."""
-    bench: Any = clock
-    left = TimeLeft(cast(Workbench, bench), PLAN, slower_start_s=0.0, reserved=reserved)
+    runner: Any = clock
+    left = TimeLeft(cast(TrialRunner, runner), PLAN, slower_start_s=0.0, reserved=reserved)
     for number in range(1, most + 1):
         clock.spent_s += each_s
         if left.is_up():

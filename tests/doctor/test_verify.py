@@ -110,10 +110,10 @@ def test_the_last_look_is_for_what_looks_faster(
     assert (entry.verdict.outcome, entry.verdict.num_pairs) == ("inconclusive", num_pairs)
 
 
-def switchable(seed: int, **gains: float) -> Machine:
+def toggleable(seed: int, **gains: float) -> Machine:
     """Processes differ by 8 %, and what `a` does can be turned on and off within each."""
     machine = Machine(product(**gains))
-    machine.scatter, machine.switchable = 0.08, frozenset({"a"})
+    machine.scatter, machine.toggleable = 0.08, frozenset({"a"})
     machine.random = random.Random(seed)
     return machine
 
@@ -154,7 +154,7 @@ def test_only_fix_is_not_kept_where_the_patched_script_is_another(trying: Trying
 
 
 def test_edit_whose_losses_part_later_is_not_confirmed_by_its_live_form(trying: Trying) -> None:
-    machine = switchable(1, a=1.06)
+    machine = toggleable(1, a=1.06)
     machine.other_once_written, machine.wrong_from = frozenset({"a"}), 61
     ledger = trying(machine, ["a"], edits=["a"], seen_steps=STEPS_TO_SWITCH)
     assert ledger.kept == ()
@@ -162,7 +162,7 @@ def test_edit_whose_losses_part_later_is_not_confirmed_by_its_live_form(trying: 
 
 
 def test_small_gain_of_an_edit_is_seen_within_processes_too(trying: Trying) -> None:
-    machine = switchable(1, a=1.06)
+    machine = toggleable(1, a=1.06)
     ledger = trying(machine, ["a"], edits=["a"], seen_steps=STEPS_TO_SWITCH)
     assert ledger.kept == ("a",)
     assert ledger.together is not None
@@ -174,7 +174,7 @@ def test_small_gain_of_an_edit_is_seen_within_processes_too(trying: Trying) -> N
 
 
 def test_small_gain_is_seen_within_processes_that_differ_by_more(trying: Trying) -> None:
-    machine = switchable(1, a=1.06)
+    machine = toggleable(1, a=1.06)
     ledger = trying(machine, ["a"], seen_steps=STEPS_TO_SWITCH)
     (entry,) = ledger.fixes
     assert (entry.status, ledger.kept) == ("kept", ("a",))
@@ -193,7 +193,7 @@ def test_small_gain_is_seen_within_processes_that_differ_by_more(trying: Trying)
 
 @pytest.mark.parametrize("seed", range(5))
 def test_no_gain_is_none_within_processes_too(trying: Trying, seed: int) -> None:
-    ledger = trying(switchable(seed, a=1.0), ["a"], seen_steps=STEPS_TO_SWITCH)
+    ledger = trying(toggleable(seed, a=1.0), ["a"], seen_steps=STEPS_TO_SWITCH)
     (entry,) = ledger.fixes
     assert entry.verdict is not None
     assert entry.verdict.switched
@@ -201,7 +201,7 @@ def test_no_gain_is_none_within_processes_too(trying: Trying, seed: int) -> None
 
 
 def test_it_goes_on_and_off_on_top_of_what_stays_on(trying: Trying) -> None:
-    ledger = trying(switchable(1, a=1.06, b=2.0), ["a", "b"], seen_steps=STEPS_TO_SWITCH)
+    ledger = trying(toggleable(1, a=1.06, b=2.0), ["a", "b"], seen_steps=STEPS_TO_SWITCH)
     entries = by_name(ledger)
     assert ledger.kept == ("b", "a")
     added, together = entries["a"].added, ledger.together
@@ -216,7 +216,7 @@ def test_it_goes_on_and_off_on_top_of_what_stays_on(trying: Trying) -> None:
 
 
 def test_what_did_not_go_off_is_not_called_applied(trying: Trying) -> None:
-    machine = switchable(1, a=1.06, b=1.0)
+    machine = toggleable(1, a=1.06, b=1.0)
     machine.stuck_in = "a"
     entry = by_name(trying(machine, ["a", "b"], seen_steps=STEPS_TO_SWITCH))["a"]
     assert (entry.status, entry.why) == (
@@ -225,7 +225,7 @@ def test_what_did_not_go_off_is_not_called_applied(trying: Trying) -> None:
 
 
 def test_stack_that_did_not_go_off_is_not_confirmed(trying: Trying) -> None:
-    machine = switchable(1, a=1.06)
+    machine = toggleable(1, a=1.06)
     machine.stuck_in = "together-a"
     ledger = trying(machine, ["a"], seen_steps=STEPS_TO_SWITCH)
     assert (ledger.kept, ledger.fixes[0].status) == ((), "rejected")
@@ -283,7 +283,7 @@ def test_pairs_are_made_where_something_may_make_batches_ahead_or_steps_are_few(
     trying: Trying,
 ) -> None:
     for steps, threads in ((STEPS_TO_SWITCH, ("prefetcher",)), (60, ())):
-        machine = switchable(1, a=1.5)
+        machine = toggleable(1, a=1.5)
         machine.threads = threads
         (entry,) = trying(machine, ["a"], seen_steps=steps, directory=f"run-{steps}").fixes
         assert entry.verdict is not None

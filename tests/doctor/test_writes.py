@@ -37,7 +37,8 @@ def test_what_a_timed_run_would_write_through_a_link_stays_as_it_is(tmp_path: Pa
     (work / "train.py").write_text(SCRIPT)
     command = (sys.executable, "train.py")
     arms = [
-        Arm(name, command, "step_clock", workdir=work, fenced=True) for name in ("baseline", "fix")
+        Arm(name, command, "step_clock", workdir=work, sandboxed=True)
+        for name in ("baseline", "fix")
     ]
     with pytest.raises(CommandFailed):
         compare_arms(

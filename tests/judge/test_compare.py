@@ -463,25 +463,25 @@ def within(ratio: float) -> list[tuple[Measurement, Measurement]]:
 def test_halves_of_a_process_have_in_common_what_processes_differ_by() -> None:
     quiet = [(run("plain", 0.1), run("plain", 0.1001)) for _ in range(6)]
     judged = [
-        judge(within(1.04), baseline_aa=quiet, switched=switched, looks=(4, 6))
-        for switched in (True, False)
+        judge(within(1.04), baseline_aa=quiet, toggled=toggled, looks=(4, 6))
+        for toggled in (True, False)
     ]
     assert [verdict.outcome for verdict in judged] == ["improved", "inconclusive"]
     assert judged[0].switched
     assert judged[0].noise_floor == pytest.approx(0.001 / math.sqrt(6), rel=0.01)
     assert "turned on and off" in said(judged[0])
-    assert judge(within(1.0), baseline_aa=quiet, switched=True).outcome == "unchanged"
+    assert judge(within(1.0), baseline_aa=quiet, toggled=True).outcome == "unchanged"
 
 
 def test_what_the_halves_without_it_differ_by_is_the_noise() -> None:
     noisy = [(run("plain", 0.1), run("plain", 0.1 * (1.3 if n % 2 else 0.75))) for n in range(6)]
-    verdict = judge(within(1.06), baseline_aa=noisy, switched=True, looks=(4, 6))
+    verdict = judge(within(1.06), baseline_aa=noisy, toggled=True, looks=(4, 6))
     assert verdict.noise_floor > 0.06
     assert verdict.outcome == "inconclusive"
 
 
 def test_halves_of_a_process_say_nothing_of_what_it_learns() -> None:
-    verdict = judge(within(1.06), switched=True, looks=(4, 6))
+    verdict = judge(within(1.06), toggled=True, looks=(4, 6))
     assert verdict.parity.result == "not_checked"
     assert "one process" in verdict.parity.reason
 

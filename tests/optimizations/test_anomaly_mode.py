@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from hotloop.core.census import Census, OperatorUse
-from hotloop.core.child import SWITCHED, TURNS_FILE
+from hotloop.core.child import TOGGLED, TOGGLES_FILE
 from hotloop.optimizations.anomaly_mode import ANOMALY_MODE
-from hotloop.trial.switching import Switching
+from hotloop.trial.toggling import ToggleSchedule
 
 TRAIN = """
 import json, torch
@@ -67,13 +67,13 @@ def test_it_stays_off_wherever_it_is_turned_on(
 def test_it_is_toggled_where_it_was_turned_on_for_good(
     run_foreign: Any, tmp_path: Path, setup: str, block: str, can: list[str]
 ) -> None:
-    switching = Switching(("anomaly_mode",), 3, 5, "seed")
+    schedule = ToggleSchedule(("anomaly_mode",), 3, 5, "seed")
     text = TRAIN.replace("SETUP", setup).replace("WITH", block).replace("range(4)", "range(43)")
-    ran = run_foreign(text, {"anomaly_mode": False}, environment={SWITCHED: switching.to_json()})
-    turns = json.loads((tmp_path / TURNS_FILE).read_text())
+    ran = run_foreign(text, {"anomaly_mode": False}, environment={TOGGLED: schedule.to_json()})
+    turns = json.loads((tmp_path / TOGGLES_FILE).read_text())
     assert (turns["can"], turns["turned"]) == (can, can)
     if can:
-        assert ran.printed["modes"] == [not switching.is_on(step) for step in range(43)]
+        assert ran.printed["modes"] == [not schedule.is_on(step) for step in range(43)]
         assert len(set(ran.printed["modes"])) == 2
 
 

@@ -18,7 +18,12 @@ from hotloop.core.config import RunConfig, known_keys
 from hotloop.core.errors import UsageError
 from hotloop.core.settings import Settings
 from hotloop.hardware.machine import Machine
-from hotloop.optimizations.catalogue import CATALOGUE, CONFIGURED, draws_otherwise, parity_class_of
+from hotloop.optimizations.catalogue import (
+    CATALOGUE,
+    CONFIGURED,
+    changes_batch_rng,
+    parity_class_of,
+)
 from hotloop.optimizations.clipping.gradients import (
     clip_builtin,
     clip_through_optimizer,
@@ -130,9 +135,9 @@ def test_batches_draw_other_numbers_only_where_the_loader_that_trains_draws_any(
     evaluates = LoaderUse(**{**use, "trains": False, "draws_random": True, "num_batches": 9})
     trains = LoaderUse(**{**use, "trains": True, "draws_random": drawn, "num_batches": 9})
     census = Census(loaders=(evaluates, trains))
-    assert draws_otherwise(["threads", "loader_workers"], census) == other
-    assert not draws_otherwise(["threads", "prefetch"], census)
-    assert not draws_otherwise(["loader_workers"], None)
+    assert changes_batch_rng(["threads", "loader_workers"], census) == other
+    assert not changes_batch_rng(["threads", "prefetch"], census)
+    assert not changes_batch_rng(["loader_workers"], None)
 
 
 def test_census_shows_what_was_not_applied() -> None:

@@ -9,7 +9,7 @@ from statistics import median
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord
 from hotloop.runs.stored_trials import find_trials
-from hotloop.trial.halves import switching_of
+from hotloop.trial.halves import toggle_schedule
 from hotloop.trial.measure import store_measurement
 from hotloop.trial.plan import process_seed
 
@@ -17,10 +17,10 @@ ENVIRONMENT = Environment("cpu", 1, None, 2, 2.0, None, "Linux", None, "3", None
 PLACE = "pair-01-a-fused"
 
 
-def switched(directory: Path, block_steps: int = 10) -> None:
+def toggled(directory: Path, block_steps: int = 10) -> None:
     """One process of up to six, 0.2 s a step where it is off and 0.1 s where it is on."""
     plan = Plan(3, 80, 9.0, pair=1)
-    drawn = switching_of(("fused",), plan, 10, process_seed(7, PLACE))
+    drawn = toggle_schedule(("fused",), plan, 10, process_seed(7, PLACE))
     records = tuple(
         StepRecord(
             step,
@@ -41,7 +41,7 @@ def switched(directory: Path, block_steps: int = 10) -> None:
 
 
 def test_process_in_which_it_went_on_and_off_is_a_pair(tmp_path: Path) -> None:
-    switched(tmp_path)
+    toggled(tmp_path)
     trials, problems = find_trials(tmp_path)
     assert problems == []
     assert trials is not None
@@ -53,7 +53,7 @@ def test_process_in_which_it_went_on_and_off_is_a_pair(tmp_path: Path) -> None:
 
 
 def test_plan_that_does_not_say_where_it_was_on_is_damage(tmp_path: Path) -> None:
-    switched(tmp_path, block_steps=7)
+    toggled(tmp_path, block_steps=7)
     trials, problems = find_trials(tmp_path)
     assert trials is not None
     assert trials.pairs == ()

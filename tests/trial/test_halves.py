@@ -14,9 +14,9 @@ from hotloop.trial.halves import (
     counted_in_blocks,
     halves,
     off_halves,
-    switching_of,
+    toggle_schedule,
 )
-from hotloop.trial.switching import ALTERNATE, SETTLING
+from hotloop.trial.toggling import ALTERNATE, SETTLING
 
 ENVIRONMENT = Environment("cpu", 1, None, 2, 2.0, None, "Linux", None, "3", None, None, None, "0")
 
@@ -32,35 +32,35 @@ def test_blocks_are_whole_and_as_many_in_each_half(steps: int) -> None:
     assert counted % (ALTERNATE * block_steps) == 0
     assert counted // block_steps <= MOST_BLOCKS
     assert block_steps >= LEAST_BLOCK
-    switching_of(("a",), Plan(3, counted, 9.0), block_steps, "seed")
+    toggle_schedule(("a",), Plan(3, counted, 9.0), block_steps, "seed")
 
 
 @pytest.mark.parametrize(("steps", "block_steps"), [(79, 10), (80, SETTLING), (80, None)])
 def test_steps_that_cannot_be_halved_are_refused(steps: int, block_steps: int | None) -> None:
     with pytest.raises(UsageError, match="cannot be halved"):
-        switching_of(("a",), Plan(3, steps, 9.0), block_steps, "seed")
+        toggle_schedule(("a",), Plan(3, steps, 9.0), block_steps, "seed")
 
 
 def test_halves_are_the_steps_without_and_those_with() -> None:
     plan = Plan(3, 80, 9.0)
-    switching = switching_of(("a",), plan, 10, "seed")
+    schedule = toggle_schedule(("a",), plan, 10, "seed")
     records = tuple(
         StepRecord(
             step,
-            0.1 if switching.is_on(step) else 0.2,
+            0.1 if schedule.is_on(step) else 0.2,
             tags=("warmup",) if step < 3 else ("gc",),
         )
         for step in range(83)
     )
     measured = Measurement("with", ("python",), plan, ENVIRONMENT, records)
-    off, on = halves(measured, switching, "baseline")
+    off, on = halves(measured, schedule, "baseline")
     assert (off.arm, on.arm) == ("baseline", "with")
     assert {each.wall_s for each in off.counted()} == {0.2}
     assert {each.wall_s for each in on.counted()} == {0.1}
     assert len(off.counted()) == len(on.counted()) == 4 * (10 - SETTLING)
     assert [each.step for each in off.records] == list(range(83))
     assert off.records[0].tags == ("warmup",)
-    first, second = off_halves(measured, switching)
+    first, second = off_halves(measured, schedule)
     steps = [{each.step for each in half.counted()} for half in (first, second)]
     assert len(steps[0]) == len(steps[1])
     assert steps[0] | steps[1] == {each.step for each in off.counted()}

@@ -26,7 +26,7 @@ from hotloop.trial.measure import measure
 
 work, doctors, source = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 network = Network(tuple(sys.argv[4:]))
-arm = Arm("plain", (sys.executable, "-c", source), "none", workdir=work, fenced=True)
+arm = Arm("plain", (sys.executable, "-c", source), "none", workdir=work, sandboxed=True)
 try:
     doctors.mkdir(exist_ok=True)
     keep_start(doctors, work, network=network)

@@ -21,14 +21,14 @@ FIXES = "HOTLOOP_FIXES"
 """The directory that `APPLIED_FILE` goes to."""
 FIXES_SETTINGS = "HOTLOOP_FIXES_SETTINGS"
 """JSON: technique -> value."""
-SWITCHED = "HOTLOOP_SWITCHED"
-"""JSON of a `Switching`, where the techniques of the trial are to go on and off."""
+TOGGLED = "HOTLOOP_TOGGLED"
+"""JSON of a `ToggleSchedule`, where the techniques of the trial are to go on and off."""
 LOADER = "HOTLOOP_LOADER"
 """JSON: `site` and `made` of the loader that trains, and the `workdir` that their files are named from."""
 
 SAME_RANDOMNESS = "HOTLOOP_SAME_RANDOMNESS"
 """Any value: seed, so that losses can be compared."""
-BATCH_DRAWS = "HOTLOOP_BATCH_DRAWS"
+BATCH_RNG = "HOTLOOP_BATCH_RNG"
 """A number, of the random numbers that are held fixed for each batch."""
 ROUNDING_NOISE = "HOTLOOP_ROUNDING_NOISE"
 """Size, relative, and seed of the noise put into weights and gradients: `1e-06:1`."""
@@ -39,13 +39,13 @@ PADDING = "HOTLOOP_PADDING"
 """Shifts the stack, by another length in every process."""
 
 OF_A_TRIAL = (
-    *(STEP_CLOCK, STEP_CLOCK_STOP, STEP_CLOCK_WEIGHTS, FIXES, FIXES_SETTINGS, SWITCHED, LOADER),
-    *(SAME_RANDOMNESS, BATCH_DRAWS, ROUNDING_NOISE, WITHIN, PADDING),
+    *(STEP_CLOCK, STEP_CLOCK_STOP, STEP_CLOCK_WEIGHTS, FIXES, FIXES_SETTINGS, TOGGLED, LOADER),
+    *(SAME_RANDOMNESS, BATCH_RNG, ROUNDING_NOISE, WITHIN, PADDING),
 )
 """What a trial sets, and must not inherit."""
 
 APPLIED_FILE = "fixes.jsonl"
-TURNS_FILE = "turns.json"
+TOGGLES_FILE = "turns.json"
 OUTSIDE_FILE = "outside.jsonl"
 
 SEED = 1234567

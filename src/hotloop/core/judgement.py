@@ -36,7 +36,7 @@ ParityName = Literal["same", "within_noise", "different", "not_checked"]
 TargetStatus = Literal["pass", "fail", "not_applicable"]
 TargetUnit = Literal["fraction", "s", "ratio", "tokens/s", "samples/s", "relative_difference"]
 WorthAnswer = Literal["worth trying", "leave it running", "nothing to gain here", "not known"]
-Window = Literal["steady", "all"]
+JudgedSteps = Literal["steady", "all"]
 """The part of the counted steps that decided: the typical one (their median), or all of them together, slow ones included."""
 Outcome = Literal["improved", "regressed", "unchanged", "inconclusive", "incomparable"]
 
@@ -107,7 +107,7 @@ class Verdict:
     reasons: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     """Those of the reasons for which nothing is claimed, whatever the interval."""
-    over: Window = "steady"
+    over: JudgedSteps = "steady"
     """The steps that decided: all of them also where their total and the typical step disagree."""
     switched: bool = False
     """Each pair is one process, in which the candidate's change went on and off."""

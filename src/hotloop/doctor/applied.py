@@ -19,7 +19,7 @@ def why_not_applied(
 
     runs: the directories that these processes wrote into; none where it is written into the script's source.
     """
-    lines = [_lines(run / APPLIED_FILE, fix.name) for run in runs]
+    lines = [applied_lines(run, fix.name) for run in runs]
     for found in lines:
         if not any(line["applied"] for line in found):
             refused = "; ".join(dict.fromkeys(str(line["what"]) for line in found))
@@ -37,12 +37,14 @@ def why_wrong(fix: Fix, runs: Sequence[Path]) -> str | None:
 
     runs: as above. Such a line counts whatever the others say.
     """
-    lines = [line for run in runs for line in _lines(run / APPLIED_FILE, fix.name)]
+    lines = [line for run in runs for line in applied_lines(run, fix.name)]
     said = dict.fromkeys(str(line["what"]) for line in lines if line.get("wrong"))
     return f"it gave the script something else: {'; '.join(said)}" if said else None
 
 
-def _lines(path: Path, name: str) -> list[dict[str, Any]]:
+def applied_lines(run: Path, name: str) -> list[dict[str, Any]]:
+    """What the live form of technique `name` wrote down in the process that wrote into `run`."""
+    path = run / APPLIED_FILE
     entries = (entry for _, entry in object_lines(path)) if path.exists() else ()
     # A process that was killed while it wrote leaves half a line.
     return [entry for entry in entries if isinstance(entry, dict) and entry.get("fix") == name]

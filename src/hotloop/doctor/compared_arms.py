@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hotloop.core.child import BATCH_DRAWS, ROUNDING_NOISE
+from hotloop.core.child import BATCH_RNG, ROUNDING_NOISE
 from hotloop.core.judgement import ParityClass
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.workbench import Workbench
-from hotloop.optimizations.catalogue import draws_otherwise, parity_of_live
+from hotloop.doctor.trial_runner import TrialRunner
+from hotloop.optimizations.catalogue import changes_batch_rng, parity_of_live
 from hotloop.trial.arm import Arm
 
 NOISE: dict[ParityClass, float] = {
@@ -20,25 +20,25 @@ NOISE: dict[ParityClass, float] = {
 """Relative size of the noise: a convolution in another memory format rounds as much, products in bf16 do."""
 NOISE_RUNS = 2
 """At most: the second is made where the first does not explain what is seen."""
-ROUNDED_OTHERWISE, DRAWN_OTHERWISE = "rounded-otherwise", "drawn-otherwise"
+ROUNDED_OTHERWISE, OTHER_RNG = "rounded-otherwise", "drawn-otherwise"
 
 
-def class_of(bench: Workbench, fixes: Sequence[Fix]) -> ParityClass:
+def class_of(runner: TrialRunner, fixes: Sequence[Fix]) -> ParityClass:
     """The most that these may change in what this command learns."""
-    if draws_otherwise([fix.name for fix in fixes], bench.census):
+    if changes_batch_rng([fix.name for fix in fixes], runner.census):
         return "other_draws"
-    return same_draws_class_of(bench, fixes)
+    return same_rng_class_of(runner, fixes)
 
 
-def same_draws_class_of(bench: Workbench, fixes: Sequence[Fix]) -> ParityClass:
+def same_rng_class_of(runner: TrialRunner, fixes: Sequence[Fix]) -> ParityClass:
     """The most where batches draw the same random numbers."""
-    dtypes = bench.census.matmul_dtypes if bench.census is not None else ()
+    dtypes = runner.census.matmul_dtypes if runner.census is not None else ()
     return parity_of_live([fix.name for fix in fixes], dtypes)
 
 
-def candidate_runs(bench: Workbench, fixes: Sequence[Fix]) -> int:
+def candidate_runs(runner: TrialRunner, fixes: Sequence[Fix]) -> int:
     """Runs for losses that a candidate with these takes by itself."""
-    return 2 if class_of(bench, fixes) == "other_draws" else 1
+    return 2 if class_of(runner, fixes) == "other_draws" else 1
 
 
 def rounded_otherwise(baseline: Arm, size: float, number: int) -> Arm:
@@ -47,14 +47,14 @@ def rounded_otherwise(baseline: Arm, size: float, number: int) -> Arm:
     return replace(baseline, name=ROUNDED_OTHERWISE, env=env)
 
 
-def held_draws(arm: Arm, number: int) -> Arm:
+def with_fixed_rng(arm: Arm, number: int) -> Arm:
     """With the random numbers of each batch held fixed."""
-    return replace(arm, env={**arm.env, BATCH_DRAWS: str(number)})
+    return replace(arm, env={**arm.env, BATCH_RNG: str(number)})
 
 
-def drawn_otherwise(baseline: Arm, number: int) -> Arm:
+def with_other_rng(baseline: Arm, number: int) -> Arm:
     """The unchanged command, with the `number`th of such numbers."""
-    return replace(held_draws(baseline, number), name=DRAWN_OTHERWISE)
+    return replace(with_fixed_rng(baseline, number), name=OTHER_RNG)
 
 
 def rounds_products(fixes: Sequence[Fix]) -> bool:

@@ -18,9 +18,9 @@ from hotloop.doctor.applied import why_not_applied, why_wrong
 from hotloop.doctor.compared_arms import candidate_runs
 from hotloop.doctor.fix_status import longer, not_faster
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.loss_parity import Learned, Learning
-from hotloop.doctor.switched import why_not_switched
-from hotloop.doctor.workbench import BASELINE, Workbench
+from hotloop.doctor.loss_parity import LossComparison, LossComparisons
+from hotloop.doctor.toggleable import reason_not_toggled
+from hotloop.doctor.trial_runner import BASELINE, TrialRunner
 from hotloop.doctor.writes import WritesOutside
 from hotloop.judge.looks import LOOKS
 from hotloop.trial.arm import Arm
@@ -72,76 +72,78 @@ class _Candidate:
 
 
 def confirmed(
-    bench: Workbench,
-    learning: Learning,
+    runner: TrialRunner,
+    comparisons: LossComparisons,
     stacked: Sequence[Fix],
     tried: Mapping[str, TriedFix],
     **how: Any,
 ) -> Confirmed:
     """The stack, without what cannot be written out as it was verified, on pairs of their own.
 
-    how: `alpha` and `pairs_now` of `Workbench.compare`.
+    how: `alpha` and `pairs_now` of `TrialRunner.compare`.
     """
     fixes, dropped = list(stacked), dict[str, str]()
     while fixes:
-        candidate = _candidate(bench, "together", fixes, tried)
+        candidate = _candidate(runner, "together", fixes, tried)
         try:
-            learned = _learned(bench, learning, candidate)
-            if isinstance(learned, Learned):
-                result = _timed(bench, learning, candidate, learned, **how)
+            comparison = _compare_losses(runner, comparisons, candidate)
+            if isinstance(comparison, LossComparison):
+                result = _timed(runner, comparisons, candidate, comparison, **how)
                 return replace(result, fixes=tuple(fixes), dropped=dropped)
         except _NotConfirmed as error:
             return Confirmed(tuple(fixes), why_not=str(error), dropped=dropped)
         except (CommandFailed, WritesOutside) as error:
             why = f"the runs failed: {first_line(error)}"
             return Confirmed(tuple(fixes), why_not=why, dropped=dropped, failed=error)
-        if learned == NOT_PAID:
+        if comparison == NOT_PAID:
             return Confirmed(tuple(fixes), why_not=NOT_PAID, dropped=dropped)
-        dropped |= _at_fault(bench, learning, candidate, learned, tried)
+        dropped |= _at_fault(runner, comparisons, candidate, comparison, tried)
         fixes = [fix for fix in fixes if fix.name not in dropped]
     return Confirmed(dropped=dropped)
 
 
 def _candidate(
-    bench: Workbench, kind: str, fixes: Sequence[Fix], tried: Mapping[str, TriedFix]
+    runner: TrialRunner, kind: str, fixes: Sequence[Fix], tried: Mapping[str, TriedFix]
 ) -> _Candidate:
     """The command with `fixes` in its source as far as they can be written there, and live else."""
     from hotloop.doctor.patch.write import NOT_RUN, patch_for  # loads libcst
 
-    workdir = bench.baseline.workdir
+    workdir = runner.baseline.workdir
     assert workdir is not None
     patch = patch_for(
         [tried[fix.name] for fix in fixes],
         workdir=workdir,
-        started_at=bench.examined_at,
-        census=bench.census,
-        directory=bench.directory,
-        why_not=NOT_RUN if bench.plan.in_place else None,
+        started_at=runner.examined_at,
+        census=runner.census,
+        directory=runner.directory,
+        why_not=NOT_RUN if runner.plan.in_place else None,
     )
     words = {fix.name for fix in patch.fixes if fix.patch != "edited"}
     # A call that continues may have kept others than the call before it.
     name = short_name(f"{kind}-" + "+".join(fix.name for fix in fixes))
     live = [fix for fix in fixes if fix.name in words]
-    return _Candidate(bench.with_fixes(name, live, edited=patch.files), fixes, patch)
+    return _Candidate(runner.with_fixes(name, live, edited=patch.files), fixes, patch)
 
 
-def _learned(bench: Workbench, learning: Learning, candidate: _Candidate) -> Learned | str:
+def _compare_losses(
+    runner: TrialRunner, comparisons: LossComparisons, candidate: _Candidate
+) -> LossComparison | str:
     """What the candidate learns, or what the patched script does that it should not.
 
     Raises `_NotConfirmed`, `CommandFailed` and `WritesOutside` of live forms and of the unchanged command.
     """
     arm, fixes = candidate.arm, candidate.fixes
     if not arm.edited:
-        learned = learning.of(arm.name, fixes)
-        if learned.not_applied is not None:
-            raise _NotConfirmed(f"not applied: {learned.not_applied}")
-        return learned
-    place = bench.losses_place(arm, bench.loss_steps_of(fixes))
-    losses = 0 if is_finished(place) else candidate_runs(bench, fixes)
-    if bench.short_s(1, losses=losses, reserved=False, place=arm.name):
+        comparison = comparisons.of(arm.name, fixes)
+        if comparison.not_applied is not None:
+            raise _NotConfirmed(f"not applied: {comparison.not_applied}")
+        return comparison
+    place = runner.losses_place(arm, runner.loss_steps_of(fixes))
+    losses = 0 if is_finished(place) else candidate_runs(runner, fixes)
+    if runner.short_s(1, losses=losses, reserved=False, place=arm.name):
         return NOT_PAID
     try:
-        learned = learning.of_arm(arm, fixes)
+        comparison = comparisons.of_arm(arm, fixes)
     except WritesOutside as error:
         return f"writes outside of its directory: {error.path}"
     except CommandFailed as error:
@@ -149,18 +151,18 @@ def _learned(bench: Workbench, learning: Learning, candidate: _Candidate) -> Lea
             raise
         last = (error.do or error.what).strip().splitlines()[-1]
         return f"fails: {last.strip()}"
-    if learned.not_applied is not None:
-        return f"is without it: {learned.not_applied}"
-    if learned.parity.result == "different":
-        return f"does not train as before: {learned.parity.reason}"
-    if learned.parity.result == "not_checked":
-        return f"is not known to learn the same: {learned.parity.reason}"
-    return learned
+    if comparison.not_applied is not None:
+        return f"is without it: {comparison.not_applied}"
+    if comparison.parity.result == "different":
+        return f"does not train as before: {comparison.parity.reason}"
+    if comparison.parity.result == "not_checked":
+        return f"is not known to learn the same: {comparison.parity.reason}"
+    return comparison
 
 
 def _at_fault(
-    bench: Workbench,
-    learning: Learning,
+    runner: TrialRunner,
+    comparisons: LossComparisons,
     candidate: _Candidate,
     why: str,
     tried: Mapping[str, TriedFix],
@@ -170,37 +172,41 @@ def _at_fault(
         return {candidate.written[0].name: why}
     found = {}
     for fix in candidate.written:
-        alone = _learned(bench, learning, _candidate(bench, "patched", [fix], tried))
+        alone = _compare_losses(runner, comparisons, _candidate(runner, "patched", [fix], tried))
         if isinstance(alone, str) and alone != NOT_PAID:
             found[fix.name] = alone
     return found or {fix.name: why for fix in candidate.written}
 
 
 def _timed(
-    bench: Workbench, learning: Learning, candidate: _Candidate, learned: Learned, **how: Any
+    runner: TrialRunner,
+    comparisons: LossComparisons,
+    candidate: _Candidate,
+    comparison: LossComparison,
+    **how: Any,
 ) -> Confirmed:
     """On fresh pairs. Raises `CommandFailed` and `WritesOutside`."""
     names = [fix.name for fix in candidate.fixes]
     digest = candidate.patch.digest
-    pair_s = bench.costs.pair_s(bench.plan)
-    if bench.left_s >= min(bench.needed_s(1, reserved=False, place=candidate.arm.name), pair_s):
+    pair_s = runner.costs.pair_s(runner.plan)
+    if runner.left_s >= min(runner.needed_s(1, reserved=False, place=candidate.arm.name), pair_s):
         # What cannot be turned would be on in both halves.
-        switched = learned.switchable.issuperset(names) and not candidate.arm.edited
+        toggled = comparison.toggleable.issuperset(names) and not candidate.arm.edited
         found = _compared(
-            bench, learning, candidate.arm, candidate.fixes, learned, switched=switched, **how
+            runner, comparisons, candidate.arm, candidate.fixes, comparison, toggled=toggled, **how
         )
     else:
         found = Confirmed(why_not=NOT_PAID, undecided=True)
     if candidate.arm.edited and found.undecided and not how.get("pairs_now"):
-        found = _within_processes(bench, learning, candidate, learned, found)
+        found = _within_processes(runner, comparisons, candidate, comparison, found)
     return replace(found, patched=digest)
 
 
 def _within_processes(
-    bench: Workbench,
-    learning: Learning,
+    runner: TrialRunner,
+    comparisons: LossComparisons,
     candidate: _Candidate,
-    learned: Learned,
+    comparison: LossComparison,
     found: Confirmed,
 ) -> Confirmed:
     """What the live forms show, on and off within processes that differ by more than the gain, or `found`.
@@ -209,16 +215,16 @@ def _within_processes(
     turned on and off.
     """
     fixes = candidate.fixes
-    arm = bench.with_fixes(short_name(f"{candidate.arm.name}-live"), fixes)
-    live = learning.of(arm.name, fixes)
+    arm = runner.with_fixes(short_name(f"{candidate.arm.name}-live"), fixes)
+    live = comparisons.of(arm.name, fixes)
     if (
-        not live.switchable.issuperset(fix.name for fix in fixes)
-        or bench.switched_plan(fixes) is None
-        or bench.short_s(1, reserved=False, place=arm.name, plan=bench.switched_plan(fixes))
+        not live.toggleable.issuperset(fix.name for fix in fixes)
+        or runner.toggled_plan(fixes) is None
+        or runner.short_s(1, reserved=False, place=arm.name, plan=runner.toggled_plan(fixes))
     ):
         return found
-    live = replace(live, parity=learned.parity)
-    within = _compared(bench, learning, arm, fixes, live, switched=True)
+    live = replace(live, parity=comparison.parity)
+    within = _compared(runner, comparisons, arm, fixes, live, toggled=True)
     return within if within.why_not is None and _agree(within.verdict, found.verdict) else found
 
 
@@ -232,29 +238,29 @@ def _agree(one: Verdict | None, other: Verdict | None) -> bool:
 
 
 def _compared(
-    bench: Workbench,
-    learning: Learning,
+    runner: TrialRunner,
+    comparisons: LossComparisons,
     arm: Arm,
     fixes: Sequence[Fix],
-    learned: Learned,
+    comparison: LossComparison,
     *,
-    switched: bool,
+    toggled: bool,
     **how: Any,
 ) -> Confirmed:
-    result = bench.compare(
-        bench.baseline,
+    result = runner.compare(
+        runner.baseline,
         arm,
         fixes=fixes,
         place=arm.name,
-        parity_class=learning.class_of(fixes),
-        parity=learned.parity,
+        parity_class=comparisons.class_of(fixes),
+        parity=comparison.parity,
         reserved=False,
-        switched=[fix.name for fix in fixes] if switched else (),
+        toggled=[fix.name for fix in fixes] if toggled else (),
         **how,
     )
     verdict = result.verdict
     found = Confirmed(verdict=verdict, result=result)
-    flaw = flaw_of(result, fixes, arm, learned)
+    flaw = flaw_of(result, fixes, arm, comparison)
     if flaw is not None:
         return replace(found, why_not=flaw)
     if verdict.num_pairs < LOOKS[0] and verdict.outcome != "incomparable":
@@ -269,7 +275,9 @@ def _compared(
     return found
 
 
-def flaw_of(result: SessionResult, fixes: Sequence[Fix], arm: Arm, learned: Learned) -> str | None:
+def flaw_of(
+    result: SessionResult, fixes: Sequence[Fix], arm: Arm, comparison: LossComparison
+) -> str | None:
     """What speaks against a candidate in its timed runs: a fix that was not applied, losses that part later."""
     found = sorted(result.directory.glob(f"pair-*-{arm.name}/run"))
     for fix in fixes:
@@ -278,11 +286,11 @@ def flaw_of(result: SessionResult, fixes: Sequence[Fix], arm: Arm, learned: Lear
         if wrong is not None:
             return wrong if len(fixes) == 1 else f"{fix.name}: {wrong}"
         why = why_not_applied(fix, runs, [candidate for _, candidate in result.pairs])
-        if why is None and fix.name in result.switched:
-            why = why_not_switched(fix.name, runs)
+        if why is None and fix.name in result.toggled:
+            why = reason_not_toggled(fix.name, runs)
         if why is not None:
             return f"{fix.name} was not applied: {why}"
-    parity = longer(learned.parity, result)
+    parity = longer(comparison.parity, result)
     return f"it learns something else: {parity.reason}" if parity.result == "different" else None
 
 

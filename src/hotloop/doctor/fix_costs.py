@@ -10,7 +10,7 @@ from statistics import fmean, median
 from hotloop.core.ledger import TriedFix
 from hotloop.core.measurement import Measurement
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.workbench import Workbench
+from hotloop.doctor.trial_runner import TrialRunner
 from hotloop.trial.session import Pair, SessionResult
 
 MOST = 0.9
@@ -19,14 +19,14 @@ CLEAR_BYTES = 50_000_000
 """Less is what processes of the same command differ by."""
 
 
-def with_costs(bench: Workbench, fix: Fix, entry: TriedFix, result: SessionResult) -> TriedFix:
+def with_costs(runner: TrialRunner, fix: Fix, entry: TriedFix, result: SessionResult) -> TriedFix:
     """The entry of a kept fix with what it costs; another status where that is more than it brings, or than there is."""
-    pairs = () if result.switched else result.pairs
+    pairs = () if result.toggled else result.pairs
     return with_start_cost(
         with_memory(entry, pairs),
         pairs=pairs,
-        losses=bench.first_losses(bench.with_fixes(fix.name, [fix]), [fix]),
-        total_steps=bench.total_steps,
+        losses=runner.first_losses(runner.with_fixes(fix.name, [fix]), [fix]),
+        total_steps=runner.total_steps,
     )
 
 

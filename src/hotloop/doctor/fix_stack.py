@@ -29,8 +29,8 @@ from hotloop.doctor.confirmation import (
 from hotloop.doctor.fix_costs import with_costs
 from hotloop.doctor.fix_status import not_faster, showed
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.loss_parity import Learning
-from hotloop.doctor.workbench import Workbench
+from hotloop.doctor.loss_parity import LossComparisons
+from hotloop.doctor.trial_runner import TrialRunner
 from hotloop.doctor.writes import WritesOutside
 from hotloop.judge.looks import LOOKS, divided_levels
 from hotloop.optimizations.catalogue import parity_of_live
@@ -41,8 +41,8 @@ ERROR_ON_TOP = 0.04
 
 
 def stack(
-    bench: Workbench,
-    learning: Learning,
+    runner: TrialRunner,
+    comparisons: LossComparisons,
     kept: Sequence[Fix],
     tried: Tried,
     undecided: Sequence[Fix] = (),
@@ -61,14 +61,14 @@ def stack(
         if not stacked:
             stacked.append(fix)
             continue
-        entry, stays = _added(bench, learning, stacked, fix, tried[fix.name], levels)
+        entry, stays = _added(runner, comparisons, stacked, fix, tried[fix.name], levels)
         tried[fix.name] = entry
         if stays:
             stacked.append(fix)
     first = proven.get(stacked[0].name) if stacked else None
     if first is not None and len(stacked) == 1:
         return first
-    found = confirmed(bench, learning, stacked, tried)
+    found = confirmed(runner, comparisons, stacked, tried)
     first_name = stacked[0].name if first is not None else ""
     for name, why in found.dropped.items():
         if name != first_name:
@@ -110,8 +110,8 @@ def _in_order(kept: Sequence[Fix], tried: Tried) -> list[Fix]:
 
 
 def _added(
-    bench: Workbench,
-    learning: Learning,
+    runner: TrialRunner,
+    comparisons: LossComparisons,
     stacked: Sequence[Fix],
     fix: Fix,
     entry: TriedFix,
@@ -129,36 +129,36 @@ def _added(
     clash = conflict(stacked, fix)
     if clash is not None:
         return rejected(f"it cannot be together with {clash}")
-    if bench.short_s(LOOKS[0], losses=candidate_runs(bench, (*stacked, fix))):
+    if runner.short_s(LOOKS[0], losses=candidate_runs(runner, (*stacked, fix))):
         why = f"{alone}; out of budget before it was tried on top of {onto}"
         return replace(entry, status="not_tried", why=why), False
     names = [each.name for each in (*stacked, fix)]
     arm_name = short_name("with-" + "+".join(names))
-    arm = bench.with_fixes(arm_name, (*stacked, fix))
+    arm = runner.with_fixes(arm_name, (*stacked, fix))
     try:
-        learned = learning.of(arm_name, (*stacked, fix))
-        if learned.not_applied is not None:
-            return rejected(f"on top of {onto} it was not applied: {learned.not_applied}")
-        if learned.parity.result == "different":
-            return rejected(f"with {onto} it learns something else: {learned.parity.reason}")
-        if learned.parity.result == "not_checked":
+        comparison = comparisons.of(arm_name, (*stacked, fix))
+        if comparison.not_applied is not None:
+            return rejected(f"on top of {onto} it was not applied: {comparison.not_applied}")
+        if comparison.parity.result == "different":
+            return rejected(f"with {onto} it learns something else: {comparison.parity.reason}")
+        if comparison.parity.result == "not_checked":
             return rejected(
-                f"with {onto} it is not known to learn the same: {learned.parity.reason}"
+                f"with {onto} it is not known to learn the same: {comparison.parity.reason}"
             )
-        result = bench.compare(
-            bench.with_fixes("without", stacked),
+        result = runner.compare(
+            runner.with_fixes("without", stacked),
             arm,
             fixes=(*stacked, fix),
             place=arm_name,
-            parity_class=learning.class_of((*stacked, fix)),
-            parity=learned.parity,
-            switched=learned.switchable & {fix.name},
+            parity_class=comparisons.class_of((*stacked, fix)),
+            parity=comparison.parity,
+            toggled=comparison.toggleable & {fix.name},
             alpha=levels,
         )
     except (CommandFailed, WritesOutside) as error:
         return rejected(f"together with {onto} it failed: {first_line(error)}")
     verdict = result.verdict
-    flaw = flaw_of(result, (*stacked, fix), arm, learned)
+    flaw = flaw_of(result, (*stacked, fix), arm, comparison)
     if flaw is not None:
         return rejected(f"on top of {onto} {flaw}", verdict)
     if verdict.outcome != "improved":
@@ -169,7 +169,7 @@ def _added(
         else f"{alone}, but faster on top of {onto}, and learns the same"
     )
     entry = replace(entry, status="kept", why=why, added=verdict)
-    entry = with_costs(bench, fix, entry, result)
+    entry = with_costs(runner, fix, entry, result)
     return entry, entry.status == "kept"
 
 

@@ -10,13 +10,13 @@ from hotloop.core.ledger import Status, TriedFix
 from hotloop.doctor.applied import why_not_applied, why_wrong
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.switched import why_not_switched
+from hotloop.doctor.toggleable import reason_not_toggled
 from hotloop.judge.compare import looks_faster
-from hotloop.judge.draws_parity import WHAT_STAYS
 from hotloop.judge.estimate import as_ratio
 from hotloop.judge.looks import LOOKS
 from hotloop.judge.outcome import MIN_MARGIN
 from hotloop.judge.parity import judge_parity
+from hotloop.judge.rng_parity import WHAT_STAYS
 from hotloop.trial.session import SessionResult
 
 
@@ -45,8 +45,8 @@ def judged(result: SessionResult, fix: Fix) -> tuple[Status, str]:
     if wrong is not None:
         return "rejected", wrong
     not_applied = why_not_applied(fix, runs, [candidate for _, candidate in result.pairs])
-    if not_applied is None and fix.name in result.switched:
-        not_applied = why_not_switched(fix.name, runs)
+    if not_applied is None and fix.name in result.toggled:
+        not_applied = reason_not_toggled(fix.name, runs)
     if not_applied is not None:
         return "not_applied", not_applied
     if verdict.num_pairs < LOOKS[0] and verdict.outcome != "incomparable":

@@ -27,14 +27,14 @@ from hotloop.doctor.fix_status import (
     why_kept,
 )
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.loss_parity import Learned, Learning
+from hotloop.doctor.loss_parity import LossComparison, LossComparisons
 from hotloop.doctor.plausible import confirmed_over_more, is_surprising
 from hotloop.doctor.resumption import (
     store_options,
 )
 from hotloop.doctor.starting_point import isolation_of, network_of
 from hotloop.doctor.trial_costs import FIRST_PAIRS, SLACK, TOGGLED_STEPS, budget_text
-from hotloop.doctor.workbench import BASELINE, Workbench
+from hotloop.doctor.trial_runner import BASELINE, TrialRunner
 from hotloop.doctor.writes import WritesOutside
 from hotloop.judge.looks import LOOKS, TOTAL_ERROR, divided_levels
 from hotloop.trial.plan import TrialPlan
@@ -49,13 +49,13 @@ class FixTrials:
 
     def __init__(
         self,
-        bench: Workbench,
+        runner: TrialRunner,
         *,
         may_fit: bool,
         again: Callable[[str], str],
     ) -> None:
-        self.bench = bench
-        self.may_fit = may_fit and bench.budget_s is not None
+        self.runner = runner
+        self.may_fit = may_fit and runner.budget_s is not None
         """No comparison was begun: it may still be one of fewer steps."""
         self.again = again
         self.unpaid: dict[str, Fix] = {}
@@ -64,32 +64,32 @@ class FixTrials:
         """Error of each look at pairs that prove a fix at once."""
         self.proven: dict[str, Confirmed] = {}
         self.others_wait = False
-        self.learning = Learning(bench)
-        if self.learning.not_comparable is not None:
-            bench.warn(
-                f"its steps are not comparable from run to run: {self.learning.not_comparable}"
+        self.comparisons = LossComparisons(runner)
+        if self.comparisons.not_comparable is not None:
+            runner.warn(
+                f"its steps are not comparable from run to run: {self.comparisons.not_comparable}"
             )
 
     def all(self, fixes: Sequence[Fix]) -> Ledger:
         tried: dict[str, TriedFix] = {}
         self.levels = divided_levels(LOOKS, len(fixes), TOTAL_ERROR)
-        self.others_wait = self.bench.budget_s is not None and len(fixes) > 1
+        self.others_wait = self.runner.budget_s is not None and len(fixes) > 1
         for fix in fixes:
             tried[fix.name] = self._tried(fix)
             kept = tried[fix.name].status == "kept"
-            self.bench.must_confirm |= kept and fix.name not in self.proven
+            self.runner.must_confirm |= kept and fix.name not in self.proven
         kept_alone = [fix for fix in fixes if tried[fix.name].status == "kept"]
         undecided = [fix for fix in fixes if may_yet(tried[fix.name])]
         order = order_of(kept_alone, undecided, tried)
-        found = stack(self.bench, self.learning, kept_alone, tried, undecided, self.proven)
+        found = stack(self.runner, self.comparisons, kept_alone, tried, undecided, self.proven)
         together = found.verdict
         self.unpaid |= {fix.name: fix for fix in order if tried[fix.name].status == "not_tried"}
         kept_names = () if found.why_not else tuple(fix.name for fix in found.fixes)
         is_chosen = len(kept_names) == 1 and kept_names[0] not in self.proven
         chose = tried[kept_names[0]].verdict if is_chosen else None
-        confirming = together and _plan_of(self.bench, together, found.fixes)
+        confirming = together and _plan_of(self.runner, together, found.fixes)
         return _ledger(
-            self.bench,
+            self.runner,
             [self._with_steps(fix, tried[fix.name]) for fix in fixes],
             kept=kept_names,
             together=together,
@@ -97,61 +97,65 @@ class FixTrials:
             together_patched=found.patched,
             together_warmup_steps=confirming and confirming.warmup_steps,
             together_steps=confirming and confirming.steps,
-            not_comparable=self.learning.not_comparable,
+            not_comparable=self.comparisons.not_comparable,
             continue_with=self._continue_with(),
         )
 
     def _tried(self, fix: Fix) -> TriedFix:
-        known = self._learns(fix)
+        known = self._compare_losses(fix)
         if isinstance(known, TriedFix):
             return known
         self._fit(fix, known)
         if not self._can_begin(fix, known):
             return self._unpaid(fix, known)
         try:
-            if proves_at_once(self.bench, fix):
+            if proves_at_once(self.runner, fix):
                 return self._proven(fix, known)
             return self._timed(fix, known)
         except (CommandFailed, WritesOutside) as error:
-            return _failed(self.bench, fix, error)
+            return _failed(self.runner, fix, error)
 
-    def _fit(self, fix: Fix, learned: Learned) -> None:
+    def _fit(self, fix: Fix, comparison: LossComparison) -> None:
         """Counts as many steps as fit, once it is known what a process takes and before any is compared."""
         if self.may_fit:
             self.may_fit = False
-            needed = partial(needed_s, self.bench, fix, learned, cautious=True)
-            if fix.name in learned.switchable:  # fewer would make pairs of processes of it
-                self.bench.fit(needed, least_steps=TOGGLED_STEPS)
-            if fix.name not in learned.switchable or not self._is_paid(fix, learned, margin=SLACK):
-                self.bench.fit(needed)
+            needed = partial(needed_s, self.runner, fix, comparison, cautious=True)
+            if fix.name in comparison.toggleable:  # fewer would make pairs of processes of it
+                self.runner.fit(needed, least_steps=TOGGLED_STEPS)
+            if fix.name not in comparison.toggleable or not self._is_paid(
+                fix, comparison, margin=SLACK
+            ):
+                self.runner.fit(needed)
             store_options(
-                *(self.bench.directory, self.bench.plan, self.bench.loss_steps),
-                at_once=self.bench.at_once,
+                *(self.runner.directory, self.runner.plan, self.runner.loss_steps),
+                at_once=self.runner.at_once,
             )
 
-    def _needed_s(self, fix: Fix, learned: Learned | None = None) -> float:
+    def _needed_s(self, fix: Fix, comparison: LossComparison | None = None) -> float:
         """Seconds to try it and to confirm it at the first looks."""
-        return needed_s(self.bench, fix, learned)
+        return needed_s(self.runner, fix, comparison)
 
-    def _is_paid(self, fix: Fix, learned: Learned | None = None, *, margin: float = 1.0) -> bool:
-        needed = needed_s(self.bench, fix, learned, cautious=margin > SLACK)
-        return margin * needed <= self.bench.left_s
+    def _is_paid(
+        self, fix: Fix, comparison: LossComparison | None = None, *, margin: float = 1.0
+    ) -> bool:
+        needed = needed_s(self.runner, fix, comparison, cautious=margin > SLACK)
+        return margin * needed <= self.runner.left_s
 
-    def _can_begin(self, fix: Fix, learned: Learned | None = None) -> bool:
+    def _can_begin(self, fix: Fix, comparison: LossComparison | None = None) -> bool:
         """Whether it may take what is left: all of it where nothing waits to be confirmed."""
-        if self.bench.must_confirm:
-            return self._is_paid(fix, learned)
-        return self.bench.left_s >= self.bench.costs.process_s(self.bench.loss_steps)
+        if self.runner.must_confirm:
+            return self._is_paid(fix, comparison)
+        return self.runner.left_s >= self.runner.costs.process_s(self.runner.loss_steps)
 
     def _unpaid(
-        self, fix: Fix, learned: Learned | None = None, *, verdict: Verdict | None = None
+        self, fix: Fix, comparison: LossComparison | None = None, *, verdict: Verdict | None = None
     ) -> TriedFix:
         """Its line of the ledger where the budget does not do; and it is gone on with by a larger one."""
         self.unpaid[fix.name] = fix
-        bench = self.bench
+        runner = self.runner
         why = (
-            f"out of budget: {bench.spent_s:.0f} s of {bench.budget_s or 0:.0f} s used; it needs about "
-            f"{self._needed_s(fix, learned):.0f} s more"
+            f"out of budget: {runner.spent_s:.0f} s of {runner.budget_s or 0:.0f} s used; it needs about "
+            f"{self._needed_s(fix, comparison):.0f} s more"
         )
         why += f" ({showed(verdict)})" if verdict is not None else ""
         return tried_fix(fix, "not_tried", why, verdict=verdict)
@@ -160,45 +164,45 @@ class FixTrials:
         """The command that goes on with what the budget left out."""
         if not self.unpaid:
             return None
-        return self.again(budget_text(asked_s(self.bench, list(self.unpaid.values()))))
+        return self.again(budget_text(asked_s(self.runner, list(self.unpaid.values()))))
 
     def _with_steps(self, fix: Fix, entry: TriedFix) -> TriedFix:
         """Those of its own pairs, where it was timed."""
         if (
             entry.steps is not None
             or entry.verdict is None
-            or (plan := _plan_of(self.bench, entry.verdict, [fix])) is None
+            or (plan := _plan_of(self.runner, entry.verdict, [fix])) is None
         ):
             return entry
         return replace(entry, warmup_steps=plan.warmup_steps, steps=plan.steps)
 
-    def _learns(self, fix: Fix) -> Learned | TriedFix:
+    def _compare_losses(self, fix: Fix) -> LossComparison | TriedFix:
         """What its losses say, or why it need not be timed."""
-        bench = self.bench
-        plan = bench.plan_for([fix])
+        runner = self.runner
+        plan = runner.plan_for([fix])
         if plan is None:
-            why = f"its effect shows after {fix.warmup_steps} steps, and the run was seen to make {bench.num_steps}"
+            why = f"its effect shows after {fix.warmup_steps} steps, and the run was seen to make {runner.num_steps}"
             return tried_fix(fix, "not_tried", why)
         if not self._can_begin(fix):
             return self._unpaid(fix)
         try:
-            learned = self.learning.of(fix.name, [fix])
+            comparison = self.comparisons.of(fix.name, [fix])
         except (CommandFailed, WritesOutside) as error:
-            return _failed(bench, fix, error)
-        if learned.wrong is not None:
-            entry = tried_fix(fix, "rejected", learned.wrong)
+            return _failed(runner, fix, error)
+        if comparison.wrong is not None:
+            entry = tried_fix(fix, "rejected", comparison.wrong)
             return replace(entry, directory=f"{TRIALS}/{fix.name}")
-        if learned.not_applied is not None:
-            return tried_fix(fix, "not_applied", learned.parity.reason)
-        if learned.parity.result == "different" and not fix.technique.what_if:
-            why = "it learns something else: " + learned.parity.reason
+        if comparison.not_applied is not None:
+            return tried_fix(fix, "not_applied", comparison.parity.reason)
+        if comparison.parity.result == "different" and not fix.technique.what_if:
+            why = "it learns something else: " + comparison.parity.reason
             return replace(tried_fix(fix, "rejected", why), directory=f"{TRIALS}/{fix.name}")
-        return learned
+        return comparison
 
-    def _proven(self, fix: Fix, learned: Learned) -> TriedFix:
+    def _proven(self, fix: Fix, comparison: LossComparison) -> TriedFix:
         """On pairs of its patched copy; on two alone where those show no gain and other fixes want the time."""
         live = replace(tried_fix(fix, "kept", ""), directory=f"{TRIALS}/{fix.name}")
-        given = (self.bench, self.learning, [fix], {fix.name: live})
+        given = (self.runner, self.comparisons, [fix], {fix.name: live})
         trying = partial(confirmed, *given, alpha=self.levels)
         found = trying(pairs_now=FIRST_PAIRS if self.others_wait else None)
         first = found.verdict
@@ -210,27 +214,27 @@ class FixTrials:
         if found.failed is not None:
             raise found.failed
         if found.why_not == NOT_PAID:
-            return self._unpaid(fix, learned, verdict=found.verdict)
+            return self._unpaid(fix, comparison, verdict=found.verdict)
         if found.dropped:
             return tried_fix(fix, "rejected", f"the patched script {found.dropped[fix.name]}")
         if found.why_not is not None:
             return tried_fix(fix, "rejected", found.why_not, verdict=found.verdict)
         assert found.result is not None
-        result = self._looked_into(fix, learned, found.result)
+        result = self._looked_into(fix, comparison, found.result)
         if result.verdict.outcome != "improved":
             why = not_faster(result.verdict)
             return tried_fix(fix, "rejected", why, verdict=result.verdict)
         self.proven[fix.name] = found
         return self._kept(fix, found.result)
 
-    def _timed(self, fix: Fix, learned: Learned) -> TriedFix:
+    def _timed(self, fix: Fix, comparison: LossComparison) -> TriedFix:
         """On pairs of its live form, which choose whether fresh ones are made of its patched copy."""
-        result = self._looked_into(fix, learned, self._compared(fix, learned))
-        parity = longer(learned.parity, result)
+        result = self._looked_into(fix, comparison, self._compared(fix, comparison))
+        parity = longer(comparison.parity, result)
         result = replace(result, verdict=replace(result.verdict, parity=parity))
         status, why = judged(result, fix)
         if status == "not_tried":
-            return self._unpaid(fix, learned, verdict=result.verdict)
+            return self._unpaid(fix, comparison, verdict=result.verdict)
         if status != "kept":
             return _with_plan(tried_fix(fix, status, why, verdict=result.verdict), result)
         return self._kept(fix, result)
@@ -238,42 +242,44 @@ class FixTrials:
     def _kept(self, fix: Fix, result: SessionResult) -> TriedFix:
         """Unless it costs more than it brings."""
         entry = tried_fix(fix, "kept", why_kept(result.verdict), verdict=result.verdict)
-        return with_costs(self.bench, fix, _with_plan(entry, result), result)
+        return with_costs(self.runner, fix, _with_plan(entry, result), result)
 
-    def _looked_into(self, fix: Fix, learned: Learned, result: SessionResult) -> SessionResult:
+    def _looked_into(
+        self, fix: Fix, comparison: LossComparison, result: SessionResult
+    ) -> SessionResult:
         """Over more steps, where it gains far more than was expected; with the verdict of both."""
         if not is_surprising(result.verdict, fix):
             return result
-        bench = self.bench
+        runner = self.runner
         over_more: SessionResult | None = None
-        usual, plan = bench.plan_for([fix]), bench.plan_for([fix], times=MORE_STEPS)
+        usual, plan = runner.plan_for([fix]), runner.plan_for([fix], times=MORE_STEPS)
         assert usual is not None
         is_more = plan is not None and plan.steps >= MORE_STEPS / 1.5 * usual.steps
-        if is_more and not bench.short_s(LOOKS[0], plan=plan, place=f"{fix.name}-longer"):
-            over_more = self._compared(fix, learned, times=MORE_STEPS)
+        if is_more and not runner.short_s(LOOKS[0], plan=plan, place=f"{fix.name}-longer"):
+            over_more = self._compared(fix, comparison, times=MORE_STEPS)
         verdict = confirmed_over_more(
             result.verdict, over_more.verdict if over_more is not None else None, fix
         )
         return replace(over_more or result, verdict=verdict)
 
-    def _compared(self, fix: Fix, learned: Learned, *, times: int = 1) -> SessionResult:
-        bench = self.bench
-        return bench.compare(
-            bench.baseline,
-            bench.with_fixes(fix.name, [fix]),
+    def _compared(self, fix: Fix, comparison: LossComparison, *, times: int = 1) -> SessionResult:
+        runner = self.runner
+        return runner.compare(
+            runner.baseline,
+            runner.with_fixes(fix.name, [fix]),
             fixes=[fix],
             place=fix.name if times == 1 else f"{fix.name}-longer",
             times=times,
-            parity_class=self.learning.class_of([fix]),
-            parity=learned.parity,
-            switched=learned.switchable & {fix.name},
-            slower_start_s=learned.slower_start_s,
+            parity_class=self.comparisons.class_of([fix]),
+            parity=comparison.parity,
+            toggled=comparison.toggleable & {fix.name},
+            slower_start_s=comparison.slower_start_s,
         )
 
 
-def _plan_of(bench: Workbench, verdict: Verdict, fixes: Sequence[Fix]) -> TrialPlan | None:
+def _plan_of(runner: TrialRunner, verdict: Verdict, fixes: Sequence[Fix]) -> TrialPlan | None:
     """What its processes counted."""
-    return bench.switched_plan(fixes) if verdict.switched else bench.plan_for(fixes)
+    return runner.toggled_plan(fixes) if verdict.switched else runner.plan_for(fixes)
 
 
 def _with_plan(entry: TriedFix, result: SessionResult) -> TriedFix:
@@ -281,7 +287,7 @@ def _with_plan(entry: TriedFix, result: SessionResult) -> TriedFix:
     return replace(entry, warmup_steps=plan.warmup_steps, steps=plan.steps)
 
 
-def _failed(bench: Workbench, fix: Fix, error: CommandFailed | WritesOutside) -> TriedFix:
+def _failed(runner: TrialRunner, fix: Fix, error: CommandFailed | WritesOutside) -> TriedFix:
     """Isolated: the rest goes on."""
     if isinstance(error, WritesOutside):
         why = f"it writes outside the working directory: {error.path}"
@@ -290,21 +296,21 @@ def _failed(bench: Workbench, fix: Fix, error: CommandFailed | WritesOutside) ->
         why = f"not known: the unchanged command failed beside it: {error.what}"
     else:
         why = f"its trial failed: {error.what}"
-    bench.warn(f"{fix.name}: {why}; the rest goes on")
+    runner.warn(f"{fix.name}: {why}; the rest goes on")
     entry = tried_fix(fix, "failed", why)
     return replace(entry, details=error.do or "", directory=f"{TRIALS}/{fix.name}")
 
 
-def _ledger(bench: Workbench, tried: Sequence[TriedFix] = (), **rest: Any) -> Ledger:
-    network = network_of(bench.listing)
+def _ledger(runner: TrialRunner, tried: Sequence[TriedFix] = (), **rest: Any) -> Ledger:
+    network = network_of(runner.listing)
     return Ledger(
-        command=bench.baseline.command,
+        command=runner.baseline.command,
         fixes=tuple(tried),
-        warmup_steps=bench.plan.warmup_steps,
-        steps=bench.plan.steps,
-        wall_s=bench.spent_s,
-        budget_s=bench.budget_s,
-        isolation=isolation_of(bench.listing),
+        warmup_steps=runner.plan.warmup_steps,
+        steps=runner.plan.steps,
+        wall_s=runner.spent_s,
+        budget_s=runner.budget_s,
+        isolation=isolation_of(runner.listing),
         network=network.unlimited or bool(network.hosts),
         network_hosts=network.hosts,
         **{"kept": (), "together": None, **rest},

@@ -2,7 +2,7 @@
 
 What the usual band rejects, and what moves the weights otherwise, is held against runs of the unchanged command whose
 numbers are rounded otherwise (`judge.calibrated_parity`): made once for all fixes, and only where a fix needs them.
-So are runs whose batches draw other random numbers, for a fix that has them drawn elsewhere (`judge.draws_parity`).
+So are runs whose batches draw other random numbers, for a fix that has them drawn elsewhere (`judge.rng_parity`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hotloop.core.draws import read_draws
+from hotloop.core.batch_rng import read_rng_log
 from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.files import read_json
 from hotloop.core.judgement import Parity, ParityClass
@@ -22,17 +22,17 @@ from hotloop.doctor.compared_arms import (
     NOISE,
     NOISE_RUNS,
     class_of,
-    drawn_otherwise,
-    held_draws,
     rounded_otherwise,
     rounds_products,
-    same_draws_class_of,
+    same_rng_class_of,
+    with_fixed_rng,
+    with_other_rng,
 )
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.starting_point import what_trials_lack
-from hotloop.doctor.switched import can_be_switched
+from hotloop.doctor.toggleable import can_be_toggled
 from hotloop.doctor.trial_costs import LOSS_RUNS, USUAL_PAIRS
-from hotloop.doctor.workbench import Workbench
+from hotloop.doctor.trial_runner import TrialRunner
 from hotloop.doctor.writes import WritesOutside, outside_path, refused_outside
 from hotloop.judge.calibrated_parity import (
     ComparedRun,
@@ -40,10 +40,10 @@ from hotloop.judge.calibrated_parity import (
     is_plain,
     judge_calibrated,
 )
-from hotloop.judge.draws_parity import DRAWN_RUNS, NOT_SEEN, DrawnRun, judge_draws
 from hotloop.judge.levels import compare_levels
 from hotloop.judge.parity import judge_parity, not_checked
 from hotloop.judge.repeatable import why_not_repeatable
+from hotloop.judge.rng_parity import NOT_SEEN, OTHER_RNG_RUNS, RngRun, judge_other_rng
 from hotloop.trial.arm import Arm
 
 Run = tuple[Measurement, Path]
@@ -51,80 +51,80 @@ Run = tuple[Measurement, Path]
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
-    """What a run with fixes showed."""
+class LossComparison:
+    """A run with fixes, compared with runs of the baseline."""
 
     parity: Parity
     not_applied: str | None = None
     """Why one of them was not seen to take effect."""
     wrong: str | None = None
     """What one of them gave the script that it does not give itself; `parity` is `different` then."""
-    switchable: frozenset[str] = frozenset()
+    toggleable: frozenset[str] = frozenset()
     """Those that can go on and off within a process, where that says what they bring."""
     slower_start_s: float = 0.0
     """Seconds that the process took longer than one of the baseline: compiling, starting workers."""
 
 
-class Learning:
+class LossComparisons:
     """Losses of the unchanged command, and of runs with fixes against them."""
 
-    def __init__(self, bench: Workbench) -> None:
-        self._bench = bench
+    def __init__(self, runner: TrialRunner) -> None:
+        self._runner = runner
         self._noisy: dict[tuple[str, int, float, int], ComparedRun | str] = {}
-        self._known: dict[frozenset[str], Learned] = {}
+        self._known: dict[frozenset[str], LossComparison] = {}
         self._baselines: dict[tuple[str, int], list[Run]] = {}
-        first = self._baseline(bench.baseline, bench.loss_steps)
-        bench.correct_costs(first[-1][0])
+        first = self._baseline(runner.baseline, runner.loss_steps)
+        runner.correct_costs(first[-1][0])
         self.not_comparable = why_not_repeatable(*(run.records for run, _ in first))
 
     def class_of(self, fixes: Sequence[Fix]) -> ParityClass:
         """The most that these may change in what this command learns."""
-        return class_of(self._bench, fixes)
+        return class_of(self._runner, fixes)
 
-    def of(self, name: str, fixes: Sequence[Fix]) -> Learned:
+    def of(self, name: str, fixes: Sequence[Fix]) -> LossComparison:
         """The parity of one run with these fixes. Raises `CommandFailed`, `WritesOutside`."""
         names = frozenset(fix.name for fix in fixes)
         if names not in self._known:
-            self._known[names] = self.of_arm(self._bench.with_fixes(name, fixes), fixes)
+            self._known[names] = self.of_arm(self._runner.with_fixes(name, fixes), fixes)
         return self._known[names]
 
-    def of_arm(self, arm: Arm, fixes: Sequence[Fix]) -> Learned:
+    def of_arm(self, arm: Arm, fixes: Sequence[Fix]) -> LossComparison:
         """The parity of one run of `arm`, which has `fixes`: those not live in it are edited into its files."""
-        bench = self._bench
-        steps = bench.loss_steps_of(fixes)
-        baseline = self._baseline(bench.baseline, steps)
+        runner = self._runner
+        steps = runner.loss_steps_of(fixes)
+        baseline = self._baseline(runner.baseline, steps)
         measurement, place = self._run(arm, steps)
         parity_class = self.class_of(fixes)
         for fix in fixes:
             wrong = why_wrong(fix, [place / "run"]) if fix.name in arm.fixes else None
             if wrong is not None:
                 wrong = wrong if len(fixes) == 1 else f"{fix.name}: {wrong}"
-                return Learned(Parity("different", parity_class, reason=wrong), wrong=wrong)
+                return LossComparison(Parity("different", parity_class, reason=wrong), wrong=wrong)
         for fix in fixes:
             runs = [place / "run"] if fix.name in arm.fixes else []
             why = why_not_applied(fix, runs, [measurement])
             if why is not None:
-                return Learned(Parity("not_checked", None, reason=why), f"{fix.name}: {why}")
+                return LossComparison(Parity("not_checked", None, reason=why), f"{fix.name}: {why}")
         if self.not_comparable is not None:
             parity = Parity("not_checked", parity_class, reason=self.not_comparable)
         elif parity_class == "other_draws":
-            parity = self._drawn(arm, fixes, steps)
+            parity = self._other_rng_parity(arm, fixes, steps)
         else:
-            parity = self._judged(bench.baseline, arm, fixes, steps)
-        return Learned(
+            parity = self._judged(runner.baseline, arm, fixes, steps)
+        return LossComparison(
             _long_enough(parity, max(fix.warmup_steps for fix in fixes)),
-            switchable=can_be_switched(place / "run", bench.most_children),
+            toggleable=can_be_toggled(place / "run", runner.most_children),
             slower_start_s=max(_seconds(measurement) - _seconds(baseline[-1][0]), 0.0),
         )
 
-    def _drawn(self, arm: Arm, fixes: Sequence[Fix], steps: int) -> Parity:
+    def _other_rng_parity(self, arm: Arm, fixes: Sequence[Fix], steps: int) -> Parity:
         """Parity where batches draw other random numbers: with these held fixed, and among runs with others."""
         first, *others = (
-            drawn_otherwise(self._bench.baseline, n) for n in range(1, DRAWN_RUNS + 1)
+            with_other_rng(self._runner.baseline, n) for n in range(1, OTHER_RNG_RUNS + 1)
         )
-        held = held_draws(arm, 1)
+        held = with_fixed_rng(arm, 1)
         try:
-            if not _drawn_run(*self._baseline(first, steps)[0]).draws.batches:
+            if not _rng_run(*self._baseline(first, steps)[0]).rng.batches:
                 return not_checked("other_draws", NOT_SEEN)
             parity = self._judged(first, held, fixes, steps)
         except CommandFailed as error:
@@ -133,16 +133,16 @@ class Learning:
         if parity.result not in ("same", "within_noise"):
             why = f"with the random numbers of each batch held fixed too, {parity.reason}"
             return replace(parity, parity_class="other_draws", reason=why)
-        runs = [_drawn_run(*self._baseline(first, steps)[0])]
-        runs += [_drawn_run(*self._run_baseline(each, steps)) for each in others]
+        runs = [_rng_run(*self._baseline(first, steps)[0])]
+        runs += [_rng_run(*self._run_baseline(each, steps)) for each in others]
         candidate = _compared(*self._run(arm, steps))
-        return judge_draws(runs, candidate, _drawn_run(*self._run(held, steps)), parity)
+        return judge_other_rng(runs, candidate, _rng_run(*self._run(held, steps)), parity)
 
     def _judged(self, baseline: Arm, arm: Arm, fixes: Sequence[Fix], steps: int) -> Parity:
         """Parity of runs in which batches draw the same random numbers."""
         runs = self._baseline(baseline, steps)
         measurement, place = self._run(arm, steps)
-        parity_class = same_draws_class_of(self._bench, fixes)
+        parity_class = same_rng_class_of(self._runner, fixes)
         plain = judge_parity([run.records for run, _ in runs], [measurement.records], parity_class)
         base = [_compared(run, at) for run, at in runs]
         if does_not_move(base):
@@ -182,10 +182,10 @@ class Learning:
 
     def _learnt(self, parity: Parity, baseline: Arm, arm: Arm, steps: int) -> Parity:
         """`parity`, unless the loss ends higher in a run that is long enough to have learnt something."""
-        bench, longer = self._bench, self._bench.learnt_steps
+        runner, longer = self._runner, self._runner.learnt_steps
         if longer is None or longer <= steps:
             return parity
-        if bench.left_s < 2 * bench.costs.process_s(longer) + bench.needed_s(USUAL_PAIRS):
+        if runner.left_s < 2 * runner.costs.process_s(longer) + runner.needed_s(USUAL_PAIRS):
             return replace(
                 parity, reason=f"{parity.reason}; no budget was left to compare {longer} steps"
             )
@@ -204,7 +204,7 @@ class Learning:
         if key not in self._noisy:
             arm = rounded_otherwise(baseline, size, number)
             try:
-                self._noisy[key] = _compared(*self._bench.losses_of(arm, steps, number))
+                self._noisy[key] = _compared(*self._runner.losses_of(arm, steps, number))
             except CommandFailed as error:
                 self._noisy[key] = f"how it amplifies rounding is not known: {error.what}"
         return self._noisy[key]
@@ -213,7 +213,7 @@ class Learning:
         """Baseline runs; one does where runs of this command are known to be equal."""
         key = (arm.name, steps)
         if key not in self._baselines:
-            known = self._baselines.get((self._bench.baseline.name, steps))
+            known = self._baselines.get((self._runner.baseline.name, steps))
             number = 1 if known is not None and _are_equal(known) else LOSS_RUNS
             runs = [self._run_baseline(arm, steps, n) for n in range(1, number + 1)]
             self._baselines[key] = runs
@@ -221,11 +221,11 @@ class Learning:
 
     def _run(self, arm: Arm, steps: int) -> Run:
         """A run of a candidate. Raises `CommandFailed`, `WritesOutside`."""
-        bench = self._bench
+        runner = self._runner
         try:
-            measurement, place = bench.losses_of(arm, steps)
+            measurement, place = runner.losses_of(arm, steps)
         except CommandFailed:
-            if (path := outside_path(bench.losses_place(arm, steps))) is not None:
+            if (path := outside_path(runner.losses_place(arm, steps))) is not None:
                 raise WritesOutside(path) from None
             raise
         if (path := outside_path(place)) is not None:
@@ -233,16 +233,16 @@ class Learning:
         return measurement, place
 
     def _run_baseline(self, arm: Arm, steps: int, number: int = 1) -> Run:
-        bench = self._bench
+        runner = self._runner
         try:
-            measurement, place = bench.losses_of(arm, steps, number)
+            measurement, place = runner.losses_of(arm, steps, number)
         except CommandFailed as error:
-            if (path := outside_path(bench.losses_place(arm, steps, number))) is not None:
+            if (path := outside_path(runner.losses_place(arm, steps, number))) is not None:
                 raise refused_outside(path) from None
             raise CommandFailed(
                 f"the command has run, but does not run in a trial: {error.what}",
                 where=error.where,
-                do=f"{what_trials_lack(bench.listing)}. {error.do or ''}".rstrip(),
+                do=f"{what_trials_lack(runner.listing)}. {error.do or ''}".rstrip(),
                 returncode=error.returncode,
                 arm=error.arm,
             ) from error
@@ -251,8 +251,8 @@ class Learning:
         return measurement, place
 
 
-def _drawn_run(measurement: Measurement, place: Path) -> DrawnRun:
-    return DrawnRun(_compared(measurement, place), read_draws(place / "run"))
+def _rng_run(measurement: Measurement, place: Path) -> RngRun:
+    return RngRun(_compared(measurement, place), read_rng_log(place / "run"))
 
 
 def _are_equal(runs: Sequence[Run]) -> bool:

@@ -106,8 +106,8 @@ def begun_options(directory: Path, *, in_place: bool) -> dict[str, int]:
     if is_begun and stored.get("in_place", in_place) != in_place:
         first = "with" if stored["in_place"] else "without"
         raise _other("--in-place", f"its trials were begun {first} it", directory)
-    learned = any(trials.glob(f"*/losses-*/{MEASUREMENT_FILE}"))
-    names = ["loss_steps"] * (learned or is_begun) + ["steps", "at_once"] * is_begun
+    has_losses = any(trials.glob(f"*/losses-*/{MEASUREMENT_FILE}"))
+    names = ["loss_steps"] * (has_losses or is_begun) + ["steps", "at_once"] * is_begun
     return {name: stored[name] for name in names if isinstance(stored.get(name), int)}
 
 

@@ -11,7 +11,7 @@ from hotloop.judge.looks import LOOKS
 
 if TYPE_CHECKING:
     from hotloop.core.judgement import Verdict
-    from hotloop.doctor.workbench import Workbench
+    from hotloop.doctor.trial_runner import TrialRunner
     from hotloop.trial.plan import TrialPlan
 
 
@@ -23,20 +23,20 @@ class TimeLeft:
     """
 
     def __init__(
-        self, bench: Workbench, plan: TrialPlan, *, slower_start_s: float, reserved: bool
+        self, runner: TrialRunner, plan: TrialPlan, *, slower_start_s: float, reserved: bool
     ) -> None:
-        self._bench = bench
+        self._runner = runner
         self._plan = plan
         self._slower_start_s = slower_start_s
         self._reserved = reserved
-        self._begun_s = bench.spent_s
+        self._begun_s = runner.spent_s
         self._num_pairs = 0
 
     def for_more_pairs(self, verdict: Verdict) -> bool:
         """Whether the pairs up to the next look may be begun."""
         if verdict.num_pairs >= USUAL_PAIRS and not looks_faster(verdict):
             return False  # more pairs could only say how much slower
-        return not self._bench.short_s(
+        return not self._runner.short_s(
             max(later - look for look, later in pairwise(LOOKS)),
             # Not with the time of what has to follow, on a machine that becomes slower too.
             margin=MARGIN if self._reserved else 1.0,
@@ -52,9 +52,9 @@ class TimeLeft:
         """
         self._num_pairs += 1
         pair_s = max(
-            self._bench.costs.pair_s(self._plan) + self._slower_start_s,
-            (self._bench.spent_s - self._begun_s) / self._num_pairs,
+            self._runner.costs.pair_s(self._plan) + self._slower_start_s,
+            (self._runner.spent_s - self._begun_s) / self._num_pairs,
         )
-        if self._num_pairs < LOOKS[0] and not (self._reserved and self._bench.must_confirm):
-            return self._bench.left_s < pair_s
-        return self._reserved and self._bench.left_s < LOOKS[0] * pair_s
+        if self._num_pairs < LOOKS[0] and not (self._reserved and self._runner.must_confirm):
+            return self._runner.left_s < pair_s
+        return self._reserved and self._runner.left_s < LOOKS[0] * pair_s

@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from hotloop.core.judgement import Interval, Outcome, Parity, ParityClass, Verdict, Window
+from hotloop.core.judgement import Interval, JudgedSteps, Outcome, Parity, ParityClass, Verdict
 from hotloop.core.measurement import COMPARABLE_KEYS, Measurement
 from hotloop.judge.estimate import (
     LogInterval,
@@ -48,8 +48,8 @@ def compare(
     baseline_aa: Sequence[Pair] = (),
     looks: Sequence[int] = LOOKS,
     alpha: Sequence[float] | None = None,
-    over: Window = "steady",
-    switched: bool = False,
+    over: JudgedSteps = "steady",
+    toggled: bool = False,
 ) -> Verdict:
     """Judge `(baseline, candidate)` pairs in the order in which they were measured.
 
@@ -57,7 +57,7 @@ def compare(
     with itself. alpha: the two-sided error of each look; by default 5 % in proportion to the pairs,
     0.01, 0.015 and 0.025 for looks at 4, 6 and 10. over: "all" decides by the total time of the
     counted steps, for a change whose gain is in rare, slow ones; chosen before anything was measured.
-    switched: each pair is one process, in which the change went on and off; what processes differ by is in
+    toggled: each pair is one process, in which the change went on and off; what processes differ by is in
     both its halves, and only `baseline_aa` tells the noise.
     Raises `ValueError` for looks that make no sense, for more pairs than the last look and for pairs
     of mixed arms, and `UsageError` for times that are not positive numbers.
@@ -69,12 +69,12 @@ def compare(
     times = [(_times(baseline), _times(candidate)) for baseline, candidate in pairs]
     count = len(pairs)
     level = level_at(count, looks, levels)
-    orders = () if switched else _orders(pairs)
+    orders = () if toggled else _orders(pairs)
 
-    def total(window: Window) -> Total:
+    def total(window: JudgedSteps) -> Total:
         logs = _log_ratios(times, window)
         interval = paired_interval(logs, orders, level)
-        aa_logs, notes = _aa_log_ratios(baseline_aa, pairs, times, window, successive=not switched)
+        aa_logs, notes = _aa_log_ratios(baseline_aa, pairs, times, window, successive=not toggled)
         return Total(window, tuple(logs), interval, noise_floor(aa_logs, count), tuple(notes))
 
     steady, all_in = total("steady"), total("all")
@@ -85,7 +85,7 @@ def compare(
     if not doubts:
         reasons.insert(0, decision(decides))
         reasons += who_decides(decides, steady, all_in)
-    reasons += _on_the_measurement(decides, looks, switched=switched)
+    reasons += _on_the_measurement(decides, looks, toggled=toggled)
     interval, known = decides.interval, count > 1
     return Verdict(
         outcome=outcome,
@@ -93,7 +93,7 @@ def compare(
         ratio_low=as_ratio(interval.low) if known else None,
         ratio_high=as_ratio(interval.high) if known else None,
         confidence=1 - error_spent(count, looks, levels) if known else None,
-        parity=parity or _parity_of(pairs, baseline_aa, parity_class, switched=switched),
+        parity=parity or _parity_of(pairs, baseline_aa, parity_class, toggled=toggled),
         baseline=arms[0],
         candidate=arms[1],
         all_in=_as_ratios(all_in.interval) if known else None,
@@ -110,7 +110,7 @@ def compare(
         reasons=tuple(reasons),
         doubts=tuple(doubts),
         over=decides.over,
-        switched=switched,
+        switched=toggled,
     )
 
 
@@ -133,7 +133,7 @@ def _refused(
     )  # fmt: skip
 
 
-def _deciding(over: Window, steady: Total, all_in: Total, count: int) -> Total:
+def _deciding(over: JudgedSteps, steady: Total, all_in: Total, count: int) -> Total:
     """The total is what the user gets, wherever it can be told from the typical step. What only the total shows as
     a gain is no claim: then the better of two answers would be taken."""
     if over == "all":
@@ -145,12 +145,12 @@ def _deciding(over: Window, steady: Total, all_in: Total, count: int) -> Total:
     return steady
 
 
-def _on_the_measurement(decides: Total, looks: Sequence[int], *, switched: bool) -> list[str]:
+def _on_the_measurement(decides: Total, looks: Sequence[int], *, toggled: bool) -> list[str]:
     """What a reader should know of how it was measured."""
     said = []
     if decides.floor is None:
         said.append("The noise floor is not known: no two runs of the baseline were measured.")
-    if switched:
+    if toggled:
         said.append("Each pair is one process, in which it was turned on and off in turns.")
     count = len(decides.logs)
     if count not in looks and count > looks[0]:
@@ -163,9 +163,9 @@ def _parity_of(
     baseline_aa: Sequence[Pair],
     parity_class: ParityClass,
     *,
-    switched: bool,
+    toggled: bool,
 ) -> Parity:
-    if switched:
+    if toggled:
         reason = "Both halves are of one process, which says nothing of what it learns with either."
         return Parity("not_checked", parity_class, reason=reason)
     baselines = [b.records for b, _ in pairs] + [m.records for pair in baseline_aa for m in pair]
@@ -221,14 +221,14 @@ def _mixed_units(pairs: Sequence[Pair]) -> tuple[str, ...]:
     return (f"The runs count different units of work: {' and '.join(units)}.",)
 
 
-def _log_ratios(times: Sequence[tuple[RunTimes, RunTimes]], over: Window) -> list[float]:
+def _log_ratios(times: Sequence[tuple[RunTimes, RunTimes]], over: JudgedSteps) -> list[float]:
     """Log ratios of what lasts of the candidate to what was seen of the baseline: a queue never makes a gain."""
     if over == "all":
         return [math.log(b.all_in_s / c.lasting_s) for b, c in times]
     return [math.log(b.steady_s / c.steady_s) for b, c in times]
 
 
-def _judged(times: RunTimes, over: Window) -> float:
+def _judged(times: RunTimes, over: JudgedSteps) -> float:
     return times.all_in_s if over == "all" else times.steady_s
 
 
@@ -242,7 +242,7 @@ def _aa_log_ratios(
     baseline_aa: Sequence[Pair],
     pairs: Sequence[Pair],
     times: Sequence[tuple[RunTimes, RunTimes]],
-    over: Window,
+    over: JudgedSteps,
     *,
     successive: bool,
 ) -> tuple[list[float], list[str]]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hotloop.core.judgement import Outcome, Window
+from hotloop.core.judgement import JudgedSteps, Outcome
 from hotloop.core.measurement import Measurement
 from hotloop.judge.estimate import NO_SCATTER, LogInterval, as_ratio
 from hotloop.judge.runs import MOST_FROM_QUEUE, RunTimes
@@ -27,7 +27,7 @@ Pair = tuple[Measurement, Measurement]
 class Total:
     """All pairs, by the typical step of each process or by all its steps together."""
 
-    over: Window
+    over: JudgedSteps
     logs: tuple[float, ...]
     """Log ratio of each pair."""
     interval: LogInterval

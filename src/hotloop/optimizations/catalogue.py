@@ -79,10 +79,10 @@ def parity_of_live(names: Sequence[str], matmul_dtypes: Sequence[str] = ()) -> P
     return strongest
 
 
-def draws_otherwise(names: Sequence[str], census: Census | None) -> bool:
+def changes_batch_rng(names: Sequence[str], census: Census | None) -> bool:
     """Whether one of them has batches draw other random numbers in a script that was seen so: `other_draws`."""
     found = [CATALOGUE[name].other_draws_in for name in names]
-    return census is not None and any(draws is not None and draws(census) for draws in found)
+    return census is not None and any(is_seen is not None and is_seen(census) for is_seen in found)
 
 
 _SHORT = frozenset({"bfloat16", "float16", "tf32"})

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-Turn = Callable[[bool], None]
-Offer = Callable[[str, "Turn | None", Callable[[str], None]], None]
+Toggle = Callable[[bool], None]
+Offer = Callable[[str, "Toggle | None", Callable[[str], None]], None]
 """Told which technique took effect, how to toggle it (`None`: it cannot be), and whom to tell where that fails."""
 
 if TYPE_CHECKING:
@@ -36,19 +36,19 @@ class Report:
         self._offer = offer
         self._said: set[Any] = set()
 
-    def applied(self, where: str, *, turn: Turn | None = None, **facts: Any) -> None:
+    def applied(self, where: str, *, toggle: Toggle | None = None, **facts: Any) -> None:
         """It took effect on `where`, called from the place where this is called.
 
-        turn: `turn(False)` makes it as it was without, from the next step on, and `turn(True)` as it is now.
+        toggle: `toggle(False)` makes it as it was without, from the next step on, and `toggle(True)` as it is now.
         facts: what the technique's `source_edit` needs to know of it; ready for JSON.
         """
         self._say(True, where, facts)
-        self.offer(turn)
+        self.offer(toggle)
 
-    def offer(self, turn: Turn | None) -> None:
+    def offer(self, toggle: Toggle | None) -> None:
         """For `applied`, or after it: `None` where what took effect cannot be toggled."""
         if self._offer is not None:
-            self._offer(self._name, turn, self.wrong)
+            self._offer(self._name, toggle, self.wrong)
 
     def refused(self, why: str) -> None:
         """It could not; the script goes on as it is, and was given nothing else than ever."""

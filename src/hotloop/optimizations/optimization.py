@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotloop.core.census import Census
-from hotloop.core.judgement import ParityClass, Window
+from hotloop.core.judgement import JudgedSteps, ParityClass
 from hotloop.hardware.machine import Machine
 from hotloop.optimizations.live_report import Report
 from hotloop.optimizations.source_edit import SourceEdit
@@ -135,7 +135,7 @@ class Optimization:
     other_draws_in: Callable[[Census], bool] | None = None
     """Whether batches of a foreign script that was seen so draw other random numbers with it, which makes its class
     `other_draws` there; `None`: they never do."""
-    over: Window = "steady"
+    over: JudgedSteps = "steady"
     """The steps that its gain shows in: typical ones, or rare slow ones and with them all together."""
     batches_ahead: Callable[[Census, Any], BatchesAhead | None] | None = None
     """The queue of the loader that trains, with the value; `None`: the technique leaves that as the script has it."""

@@ -10,7 +10,7 @@ from typing import Any
 from hotloop.core.errors import HotloopError, UsageError
 from hotloop.core.measurement import Measurement
 from hotloop.core.untrusted import parse_object, read_bytes
-from hotloop.trial.halves import halves, switching_of
+from hotloop.trial.halves import halves, toggle_schedule
 from hotloop.trial.measure import load_measurement
 from hotloop.trial.plan import process_seed
 
@@ -100,13 +100,13 @@ def _runs_of(
     run: Measurement, arm: str, baseline: str, plan: dict[str, Any], place: str
 ) -> dict[str, Measurement]:
     """A process as it was, or its two halves where fixes went on and off within it."""
-    switched = plan["candidate"].get("switched")
-    if not switched:
+    toggled = plan["candidate"].get("switched")
+    if not toggled:
         return {arm: run}
 
     seed = process_seed(int(plan["plan"]["seed"]), place)
-    switching = switching_of(tuple(switched), run.plan, plan["plan"]["block_steps"], seed)
-    off, on = halves(run, switching, baseline)
+    schedule = toggle_schedule(tuple(toggled), run.plan, plan["plan"]["block_steps"], seed)
+    off, on = halves(run, schedule, baseline)
     return {baseline: off, arm: on}
 
 

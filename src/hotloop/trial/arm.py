@@ -41,12 +41,12 @@ class Arm:
     fixes: Mapping[str, Any] = field(default_factory=dict)
     """Techniques that are put into the running process, by name, with their values; needs a
     `step_clock`."""
-    switched: tuple[str, ...] = ()
-    """Those of `fixes` that go on and off within the process; see `trial.switching`."""
+    toggled: tuple[str, ...] = ()
+    """Those of `fixes` that go on and off within the process (`trial.toggling`); `switched` in JSON."""
     comparable: bool = False
     """Seeded: for its losses, not for its speed. Needs a `step_clock`."""
-    fenced: bool = False
-    """Kept from writing outside of the copy that it runs in; nothing where it runs in place."""
+    sandboxed: bool = False
+    """Cannot write outside of the copy that it runs in; no effect where it runs in place. `fenced` in JSON."""
     inputs: tuple[Path, ...] = ()
     """Files that the command reads and that decide what it does: other contents make another arm."""
     edited: Mapping[str, bytes] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Arm:
             raise UsageError(
                 f"arm {self.name!r} {what} and is not a script that is clocked from inside"
             )
-        if unknown := set(self.switched) - set(self.fixes):
+        if unknown := set(self.toggled) - set(self.fixes):
             raise UsageError(f"arm {self.name!r} has no {sorted(unknown)[0]!r} to switch")
         if self.edited and self.workdir is None:
             raise UsageError(f"arm {self.name!r} edits files and has no working directory")
@@ -81,9 +81,9 @@ class Arm:
             "tokens_per_step": self.tokens_per_step,
             "samples_per_step": self.samples_per_step,
             **({"fixes": dict(sorted(self.fixes.items()))} if self.fixes else {}),
-            **({"switched": list(self.switched)} if self.switched else {}),
+            **({"switched": list(self.toggled)} if self.toggled else {}),
             **({"comparable": True} if self.comparable else {}),
-            **({"fenced": True} if self.fenced else {}),
+            **({"fenced": True} if self.sandboxed else {}),
             "inputs": {str(path): _digest(path) for path in self.inputs},
             **({"edited": digest_of(self.edited)} if self.edited else {}),
         }

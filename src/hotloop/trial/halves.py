@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hotloop.core.errors import UsageError
 from hotloop.core.measurement import Measurement, Plan
-from hotloop.trial.switching import ALTERNATE, SETTLING, Switching
+from hotloop.trial.toggling import ALTERNATE, SETTLING, ToggleSchedule
 
 LEAST_BLOCK = 5 * SETTLING
 MOST_BLOCKS = 8 * ALTERNATE
@@ -25,42 +25,42 @@ def counted_in_blocks(steps: int, block_steps: int) -> int:
     return steps // (block_steps * ALTERNATE) * block_steps * ALTERNATE
 
 
-def switching_of(
+def toggle_schedule(
     names: tuple[str, ...], plan: Plan, block_steps: int | None, seed: str
-) -> Switching:
+) -> ToggleSchedule:
     """Raises `UsageError` for blocks that do not make halves of the counted steps."""
     if not block_steps or block_steps <= SETTLING or plan.steps % (block_steps * ALTERNATE):
         raise UsageError(
             f"{plan.steps} steps cannot be halved in blocks of {block_steps}",
             do=f"count a multiple of {ALTERNATE} blocks of more than {SETTLING} steps",
         )
-    return Switching(names, plan.warmup_steps, block_steps, seed)
+    return ToggleSchedule(names, plan.warmup_steps, block_steps, seed)
 
 
 def halves(
-    measured: Measurement, switching: Switching, baseline: str
+    measured: Measurement, schedule: ToggleSchedule, baseline: str
 ) -> tuple[Measurement, Measurement]:
     """The counted steps without, as a run of arm `baseline`, and those with."""
     return (
-        replace(_counting(measured, lambda step: _off(switching, step)), arm=baseline),
-        _counting(measured, lambda step: switching.counts(step) and switching.is_on(step)),
+        replace(_counting(measured, lambda step: _off(schedule, step)), arm=baseline),
+        _counting(measured, lambda step: schedule.counts(step) and schedule.is_on(step)),
     )
 
 
-def off_halves(measured: Measurement, switching: Switching) -> tuple[Measurement, Measurement]:
+def off_halves(measured: Measurement, schedule: ToggleSchedule) -> tuple[Measurement, Measurement]:
     """The counted steps without, dealt out to two: what these differ by is noise."""
 
     def first(step: int) -> bool:
-        return _off(switching, step) and switching.is_first_off(step)
+        return _off(schedule, step) and schedule.is_first_off(step)
 
     def second(step: int) -> bool:
-        return _off(switching, step) and not switching.is_first_off(step)
+        return _off(schedule, step) and not schedule.is_first_off(step)
 
     return _counting(measured, first), _counting(measured, second)
 
 
-def _off(switching: Switching, step: int) -> bool:
-    return switching.counts(step) and not switching.is_on(step)
+def _off(schedule: ToggleSchedule, step: int) -> bool:
+    return schedule.counts(step) and not schedule.is_on(step)
 
 
 def _counting(measured: Measurement, counts: Callable[[int], bool]) -> Measurement:

@@ -13,9 +13,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from hotloop.core.child import APPLIED_FILE, FIXES, FIXES_SETTINGS, SWITCHED
+from hotloop.core.child import APPLIED_FILE, FIXES, FIXES_SETTINGS, TOGGLED
 from hotloop.optimizations.live_report import Report
-from hotloop.trial.switching import Switching, Turning
+from hotloop.trial.toggling import Toggler, ToggleSchedule
 
 
 def install(directory: Path, settings: dict[str, Any]) -> None:
@@ -28,10 +28,10 @@ def install(directory: Path, settings: dict[str, Any]) -> None:
         frames = OwnFrames()
     except Exception:  # noqa: BLE001 - places are for the patch alone
         frames = None
-    switched = os.environ.get(SWITCHED)
-    turning = Turning(directory, Switching.from_json(switched) if switched else None)
+    toggled = os.environ.get(TOGGLED)
+    toggler = Toggler(directory, ToggleSchedule.from_json(toggled) if toggled else None)
     for name, value in settings.items():
-        report = Report(directory / APPLIED_FILE, name, frames, turning.offer)
+        report = Report(directory / APPLIED_FILE, name, frames, toggler.offer)
         try:
             live_form = CATALOGUE[name].live_form
             if live_form is None:
@@ -41,8 +41,8 @@ def install(directory: Path, settings: dict[str, Any]) -> None:
             report.refused(f"{type(error).__name__}: {error}")
 
     def step_ended(number: int, optimizer: Any) -> None:
-        if not turning.is_over:  # what follows is timed
-            turning.step_ended(number)
+        if not toggler.is_over:  # what follows is timed
+            toggler.step_ended(number)
 
     from hotloop.optimizations.by_step import after_each_step
 

@@ -45,7 +45,7 @@ from hotloop.trial.isolation import (
 )
 from hotloop.trial.process import Finished, Tick, run_process, tail
 from hotloop.trial.sandbox.layered import Layered, remove_tree, run_layered, run_restricted
-from hotloop.trial.switching import Switching
+from hotloop.trial.toggling import ToggleSchedule
 
 Workdir = Listing | Layered
 """What keeps the user's working directory as it is."""
@@ -72,7 +72,7 @@ def trial(
     workdir: Workdir | None,
     what: str,
     tick: Tick | None = None,
-    switching: Switching | None = None,
+    schedule: ToggleSchedule | None = None,
 ) -> Measurement:
     """What `measure` gives, or gave in an earlier run of the same command. what: begins the text of its errors.
 
@@ -92,7 +92,7 @@ def trial(
             cache=cache,
             workdir=workdir,
             tick=tick,
-            switching=switching,
+            schedule=schedule,
         )
     except CommandFailed as error:
         raise CommandFailed(
@@ -117,7 +117,7 @@ def measure(
     cache: Path,
     workdir: Workdir | None,
     tick: Tick | None = None,
-    switching: Switching | None = None,
+    schedule: ToggleSchedule | None = None,
 ) -> Measurement:
     """Run `arm` once in `directory`, which must be new, and store its `measurement.json`.
 
@@ -125,7 +125,7 @@ def measure(
     cache: directory of compiled code shared by the trials of a session.
     workdir: what to copy and run in, or to lay a layer over; `None` runs in `arm.workdir` itself, or in an
     empty directory.
-    switching: at which steps the arm's `switched` go on and off.
+    schedule: at which steps the arm's `toggled` go on and off.
     Raises `CommandFailed` when the command fails, runs past its time or makes too few steps;
     `UsageError` when it cannot be started; `EnvironmentFailed` when the disk refuses.
     """
@@ -154,12 +154,12 @@ def measure(
     environment = read_host(workdir=arm.workdir)
     with temporary_directory(directory) as temporary:
         env = _variables(arm, plan, directory, temporary, cache, seed)
-        if switching is not None:
-            env[child.SWITCHED] = switching.to_json()
+        if schedule is not None:
+            env[child.TOGGLED] = schedule.to_json()
         if arm.comparable:
             seeded = {"PYTHONHASHSEED": str(child.SEED), **env}
             env = {**seeded, child.SAME_RANDOMNESS: str(run), child.STEP_CLOCK_WEIGHTS: "1"}
-        if arm.fenced and not _is_users(work, directory):
+        if arm.sandboxed and not _is_users(work, directory):
             within = (run, directory, temporary, cache.resolve())
             env[child.WITHIN] = os.pathsep.join(map(str, within))
         process = partial(

@@ -23,18 +23,18 @@ from typing import IO
 from hotloop import __version__
 from hotloop.core.errors import Interrupted, UsageError
 from hotloop.core.files import storage_error, write_json
-from hotloop.core.judgement import Parity, ParityClass, Verdict, Window
+from hotloop.core.judgement import JudgedSteps, Parity, ParityClass, Verdict
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.progress import Progress, silent
 from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.judge.compare import compare
 from hotloop.judge.looks import should_stop
 from hotloop.trial.arm import Arm, refuse_missing
-from hotloop.trial.halves import halves, off_halves, switching_of
+from hotloop.trial.halves import halves, off_halves, toggle_schedule
 from hotloop.trial.isolation import SESSION_MARK
 from hotloop.trial.measure import Workdir, is_finished, trial
 from hotloop.trial.plan import TrialPlan, candidate_first, process_seed
-from hotloop.trial.switching import Switching
+from hotloop.trial.toggling import ToggleSchedule
 
 PLAN_SCHEMA = "hotloop.plan/1"
 
@@ -52,7 +52,7 @@ class SessionResult:
     aa_pairs: tuple[Pair, ...]
     """(baseline, baseline)."""
     directory: Path
-    switched: tuple[str, ...] = ()
+    toggled: tuple[str, ...] = ()
     """Fixes that went on and off within the process that each pair is."""
 
 
@@ -65,7 +65,7 @@ def compare_arms(
     parity_class: ParityClass,
     parity: Parity | None = None,
     aa_given: Sequence[Pair] = (),
-    over: Window = "steady",
+    over: JudgedSteps = "steady",
     alpha: Sequence[float] | None = None,
     pairs_now: int | None = None,
     cache: Path | None = None,
@@ -113,7 +113,7 @@ def compare_arms(
                 looks=session.looks,
                 alpha=alpha,
                 over=over,
-                switched=bool(candidate.switched),
+                toggled=bool(candidate.toggled),
             )
 
         try:
@@ -169,14 +169,14 @@ class _Session:
                 break
         write_json(self.directory / "verdict.json", verdict)
         self.progress("measured", self.num_done, self.num_done, verdict.outcome)
-        return SessionResult(verdict, tuple(pairs), aa_pairs, self.directory, candidate.switched)
+        return SessionResult(verdict, tuple(pairs), aa_pairs, self.directory, candidate.toggled)
 
     def _pair(
         self, kind: str, number: int, up_to: int, first: Arm, second: Arm, *, swapped: bool
     ) -> Pair:
         """Measure both, `second` before `first` when swapped; returned as (first, second)."""
-        if second.switched:
-            return self._switched(number, up_to, first, second)
+        if second.toggled:
+            return self._toggled(number, up_to, first, second)
         arms = (second, first) if swapped else (first, second)
         measured = []
         for position, arm in enumerate(arms):
@@ -196,24 +196,24 @@ class _Session:
             self.num_done += 1
         return (measured[1], measured[0]) if swapped else (measured[0], measured[1])
 
-    def _switched(self, number: int, up_to: int, baseline: Arm, candidate: Arm) -> Pair:
+    def _toggled(self, number: int, up_to: int, baseline: Arm, candidate: Arm) -> Pair:
         """One process, and its two halves."""
         place = self.directory / f"pair-{number:02d}-a-{candidate.name}"
         plan = Plan(self.plan.warmup_steps, self.plan.steps, self.plan.timeout_s, pair=number)
-        switching = switching_of(
-            candidate.switched,
+        schedule = toggle_schedule(
+            candidate.toggled,
             plan,
             self.plan.block_steps,
             process_seed(self.plan.seed, place.name),
         )
         what = f"process {number} of up to {up_to}: {candidate.name}, on and off"
-        measured = self._trial(place, candidate, plan, what, switching)
+        measured = self._trial(place, candidate, plan, what, schedule)
         self.num_done += 2
-        self.off_halves.append(off_halves(measured, switching))
-        return halves(measured, switching, baseline.name)
+        self.off_halves.append(off_halves(measured, schedule))
+        return halves(measured, schedule, baseline.name)
 
     def _trial(
-        self, place: Path, arm: Arm, plan: Plan, what: str, switching: Switching | None = None
+        self, place: Path, arm: Arm, plan: Plan, what: str, schedule: ToggleSchedule | None = None
     ) -> Measurement:
         if not is_finished(place):
             self.progress(what, self.num_done, self.num_trials, "")
@@ -230,7 +230,7 @@ class _Session:
             workdir=self.workdir,
             what=what,
             tick=tick,
-            switching=switching,
+            schedule=schedule,
         )
 
 

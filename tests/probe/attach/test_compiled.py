@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotloop.probe.attach.window import FIRST_STEP, STEPS
+from hotloop.probe.attach.step_profiler import FIRST_STEP, STEPS
 
 GRAPHS = """
 from torch._dynamo.utils import counters

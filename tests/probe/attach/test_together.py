@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hotloop.probe.attach.window import FIRST_STEP, STEPS
+from hotloop.probe.attach.step_profiler import FIRST_STEP, STEPS
 
 
 def test_gradients_that_are_sent_inside_the_pass_backward_are_seen(run) -> None:  # type: ignore[no-untyped-def]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hotloop.core.child import APPLIED_FILE
+from hotloop.doctor.applied import applied_lines
 
 Span = tuple[int, int, int, int]
 
@@ -54,20 +53,10 @@ def taken_in(trials: Path, name: str, workdir: Path) -> tuple[Taken, ...]:
     """
     found: dict[str, Taken] = {}
     for path in sorted(trials.glob(f"*/run/{APPLIED_FILE}")):
-        for line in _lines(path, name):
+        for line in applied_lines(path.parent, name):
             taken = _taken(line, path.parent.parent / "work", workdir)
             found.setdefault(repr(taken), taken)
     return tuple(found.values())
-
-
-def _lines(path: Path, name: str) -> Iterator[dict[str, Any]]:
-    for text in path.read_text(encoding="utf-8").splitlines():
-        try:
-            line = json.loads(text)
-        except ValueError:  # a process that was killed while it wrote
-            continue
-        if isinstance(line, dict) and line.get("fix") == name:
-            yield line
 
 
 def _taken(line: dict[str, Any], copy: Path, workdir: Path) -> Taken:

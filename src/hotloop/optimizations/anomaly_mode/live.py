@@ -20,7 +20,7 @@ def apply(value: Any, report: Report) -> None:
     """
     asked, off = False, not value
 
-    def turn(on: bool) -> None:
+    def toggle(on: bool) -> None:
         nonlocal off
         off = on
         torch.set_anomaly_enabled(asked and not off, torch.is_anomaly_check_nan_enabled())
@@ -30,7 +30,7 @@ def apply(value: Any, report: Report) -> None:
         original(block, mode and not off, *args, **kwargs)
         if mode:
             first = not asked and not has_accelerator()
-            report.applied(CALLED, turn=turn if first else None, called=CALLED)
+            report.applied(CALLED, toggle=toggle if first else None, called=CALLED)
         asked = mode
 
     def enter_set(original: Any, block: Any) -> None:

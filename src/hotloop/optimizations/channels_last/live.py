@@ -122,13 +122,13 @@ def _tried(
     name = type(module).__name__
     kept = _Kept(module)
     convert(module, torch.channels_last)
-    draws = _Draws()  # type: ignore[no-untyped-call]
+    dropout = _DropoutOverImages()  # type: ignore[no-untyped-call]
     try:
-        with draws if looks else nullcontext():
+        with dropout if looks else nullcontext():
             made = call(*args, **kwargs)
-        if not draws.over_images:
+        if not dropout.operation:
             return made, None
-        why = f"{name} draws random numbers over images ({draws.over_images}): others, in another order"
+        why = f"{name} draws random numbers over images ({dropout.operation}): others, in another order"
     except RuntimeError as error:
         why = f"{name} does not run so: {str(error).splitlines()[0]}"
     convert(module, torch.contiguous_format)
@@ -136,10 +136,10 @@ def _tried(
     return call(*args, **kwargs), why
 
 
-class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _DropoutOverImages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Looks for dropout over images: it draws in the order of memory, and so would drop other elements."""
 
-    over_images = ""
+    operation = ""
 
     def __torch_dispatch__(
         self, function: Any, types: Any, given: Any = (), named: Any = None
@@ -148,7 +148,7 @@ class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if torch.Tag.nondeterministic_seeded in function.tags:
             images = (each for each in (*given, made) if isinstance(each, torch.Tensor))
             if any(_is_last(each) and not each.is_contiguous() for each in images):
-                self.over_images = function.overloadpacket.__name__
+                self.operation = function.overloadpacket.__name__
         return made
 
 

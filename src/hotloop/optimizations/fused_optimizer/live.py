@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hotloop.optimizations.live_report import Report, Turn, has_accelerator
+from hotloop.optimizations.live_report import Report, Toggle, has_accelerator
 from hotloop.probe.entry import before_step
 
 LOOK_EVERY = 32
@@ -55,7 +55,7 @@ def _fusing(original: Any, report: Report, being_made: set[int], before_step: An
             original(self, params, *args, **kwargs)
             return
         before_step(_looking_at_strides(self, report))
-        report.applied(name, turn=_turn_of(self))
+        report.applied(name, toggle=_toggle_of(self))
 
     return made
 
@@ -93,20 +93,20 @@ def _lies_otherwise(weight: Any, gradient: Any) -> bool:
     return any(size > 1 and of_weight != of_gradient for size, of_weight, of_gradient in each)
 
 
-def _turn_of(optimizer: Any) -> Turn | None:
+def _toggle_of(optimizer: Any) -> Toggle | None:
     """Its state is the same either way on a CPU; on a GPU the counts of steps would lie on the wrong side."""
     if has_accelerator():
         return None
     made = weakref.ref(optimizer)  # it must not live longer for this
 
-    def turn(on: bool) -> None:
+    def toggle(on: bool) -> None:
         if (optimizer := made()) is None:
             return
         for group in optimizer.param_groups:
             group["fused"] = True if on else None
         optimizer._step_supports_amp_scaling = on  # as its __init__ does
 
-    return turn
+    return toggle
 
 
 def _is_probe(frame: FrameType) -> bool:

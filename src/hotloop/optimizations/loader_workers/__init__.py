@@ -11,7 +11,7 @@ from hotloop.judge.worker_count import worker_count
 from hotloop.optimizations.optimization import BatchesAhead, Optimization, live_in
 from hotloop.optimizations.source_edit import Keywords, SourceEdit
 
-_DRAWS = "its batches then draw their random numbers in the workers: the same samples, augmented with others, as with another seed"
+_OTHER_RNG = "its batches then draw their random numbers in the workers: the same samples, augmented with others, as with another seed"
 _RESTARTED = (
     "its workers start again with each epoch, as they did where it was confirmed; `persistent_workers=True` may be added by hand where the script changes nothing of the dataset or the collate "
     "function between epochs (`dataset.set_epoch(e)`, say); shuffling and dropout then draw other numbers "
@@ -34,7 +34,7 @@ def _values_for(census: Census) -> tuple[Any, ...]:
     return (number,)
 
 
-def _draws(census: Census) -> bool:
+def _draws_random(census: Census) -> bool:
     loader = census.slowest_loader()
     return loader is not None and bool(loader.draws_random)
 
@@ -42,7 +42,7 @@ def _draws(census: Census) -> bool:
 def _patch_note(value: Any, census: Census, given: Collection[str]) -> str:
     if not value:
         return ""
-    notes = [_DRAWS] if _draws(census) else []
+    notes = [_OTHER_RNG] if _draws_random(census) else []
     epochs = max((each.num_epochs for each in census.loaders if each.trains), default=0)
     if epochs > 1 and "persistent_workers" not in given:
         notes.append(_RESTARTED)
@@ -121,7 +121,7 @@ LOADER_WORKERS = Optimization(
     of_loader=True,
     live_form=live_in(__name__),
     expect=_expect,
-    other_draws_in=_draws,
+    other_draws_in=_draws_random,
     over="all",
     batches_ahead=batches_ahead,
     smaller=_fewer,

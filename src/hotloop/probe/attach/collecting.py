@@ -14,8 +14,8 @@ from typing import Any
 
 from hotloop.core.census import CollectionUse
 from hotloop.probe import entry
-from hotloop.probe.attach.books import MAX_PLACES
 from hotloop.probe.attach.sites import Place, caller
+from hotloop.probe.attach.step_calls import MAX_PLACES
 from hotloop.probe.attach.watch import Watch
 
 LEFT_AFTER_S = 0.001

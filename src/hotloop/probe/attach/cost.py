@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from hotloop.probe.attach.books import ClosedStep
 from hotloop.probe.attach.passes import watched_call
+from hotloop.probe.attach.step_calls import ClosedStep
 from hotloop.probe.attach.watch import Watch
 from hotloop.probe.background import Background
 from hotloop.probe.entry import step_hook

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hotloop.probe.attach.step_profiler import StepProfiler
 from hotloop.probe.attach.summary import num_ranks
 from hotloop.probe.attach.watch import Watch
-from hotloop.probe.attach.window import Window
 
 FEWEST_STEPS = 40
 """Counted at least where seconds decide: fixes are compared over about half of them."""
@@ -22,9 +22,9 @@ class Enough:
     for seconds the first rank decides, and says so in `LAST_STEP_FILE`.
     """
 
-    def __init__(self, watch: Watch, window: Window, bound: str) -> None:
+    def __init__(self, watch: Watch, profiler: StepProfiler, bound: str) -> None:
         self._watch = watch
-        self._window = window
+        self._profiler = profiler
         self._steps = int(bound) if bound.isdecimal() else FEWEST_STEPS if bound else None
         self._seconds = float(bound[:-1]) if bound.endswith("s") else None
         self._last: int | None = None
@@ -43,7 +43,7 @@ class Enough:
         watch = self._watch
         assert self._steps is not None
         return (
-            self._window.over
+            self._profiler.over
             and watch.counted_steps >= self._steps
             and watch.counted_s >= (self._seconds or 0.0)
         )

@@ -32,9 +32,9 @@ from hotloop.probe.attach.passes import watch_passes
 from hotloop.probe.attach.sampler import Sampler
 from hotloop.probe.attach.side_calls import watch_side_calls
 from hotloop.probe.attach.sites import caller
+from hotloop.probe.attach.step_profiler import StepProfiler
 from hotloop.probe.attach.summary import Parts
 from hotloop.probe.attach.watch import Watch
-from hotloop.probe.attach.window import Window
 from hotloop.probe.attach.writer import Writer
 from hotloop.probe.background import pause_before_forks
 from hotloop.probe.compiling import Compiling
@@ -57,7 +57,7 @@ def install(directory: Path, *, bound: str = "") -> Watch:
         sampler=Sampler(watch),
         collecting=Collecting(watch),
         padding=padding,
-        window=Window(
+        profiler=StepProfiler(
             watch, boundary.updates, after_counted=int(bound) if bound.isdecimal() else None
         ),
         busy=Busy(),
@@ -66,9 +66,9 @@ def install(directory: Path, *, bound: str = "") -> Watch:
         cost=Cost(watch),
     )
     writer = Writer(parts)
-    watch.at_boundary = partial(_at_boundary, watch, parts.window, Compiling(watch))
+    watch.at_boundary = partial(_at_boundary, watch, parts.profiler, Compiling(watch))
     watch.after_boundary = partial(
-        _after_boundary, parts, writer, Enough(watch, parts.window, bound)
+        _after_boundary, parts, writer, Enough(watch, parts.profiler, bound)
     )
     _hook(parts, evaluating)
     keep_probe_untraced()
@@ -105,7 +105,7 @@ def _hook(parts: Parts, evaluating: Evaluating) -> None:
     keep_warning_places(watch.sites)
     hide_own_frames()
     when_cuda_starts(lambda: watch.tried(watch_device_calls, watch))
-    parts.window.install()
+    parts.profiler.install()
     parts.collecting.install()
     entry.after_called_step(lambda: watch.guarded(_explicit, watch, parts.boundary))
 
@@ -138,16 +138,16 @@ def _explicit(watch: Watch, boundary: Boundary) -> None:
         boundary.explicit()
 
 
-def _at_boundary(watch: Watch, window: Window, compiling: Compiling) -> None:
-    if not window.over:
-        watch.tried(window.at_boundary)
+def _at_boundary(watch: Watch, profiler: StepProfiler, compiling: Compiling) -> None:
+    if not profiler.over:
+        watch.tried(profiler.at_boundary)
     watch.tried(compiling.at_boundary)
 
 
 def _after_boundary(parts: Parts, writer: Writer, enough: Enough) -> None:
-    watch, window, busy = parts.watch, parts.window, parts.busy
-    if not window.over or watch.profiling:
-        watch.tried(window.after_boundary)
+    watch, profiler, busy = parts.watch, parts.profiler, parts.busy
+    if not profiler.over or watch.profiling:
+        watch.tried(profiler.after_boundary)
     if not watch.begun:
         _begin(parts, writer)
     watch.resume()

@@ -35,7 +35,7 @@ class LoaderSeen:
         self.num_epochs = 0
         self._construction_s = 0.0
         self._first = False
-        self._draws: bool | None = None
+        self._draws_random: bool | None = None
         self.clear()
 
     def site(self, sites: Sites) -> str:
@@ -78,7 +78,7 @@ class LoaderSeen:
         """Making one batch took so long."""
         (self._fetches if counting else self._early).append(fetched)
         if fetched[3] is not None:
-            self._draws = bool(self._draws) or fetched[3]
+            self._draws_random = bool(self._draws_random) or fetched[3]
 
     def pinned(self, seconds: float, *, counting: bool) -> None:
         """Pinning one batch took so long, in the process that trains."""
@@ -115,7 +115,7 @@ class LoaderSeen:
             pin_s=_median(self._pins),
             fetch_cpu_fraction=sum(cpu for _, cpu in asked) / wall if wall else None,
             epoch_start_s=_median(self._starts),
-            draws_random=self._draws,
+            draws_random=self._draws_random,
         )
 
 

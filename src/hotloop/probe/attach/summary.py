@@ -16,8 +16,8 @@ from hotloop.probe.attach.loading import Loading
 from hotloop.probe.attach.model import ModelSeen, Padding
 from hotloop.probe.attach.operators import Seen
 from hotloop.probe.attach.sampler import Sampler
+from hotloop.probe.attach.step_profiler import StepProfiler
 from hotloop.probe.attach.watch import Watch
-from hotloop.probe.attach.window import Window
 from hotloop.probe.compiling import compile_seconds, compiler_counts, recompiles
 from hotloop.probe.machine import Busy, host_peak_bytes, usable_cpus
 
@@ -32,7 +32,7 @@ class Parts:
     sampler: Sampler
     collecting: Collecting
     padding: Padding
-    window: Window
+    profiler: StepProfiler
     busy: Busy
     cost: Cost
     model: ModelSeen
@@ -49,17 +49,17 @@ class Parts:
 
 def census_of(parts: Parts) -> Census:
     """What was seen so far. From the writer's thread, or at the end."""
-    watch, boundary, window = parts.watch, parts.boundary, parts.window
+    watch, boundary, profiler = parts.watch, parts.boundary, parts.profiler
     calls, sites = watch.calls, watch.sites
     compiled, num_graphs, num_breaks = compiler_counts()
     num_recompiles, reasons = recompiles()
-    seen = window.seen or Seen()
+    seen = profiler.seen or Seen()
     on_device = boundary.device.type != "cpu"
     counted = watch.counted_steps
     looked = ["loaders", "saves", "logs", "evaluations", "lines"]
     looked += ["copies", "syncs"] if on_device else []
-    looked += ["operators"] if window.seen is not None else []
-    notes = [*watch.notes, *([] if window.seen is not None else [window.why_not])]
+    looked += ["operators"] if profiler.seen is not None else []
+    notes = [*watch.notes, *([] if profiler.seen is not None else [profiler.why_not])]
     return Census(
         device=str(boundary.device),
         num_threads=torch.get_num_threads(),
@@ -79,8 +79,8 @@ def census_of(parts: Parts) -> Census:
         cpus=usable_cpus(),
         cpu_busy=parts.busy.cpus(),
         microbatches=watch.counted_backwards / counted if counted else None,
-        profiled_step_s=window.step_s,
-        profiled_wait_s=window.wait_s,
+        profiled_step_s=profiler.step_s,
+        profiled_wait_s=profiler.wait_s,
         profiled_busy_s=seen.busy_s,
         profiled_communication_s=seen.communication_s,
         profiled_between_s=seen.computing_between_s,

@@ -20,12 +20,12 @@ from typing import Any
 import torch
 from torch.utils.data import get_worker_info
 
-from hotloop.probe.attach.books import CallBook, ClosedStep
 from hotloop.probe.attach.device_clock import MAX_WAITING, DeviceClock, DeviceStep
 from hotloop.probe.attach.sites import Sites
-from hotloop.probe.claims import Claim, OtherTraining
+from hotloop.probe.attach.step_calls import CallCounts, ClosedStep
 from hotloop.probe.foreign_process import write_note
 from hotloop.probe.phases import PhaseClock
+from hotloop.probe.rank_lock import RankLock, UnrankedTraining
 
 WARMUP_STEPS = 10
 WARMUP_S = 30.0
@@ -49,13 +49,13 @@ class Watch:
         """Started by a process that uses torch: there a forward pass alone is no sign of training."""
         self.updates = False
         """Weights are known to be updated by what is taken for steps."""
-        self.other: OtherTraining | None = None
+        self.other: UnrankedTraining | None = None
         """Set in a process that trains beside the one that is watched."""
-        self._claim: Claim | None = None
+        self._rank_lock: RankLock | None = None
         self.thread = get_ident()
         self.clock = PhaseClock()
         self.sites = Sites()
-        self.calls = CallBook()
+        self.calls = CallCounts()
         self.step = 0
         self.counted_steps = 0
         self.counted_s = 0.0
@@ -276,26 +276,26 @@ class Watch:
             self.thread = get_ident()
             self.clock.restart()
         self.rank = _rank()
-        self._claim = Claim(self.directory, self.rank)
+        self._rank_lock = RankLock(self.directory, self.rank)
         self.claimed = self._take(proven=self.updates)
         return self.claimed
 
     def saw_updates(self) -> None:
         """From here on it is known that this process trains."""
         self.updates = True
-        if self._claim is not None:
+        if self._rank_lock is not None:
             self._take(proven=True)
 
     def _take(self, *, proven: bool) -> bool:
-        assert self._claim is not None
-        self.active = self._claim.take(proven=proven)
+        assert self._rank_lock is not None
+        self.active = self._rank_lock.acquire(proven=proven)
         if not self.active:
-            self.other = OtherTraining(self.directory)
+            self.other = UnrankedTraining(self.directory)
         return self.active
 
     def is_ours(self) -> bool:
         """Whether no other process was found to be the one that trains instead."""
-        return self._claim is not None and self._claim.is_ours()
+        return self._rank_lock is not None and self._rank_lock.is_held()
 
 
 def _rank() -> str:

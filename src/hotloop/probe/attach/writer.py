@@ -17,8 +17,8 @@ from threading import Lock
 
 import torch
 
-from hotloop.probe.attach.books import ClosedStep
 from hotloop.probe.attach.fetching import fetch_file, read_fetches
+from hotloop.probe.attach.step_calls import ClosedStep
 from hotloop.probe.attach.summary import Parts, census_of
 from hotloop.probe.background import Background
 from hotloop.probe.foreign_process import replace_json
@@ -62,7 +62,7 @@ class Writer:
             return
         self._done = True
         self.background.stop()
-        watch.tried(self._parts.window.abandon)
+        watch.tried(self._parts.profiler.abandon)
         self._parts.sampler.background.stop()
         watch.tried(lambda: watch.release(all_of_them=True))
         with self._lock:

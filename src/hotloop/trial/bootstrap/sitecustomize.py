@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PROBES = {
     "HOTLOOP_ROUNDING_NOISE": ("the noise", "hotloop.trial.rounding_noise"),
-    "HOTLOOP_BATCH_DRAWS": ("held random numbers", "hotloop.trial.batch_draws"),
+    "HOTLOOP_BATCH_RNG": ("held random numbers", "hotloop.trial.fixed_batch_rng"),
     "HOTLOOP_FIXES": ("a fix", "hotloop.trial.live_fixes"),
     "HOTLOOP_STEP_CLOCK": ("the step clock", "hotloop.probe.step_clock"),
     "HOTLOOP_DOCTOR": ("the probe", "hotloop.probe.attach"),

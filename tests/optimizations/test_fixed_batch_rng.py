@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import warm_python
-from hotloop.core.draws import DrawLog, read_draws
+from hotloop.core.batch_rng import RngLog, read_rng_log
 
 SCRIPT = """
 import sys
@@ -17,7 +17,7 @@ import random
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
-from hotloop.trial.batch_draws import HeldDraws
+from hotloop.trial.fixed_batch_rng import FixedBatchRng
 
 class Drawn:
     def __len__(self):
@@ -32,7 +32,7 @@ def by_torch(worker):
     np.random.seed(torch.initial_seed() % 2**32)
 
 torch.set_num_threads(2)
-HeldDraws(int(sys.argv[2]), Path(sys.argv[1])).install()
+FixedBatchRng(int(sys.argv[2]), Path(sys.argv[1])).install()
 torch.manual_seed(0); random.seed(0); np.random.seed(0)
 for epoch in range(2):
     begin = {"none": None, "constant": constant, "torch": by_torch}[sys.argv[4]]
@@ -42,31 +42,31 @@ print(random.random(), np.random.rand(), torch.get_num_threads())
 """
 
 
-def run(place: Path, number: int, workers: int, begin: str = "none") -> tuple[str, DrawLog]:
+def run(place: Path, number: int, workers: int, begin: str = "none") -> tuple[str, RngLog]:
     place.mkdir()
     script = place.with_suffix(".py")
     script.write_text(SCRIPT)
     arguments = [str(script), str(place), str(number), str(workers), begin]
     done = warm_python.run(arguments, env=os.environ, cwd=place)
     assert done.returncode == 0, done.stderr
-    return done.stdout, read_draws(place)
+    return done.stdout, read_rng_log(place)
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, DrawLog]]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, RngLog]]:
     place = tmp_path_factory.mktemp("draws")
     given = {"main": (1, 0), "workers": (1, 2), "other": (2, 0)}
     return {name: run(place / name, *each) for name, each in given.items()}
 
 
 def test_batches_are_the_same_whichever_process_makes_them(
-    runs: dict[str, tuple[str, DrawLog]],
+    runs: dict[str, tuple[str, RngLog]],
 ) -> None:
     assert runs["main"][0] == runs["workers"][0]
 
 
 def test_another_number_draws_others_for_the_same_samples_and_nothing_else(
-    runs: dict[str, tuple[str, DrawLog]],
+    runs: dict[str, tuple[str, RngLog]],
 ) -> None:
     one, other = (runs[name][0].splitlines() for name in ("main", "other"))
     for mine, theirs in zip(one[:8], other[:8], strict=True):
@@ -77,12 +77,12 @@ def test_another_number_draws_others_for_the_same_samples_and_nothing_else(
     assert one[8] == other[8]
 
 
-def test_epochs_draw_different_numbers(runs: dict[str, tuple[str, DrawLog]]) -> None:
+def test_epochs_draw_different_numbers(runs: dict[str, tuple[str, RngLog]]) -> None:
     lines = runs["main"][0].splitlines()[:8]
     assert len({line.split("], [")[1] for line in lines}) == 8
 
 
-def test_log_says_what_workers_found_and_left(runs: dict[str, tuple[str, DrawLog]]) -> None:
+def test_log_says_what_workers_found_and_left(runs: dict[str, tuple[str, RngLog]]) -> None:
     log = runs["workers"][1]
     assert [start.num_workers for start in log.epochs] == [2, 2]
     assert sorted((each.epoch, each.worker) for each in log.batches) == sorted(
@@ -95,7 +95,7 @@ def test_log_says_what_workers_found_and_left(runs: dict[str, tuple[str, DrawLog
 
 @pytest.mark.parametrize(("begin", "alike"), [("constant", True), ("torch", False)])
 def test_workers_own_seeding_is_looked_at_with_another_seed(
-    tmp_path: Path, runs: dict[str, tuple[str, DrawLog]], begin: str, alike: bool
+    tmp_path: Path, runs: dict[str, tuple[str, RngLog]], begin: str, alike: bool
 ) -> None:
     printed, log = run(tmp_path / begin, 1, 2, begin)
     assert printed == runs["main"][0]

@@ -10,7 +10,7 @@ import pytest
 from hotloop.core.census import Census, LoaderUse
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord
-from hotloop.doctor.switched import can_be_switched, most_children
+from hotloop.doctor.toggleable import can_be_toggled, most_children
 
 ENVIRONMENT = Environment("cpu", 1, None, 2, 2.0, None, "Linux", None, "3", None, None, None, "0")
 LOADER = LoaderUse(
@@ -69,5 +69,5 @@ def test_what_can_be_switched_is_what_said_so_with_nothing_unseen_beside_it(
     tmp_path: Path, said: str, children: int | None, can: set[str]
 ) -> None:
     (tmp_path / "turns.json").write_text(said)
-    assert can_be_switched(tmp_path, children) == can
-    assert can_be_switched(tmp_path / "missing", children) == set()
+    assert can_be_toggled(tmp_path, children) == can
+    assert can_be_toggled(tmp_path / "missing", children) == set()

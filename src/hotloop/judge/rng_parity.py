@@ -3,7 +3,7 @@
 `other_draws` is a change that gives a script the same samples in the same order, augmented with other random numbers
 of the same distribution: crops, flips, noise, mixup and masks that loader workers draw instead of the process that trains.
 Losses then differ at every step, by as much as with another seed, and a band that wide would pass mistakes. So
-the comparison is made twice (`doctor.loss_parity` makes the runs, `trial.batch_draws` holds the numbers):
+the comparison is made twice (`doctor.loss_parity` makes the runs, `trial.fixed_batch_rng` holds the numbers):
 
     held     the numbers of each batch follow from its indices and its epoch alone, in both arms, whichever process
              makes it; the process that trains draws the same for all else. Both must then learn the same by the usual
@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from hotloop.core.draws import BatchDraws, DrawLog, EpochStart
+from hotloop.core.batch_rng import BatchRng, EpochStart, RngLog
 from hotloop.core.judgement import Parity
 from hotloop.judge.calibrated_parity import CHAOS, ComparedRun, compare_weights
 from hotloop.judge.parity import (
@@ -48,7 +48,7 @@ from hotloop.judge.parity import (
     window_means,
 )
 
-DRAWN_RUNS = 4
+OTHER_RNG_RUNS = 4
 """As it is, each with other numbers: the first also stands against the candidate with the numbers held."""
 TIMES = 2.0
 """How many times as far from the median run as those are from each other."""
@@ -62,25 +62,25 @@ WHAT_STAYS = (
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnRun:
+class RngRun:
     """A run whose batches drew held numbers."""
 
     compared: ComparedRun
-    draws: DrawLog
+    rng: RngLog
 
 
-def judge_draws(
-    runs: Sequence[DrawnRun], candidate: ComparedRun, held: DrawnRun, parity: Parity
+def judge_other_rng(
+    runs: Sequence[RngRun], candidate: ComparedRun, held: RngRun, parity: Parity
 ) -> Parity:
     """Judge `candidate`, which draws its own numbers.
 
     runs: as it is, each with other held numbers. held: the candidate with the numbers of the first of them.
     parity: of those two, which learned the same.
     """
-    different = reason_draws_differ(runs, held)
+    different = reason_rng_differs(runs, held)
     if different is not None:
         return Parity("different", "other_draws", num_steps=parity.num_steps, reason=different)
-    unknown = reason_draws_unknown(held.draws)
+    unknown = reason_rng_unknown(held.rng)
     if unknown is not None:
         return not_checked("other_draws", unknown, parity.num_steps)
     spread = _judge_spread([run.compared for run in runs], candidate)
@@ -94,13 +94,13 @@ def judge_draws(
     return replace(spread, reason=reason)
 
 
-def reason_draws_differ(runs: Sequence[DrawnRun], held: DrawnRun) -> str | None:
+def reason_rng_differs(runs: Sequence[RngRun], held: RngRun) -> str | None:
     """What the candidate would draw otherwise than from the same distribution; `None`: nothing was seen."""
-    by_workers = _by_workers(held.draws)
-    starts = Counter((each.loader, each.epoch) for each in held.draws.epochs if each.num_workers)
+    by_workers = _by_workers(held.rng)
+    starts = Counter((each.loader, each.epoch) for each in held.rng.epochs if each.num_workers)
     if any(number > 1 and epoch in by_workers for (_, epoch), number in starts.items()):
         return "its workers begin two epochs with the same numbers, which the unchanged script does not"
-    for name in sorted({name for each in held.draws.batches for name in each.left}):
+    for name in sorted({name for each in held.rng.batches for name in each.left}):
         found = Counter(
             state
             for batches in by_workers.values()
@@ -112,7 +112,7 @@ def reason_draws_differ(runs: Sequence[DrawnRun], held: DrawnRun) -> str | None:
                 f"its batches draw from {_GENERATORS[name]}, and {most} workers begin with the same numbers: "
                 "they would augment different samples alike"
             )
-    for name in sorted(_seeded_while_made([run.draws for run in runs[:2]])):
+    for name in sorted(_seeded_while_made([run.rng for run in runs[:2]])):
         return (
             f"its dataset or collate function seeds {_GENERATORS[name]} itself, which also decides what the "
             "process that trains draws later: with workers it does not"
@@ -120,7 +120,7 @@ def reason_draws_differ(runs: Sequence[DrawnRun], held: DrawnRun) -> str | None:
     return None
 
 
-def reason_draws_unknown(held: DrawLog) -> str | None:
+def reason_rng_unknown(held: RngLog) -> str | None:
     """Why what was seen of workers is too little to know from what they draw; `None`: it is enough."""
     if not held.batches:
         return NOT_SEEN
@@ -154,7 +154,7 @@ _GENERATORS = {
 }
 
 
-def _begin_anew(batches: Sequence[BatchDraws]) -> bool:
+def _begin_anew(batches: Sequence[BatchRng]) -> bool:
     """Whether a worker was seen to find other states, of what its batches draw from, where it has another seed."""
     drawn = {name for each in batches for name in each.left}
     looked = [each for each in batches if each.next_epoch is not None]
@@ -165,16 +165,16 @@ def _begin_anew(batches: Sequence[BatchDraws]) -> bool:
     )
 
 
-def _by_workers(log: DrawLog) -> dict[int, list[BatchDraws]]:
+def _by_workers(log: RngLog) -> dict[int, list[BatchRng]]:
     """Epoch -> the batches that its workers made, where any drew random numbers."""
-    found: dict[int, list[BatchDraws]] = {}
+    found: dict[int, list[BatchRng]] = {}
     for each in log.batches:
         if each.worker is not None:
             found.setdefault(each.epoch, []).append(each)
     return {epoch: made for epoch, made in found.items() if any(each.left for each in made)}
 
 
-def _seeded_while_made(logs: Sequence[DrawLog]) -> set[str]:
+def _seeded_while_made(logs: Sequence[RngLog]) -> set[str]:
     """Generators left in one state from two beginnings."""
     one, other = ({(each.epoch, each.batch): each.left for each in log.batches} for log in logs)
     return {

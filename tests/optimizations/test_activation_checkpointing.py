@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hotloop.optimizations.checkpointing import CHECKPOINTING
+from hotloop.optimizations.activation_checkpointing import ACTIVATION_CHECKPOINTING
 
 pytest.importorskip("transformers")
 
@@ -61,8 +61,8 @@ def test_model_whose_blocks_nobody_knows_is_refused(run_foreign: Any) -> None:
 
 
 def test_it_is_a_what_if_that_answers_no_finding() -> None:
-    assert CHECKPOINTING.what_if
-    assert CHECKPOINTING.answers == ()
+    assert ACTIVATION_CHECKPOINTING.what_if
+    assert ACTIVATION_CHECKPOINTING.answers == ()
 
 
 RECOMPUTED = """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from hotloop.optimizations.optimization import Optimization, live_in
 
-CHECKPOINTING = Optimization(
+ACTIVATION_CHECKPOINTING = Optimization(
     name="checkpointing",
     summary="What-if: activations of a Hugging Face model are computed again in the pass backward instead of "
     "kept. Takes time, saves the memory that a larger batch needs.",

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from hotloop.core.draws import BatchDraws, DrawLog, EpochStart
+from hotloop.core.batch_rng import BatchRng, EpochStart, RngLog
 from hotloop.core.judgement import Parity
 from hotloop.core.step import StepRecord
 from hotloop.judge.calibrated_parity import ComparedRun
-from hotloop.judge.draws_parity import DRAWN_RUNS, DrawnRun, judge_draws
+from hotloop.judge.rng_parity import OTHER_RNG_RUNS, RngRun, judge_other_rng
 
 SAME = Parity("same", "bitwise", num_steps=60, max_difference=0.0)
 
@@ -35,10 +35,10 @@ def log(
     same: Sequence[str] = (),
     seeds: Sequence[str] = (),
     own: tuple[str, ...] = (),
-) -> DrawLog:
+) -> RngLog:
     """same: generators that every worker finds alike. seeds: those that batches leave alike."""
     batches = [
-        BatchDraws(
+        BatchRng(
             epoch,
             f"batch-{number}",
             number % workers if workers else None,
@@ -54,14 +54,14 @@ def log(
         for epoch in epochs
         for number in range(4)
     ]
-    return DrawLog(
+    return RngLog(
         tuple(batches), tuple(EpochStart(epoch, "loader", workers, own) for epoch in epochs)
     )
 
 
-def judged(candidate: Sequence[float], held: DrawLog, **made: float) -> Parity:
-    runs = [DrawnRun(compared(losses(n, **made)), log(n, workers=0)) for n in range(DRAWN_RUNS)]
-    return judge_draws(runs, compared(candidate), DrawnRun(compared(losses(0)), held), SAME)
+def judged(candidate: Sequence[float], held: RngLog, **made: float) -> Parity:
+    runs = [RngRun(compared(losses(n, **made)), log(n, workers=0)) for n in range(OTHER_RNG_RUNS)]
+    return judge_other_rng(runs, compared(candidate), RngRun(compared(losses(0)), held), SAME)
 
 
 def test_other_numbers_of_the_same_distribution_learn_the_same_in_words() -> None:
@@ -74,9 +74,9 @@ def test_other_numbers_of_the_same_distribution_learn_the_same_in_words() -> Non
 def test_exchangeable_runs_are_hardly_ever_rejected() -> None:
     results = []
     for first in range(0, 1000, 5):
-        runs = [DrawnRun(compared(losses(first + n)), log(n, workers=0)) for n in range(4)]
+        runs = [RngRun(compared(losses(first + n)), log(n, workers=0)) for n in range(4)]
         own = compared(losses(first + 4))
-        results.append(judge_draws(runs, own, DrawnRun(own, log(0)), SAME).result)
+        results.append(judge_other_rng(runs, own, RngRun(own, log(0)), SAME).result)
     assert results.count("within_noise") >= 0.99 * len(results)
 
 
@@ -102,7 +102,7 @@ def test_workers_that_begin_with_the_same_numbers_are_different(name: str) -> No
 
 def test_workers_that_begin_two_epochs_alike_are_different() -> None:
     once = log(0, epochs=[11], own=("generator",))
-    parity = judged(losses(50), DrawLog(once.batches, 2 * once.epochs))
+    parity = judged(losses(50), RngLog(once.batches, 2 * once.epochs))
     assert parity.result == "different"
     assert "begin two epochs with the same numbers" in parity.reason
 
@@ -111,7 +111,7 @@ def test_epochs_of_an_evaluation_show_nothing_of_the_training() -> None:
     once = log(0, workers=1, epochs=[11])
     other = log(0, workers=2, epochs=[12])
     evaluates = EpochStart(12, "another", 2)
-    both = DrawLog(once.batches + other.batches, (*once.epochs, evaluates))
+    both = RngLog(once.batches + other.batches, (*once.epochs, evaluates))
     assert judged(losses(50), both).result == "not_checked"
 
 
@@ -121,9 +121,10 @@ def test_generator_that_no_batch_draws_from_may_be_alike() -> None:
 
 def test_dataset_that_seeds_a_generator_itself_is_different() -> None:
     runs = [
-        DrawnRun(compared(losses(n)), log(n, workers=0, seeds=["torch"])) for n in range(DRAWN_RUNS)
+        RngRun(compared(losses(n)), log(n, workers=0, seeds=["torch"]))
+        for n in range(OTHER_RNG_RUNS)
     ]
-    parity = judge_draws(runs, compared(losses(50)), DrawnRun(compared(losses(0)), log(0)), SAME)
+    parity = judge_other_rng(runs, compared(losses(50)), RngRun(compared(losses(0)), log(0)), SAME)
     assert parity.result == "different"
     assert "seeds torch's generator itself" in parity.reason
 
@@ -131,18 +132,18 @@ def test_dataset_that_seeds_a_generator_itself_is_different() -> None:
 @pytest.mark.parametrize(
     ("held", "reason"),
     [
-        (DrawLog(), "was not seen"),
+        (RngLog(), "was not seen"),
         (log(0, workers=1, epochs=[11]), "one worker in one epoch"),
         (log(0, epochs=[11], own=("worker_init_fn",)), "has a worker_init_fn"),
         (log(0, epochs=[11], own=("generator", "worker_init_fn")), "generator and a worker_init"),
         (
-            DrawLog(log(0, workers=0).batches, (EpochStart(11, "loader", 2),)),
+            RngLog(log(0, workers=0).batches, (EpochStart(11, "loader", 2),)),
             "workers draw from was not seen",
         ),
     ],
     ids=["nothing", "one_worker", "worker_init_fn", "both", "no_worker"],
 )
-def test_too_little_seen_of_workers_is_not_checked(held: DrawLog, reason: str) -> None:
+def test_too_little_seen_of_workers_is_not_checked(held: RngLog, reason: str) -> None:
     parity = judged(losses(50), held)
     assert (parity.result, parity.parity_class) == ("not_checked", "other_draws")
     assert reason in parity.reason
@@ -153,7 +154,7 @@ def test_too_little_seen_of_workers_is_not_checked(held: DrawLog, reason: str) -
     [log(0, workers=0), log(0, workers=1), log(0, epochs=[11]), log(0, own=("worker_init_fn",))],
     ids=["no_workers", "one_worker", "one_epoch", "worker_init_fn"],
 )
-def test_enough_seen_of_workers_is_judged(held: DrawLog) -> None:
+def test_enough_seen_of_workers_is_judged(held: RngLog) -> None:
     assert judged(losses(50), held).result == "within_noise"
 
 

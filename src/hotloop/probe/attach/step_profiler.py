@@ -31,7 +31,7 @@ LONG_STEP_S = 0.25
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 
 
-class Window:
+class StepProfiler:
     """Opens and closes at boundaries, on the thread that steps: a profiler belongs to its thread."""
 
     def __init__(
@@ -121,7 +121,7 @@ class Window:
         self.over = True
 
     def abandon(self) -> None:
-        """The script ends inside the window: a profiler at work would crash the interpreter's ending."""
+        """The script ends while it is profiled: a profiler at work would crash the interpreter's ending."""
         if self._profiler is not None and self._watch.here():
             self._close()
             self._profiler = None

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from hotloop.core.child import SWITCHED
-from hotloop.trial.switching import ALTERNATE, SETTLING, Switching
+from hotloop.core.child import TOGGLED
+from hotloop.trial.toggling import ALTERNATE, SETTLING, ToggleSchedule
 
 RunForeign = Callable[..., Any]
 SEEDS = [str(number) for number in range(20)]
 
 
-def switching(seed: str = "0", after: int = 5, block_steps: int = 6) -> Switching:
-    return Switching(("fused_optimizer",), after, block_steps, seed)
+def schedule(seed: str = "0", after: int = 5, block_steps: int = 6) -> ToggleSchedule:
+    return ToggleSchedule(("fused_optimizer",), after, block_steps, seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_group_of_blocks_has_drift_in_both_halves_alike(seed: str) -> None:
-    drawn = switching(seed)
+    drawn = schedule(seed)
     for group in range(5):
         first = drawn.after + 4 * group * drawn.block_steps
         blocks = [
@@ -33,13 +33,13 @@ def test_each_group_of_blocks_has_drift_in_both_halves_alike(seed: str) -> None:
 
 
 def test_orders_are_drawn() -> None:
-    starts = {tuple(switching(seed).is_on(5 + 24 * group) for group in range(5)) for seed in SEEDS}
+    starts = {tuple(schedule(seed).is_on(5 + 24 * group) for group in range(5)) for seed in SEEDS}
     assert len(starts) > 10
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_halves_have_as_many_steps_and_so_have_those_of_the_noise(seed: str) -> None:
-    drawn = switching(seed)
+    drawn = schedule(seed)
     steps = [step for step in range(5 + ALTERNATE * 6) if drawn.counts(step)]
     off = [step for step in steps if not drawn.is_on(step)]
     first = [step for step in off if drawn.is_first_off(step)]
@@ -52,13 +52,13 @@ def test_halves_have_as_many_steps_and_so_have_those_of_the_noise(seed: str) -> 
 
 
 def test_it_is_on_until_the_first_block_and_what_follows_a_change_is_not_counted() -> None:
-    drawn = switching()
+    drawn = schedule()
     assert all(drawn.is_on(step) and not drawn.counts(step) for step in range(5))
     assert [drawn.counts(5 + step) for step in range(7)] == [False] * 2 + [True] * 4 + [False]
 
 
 def test_survives_the_way_through_the_environment() -> None:
-    assert Switching.from_json(switching().to_json()) == switching()
+    assert ToggleSchedule.from_json(schedule().to_json()) == schedule()
 
 
 TRAIN = """
@@ -96,10 +96,10 @@ def turns(tmp_path: Path) -> dict[str, object]:
 def test_fused_optimizer_goes_on_and_off_and_learns_the_same(
     run_foreign: RunForeign, tmp_path: Path, made: str
 ) -> None:
-    drawn = switching(after=3, block_steps=4)
+    drawn = schedule(after=3, block_steps=4)
     script = TRAIN.format(made=made, before="")
     plain = run_foreign(script)
-    ran = run_foreign(script, FIX, environment={SWITCHED: drawn.to_json()})
+    ran = run_foreign(script, FIX, environment={TOGGLED: drawn.to_json()})
     assert ran.printed[1] == [drawn.is_on(step) for step in range(40)]
     assert ran.printed[0] == pytest.approx(plain.printed[0], rel=1e-5)
     assert turns(tmp_path)["turned"] == ["fused_optimizer"]
@@ -167,9 +167,9 @@ class Broken(torch.optim.SGD):
             raise RuntimeError("no")
         super().__setattr__(name, value)
 """
-    drawn = switching(after=3, block_steps=4)
+    drawn = schedule(after=3, block_steps=4)
     script = TRAIN.format(made="Broken(model.parameters(), lr=1e-2)", before=before)
-    ran = run_foreign(script, FIX, environment={SWITCHED: drawn.to_json()})
+    ran = run_foreign(script, FIX, environment={TOGGLED: drawn.to_json()})
     assert ran.refused == ["it could not be turned on and off: RuntimeError: no"]
     assert json.loads((tmp_path / "fixes.jsonl").read_text().splitlines()[-1])["wrong"]
     assert turns(tmp_path)["turned"] == []

@@ -22,8 +22,8 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils import fetch as torch_fetch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from hotloop.core.child import BATCH_DRAWS, STEP_CLOCK
-from hotloop.core.draws import BatchDraws, EpochStart, draws_file, draws_line
+from hotloop.core.batch_rng import BatchRng, EpochStart, rng_file, rng_line
+from hotloop.core.child import BATCH_RNG, STEP_CLOCK
 from hotloop.probe import entry
 
 MAX_BATCHES = 256
@@ -32,7 +32,7 @@ MAX_BATCHES = 256
 States = Mapping[str, Any]
 
 
-class HeldDraws:
+class FixedBatchRng:
     """Seeds every source of random numbers anew for each batch of this process, and logs how it was left."""
 
     def __init__(self, number: int, directory: Path) -> None:
@@ -83,7 +83,7 @@ class HeldDraws:
             torch.set_num_threads(threads)
             number = None if worker is None else worker.id
             again = None if worker is None else self._in_another_epoch(epoch, worker)
-            self._write(BatchDraws(epoch, batch, number, _digests(kept), _digests(left), again))
+            self._write(BatchRng(epoch, batch, number, _digests(kept), _digests(left), again))
 
     def _in_another_epoch(self, epoch: int, worker: Any) -> dict[str, str] | None:
         """What its own `worker_init_fn` leaves, called in a copy of this process that has another seed."""
@@ -105,13 +105,13 @@ class HeldDraws:
         os.waitpid(child, 0)
         return dict(json.loads(found)) if found else None
 
-    def _write(self, entry: BatchDraws | EpochStart) -> None:
+    def _write(self, entry: BatchRng | EpochStart) -> None:
         if self._pid != os.getpid():  # a worker that was forked
             self._pid, self._left = os.getpid(), MAX_BATCHES
         if self._left > 0:
             self._left -= 1
-            with draws_file(self._directory, self._pid).open("a", encoding="utf-8") as file:
-                file.write(draws_line(entry))
+            with rng_file(self._directory, self._pid).open("a", encoding="utf-8") as file:
+                file.write(rng_line(entry))
 
 
 def _name(loader: Any) -> str:
@@ -182,6 +182,6 @@ def _digests(states: States) -> dict[str, str]:
 
 def install_from_environment() -> None:
     """Begin, if the trial asked for it."""
-    number, directory = os.environ.get(BATCH_DRAWS), os.environ.get(STEP_CLOCK)
+    number, directory = os.environ.get(BATCH_RNG), os.environ.get(STEP_CLOCK)
     if number and directory:
-        HeldDraws(int(number), Path(directory.split(os.pathsep)[0])).install()
+        FixedBatchRng(int(number), Path(directory.split(os.pathsep)[0])).install()

@@ -1,4 +1,4 @@
-"""Which process of a rank is watched, by a file that the first one makes; and those that train beside it."""
+"""A lock file decides which process of a rank is watched; others that train beside it are only counted."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from hotloop.probe.step_rule import StepRule
 _WEAK = " weak"
 
 
-class Claim:
-    """One process's claim to a rank. A weak one gives way to that of a process that updates weights."""
+class RankLock:
+    """The lock file of a rank. A process that updates weights takes it from one that was not seen to."""
 
     def __init__(self, directory: Path, rank: str) -> None:
         self._path = directory / f"claim-{rank}"
         self._steps = directory / f"steps-{rank}.jsonl"
         self._mine = str(os.getpid())
 
-    def take(self, *, proven: bool) -> bool:
+    def acquire(self, *, proven: bool) -> bool:
         """True where it is this process's from here on, or was already. proven: it updates weights."""
         text = self._mine + ("" if proven else _WEAK)
         try:
@@ -41,8 +41,8 @@ class Claim:
         os.replace(temporary, self._path)
         return True
 
-    def is_ours(self) -> bool:
-        """Whether nobody else has taken it since."""
+    def is_held(self) -> bool:
+        """True while no other process has taken it."""
         return self._read().partition(" ")[0] == self._mine
 
     def _read(self) -> str:
@@ -52,7 +52,7 @@ class Claim:
             return ""
 
 
-class OtherTraining:
+class UnrankedTraining:
     """A process without a rank of its own: only its steps are counted, in `other-<pid>.json`."""
 
     def __init__(self, directory: Path) -> None:

@@ -47,8 +47,8 @@ BASELINE = "baseline"
 
 
 @dataclass
-class Workbench:
-    """Starts processes of the command, unchanged and with fixes, and knows what time is left."""
+class TrialRunner:
+    """Runs trials of the command, unchanged and with fixes, within one budget of time."""
 
     baseline: Arm
     plan: TrialPlan
@@ -125,7 +125,7 @@ class Workbench:
         more = self.costs.process_s(longer.num_steps) / self.costs.process_s(self.plan.num_steps)
         return replace(longer, timeout_s=self.plan.timeout_s * max(more, 1.0))
 
-    def switched_plan(self, fixes: Sequence[Fix]) -> TrialPlan | None:
+    def toggled_plan(self, fixes: Sequence[Fix]) -> TrialPlan | None:
         """For processes in which fixes go on and off, as many steps of each as `plan_for` counts, or fewer.
 
         `None` where they are too few for blocks, or not all steps tell.
@@ -269,24 +269,24 @@ class Workbench:
         pairs_now: int | None = None,
         slower_start_s: float = 0.0,
         reserved: bool = True,
-        switched: Collection[str] = (),
+        toggled: Collection[str] = (),
         times: int = 1,
         alpha: Sequence[float] | None = None,
     ) -> SessionResult:
         """Interleaved pairs of `candidate` with `baseline`; raises what `compare_arms` raises, and `refuse_writes`.
 
-        fixes: those of the candidate, which `plan_for` has a plan for. switched: the ones that make the
+        fixes: those of the candidate, which `plan_for` has a plan for. toggled: the ones that make the
         difference between the arms, where they can go on and off within a process; where there are steps
         enough for that, a pair is one process. times: see `plan_for`; then a pair is never one process.
         alpha: error of each look.
         """
-        shown = self.switched_plan(fixes) if switched and times == 1 else None
+        shown = self.toggled_plan(fixes) if toggled and times == 1 else None
         if shown is not None:
-            candidate = replace(candidate, switched=tuple(sorted(switched)))
+            candidate = replace(candidate, toggled=tuple(sorted(toggled)))
         else:
             shown = self.plan_for(fixes, times=times)
         assert shown is not None
-        as_it_is = baseline.name == BASELINE and not candidate.switched
+        as_it_is = baseline.name == BASELINE and not candidate.toggled
         counted = (shown.warmup_steps, shown.steps)
         same_steps = counted == (self.plan.warmup_steps, self.plan.steps)
         plan = replace(

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hotloop.core.child import TURNS_FILE
+from hotloop.core.child import TOGGLES_FILE
 from hotloop.core.measurement import Measurement
 
 BUSY_WORKERS = 0.25
@@ -37,7 +37,7 @@ def most_children(measurement: Measurement) -> int | None:
     return sum(loader.num_workers for loader in census.loaders)
 
 
-def can_be_switched(run: Path, children: int | None) -> frozenset[str]:
+def can_be_toggled(run: Path, children: int | None) -> frozenset[str]:
     """Techniques that a process said it could turn, where nothing in it makes batches unseen.
 
     run: what that process wrote into. children: as many processes as its loaders may have, see `most_children`.
@@ -48,7 +48,7 @@ def can_be_switched(run: Path, children: int | None) -> frozenset[str]:
     return frozenset(said.get("can", ()))
 
 
-def why_not_switched(name: str, runs: list[Path]) -> str | None:
+def reason_not_toggled(name: str, runs: list[Path]) -> str | None:
     """Why technique `name` was not on and off in each of these processes; `None`: it was."""
     if all(name in _said(run).get("turned", ()) for run in runs):
         return None
@@ -57,7 +57,7 @@ def why_not_switched(name: str, runs: list[Path]) -> str | None:
 
 def _said(run: Path) -> dict[str, Any]:
     try:
-        said = json.loads((run / TURNS_FILE).read_text(encoding="utf-8"))
+        said = json.loads((run / TOGGLES_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):  # it ended before
         return {}
     return said if isinstance(said, dict) else {}

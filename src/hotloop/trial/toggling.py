@@ -20,8 +20,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hotloop.core.child import TURNS_FILE
-from hotloop.optimizations.live_report import Turn
+from hotloop.core.child import TOGGLES_FILE
+from hotloop.optimizations.live_report import Toggle
 
 SETTLING = 2
 """Steps at the start of a block that say nothing: memory and caches are still those of the block before."""
@@ -33,7 +33,7 @@ HARMLESS_THREADS = ("TMonitor", "QueueFeederThread")
 
 
 @dataclass(frozen=True, slots=True)
-class Switching:
+class ToggleSchedule:
     """Which techniques go on and off, and at which steps: a pure function of what was drawn."""
 
     names: tuple[str, ...]
@@ -78,60 +78,60 @@ class Switching:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Switching:
+    def from_json(cls, text: str) -> ToggleSchedule:
         values = json.loads(text)
         return cls(**{**values, "names": tuple(values["names"])})
 
 
-class Turning:
-    """What can be turned in this process, and turning it as a `Switching` says.
+class Toggler:
+    """Toggles techniques in this process at the steps that a `ToggleSchedule` names.
 
-    Writes `turns.json` after the second step: which techniques could be turned, what else runs here that
+    Writes `turns.json` after the second step: which techniques can be toggled, what else runs here that
     could make batches ahead, and, once a technique has been off and on again, that it was.
     """
 
-    def __init__(self, directory: Path, switching: Switching | None) -> None:
+    def __init__(self, directory: Path, schedule: ToggleSchedule | None) -> None:
         self._directory = directory
-        self._switching = switching
-        self._turns: dict[str, list[Turn]] = defaultdict(list)
+        self._schedule = schedule
+        self._toggles: dict[str, list[Toggle]] = defaultdict(list)
         self._wrong: dict[str, Callable[[str], None]] = {}
         self._fixed: set[str] = set()
         self._is_on = True
         self._changes = 0
         self.is_over = False
-        """Nothing will be turned any more."""
+        """Nothing will be toggled any more."""
 
-    def offer(self, name: str, turn: Turn | None, wrong: Callable[[str], None]) -> None:
-        """Technique `name` took effect; `turn(on)` turns that off and on again. `None`: it cannot be.
+    def offer(self, name: str, toggle: Toggle | None, wrong: Callable[[str], None]) -> None:
+        """Technique `name` took effect; `toggle(on)` turns that off and on again. `None`: it cannot be.
 
-        wrong: told why where turning it fails.
+        wrong: told why where toggling it fails.
         """
         self._wrong[name] = wrong
-        if turn is None:
+        if toggle is None:
             self._fixed.add(name)
         else:
-            self._turns[name].append(turn)
+            self._toggles[name].append(toggle)
 
     def step_ended(self, number: int) -> None:
         """So many have: the next one is step `number`, counted from 0."""
         if number == 2:
             self._write()
-            self.is_over = self._switching is None
+            self.is_over = self._schedule is None
         # Drawing takes as long as a thousandth of a short step: at the start of a block only.
-        if self._switching is None or not self._switching.begins_block(number):
+        if self._schedule is None or not self._schedule.begins_block(number):
             return
-        if (on := self._switching.is_on(number)) == self._is_on:
+        if (on := self._schedule.is_on(number)) == self._is_on:
             return
         self._is_on = on
-        for name in self._switching.names:
+        for name in self._schedule.names:
             try:
-                for turn in self._turns[name]:
-                    turn(on)
+                for toggle in self._toggles[name]:
+                    toggle(on)
             except Exception as error:  # noqa: BLE001 - the script must go on whatever happens here
                 self._wrong[name](
                     f"it could not be turned on and off: {type(error).__name__}: {error}"
                 )
-                self._switching = None
+                self._schedule = None
                 return
         self._changes += 1
         if self._changes == 2:
@@ -140,22 +140,22 @@ class Turning:
     def _write(self) -> None:
         if os.environ.get("RANK", "0") != "0":
             return
-        names = sorted(name for name in self._turns if name not in self._fixed)
-        turned = self._switching.names if self._switching and self._changes >= 2 else ()
+        names = sorted(name for name in self._toggles if name not in self._fixed)
+        toggled = self._schedule.names if self._schedule and self._changes >= 2 else ()
         text = json.dumps(
             {
                 "can": names,
-                "turned": [name for name in turned if name in names],
+                "turned": [name for name in toggled if name in names],
                 "children": len(multiprocessing.active_children()),
                 "threads": _threads(),
             }
         )
-        temporary = self._directory / f"{TURNS_FILE}.tmp"
+        temporary = self._directory / f"{TOGGLES_FILE}.tmp"
         try:
             temporary.write_text(text, encoding="utf-8")
-            os.replace(temporary, self._directory / TURNS_FILE)
+            os.replace(temporary, self._directory / TOGGLES_FILE)
         except OSError:
-            pass  # without it nothing was turned, as far as anyone knows
+            pass  # without it nothing was toggled, as far as anyone knows
 
 
 def _threads() -> list[str]:

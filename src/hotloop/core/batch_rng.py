@@ -13,7 +13,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class BatchDraws:
+class BatchRng:
     """One batch. States are digests, by the generator's name: `torch`, `random`, `numpy.random`."""
 
     epoch: int
@@ -44,29 +44,29 @@ class EpochStart:
 
 
 @dataclass(frozen=True, slots=True)
-class DrawLog:
+class RngLog:
     """What the processes of one run drew."""
 
-    batches: tuple[BatchDraws, ...] = field(default=())
+    batches: tuple[BatchRng, ...] = field(default=())
     epochs: tuple[EpochStart, ...] = field(default=())
 
 
-def draws_file(directory: Path, pid: int) -> Path:
+def rng_file(directory: Path, pid: int) -> Path:
     return directory / f"draws-{pid}.jsonl"
 
 
-def draws_line(entry: BatchDraws | EpochStart) -> str:
+def rng_line(entry: BatchRng | EpochStart) -> str:
     return json.dumps(asdict(entry)) + "\n"
 
 
-def read_draws(directory: Path) -> DrawLog:
+def read_rng_log(directory: Path) -> RngLog:
     """What the processes of a run wrote there; a line that the end of one tore is left out."""
     found: list[dict[str, Any]] = []
     for path in sorted(directory.glob("draws-*.jsonl")):
         content = path.read_text(encoding="utf-8", errors="replace")
         whole = content[: content.rfind("\n") + 1]
         found += [json.loads(line) for line in whole.splitlines()]
-    batches = [BatchDraws(**each) for each in found if "batch" in each]
+    batches = [BatchRng(**each) for each in found if "batch" in each]
     starts: Sequence[dict[str, Any]] = [each for each in found if "batch" not in each]
     epochs = [EpochStart(**{**each, "seeded_by": tuple(each["seeded_by"])}) for each in starts]
-    return DrawLog(tuple(batches), tuple(epochs))
+    return RngLog(tuple(batches), tuple(epochs))

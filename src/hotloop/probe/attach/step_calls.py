@@ -1,4 +1,4 @@
-"""Steps that have ended, as they were put down, and calls counted by kind and place over the steps that count.
+"""Calls of each step, counted by kind and place over the counted steps, and what is kept of a step that has ended.
 
 What can wait is done later, many steps at once: on the stepping thread every line of the probe is cold, and costs
 ten times what it costs in a loop. Standard library alone.
@@ -28,7 +28,7 @@ class Tally:
     num_bytes: int = 0
 
 
-class CallBook:
+class CallCounts:
     """What the running step called, and, added by the writer's thread, what the counted steps called."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class CallBook:
 
 @dataclass(slots=True)
 class ClosedStep:
-    """Everything that its record and the books are made of."""
+    """A step that has ended: all that its record and the call counts are made of."""
 
     step: int
     wall_s: float

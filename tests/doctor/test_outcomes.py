@@ -7,7 +7,7 @@ from simulated_trials import Machine, Trying, product
 from hotloop.core.files import to_plain
 from hotloop.core.judgement import Diagnosis, Parity, Steps, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
-from hotloop.doctor.outcomes import with_outcomes
+from hotloop.doctor.fix_campaign import with_outcomes
 
 EMPTY = Diagnosis("input", Steps(60, 10, 0.1))
 

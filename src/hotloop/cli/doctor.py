@@ -321,7 +321,7 @@ def object_of(examined: Examined, found: StoredRun) -> dict[str, Any]:
     """The diagnosis as it is stored, with the command, how it ended and what was tried beside it."""
     from hotloop.cli.run_page import answer_of
     from hotloop.core.files import to_plain
-    from hotloop.doctor.outcomes import with_outcomes
+    from hotloop.doctor.fix_campaign import with_outcomes
 
     diagnosis = examined.diagnosis
     if found.ledger is not None:

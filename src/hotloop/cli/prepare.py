@@ -235,8 +235,7 @@ def _say_left_out(manifest: Manifest) -> None:
     for source in manifest.sources:
         for reason, count in source.skipped.items():
             click.echo(f"  skipped    {count} of {source.source}: {reason}")
-            examples = source.skipped_examples.get(reason, ())
-            for example in examples[:3]:
+            for example in source.skipped_examples.get(reason, ())[:3]:
                 click.echo(f"               {example}")
         for reason, count in source.altered.items():
             click.echo(f"  altered    {count} of {source.source}: {reason}")

@@ -24,7 +24,7 @@ from hotloop.core.census import NO_OPTIMIZER
 from hotloop.core.connections import NO_NETWORK, Network
 from hotloop.core.errors import Interrupted
 from hotloop.core.files import write_json
-from hotloop.core.judgement import DIAGNOSIS_FILE
+from hotloop.core.judgement import DIAGNOSIS_FILE, Diagnosis, Final, TrialOutcome
 from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
 from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
@@ -33,7 +33,6 @@ from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fix_status import tried_fix
 from hotloop.doctor.fix_trials import FixTrials
 from hotloop.doctor.fixes import Fix, asked_for, fixes_for, left_out_of, machine_of, why_left_out
-from hotloop.doctor.outcomes import with_outcomes
 from hotloop.doctor.patch.write import Patch, write_patch
 from hotloop.doctor.program import Examined, shown
 from hotloop.doctor.resumption import (
@@ -51,6 +50,7 @@ from hotloop.doctor.trial_costs import (
 )
 from hotloop.doctor.trial_runner import BASELINE, TrialRunner
 from hotloop.judge.levels import learnt_after
+from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.arm import Arm
 from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement
 from hotloop.trial.session import alone_in
@@ -238,4 +238,40 @@ def patch_of(examined: Examined, ledger: Ledger, *, target: Path) -> tuple[Ledge
         census=measurement.census,
         directory=examined.directory,
         target=target,
+    )
+
+
+def with_outcomes(diagnosis: Diagnosis, ledger: Ledger) -> Diagnosis:
+    """The diagnosis with an entry for each fix of the ledger that was begun, and with what was kept."""
+    begun = (fix for fix in ledger.fixes if fix.status != "not_tried" or fix.verdict is not None)
+    return replace(diagnosis, trials=tuple(map(_outcome, begun)), final=_final(ledger))
+
+
+def _outcome(fix: TriedFix) -> TrialOutcome:
+    verdict, technique = fix.verdict, CATALOGUE.get(fix.name)
+    argument = technique.argument if technique is not None else ""
+    return TrialOutcome(
+        optimization=fix.name,
+        setting={argument or fix.name: fix.value},
+        outcome=verdict.outcome if verdict is not None else "inconclusive",
+        ratio=verdict.ratio if verdict is not None else None,
+        ratio_low=verdict.ratio_low if verdict is not None else None,
+        ratio_high=verdict.ratio_high if verdict is not None else None,
+        parity=verdict.parity.result if verdict is not None else "not_checked",
+        kept=fix.status == "kept",
+        reason=fix.why,
+    )
+
+
+def _final(ledger: Ledger) -> Final:
+    together = ledger.together
+    if not ledger.kept or together is None:
+        return Final(None, None, None, kept=(), parity="not_checked")
+    return Final(
+        together.ratio,
+        together.ratio_low,
+        together.ratio_high,
+        kept=ledger.kept,
+        parity=together.parity.result,
+        outcome=together.outcome,
     )

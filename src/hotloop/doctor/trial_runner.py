@@ -24,7 +24,6 @@ from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loader_place import variables_for
 from hotloop.doctor.plausible import with_doubts
 from hotloop.doctor.starting_point import start_of
-from hotloop.doctor.time_left import TimeLeft
 from hotloop.doctor.trial_costs import (
     AA_RUNS,
     AFTER_EPOCH,
@@ -34,6 +33,7 @@ from hotloop.doctor.trial_costs import (
     MARGIN,
     STEPS,
     Costs,
+    TimeLeft,
 )
 from hotloop.doctor.writes import refuse_writes
 from hotloop.judge.looks import LOOKS

@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.doctor.patch.applied_places import Frame
-from hotloop.doctor.patch.around_call import around_call_edit, definition_edit
-from hotloop.doctor.patch.before_loop import before_loop_edit
+from hotloop.doctor.applied import Frame
 from hotloop.doctor.patch.diff import patched, unified_diff
 from hotloop.doctor.patch.edit import edited
 from hotloop.doctor.patch.imports import set_up_edit
-from hotloop.doctor.patch.keywords import keywords_edit
-from hotloop.doctor.patch.loader_calls import loader_call
+from hotloop.doctor.patch.keywords import keywords_edit, loader_call
+from hotloop.doctor.patch.model_call_edits import (
+    around_call_edit,
+    before_loop_edit,
+    definition_edit,
+)
 from hotloop.doctor.patch.source import Source, Unsafe
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.source_edit import (

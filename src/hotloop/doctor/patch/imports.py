@@ -8,8 +8,7 @@ from pathlib import Path
 
 import libcst as cst
 
-from hotloop.doctor.patch import syntax_check
-from hotloop.doctor.patch.edit import Insertion
+from hotloop.doctor.patch.edit import Insertion, insert_lines
 from hotloop.doctor.patch.source import Source, Unsafe
 from hotloop.optimizations.source_edit import SetUp
 
@@ -84,7 +83,7 @@ def inserted_after(
     num = len(statement.body) if isinstance(statement, cst.SimpleStatementLine) else 1
 
     def redo(tree: ast.Module) -> None:
-        syntax_check.insert(tree, start, lines, num_after=num)
+        insert_lines(tree, start, lines, num_after=num)
 
     return Insertion(statement, lines, True, redo, below)
 
@@ -94,7 +93,7 @@ def inserted_before(source: Source, statement: cst.CSTNode, lines: str) -> Inser
     start = source.start(statement)
 
     def redo(tree: ast.Module) -> None:
-        syntax_check.insert(tree, start, lines, num_after=0)
+        insert_lines(tree, start, lines, num_after=0)
 
     return Insertion(statement, lines, False, redo)
 

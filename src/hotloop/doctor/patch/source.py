@@ -11,7 +11,7 @@ from typing import Any
 import libcst as cst
 from libcst import metadata
 
-from hotloop.doctor.patch.applied_places import Frame
+from hotloop.doctor.applied import Frame
 
 Position = tuple[int, int]
 

@@ -12,15 +12,16 @@ from hotloop.core.census import Census
 from hotloop.core.command_run import CommandRun
 from hotloop.core.files import write_atomically, write_json
 from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
-from hotloop.doctor.patch.applied_places import Frame, Taken, taken_in
-from hotloop.doctor.patch.around_call import around_call_edit, definition_edit
-from hotloop.doctor.patch.before_loop import before_loop_edit
+from hotloop.doctor.applied import Frame, Taken, taken_in
 from hotloop.doctor.patch.diff import unified_diff
 from hotloop.doctor.patch.edit import Change, Edit, edited
-from hotloop.doctor.patch.forms import form_of, words_for
 from hotloop.doctor.patch.imports import set_up_edit
-from hotloop.doctor.patch.keywords import keywords_edit
-from hotloop.doctor.patch.loader_calls import loader_call, loader_frame
+from hotloop.doctor.patch.keywords import keywords_edit, loader_call, loader_frame
+from hotloop.doctor.patch.model_call_edits import (
+    around_call_edit,
+    before_loop_edit,
+    definition_edit,
+)
 from hotloop.doctor.patch.source import Source, Unsafe
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import Optimization
@@ -246,3 +247,44 @@ def _main_frame(taken: Sequence[Taken]) -> Frame:
     if frame.function != "<module>":
         raise Unsafe("the script runs inside another program")
     return frame
+
+
+def form_of(fix: TriedFix, taken: Sequence[Taken]) -> SourceEdit:
+    """taken: where it took effect. Raises `Unsafe` where it has no form, or one for each place."""
+    form = CATALOGUE[fix.name].source_edit
+    if form is None:
+        raise Unsafe("where it belongs depends on the script")
+    if not taken:
+        raise Unsafe("the trials did not say where it took effect")
+    found = [form(fix.value, each.facts) for each in taken]
+    for each in found:
+        if isinstance(each, str):
+            raise Unsafe(each)
+    if any(each != found[0] for each in found):
+        raise Unsafe("it would be written otherwise at each of its places")
+    assert not isinstance(found[0], str)
+    return found[0]
+
+
+def words_for(
+    technique: Optimization, value: Any, edit: SourceEdit | None, taken: Sequence[Taken], why: str
+) -> str:
+    """A sentence or two for a reader who edits by hand."""
+    sites = list(dict.fromkeys(each.frames[0].site for each in taken if each.frames))
+    at = f"at {' and '.join(sites[:3])}: " if sites else ""
+    what = _what(technique, value, edit, taken)
+    return f"{at}{what}{'' if what.endswith(chr(10)) else '. '}Not edited: {why}."
+
+
+def _what(
+    technique: Optimization, value: Any, edit: SourceEdit | None, taken: Sequence[Taken]
+) -> str:
+    trainer = any((each.inside or "").startswith("transformers.") for each in taken)
+    arguments = technique.trainer_arguments(value, [each.what for each in taken])
+    if trainer and edit is not None and arguments is not None:
+        return f"the Trainer does it: add `{arguments}` to its TrainingArguments"
+    if edit is not None:
+        return edit.in_words()
+    return (
+        f"write\n{technique.source_form.strip()}\n" if technique.source_form else technique.summary
+    )

@@ -21,8 +21,7 @@ from strange_text import StrangeText
 from tokenizer_kinds import KINDS, REAL
 
 from hotloop.data.engines.engine import Reference, flat, load_engine
-from hotloop.data.engines.giga_token import GigaToken
-from hotloop.data.engines.proven_text import of_old_characters
+from hotloop.data.engines.giga_token import GigaToken, of_old_characters
 from hotloop.data.tokenizer import Tokenizer
 
 BATCH = 5000

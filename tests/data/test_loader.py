@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from hotloop.core.errors import UsageError
-from hotloop.data.loader import Loader
+from hotloop.data.loader import Loader, PlainRows
 from hotloop.data.prepared import Prepared
-from hotloop.data.rows import PlainRows
 from hotloop.data.stream import TokenStream
 from token_streams import MappedShard
 

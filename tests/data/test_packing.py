@@ -10,12 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hotloop.data import packing, piece_index
-from hotloop.data.batch import IGNORED_TARGET
-from hotloop.data.buckets import BucketLoader
-from hotloop.data.loader import Loader
-from hotloop.data.packing import PackedRows
+from hotloop.data.loader import IGNORED_TARGET, Loader, PlainRows
+from hotloop.data.packing import BucketLoader, PackedRows
 from hotloop.data.piece_index import best_fit, bucket_index, bucket_widths, packed_index, pieces_of
-from hotloop.data.rows import PlainRows
 from hotloop.data.stream import TokenStream
 from token_streams import MappedShard
 

@@ -13,9 +13,9 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from hotloop.core.errors import UsageError
-from hotloop.data import pieces
+from hotloop.data import gather
 from hotloop.data.engines.engine import Reference
-from hotloop.data.pieces import Pieces, is_cut
+from hotloop.data.gather import Pieces, is_cut
 from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import open_prepared
 from hotloop.data.sources import ReadOptions, Report, documents, plan, read_unit
@@ -75,8 +75,8 @@ TOKENIZERS = {
 def test_pieces_have_the_ids_of_the_whole(
     kind: str, wanted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pieces, "WIDTHS", (203, 101, 50))
-    monkeypatch.setattr(pieces, "LEAST_PIECE", 1000)
+    monkeypatch.setattr(gather, "WIDTHS", (203, 101, 50))
+    monkeypatch.setattr(gather, "LEAST_PIECE", 1000)
     tokenizer = TOKENIZERS[kind]()
     text = text_of(6000, 2)
     made = Pieces(tokenizer.encode, "a.txt", wanted)
@@ -100,7 +100,7 @@ def test_cut_inside_a_word_is_not_one() -> None:
 
 
 def test_document_without_a_cut_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "LONGEST_PIECE", 20_000)
+    monkeypatch.setattr(gather, "LONGEST_PIECE", 20_000)
     made = Pieces(lambda text: [len(text)], "a.txt", 1_000_000)
     assert list(made.take("x" * 15_000)) == []
     with pytest.raises(UsageError, match="cannot encode this document in pieces"):
@@ -111,7 +111,7 @@ def test_document_without_a_cut_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 def test_prepared_long_document_is_one_document_with_its_ids(
     batch_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pieces, "LEAST_PIECE", 3000)
+    monkeypatch.setattr(gather, "LEAST_PIECE", 3000)
     monkeypatch.setattr(Reference, "batch_bytes", batch_bytes)
     monkeypatch.setattr(documents, "PIECE_BYTES", 12_000)
     long, short = text_of(9000, 5), "a short one"

@@ -19,12 +19,11 @@ import pytest
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.data import execute
 from hotloop.data.engines import engine as engine_module
-from hotloop.data.engines.check import EngineDiffers
+from hotloop.data.engines.comparison import EngineDiffers
 from hotloop.data.engines.engine import Reference
 from hotloop.data.prepare import Preparation, prepare_text
-from hotloop.data.prepared import open_prepared
+from hotloop.data.prepared import open_prepared, verify_prepared
 from hotloop.data.staging import STAGING
-from hotloop.data.verify import verify_prepared
 
 ROOT = Path(__file__).parents[2]
 
@@ -213,7 +212,7 @@ def test_engine_with_other_ids_is_not_chosen_and_the_difference_is_shown(
     monkeypatch.setitem(sys.modules, "lying", lying(after=0))
     monkeypatch.setattr(engine_module, "ENGINES", {"reference": engine_module.ENGINES["reference"]})
     monkeypatch.setitem(engine_module.ENGINES, "lying", "lying")
-    monkeypatch.setattr("hotloop.data.engines.router.ENGINES", engine_module.ENGINES)
+    monkeypatch.setattr("hotloop.data.engines.comparison.ENGINES", engine_module.ENGINES)
     done = in_jobs(corpus, tmp_path / "out", job_bytes=None)
     assert done.encoding is not None
     assert done.encoding.engine == "reference"

@@ -18,13 +18,11 @@ from hypothesis import strategies as st
 from hotloop.core.errors import UsageError
 from hotloop.data.cache import Wanted, cached_path
 from hotloop.data.encode import UNKNOWN
-from hotloop.data.engines.check import TRICKY
-from hotloop.data.engines.router import route
+from hotloop.data.engines.comparison import TRICKY, route
 from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import open_prepared
 from hotloop.data.sources import standard_library_path
-from hotloop.data.tokenizer import Tokenizer, fingerprint_of
-from hotloop.data.tokenizer_specs import load_tokenizer
+from hotloop.data.tokenizer import Tokenizer, fingerprint_of, load_tokenizer
 from preparing import prepare
 
 sentencepiece = pytest.importorskip("sentencepiece")

@@ -18,9 +18,10 @@ from hotloop.data.tokenizer import (
     Tokenizer,
     byte_tokenizer,
     fingerprint_of,
+    load_tokenizer,
     train_tokenizer,
+    trained_size,
 )
-from hotloop.data.tokenizer_specs import load_tokenizer, trained_size
 from preparing import prepare
 
 TEXTS = [f"def f{k}(x):\n    return x + {k}  # 世界\n" for k in range(200)]

@@ -14,8 +14,7 @@ import pytest
 from hotloop.core.errors import UsageError
 from hotloop.core.files import read_json, write_json
 from hotloop.data.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest, sealed
-from hotloop.data.prepared import open_prepared
-from hotloop.data.verify import verify_prepared
+from hotloop.data.prepared import open_prepared, verify_prepared
 from preparing import prepare
 
 

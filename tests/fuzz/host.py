@@ -29,7 +29,7 @@ MODULES = (
     "hotloop.report.html",
     "hotloop.report.checklist",
     "hotloop.doctor.fix_campaign",
-    "hotloop.data.verify",
+    "hotloop.data.prepared",
     *(f"hotloop.cli.{name}" for name in ("train", "generate", "export", "report", "monitor")),
     *(f"hotloop.cli.{name}" for name in ("prepare", "doctor", "main")),
 )

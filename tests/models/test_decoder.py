@@ -132,10 +132,10 @@ def test_a_document_is_the_same_packed_and_alone(attention: str, positions: str)
 
 
 def test_ignored_targets_are_those_of_the_data() -> None:
-    from hotloop.data import batch
+    from hotloop.data import loader
     from hotloop.models import decoder
 
-    assert batch.IGNORED_TARGET == decoder.IGNORED_TARGET
+    assert loader.IGNORED_TARGET == decoder.IGNORED_TARGET
 
 
 @pytest.mark.parametrize("temperature", [0, 0.8])

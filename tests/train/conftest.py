@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from hotloop.data.batch import Batch
-from hotloop.data.loader import Loader
+from hotloop.data.loader import Batch, Loader
 from hotloop.models.decoder import Decoder
 from hotloop.train import loop
 

@@ -23,8 +23,7 @@ from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 
 from hotloop.cli.main import run
-from hotloop.data.batch import Batch
-from hotloop.data.loader import Loader
+from hotloop.data.loader import Batch, Loader
 from hotloop.train import group, loop
 from hotloop.train import run as run_module
 

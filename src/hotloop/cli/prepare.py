@@ -17,8 +17,7 @@ from hotloop.data.execute import EncodingSummary
 from hotloop.data.lengths import layout_lines
 from hotloop.data.manifest import Manifest
 from hotloop.data.prepare import Preparation, prepare_text
-from hotloop.data.prepared import open_prepared
-from hotloop.data.verify import verify_prepared
+from hotloop.data.prepared import open_prepared, verify_prepared
 
 
 @click.command()

@@ -20,7 +20,7 @@ from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import open_prepared
 from hotloop.data.sources import PYTHON_STDLIB, ReadOptions, plan, standard_library_path
 from hotloop.data.sources.unit import STANDARD_INPUT
-from hotloop.data.tokenizer_specs import tokenizer_file
+from hotloop.data.tokenizer import tokenizer_file
 
 
 @dataclass(frozen=True, slots=True)

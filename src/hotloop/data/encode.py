@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hotloop.core.errors import UsageError
-from hotloop.data.engines.check import SpotChecks
+from hotloop.data.engines.comparison import SpotChecks
 from hotloop.data.engines.engine import REFERENCE, EngineRefused, load_engine
 from hotloop.data.gather import TextBatch, read_batches, salt_of
 from hotloop.data.jobs import Job, Task

@@ -15,8 +15,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from hotloop.data.batch import Batch
-from hotloop.data.loader import Loader
+from hotloop.data.loader import Batch, Loader
 from hotloop.data.order import permuted
 
 _LEAST_BLOCK = 1024

@@ -23,8 +23,7 @@ from hotloop.core.cache_entries import entry_in_use, make_room
 from hotloop.core.errors import UsageError
 from hotloop.core.files import fsync_directory, read_json, storage_error, write_json
 from hotloop.core.progress import Progress, silent
-from hotloop.data.mapping import map_file
-from hotloop.data.stream import TokenStream
+from hotloop.data.stream import TokenStream, map_file
 
 _SCHEMA = "hotloop.pieces/1"
 _BLOCK = 1 << 16

@@ -14,7 +14,7 @@ from typing import Any
 import hotloop
 from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError
 from hotloop.data.encode import JobProgress
-from hotloop.data.engines.check import EngineDiffers
+from hotloop.data.engines.comparison import EngineDiffers
 from hotloop.data.jobs import Job, Task
 from hotloop.data.manifest import JobRecord
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from hotloop.core.errors import HotloopError, Interrupted, UsageError
 from hotloop.core.files import write_json
 from hotloop.core.progress import Progress, silent
-from hotloop.data.cluster.collect import collect_left
-from hotloop.data.engines.check import EngineDiffers, check_conversion
+from hotloop.data.cluster.round import collect_left
+from hotloop.data.engines.comparison import EngineDiffers, check_conversion
 from hotloop.data.engines.engine import AUTO
 from hotloop.data.execute import EncodingSummary, Executor
 from hotloop.data.jobs import Recipe, is_large, job_bytes_for, job_key, jobs_of
@@ -54,8 +54,7 @@ from hotloop.data.staging import (
     keep_trained,
     kept_trained,
 )
-from hotloop.data.tokenizer import Tokenizer, train_tokenizer
-from hotloop.data.tokenizer_specs import load_tokenizer, trained_size
+from hotloop.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer, trained_size
 from hotloop.hardware.limits import cpu_quota
 
 if TYPE_CHECKING:

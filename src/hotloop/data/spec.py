@@ -15,8 +15,7 @@ from hotloop.data.manifest import PREPARED_SCHEMA, Manifest, read_manifest
 from hotloop.data.prepared import open_prepared
 from hotloop.data.sources.plan import Plan
 from hotloop.data.sources.unit import STANDARD_INPUT, ReadOptions
-from hotloop.data.tokenizer import Tokenizer
-from hotloop.data.tokenizer_specs import trained_size
+from hotloop.data.tokenizer import Tokenizer, trained_size
 
 
 @dataclass(frozen=True, slots=True)

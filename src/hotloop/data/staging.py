@@ -37,8 +37,8 @@ from hotloop.data.manifest import (
     Manifest,
     id_type_of,
 )
+from hotloop.data.prepared import record_damage
 from hotloop.data.tokenizer import Tokenizer
-from hotloop.data.verify import record_damage
 from hotloop.hardware.limits import cpu_quota
 
 STAGING = ".hotloop-preparing"

@@ -22,10 +22,9 @@ from hotloop.core.errors import CommandFailed, EnvironmentFailed, ExitCode, Hotl
 from hotloop.core.escapes import escape
 from hotloop.data.cache import Wanted
 from hotloop.data.growing import Growing
-from hotloop.data.loader import RowLoader
+from hotloop.data.loader import PlainRows, RowLoader, Rows
 from hotloop.data.manifest import Split
 from hotloop.data.order import EpochOrder, permuted
-from hotloop.data.rows import PlainRows, Rows
 from hotloop.data.sources import ReadOptions
 from hotloop.data.stream import TokenStream
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import UsageError
+from hotloop.data.loader import check_length
 from hotloop.data.manifest import read_manifest
-from hotloop.data.rows import check_length
 from hotloop.data.sources import PYTHON_STDLIB
-from hotloop.data.sources.hub import PREFIX
+from hotloop.data.sources.arrow import PREFIX
 from hotloop.data.sources.unit import NAMES, is_url
 
 

@@ -18,8 +18,8 @@ import pytest
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.data.cluster.request import ClusterRequest, parse_request
 from hotloop.data.prepare import Preparation, prepare_text
+from hotloop.data.prepared import verify_prepared
 from hotloop.data.staging import STAGING
-from hotloop.data.verify import verify_prepared
 
 pytest.importorskip("datatrove")
 

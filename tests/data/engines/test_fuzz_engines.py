@@ -10,8 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from hotloop.data.engines.giga_token import GigaToken
-from hotloop.data.engines.proven_text import is_composed, of_old_characters
+from hotloop.data.engines.giga_token import GigaToken, is_composed, of_old_characters
 from hotloop.data.prepare import prepare_text
 
 for package in ("gigatoken", "sentencepiece", "tiktoken"):

@@ -107,7 +107,7 @@ def test_long_document_that_is_not_utf8_is_left_out_whole(
 def test_line_that_is_too_long_is_refused_with_its_length_or_counted(
     tmp_path: Path, read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hotloop.data.sources.jsonl.MAX_LINE_BYTES", 2 << 20)
+    monkeypatch.setattr("hotloop.data.sources.records.MAX_LINE_BYTES", 2 << 20)
     long = json.dumps({"text": "x" * (3 << 20)})
     path = lines(tmp_path / "a.jsonl", '{"text": "one"}', long, '{"text": "two"}')
     with pytest.raises(UsageError, match=f"line of {len(long):,} bytes, more than 2 MiB") as error:
@@ -129,7 +129,7 @@ def test_filters_by_length_count_what_they_leave_out(
     assert report.counts == counts
     # The same where documents come in parts.
     monkeypatch.setattr("hotloop.data.sources.documents.PIECE_BYTES", 60)
-    monkeypatch.setattr("hotloop.data.sources.jsonl.BLOCK_BYTES", 30)
+    monkeypatch.setattr("hotloop.data.sources.records.BLOCK_BYTES", 30)
     found, report = read(path, min_chars=2, max_chars=500)
     assert "".join(d.text for d in found) == "four" + "x" * 500
     assert [d.part for d in found].count(False) == 2

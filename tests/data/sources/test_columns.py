@@ -53,7 +53,7 @@ def test_units_do_not_change_the_documents(
 ) -> None:
     write(path, pa.table({"text": TEXTS}))
     whole = read(path)[0]
-    monkeypatch.setattr("hotloop.data.sources.split.UNIT_BYTES", 1)
+    monkeypatch.setattr("hotloop.data.sources.plan.UNIT_BYTES", 1)
     assert len(plan([str(path)]).units) == 9
     assert read(path)[0] == whole
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from hotloop.core.errors import UsageError
-from hotloop.data.sources import ReadOptions, Report, compressed, plan
-from hotloop.data.sources.unit_reader import UnitReader
+from hotloop.data.sources import ReadOptions, Report, files, plan
+from hotloop.data.sources.documents import UnitReader
 
 
 def _zstd(content: bytes) -> bytes:
@@ -102,11 +102,11 @@ def test_highly_compressed_text_is_read_in_bounded_blocks(tmp_path: Path) -> Non
         path.write_bytes(compress(bytes(20_000_000)))
         reader = UnitReader(plan([str(path)]).units[0], ReadOptions(), Report())
         with path.open("rb") as file:
-            text = compressed.Decompressed(file, reader)
+            text = files.Decompressed(file, reader)
             sizes = []
             while block := text.read(10_000):
                 sizes.append(len(block))
-                assert len(text._ready) <= compressed.TEXT_BYTES
+                assert len(text._ready) <= files.TEXT_BYTES
         assert sum(sizes) == 20_000_000
         assert max(sizes) <= 10_000
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hotloop.core.errors import UsageError
-from hotloop.data.sources import ReadOptions, csv_rows
+from hotloop.data.sources import ReadOptions, records
 
 fields = st.text(st.sampled_from('ab",\t\n\r é世'), max_size=30)
 
@@ -67,8 +67,8 @@ def test_quote_that_is_never_closed_is_noticed(tmp_path: Path, read) -> None:
     assert caught.value.where == f"{path}:3"
     found, report = read(path, skip_bad=True)
     assert [d.text for d in found] == ["a"]
-    assert report.counts == {csv_rows.REST: 1}
-    assert "the last 2 lines" in report.examples[csv_rows.REST][0]
+    assert report.counts == {records.REST: 1}
+    assert "the last 2 lines" in report.examples[records.REST][0]
 
 
 def test_column_that_is_named_twice_is_refused(tmp_path: Path, read) -> None:
@@ -82,7 +82,7 @@ def test_column_that_is_named_twice_is_refused(tmp_path: Path, read) -> None:
 def test_endless_field_ends_the_table_counted(
     tmp_path: Path, read, monkeypatch: pytest.MonkeyPatch, content: str
 ) -> None:
-    monkeypatch.setattr(csv_rows, "MAX_FIELD_CHARS", 200_000)
+    monkeypatch.setattr(records, "MAX_FIELD_CHARS", 200_000)
     before = csv.field_size_limit(200_000)
     path = tmp_path / "a.csv"
     path.write_text("text\nfine\n" + content.format("x" * 190_000, "y" * 190_000) * 2 + "\nlost\n")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hotloop.data.sources import jsonl, separators, text, unit
+from hotloop.data.sources import records, text, unit
 from hotloop.data.sources.documents import cut_parts
 
 # One file of its own for every example; nothing of an earlier one matters.
@@ -37,9 +37,9 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that some hundred bytes cross every bound."""
     monkeypatch.setattr(text, "SEGMENT_BYTES", 100)
     monkeypatch.setattr(text, "FILE_PIECE_BYTES", (20, 40))
-    for module in (jsonl, separators):
+    for module in (records, text):
         monkeypatch.setattr(module, "BLOCK_BYTES", 17)
-    monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 90)
+    monkeypatch.setattr(records, "MAX_LINE_BYTES", 90)
 
 
 def write(directory: Path, name: str, content: str) -> Path:

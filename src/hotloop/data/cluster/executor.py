@@ -13,10 +13,9 @@ import psutil
 
 from hotloop.core.errors import EnvironmentFailed, Interrupted, UsageError
 from hotloop.data import execute
-from hotloop.data.cluster.collect import collect
 from hotloop.data.cluster.launch import Launch
 from hotloop.data.cluster.request import ClusterRequest
-from hotloop.data.cluster.round import Beat, Failure, Round, Work, rounds_in, this_machine
+from hotloop.data.cluster.round import Beat, Failure, Round, Work, collect, rounds_in, this_machine
 from hotloop.data.execute import Executor, Meter
 from hotloop.data.jobs import Job, Recipe, job_key
 from hotloop.data.manifest import JobRecord
@@ -152,7 +151,7 @@ class ClusterExecutor(Executor):
         asked = [number for number, key in given.items() if keys.get(number) == key]
         final = [failure for failure in round_.failures() if failure.final]
         if asked and slurm_jobs and not final:
-            from hotloop.data.cluster.slurm import is_queued
+            from hotloop.data.cluster.rank import is_queued
 
             if is_queued(slurm_jobs):
                 raise Interrupted(

@@ -115,7 +115,7 @@ def _run(round_: Round, request: ClusterRequest) -> None:
         "skip_completed": False,
     }
     if request.kind == "slurm":
-        from hotloop.data.cluster.slurm import SlurmExecutor
+        from hotloop.data.cluster.rank import SlurmExecutor
 
         executor = SlurmExecutor(**{"job_name": "hotloop-prepare", **arguments})
         try:

@@ -11,6 +11,7 @@
 Ranks write here only, never among the shards of the preparation: one that outlives its coordinator, or
 comes back after its machine was given up, cannot harm what others do. When the directory is taken
 away, they end.
+
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import pickle
 import platform
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -29,10 +31,19 @@ from typing import TypeVar
 
 import hotloop
 from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError
-from hotloop.core.files import read_json, storage_error, write_atomically, write_json
+from hotloop.core.files import (
+    fsync_directory,
+    read_json,
+    storage_error,
+    write_atomically,
+    write_json,
+)
 from hotloop.data.jobs import Job, Task
+from hotloop.data.manifest import JobRecord, id_type_of
 from hotloop.data.pool import error_of
-from hotloop.data.staging import ROUNDS, SUBMISSION
+from hotloop.data.prepared import record_damage
+from hotloop.data.staging import PLAN, ROUNDS, STAGING, SUBMISSION
+from hotloop.hardware.limits import cpu_quota
 
 _WORK = "work.pickle"
 _STOP = "stop"
@@ -220,3 +231,82 @@ def _failure_of(error: BaseException) -> Failure:
         do = "if memory ran out, give each rank more of it (mem_per_cpu_gb) or fewer CPUs"
     final = not isinstance(error, EnvironmentFailed)
     return Failure(type(error).__name__, error.what, error.where or node, do, final)
+
+
+def collect(
+    round_: Round,
+    staging: Path,
+    wanted: Mapping[int, str],
+    vocabulary_size: int,
+    taken: Callable[[int, JobRecord], None],
+) -> None:
+    """Move the finished jobs of a round that are `wanted` (number: key) to `staging`.
+
+    A record whose shards are not, to the last byte, as it describes them, is removed, and is a failure of the
+    round. `taken` writes the record. Raises `EnvironmentFailed`.
+    """
+    found = {
+        number: path
+        for path in sorted(round_.path.glob("rank-*/job-*.json"))
+        if (number := _number(path)) in wanted
+    }
+
+    def look(number: int) -> tuple[int, JobRecord | None, str | None]:
+        path = found[number]
+        try:
+            record = read_json(path, JobRecord)
+        except UsageError as error:
+            return number, None, f"{path.name}: {error.what}"
+        if record.key != wanted[number]:
+            return number, None, None
+        return number, record, record_damage(record, path.parent, id_type_of(vocabulary_size))
+
+    try:
+        with ThreadPoolExecutor(max(int(cpu_quota()), 1)) as threads:
+            for number, record, wrong in threads.map(look, list(found)):
+                if wrong is not None:
+                    round_.fail(f"damaged-{number:05d}", EnvironmentFailed(f"damaged: {wrong}"))
+                    found[number].unlink(missing_ok=True)
+                elif record is not None:
+                    _move(record, found[number].parent, staging)
+                    taken(number, record)
+                    found[number].unlink(missing_ok=True)
+    except OSError as error:
+        raise storage_error(error, staging, "collect what the ranks made") from error
+
+
+def collect_left(target: Path, *, keep_submitted: bool) -> None:
+    """Take what the rounds of an ended coordinator finished, and clear them away.
+
+    Those that Slurm was given stay with `keep_submitted`. Call it before the plan is made: what fits
+    the plan that is there now is kept in the new one, as all finished jobs are.
+    """
+    staging = target / STAGING
+    rounds = rounds_in(staging)
+    if not rounds:
+        return
+    try:
+        plan = json.loads((staging / PLAN).read_bytes())
+        wanted, size = dict(enumerate(plan["keys"])), int(plan["vocabulary_size"])
+    except (OSError, ValueError, KeyError, TypeError):
+        wanted, size = {}, 0
+
+    def taken(number: int, record: JobRecord) -> None:
+        write_json(staging / f"job-{number:05d}.json", record)
+
+    for round_ in rounds:
+        collect(round_, staging, wanted, size, taken)
+        if not (keep_submitted and round_.submission()):
+            round_.remove()
+
+
+def _number(path: Path) -> int:
+    number = path.stem.partition("-")[2]
+    return int(number) if number.isascii() and number.isdigit() else -1
+
+
+def _move(record: JobRecord, source: Path, staging: Path) -> None:
+    for shard in record.shards:
+        for name in (shard.file, shard.documents_file):
+            os.replace(source / name, staging / name)
+    fsync_directory(staging)

@@ -1,4 +1,4 @@
-"""Sources to units: which files there are, and how they are shared out."""
+"""Sources to units: which files there are, and how they are cut."""
 
 from __future__ import annotations
 
@@ -10,22 +10,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hotloop.core.errors import UsageError
-from hotloop.data.sources.files import cannot_read, content_state, state_of
-from hotloop.data.sources.formats import (
+from hotloop.data.sources.arrow import PREFIX, hub_units, part_sizes
+from hotloop.data.sources.documents import UnitReader
+from hotloop.data.sources.files import cannot_read, content_state, opened, state_of
+from hotloop.data.sources.remote import remote_file, remote_names
+from hotloop.data.sources.tree import (
     COMPRESSIBLE,
     RECORD_FORMATS,
     TEXT_FORMATS,
+    Walk,
     format_by_content,
     format_of,
+    is_left_out,
+    local_names,
+    standard_library_files,
 )
-from hotloop.data.sources.hub import PREFIX, hub_units
-from hotloop.data.sources.remote import remote_file, remote_names
-from hotloop.data.sources.split import split
-from hotloop.data.sources.tree import Walk, is_left_out, local_names, standard_library_files
 from hotloop.data.sources.unit import (
     NAMES,
     PYTHON_STDLIB,
+    REMOTE_UNIT_BYTES,
     STANDARD_INPUT,
+    UNIT_BYTES,
+    WHOLE_FILE,
     ReadOptions,
     Report,
     Unit,
@@ -208,3 +214,42 @@ def _check_effects(units: Sequence[Unit], options: ReadOptions, walked: bool) ->
             "--include and --exclude choose among the files of a directory, and no source is one",
             do="leave them out, or name a directory",
         )
+
+
+_CUT_ANYWHERE = frozenset({"text", "tree-text", "jsonl"})
+
+
+def split(whole: Unit, options: ReadOptions, report: Report) -> Iterator[Unit]:
+    """The units of one file, of about `UNIT_BYTES` where it can be cut so small."""
+    unit_bytes = REMOTE_UNIT_BYTES if is_url(whole.name) else UNIT_BYTES
+    empty = not whole.num_bytes
+    one_document = whole.format != "jsonl" and options.separator == WHOLE_FILE
+    if whole.format in ("parquet", "arrow"):
+        yield from _in_parts(whole, unit_bytes, options, report)
+    elif whole.format not in _CUT_ANYWHERE or whole.compression or one_document or empty:
+        yield whole
+    else:
+        for begin in range(0, whole.num_bytes, unit_bytes):
+            end = min(begin + unit_bytes, whole.num_bytes)
+            yield replace(whole, begin=begin, end=end, num_bytes=end - begin)
+
+
+def _in_parts(whole: Unit, unit_bytes: int, options: ReadOptions, report: Report) -> Iterator[Unit]:
+    """Runs of row groups or batches, none of which can be cut."""
+    try:
+        reader = UnitReader(whole, options, report)
+        with opened(reader) as file:
+            sizes = part_sizes(file, reader)
+    except UsageError as error:
+        if not options.skip_bad or "pip install" in (error.do or ""):
+            raise
+        report.add("damaged file", f"{whole.name}: {error.what}")
+        return
+    begin = size = 0
+    for number, more in enumerate(sizes):
+        if number > begin and size + more > unit_bytes:
+            yield replace(whole, begin=begin, end=number, num_bytes=size)
+            begin, size = number, 0
+        size += more
+    # A file without rows is read as well: it may lack the column.
+    yield replace(whole, begin=begin, end=len(sizes), num_bytes=size)

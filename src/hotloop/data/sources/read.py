@@ -9,16 +9,17 @@ from contextlib import ExitStack
 from io import BufferedReader
 
 from hotloop.core.errors import UsageError
-from hotloop.data.sources.arrow import read_table
-from hotloop.data.sources.csv_rows import read_rows
-from hotloop.data.sources.documents import wanted
+from hotloop.data.sources.arrow import read_hub_rows, read_table
+from hotloop.data.sources.documents import UnitReader, wanted
 from hotloop.data.sources.files import opened
-from hotloop.data.sources.hub import read_hub_rows
-from hotloop.data.sources.jsonl import read_lines
-from hotloop.data.sources.separators import read_separated
-from hotloop.data.sources.text import TREE_PIECE_BYTES, file_piece_bytes, read_pieces
+from hotloop.data.sources.records import read_lines, read_rows
+from hotloop.data.sources.text import (
+    TREE_PIECE_BYTES,
+    file_piece_bytes,
+    read_pieces,
+    read_separated,
+)
 from hotloop.data.sources.unit import Document, ReadOptions, Report, Unit
-from hotloop.data.sources.unit_reader import UnitReader
 
 FileReader = Callable[[BufferedReader, UnitReader], Iterator[Document]]
 

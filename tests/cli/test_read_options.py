@@ -11,7 +11,6 @@ from hotloop.core.data_config import ReadingConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.escapes import unescape
 from hotloop.data.sources import ReadOptions
-from hotloop.data.streaming import as_arguments
 from hotloop.train.opening import read_options as options_of_settings
 
 
@@ -97,13 +96,3 @@ def test_settings_have_the_options_under_their_names_and_mean_the_same() -> None
     assert options_of_settings(ReadingConfig()) == ReadOptions()
     typed = {**ALL, "separator": r"--\n\\", "delimiter": r"\t"}
     assert options_of_settings(ReadingConfig.model_validate(typed)) == ALL_READ
-
-
-def test_a_child_process_is_told_to_read_as_this_one_would() -> None:
-    assert parsed(*as_arguments(ALL_READ)) == ALL_READ
-    assert as_arguments(ReadOptions()) == []
-
-
-@pytest.mark.parametrize("separator", ["\n", "---", "blank-line", "\\n", "= ", "\x1e\x85"])
-def test_separator_reaches_a_child_process_as_it_is(separator: str) -> None:
-    assert parsed(*as_arguments(ReadOptions(separator=separator))).separator == separator

@@ -9,7 +9,6 @@ import pytest
 
 from hotloop.core.data_config import ReadingConfig
 from hotloop.core.errors import UsageError
-from hotloop.core.escapes import escape, unescape
 from hotloop.core.settings import load_settings, store_settings
 
 
@@ -134,11 +133,6 @@ def test_reading_beside_a_mix_has_no_effect(tmp_path: Path) -> None:
     error = error_of(write(tmp_path, "data: {mix: [{source: a}], reading: {skip_bad: true}}"))
     assert "`data.reading.skip_bad` has no effect" in error.what
     assert "reading: {...}" in str(error.do)
-
-
-@pytest.mark.parametrize("text", ["\n\n", "\\n", "a\tb\r\0", "<|end|>", "---"])
-def test_escaped_is_read_back(text: str) -> None:
-    assert unescape(escape(text)) == text
 
 
 def test_mix_cannot_be_streamed_and_says_so(tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import wait
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hotloop.core.errors import CommandFailed, EnvironmentFailed, UsageError
+from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.files import write_json
 from hotloop.data import growing as module
 from hotloop.data.cache import Wanted
@@ -187,10 +188,11 @@ def test_preparation_that_was_killed_is_said_so(
     corpus_of: Callable[[Path, int], Path], tmp_path: Path
 ) -> None:
     preparation = Preparation(Wanted((str(corpus_of(tmp_path / "large", 40)),)), tmp_path / "out")
-    preparation._process.kill()
-    preparation._process.wait()
+    (process,) = preparation._process._processes.values()
+    process.kill()
+    wait([preparation._done])
     try:
-        with pytest.raises(CommandFailed, match="its process was ended by SIGKILL") as caught:
+        with pytest.raises(EnvironmentFailed, match="its process was killed") as caught:
             preparation.check()
         assert "it continues from there" in str(caught.value)
     finally:
@@ -236,8 +238,10 @@ def test_processes_end_with_the_training(
 ) -> None:
     source = corpus_of(tmp_path / "large", 40)
     preparation = Preparation(Wanted((str(source),)), tmp_path / "out")
+    (process,) = preparation._process._processes.values()
+    preparation.check()
     preparation.close()
-    assert preparation._process.returncode is not None
+    assert process.exitcode is not None
 
 
 def test_two_threads_that_wait_at_once_take_every_job_once(

@@ -7,7 +7,6 @@ import re
 from hotloop.core.errors import UsageError
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
-_NAMES = {meant: name for name, meant in _ESCAPES.items()}
 _ESCAPED = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(.?))", re.DOTALL)
 
 
@@ -40,15 +39,3 @@ def delimiter_of(typed: str) -> str:
             do="give one character, as ; or \\t, and neither a quote nor a line end",
         )
     return text
-
-
-def escape(text: str) -> str:
-    """What `unescape` reads back as `text`."""
-    return "".join(
-        f"\\{_NAMES[c]}"
-        if c in _NAMES
-        else c
-        if c.isprintable() or ord(c) > 255
-        else f"\\x{ord(c):02x}"
-        for c in text
-    )

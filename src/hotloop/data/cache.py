@@ -61,18 +61,24 @@ def ensure_wanted(
             return path
         except UsageError as error:
             warn(f"damaged in the cache, prepared again: {error.where or path}: {error.what}")
+    prepare_wanted(wanted, path, force=there, progress=progress)
+    if not there:
+        make_room()
+    return path
+
+
+def prepare_wanted(
+    wanted: Wanted, path: Path, *, force: bool = False, progress: Progress = silent
+) -> None:
     prepare_text(
         wanted.sources,
         path,
         tokenizer=wanted.tokenizer,
         end_of_text=wanted.end_of_text,
         reading=wanted.reading,
-        force=there,
+        force=force,
         progress=progress,
     )
-    if not there:
-        make_room()
-    return path
 
 
 def cached_path(wanted: Wanted) -> Path:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 
 import numpy as np
 
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.core.files import storage_error
 from hotloop.data.engines.comparison import SpotChecks
 from hotloop.data.engines.engine import REFERENCE, EngineRefused, load_engine
 from hotloop.data.gather import TextBatch, read_batches, salt_of
-from hotloop.data.jobs import Job, Task
-from hotloop.data.manifest import JobRecord, SourceSummary, id_type_of
+from hotloop.data.jobs import Job, JobProgress, Task
+from hotloop.data.manifest import JobRecord, Shard, SourceSummary, id_type_of
 from hotloop.data.prefetch import Prefetch
 from hotloop.data.shards import ShardWriter
 from hotloop.data.sources.unit import Report
@@ -23,9 +23,6 @@ CHECK_ONE_IN = 4096
 UNKNOWN = "tokens for text that the vocabulary cannot spell"
 _COPIED_APART = 256
 """Ids per text from which a copy for each text is faster than a mask over all."""
-
-JobProgress = Callable[[int, int, int], None]
-"""`(planned bytes, text bytes, tokens)` since the last call."""
 
 
 class Worker:
@@ -42,15 +39,19 @@ class Worker:
                 f"the engine {engine} cannot be used: {error}", do="choose --engine auto"
             ) from error
 
-    def encode(self, job: Job, key: str, progress: JobProgress) -> Callable[[], JobRecord]:
-        """Do a job but for the waiting: what is returned makes it durable and gives its record."""
-        encoder = JobEncoder(job, key, self)
-        encoder.run(progress)
-        return encoder.finish
+    def encode(self, job: Job, key: str, progress: JobProgress) -> JobRecord:
+        """Do a job; `shards.make_durable` is left to do. Raises `UsageError` and `EnvironmentFailed`."""
+        try:
+            return _JobEncoder(job, key, self).run(progress)
+        except OSError as error:
+            where = error.filename or self.task.directory
+            raise storage_error(error, where, "write the prepared text") from error
+        except MemoryError as error:
+            raise EnvironmentFailed("out of memory", do="give fewer --workers") from error
 
 
-class JobEncoder:
-    """Encodes one job: `run`, then `finish`, which waits for the disk."""
+class _JobEncoder:
+    """Encodes one job."""
 
     def __init__(self, job: Job, key: str, worker: Worker) -> None:
         self._job = job
@@ -77,8 +78,7 @@ class JobEncoder:
         if self._engine.name != REFERENCE:
             self._checks = SpotChecks(self._tokenizer, self._engine.name, CHECK_ONE_IN)
 
-    def run(self, progress: JobProgress) -> None:
-        """Read, encode and write everything. Raises `UsageError` and `OSError`."""
+    def run(self, progress: JobProgress) -> JobRecord:
         try:
             batches = read_batches(
                 self._job.units,
@@ -93,8 +93,10 @@ class JobEncoder:
                 for batch in ready:
                     tokens = self._encode(batch)
                     progress(batch.progress_bytes, batch.num_bytes, tokens)
+            return self._record(self._writers[0].finish() + self._writers[1].finish())
         except BaseException:
-            self.abandon()
+            for writer in self._writers:
+                writer.abandon()
             raise
 
     def _encode(self, batch: TextBatch) -> int:
@@ -166,13 +168,7 @@ class JobEncoder:
             self._writers[int(held_out[first])].write(flat[begin:end], whole - begin)
             begin = end
 
-    def finish(self) -> JobRecord:
-        """Make the shards durable. Raises `OSError`."""
-        try:
-            shards = self._writers[0].finish() + self._writers[1].finish()
-        except BaseException:
-            self.abandon()
-            raise
+    def _record(self, shards: tuple[Shard, ...]) -> JobRecord:
         given = self._recipe.sources
         return JobRecord(
             key=self._key,
@@ -187,11 +183,6 @@ class JobEncoder:
             length_histogram=tuple(np.trim_zeros(self._histogram, "b").tolist()),
             engine=self._engine.described,
         )
-
-    def abandon(self) -> None:
-        """Take away what is not finished."""
-        for writer in self._writers:
-            writer.abandon()
 
 
 class _Read:

@@ -16,6 +16,7 @@ from hotloop.data.jobs import Job, Recipe, Task, job_key
 from hotloop.data.manifest import JobRecord
 from hotloop.data.pool import Pool
 from hotloop.data.sample import engine_sample
+from hotloop.data.shards import make_durable
 from hotloop.data.sources.unit import ReadOptions
 from hotloop.data.staging import Staging
 from hotloop.data.tokenizer import Tokenizer
@@ -57,13 +58,11 @@ class Executor:
         reading: ReadOptions,
         engine: str,
         workers: int,
-        inherited: Sequence[int],
         progress: Progress,
     ) -> None:
         self._tokenizer = tokenizer
         self._reading = reading
         self._workers = workers
-        self._inherited = inherited
         self._progress = progress
         self._engine = None if engine == AUTO else engine
         self._routing: Routing | None = None
@@ -91,6 +90,10 @@ class Executor:
         meter = Meter(self._progress, total)
 
         def done(number: int, record: JobRecord) -> None:
+            try:
+                make_durable(record.shards, staging.path)
+            except OSError as error:
+                raise storage_error(error, staging.path, "write the prepared text") from error
             staging.write(number, record)
             records[number] = record
             self._done[number] = record  # once, also where its split had to be another
@@ -99,13 +102,9 @@ class Executor:
             worker = Worker(task, self._chosen_engine(jobs), self._tokenizer)
             meter.start()
             for job, key in keyed:
-                try:
-                    record = worker.encode(job, key, meter)()
-                except OSError as error:
-                    raise storage_error(error, staging.path, "write the prepared text") from error
-                done(job.number, record)
+                done(job.number, worker.encode(job, key, meter))
         else:
-            with Pool(task, self._processes, inherited=self._inherited) as pool:
+            with Pool(task, self._processes) as pool:
                 engine = self._chosen_engine(jobs)  # while the workers start
                 meter.start()
                 pool.run(keyed, engine, progress=meter, done=done)

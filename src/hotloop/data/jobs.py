@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,9 @@ JOB_BYTES = (32 << 20, 512 << 20)
 """Least and most bytes of a job in a larger corpus; between them it has about `NUM_JOBS`."""
 NUM_JOBS = 128
 FIRST_JOB_BYTES = 1 << 20
+
+JobProgress = Callable[[int, int, int], None]
+"""`(planned bytes, text bytes, tokens)` since the last call."""
 
 
 @dataclass(frozen=True, slots=True)

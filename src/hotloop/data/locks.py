@@ -17,16 +17,15 @@ _POLL_S = 0.1
 
 
 @contextmanager
-def locked(target: Path, progress: Progress) -> Iterator[int]:
-    """Hold `target`, made if missing; waits while another process holds it. Gives the descriptor.
+def locked(target: Path, progress: Progress) -> Iterator[None]:
+    """Hold `target`, made if missing; waits while another process holds it.
 
-    Whoever inherits the descriptor holds the target too: a worker that outlives its parent is
-    waited for. Directories made here are removed again if they are still empty at the end.
+    Directories made here are removed again if they are still empty at the end.
     """
     made = [path for path in (target, *target.parents) if not path.exists()]
     descriptor = _acquire(target, progress)
     try:
-        yield descriptor
+        yield
     finally:
         # Unlinked while held: a waiter sees that its file is gone and opens a new one.
         (target / LOCK).unlink(missing_ok=True)

@@ -124,7 +124,7 @@ def prepare_text(
         there = required_manifest(out, spec, ready)
         if there.plan_key == plan_key(spec, planned, ready):
             return Preparation(there, "up_to_date", time.monotonic() - started, None)
-    with locked(out, progress) as lock, ExitStack() as closing:
+    with locked(out, progress), ExitStack() as closing:
         finished = is_finished(out, force=force)
         collect_left(out, keep_submitted=on is not None and on.kind == "slurm")
         progress("looking at the sources", 0, None, "")
@@ -145,7 +145,6 @@ def prepare_text(
                 "reading": spec.reading,
                 "engine": engine,
                 "workers": workers or max(int(cpu_quota()), 1),
-                "inherited": [lock],
                 "progress": progress,
             }
             if on is None:

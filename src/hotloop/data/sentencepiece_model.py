@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from hotloop.core.errors import UsageError
@@ -18,19 +16,9 @@ SENTENCEPIECE = "sentencepiece"
 MODEL_FILE = "tokenizer.model"
 
 
-# Numbers of fields and values in sentencepiece_model.proto.
-_PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
+"""Types of pieces in sentencepiece_model.proto."""
 _BPE = 2
-_MODEL_TYPE, _WHITESPACE_AS_SUFFIX = 3, 24
-_CHARACTER_MAP, _DUMMY_PREFIX, _REMOVE_WHITESPACES, _ESCAPE_WHITESPACES = 2, 3, 4, 5
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    name: str
-    score: float
-    kind: int
 
 
 class SentencePiece:
@@ -129,13 +117,15 @@ def engine_json(proto: bytes) -> dict[str, Any]:
     Only models whose text goes into the merges as it is (but for spaces) are converted: Llama 2's and
     Mistral's kind. A conversion never defines the ids: it has to agree with sentencepiece.
     """
-    pieces, trainer, normalizer = _parsed(proto)
-    reason = _not_converted(pieces, trainer, normalizer)
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto.FromString(proto)
+    pieces, prefix = model.pieces, model.normalizer_spec.add_dummy_prefix
+    reason = _reason_not_converted(model)
     if reason:
         raise ValueError(f"of sentencepiece's models, those {reason} are not converted")
-    ranked = sorted((p for p in pieces if p.kind == _NORMAL), key=lambda piece: -piece.score)
-    ids = {piece.name: number for number, piece in enumerate(pieces)}
-    prefix = bool(normalizer.get(_DUMMY_PREFIX, 1))
+    ranked = sorted((p for p in pieces if p.type == _NORMAL), key=lambda piece: -piece.score)
+    ids = {piece.piece: number for number, piece in enumerate(pieces)}
     decoders = [
         {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
         {"type": "ByteFallback"},
@@ -148,78 +138,31 @@ def engine_json(proto: bytes) -> dict[str, Any]:
     ]
     return bpe_json(
         ids,
-        merges_of({piece.name: rank for rank, piece in enumerate(ranked)}),
-        special=[(p.name, ids[p.name]) for p in pieces if p.kind in (_UNKNOWN, _CONTROL)],
+        merges_of({piece.piece: rank for rank, piece in enumerate(ranked)}),
+        special=[(p.piece, ids[p.piece]) for p in pieces if p.type in (_UNKNOWN, _CONTROL)],
         normalizer={"type": "Sequence", "normalizers": normalizers},
         pre_tokenizer=None,
         decoder={"type": "Sequence", "decoders": decoders},
-        unk_token=next((piece.name for piece in pieces if piece.kind == _UNKNOWN), None),
+        unk_token=next((piece.piece for piece in pieces if piece.type == _UNKNOWN), None),
         fuse_unk=True,
         byte_fallback=True,
     )
 
 
-def _not_converted(
-    pieces: list[_Piece], trainer: dict[int, Any], normalizer: dict[int, Any]
-) -> str | None:
-    merged = [piece.score for piece in pieces if piece.kind == _NORMAL and len(piece.name) > 1]
-    if trainer.get(_MODEL_TYPE, 1) != _BPE:
+def _reason_not_converted(model: Any) -> str | None:
+    trainer, normalizer = model.trainer_spec, model.normalizer_spec
+    kinds = [piece.type for piece in model.pieces]
+    merged = [p.score for p in model.pieces if p.type == _NORMAL and len(p.piece) > 1]
+    if trainer.model_type != _BPE:
         return "that are no BPE"
-    if sum(piece.kind == _BYTE for piece in pieces) != 256:
+    if kinds.count(_BYTE) != 256:
         return "without byte fallback"
-    if normalizer.get(_CHARACTER_MAP) or normalizer.get(_REMOVE_WHITESPACES, 1):
+    if normalizer.precompiled_charsmap or normalizer.remove_extra_whitespaces:
         return "that change text (normalization, white space)"
-    if not normalizer.get(_ESCAPE_WHITESPACES, 1) or trainer.get(_WHITESPACE_AS_SUFFIX, 0):
+    if not normalizer.escape_whitespaces or trainer.treat_whitespace_as_suffix:
         return "with spaces of their own kind"
-    if any(piece.kind not in (_NORMAL, _UNKNOWN, _CONTROL, _BYTE) for piece in pieces):
+    if {*kinds} - {_NORMAL, _UNKNOWN, _CONTROL, _BYTE}:
         return "with user defined or unused pieces"
     if len(set(merged)) < len(merged):
         return "with merges of the same score"
     return None
-
-
-def _parsed(proto: bytes) -> tuple[list[_Piece], dict[int, Any], dict[int, Any]]:
-    pieces: list[_Piece] = []
-    others: dict[int, dict[int, Any]] = {_TRAINER: {}, _NORMALIZER: {}}
-    for number, value in fields_of(proto):
-        if number == _PIECES:
-            piece = dict(fields_of(value))
-            score = struct.unpack("<f", piece.get(2, bytes(4)))[0]
-            pieces.append(_Piece(piece[1].decode(), score, piece.get(3, _NORMAL)))
-        elif number in others:
-            others[number] |= dict(fields_of(value))
-    return pieces, others[_TRAINER], others[_NORMALIZER]
-
-
-def fields_of(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Number and value of every field on the wire: an int, or bytes as they are. Raises `ValueError`."""
-    at = 0
-    while at < len(message):
-        key, at = _varint(message, at)
-        kind = key & 7
-        if kind == 0:
-            value, at = _varint(message, at)
-            yield key >> 3, value
-            continue
-        if kind == 2:
-            length, at = _varint(message, at)
-        elif kind in (1, 5):
-            length = 8 if kind == 1 else 4
-        else:
-            raise ValueError(f"wire type {kind}")
-        if at + length > len(message):
-            raise ValueError("a field is cut short")
-        yield key >> 3, message[at : at + length]
-        at += length
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < len(message):
-        byte = message[at]
-        at += 1
-        value |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            return value, at
-    raise ValueError("a number is cut short")

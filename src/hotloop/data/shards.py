@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ _BUFFER = 1 << 20
 class _File:
     """A file under a temporary name that is hashed while it is written."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._temporary = path.with_name(f".{path.name}.part")
+    def __init__(self, directory: Path, name: str) -> None:
+        self.name = name
+        self._temporary = temporary_name(directory, name)
         self._file = self._temporary.open("wb", buffering=_BUFFER)
         self._hash = hashlib.sha256()
 
@@ -35,11 +36,8 @@ class _File:
         self._hash.update(view)
 
     def finish(self) -> str:
-        """Make it durable under its own name; the sha256."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Close it; the sha256."""
         self._file.close()
-        os.replace(self._temporary, self.path)
         return self._hash.hexdigest()
 
     def abandon(self) -> None:
@@ -99,8 +97,8 @@ class ShardWriter:
             part = f"-{len(self._closed):03d}" if self._closed else ""
             name = f"{self._split}-{self._number:05d}{part}"
             self._open = (
-                _File(self._directory / f"{name}.bin"),
-                _File(self._directory / f"{name}.docs"),
+                _File(self._directory, f"{name}.bin"),
+                _File(self._directory, f"{name}.docs"),
             )
         self._open[0].write(ids)
         self._open[1].write((ends + self._tokens).astype(DOCUMENT_ENDS))
@@ -115,12 +113,12 @@ class ShardWriter:
         self._tokens = self._documents = 0
 
     def finish(self) -> tuple[Shard, ...]:
-        """Close and make durable; the shards written, none of them empty."""
+        """Close them; the shards written, none of them empty, for `make_durable`."""
         self._close()
-        shards = tuple(
+        return tuple(
             Shard(
-                file=ids.path.name,
-                documents_file=ends.path.name,
+                file=ids.name,
+                documents_file=ends.name,
                 split=self._split,
                 tokens=tokens,
                 documents=documents,
@@ -129,9 +127,6 @@ class ShardWriter:
             )
             for ids, ends, tokens, documents in self._closed
         )
-        if shards:
-            fsync_directory(self._directory)
-        return shards
 
     def abandon(self) -> None:
         """Let go of the open files after a failure."""
@@ -139,3 +134,18 @@ class ShardWriter:
         for ids, ends, _, _ in self._closed:
             ids.abandon()
             ends.abandon()
+
+
+def temporary_name(directory: Path, name: str) -> Path:
+    """Where a file stands until it is durable."""
+    return directory / f".{name}.part"
+
+
+def make_durable(shards: Sequence[Shard], directory: Path) -> None:
+    """Give finished shards, of whatever process, their own names. Raises `OSError`."""
+    for name in (name for shard in shards for name in shard.files):
+        with temporary_name(directory, name).open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(file.name, directory / name)
+    if shards:
+        fsync_directory(directory)

@@ -240,20 +240,16 @@ def _records(directory: Path) -> Iterator[tuple[int, JobRecord]]:
 
 def is_whole(record: JobRecord, directory: Path) -> bool:
     """True if all its shards are there."""
-    return all(
-        (directory / name).is_file()
-        for shard in record.shards
-        for name in (shard.file, shard.documents_file)
-    )
+    return all((directory / name).is_file() for shard in record.shards for name in shard.files)
 
 
 def _renumbered(record: JobRecord, number: int, source: Path, directory: Path) -> JobRecord:
     """The same job under another number, its files linked or copied. Raises `OSError`."""
     shards = []
     for shard in record.shards:
-        new = [_renamed(name, number) for name in (shard.file, shard.documents_file)]
-        _link(source / shard.file, directory / new[0])
-        _link(source / shard.documents_file, directory / new[1])
+        new = [_renamed(name, number) for name in shard.files]
+        for old, name in zip(shard.files, new):
+            _link(source / old, directory / name)
         shards.append(replace(shard, file=new[0], documents_file=new[1]))
     fsync_directory(directory)
     return replace(record, shards=tuple(shards))
@@ -282,17 +278,14 @@ def commit(target: Path) -> None:
     """
     staging = target / STAGING
     manifest = read_json(staging / MANIFEST, Manifest)
-    new = [TOKENIZER]
-    for shard in manifest.shards:
-        new += [shard.file, shard.documents_file]
+    new = [TOKENIZER, *(name for shard in manifest.shards for name in shard.files)]
     try:
         fsync_directory(staging)
         (target / MANIFEST).unlink(missing_ok=True)
         fsync_directory(target)  # never the old manifest beside new shards
-        wanted = set(new)
-        for path in list(target.iterdir()):
-            if _is_ours(path.name) and path.name not in wanted:
-                path.unlink()
+        for name in {path.name for path in target.iterdir()}.difference(new):
+            if _is_ours(name):
+                (target / name).unlink()
         for name in new:
             if (staging / name).exists():
                 os.replace(staging / name, target / name)

@@ -8,24 +8,21 @@ the number of tokens, and not of how fast the text was prepared; any position ca
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-import tempfile
-from dataclasses import fields
+import os
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
-from hotloop.core.errors import CommandFailed, EnvironmentFailed, ExitCode, HotloopError, UsageError
-from hotloop.core.escapes import escape
-from hotloop.data.cache import Wanted
+from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError
+from hotloop.data.cache import Wanted, prepare_wanted
 from hotloop.data.growing import Growing
 from hotloop.data.loader import PlainRows, RowLoader, Rows
 from hotloop.data.manifest import Split
 from hotloop.data.order import EpochOrder, permuted
-from hotloop.data.sources import ReadOptions
+from hotloop.data.pool import end_with_parent, kill_processes
 from hotloop.data.stream import TokenStream
 
 
@@ -108,84 +105,34 @@ class StreamedLoader(RowLoader):
 
 
 class Preparation:
-    """`hotloop prepare` in a process of its own, for as long as the training needs it."""
+    """`prepare_text` in a process of its own, for as long as the training needs it."""
 
     def __init__(self, wanted: Wanted, path: Path) -> None:
         """Raises `EnvironmentFailed` when no process can be started."""
-        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close()
-        command = [sys.executable, "-m", "hotloop", "prepare", f"--out={path}"]
-        command += [f"--tokenizer={wanted.tokenizer}", *as_arguments(wanted.reading)]
-        if wanted.end_of_text is not None:
-            command.append(f"--end-of-text={wanted.end_of_text}")
-        command += ["--", *wanted.sources]
+        self._process = ProcessPoolExecutor(
+            1, get_context("spawn"), end_with_parent, (os.getpid(),)
+        )
         try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._output,
-                start_new_session=True,  # Ctrl-C is for the training, which ends this one
-            )
+            self._done = self._process.submit(prepare_wanted, wanted, path)
         except OSError as error:
-            raise EnvironmentFailed(f"cannot start `hotloop prepare`: {error.strerror}") from error
+            raise EnvironmentFailed(f"cannot start a process: {error.strerror}") from error
 
     def check(self) -> None:
         """Raises the error that the preparation ended with."""
-        code = self._process.poll()
-        if not code:
-            return
-        self._output.seek(0)
-        output = self._output.read().decode(errors="replace")
-        what, *rest = output.rpartition("error: ")[2].strip().split("\n") or [""]
-        where = next((line[5:] for line in rest if line.startswith("  at ")), None)
-        do = next((line[2:] for line in rest if line[:2] == "  " and line[:5] != "  at "), None)
-        if code == ExitCode.RESUMABLE or code < 0:  # what it wrote before was no error
-            by = "interrupted" if code == ExitCode.RESUMABLE else f"ended by {_signal_name(-code)}"
-            what, where = f"its process was {by}", None
-            do = "run the same command again: it continues from there"
-        what = f"preparing the text failed: {what or f'exit code {code}'}"
-        kinds: dict[int, type[HotloopError]] = {
-            ExitCode.USAGE: UsageError,
-            ExitCode.ENVIRONMENT: EnvironmentFailed,
-        }
-        kind = kinds.get(code)
-        if kind is None:
-            raise CommandFailed(what, where=where, do=do, returncode=code)
-        raise kind(what, where=where, do=do)
+        try:
+            self._done.result(timeout=0)
+        except TimeoutError:
+            pass
+        except BrokenProcessPool as error:
+            raise EnvironmentFailed(
+                "preparing the text failed: its process was killed",
+                do="run the same command again: it continues from there",
+            ) from error
+        except HotloopError as error:
+            raise type(error)(
+                f"preparing the text failed: {error.what}", where=error.where, do=error.do
+            ) from error
 
     def close(self) -> None:
         """End it if it is still at work: what is finished is kept, and the next run continues from there."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        self._output.close()
-
-
-def as_arguments(reading: ReadOptions) -> list[str]:
-    """The options of `hotloop prepare` that mean `reading`; none for a default."""
-    arguments = []
-    default = ReadOptions()
-    for entry in fields(ReadOptions):
-        value, flag = getattr(reading, entry.name), f"--{entry.name.replace('_', '-')}"
-        if value == getattr(default, entry.name):
-            continue
-        if value is True:
-            arguments.append(flag)
-        elif isinstance(value, tuple):
-            arguments += [f"{flag}={pattern}" for pattern in value]
-        else:
-            arguments.append(
-                f"{flag}={escape(value) if entry.name in ('separator', 'delimiter') else value}"
-            )
-    return arguments
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+        kill_processes(self._process)

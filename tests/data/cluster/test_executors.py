@@ -32,7 +32,7 @@ def itself(rank: psutil.Process) -> psutil.Process | None:
 
 
 def its_worker(rank: psutil.Process) -> psutil.Process | None:
-    return next((child for child in rank.children() if "worker" in str(child.cmdline())), None)
+    return next((child for child in rank.children() if "spawn_main" in str(child.cmdline())), None)
 
 
 @pytest.mark.at_once(1)

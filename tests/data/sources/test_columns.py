@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def test_units_do_not_change_the_documents(
 ) -> None:
     write(path, pa.table({"text": TEXTS}))
     whole = read(path)[0]
-    monkeypatch.setattr("hotloop.data.sources.plan.UNIT_BYTES", 1)
+    monkeypatch.setattr(sys.modules["hotloop.data.sources.plan"], "UNIT_BYTES", 1)
     assert len(plan([str(path)]).units) == 9
     assert read(path)[0] == whole
 

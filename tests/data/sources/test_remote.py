@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -124,7 +125,7 @@ def test_large_file_is_cut_into_units(
     read, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = read(server.url + "/a.jsonl")[0]
-    monkeypatch.setattr("hotloop.data.sources.plan.REMOTE_UNIT_BYTES", 10_000)
+    monkeypatch.setattr(sys.modules[plan.__module__], "REMOTE_UNIT_BYTES", 10_000)
     assert len(plan([server.url + "/a.jsonl"]).units) == len(RECORDS) // 10_000 + 1
     assert read(server.url + "/a.jsonl")[0] == whole
 

@@ -12,10 +12,11 @@ from typing import Any
 import psutil
 
 from hotloop.core.errors import EnvironmentFailed, Interrupted, UsageError
+from hotloop.core.files import process_space
 from hotloop.data import execute
 from hotloop.data.cluster.launch import Launch
 from hotloop.data.cluster.request import ClusterRequest
-from hotloop.data.cluster.round import Beat, Failure, Round, Work, collect, rounds_in, this_machine
+from hotloop.data.cluster.round import Beat, Round, Work, collect, is_final, rounds_in
 from hotloop.data.execute import Executor, Meter
 from hotloop.data.jobs import Job, Recipe, job_key
 from hotloop.data.manifest import JobRecord
@@ -63,7 +64,7 @@ class ClusterExecutor(Executor):
         if len(left) <= 1 or sum(job.num_bytes for job in left) <= execute.HERE_BYTES:
             super().run(left, recipe, staging, records)
             return
-        failures: list[Failure] = []
+        failures: list[Exception] = []
         log = ""
         for _ in range(TRIES):
             round_, request = self._begin(left, recipe, staging.path)
@@ -127,8 +128,8 @@ class ClusterExecutor(Executor):
                 size = self._tokenizer.vocabulary_size
                 collect(round_, staging, keys, size, counted)
                 for failure in round_.failures():
-                    if failure.final:
-                        raise failure.error()
+                    if is_final(failure):
+                        raise failure
                 if over:
                     break
                 time.sleep(_LOOK_S)
@@ -149,7 +150,7 @@ class ClusterExecutor(Executor):
             given = {}  # of another version: its ranks end by themselves
         collect(round_, staging, keys, size, taken)
         asked = [number for number, key in given.items() if keys.get(number) == key]
-        final = [failure for failure in round_.failures() if failure.final]
+        final = list(filter(is_final, round_.failures()))
         if asked and slurm_jobs and not final:
             from hotloop.data.cluster.rank import is_queued
 
@@ -161,7 +162,7 @@ class ClusterExecutor(Executor):
                 )
             collect(round_, staging, keys, size, taken)
             asked = [number for number in asked if number in keys]
-        why = [failure.what for failure in round_.failures()]
+        why = [str(failure.args[0]) for failure in round_.failures()]
         logs = staging / f"logs-{'-'.join(slurm_jobs)}"
         try:
             os.replace(round_.path / "logs", logs)
@@ -169,7 +170,7 @@ class ClusterExecutor(Executor):
             pass  # only for reading by people
         round_.remove()
         if final:
-            raise final[0].error()
+            raise final[0]
         if not asked:
             return ""
         return (
@@ -196,7 +197,7 @@ def _settled(round_: Round, ranks: int, heard: dict[int, tuple[Beat, float]]) ->
 
 def _is_gone(beat: Beat) -> bool:
     """True when the rank's process is known to have ended: only for this machine's."""
-    if not beat.machine or beat.machine != this_machine():
+    if not beat.machine or beat.machine != process_space():
         return False
     try:
         return psutil.Process(beat.pid).status() == psutil.STATUS_ZOMBIE
@@ -214,7 +215,7 @@ def _submitted(round_: Round, request: ClusterRequest, jobs: int, before: str) -
         failures, log = round_.failures(), round_.log_tail()
         round_.remove()
         if failures:
-            return failures[0].error()
+            return failures[0]
         return EnvironmentFailed("the jobs could not be submitted to Slurm", do=log or None)
     named = ", ".join(round_.submission())
     return Interrupted(
@@ -224,9 +225,9 @@ def _submitted(round_: Round, request: ClusterRequest, jobs: int, before: str) -
     )
 
 
-def _not_done(left: list[int], total: int, failures: list[Failure], log: str) -> Exception:
+def _not_done(left: list[int], total: int, failures: list[Exception], log: str) -> Exception:
     if failures:
-        return failures[-1].error()
+        return failures[-1]
     listed = ", ".join(map(str, left[:5])) + (", ..." if len(left) > 5 else "")
     return EnvironmentFailed(
         f"the ranks did not do {len(left)} of {total} jobs: {listed}",

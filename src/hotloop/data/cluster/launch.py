@@ -19,7 +19,6 @@ from hotloop.core.errors import EnvironmentFailed, HotloopError
 from hotloop.core.files import read_json, write_json
 from hotloop.data.cluster.request import ClusterRequest, executor_class
 from hotloop.data.cluster.round import Round
-from hotloop.data.pool import python_path
 from hotloop.data.staging import SUBMISSION
 
 _REQUEST = "request.json"
@@ -42,7 +41,7 @@ class Launch:
                     stdin=subprocess.PIPE,  # closed by our end, however that comes
                     stdout=log,
                     stderr=log,
-                    env={**os.environ, "PYTHONPATH": python_path()},
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                     start_new_session=True,
                 )
             except OSError as error:

@@ -19,13 +19,13 @@ from datatrove.executor.slurm import SlurmPipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 
 from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError
-from hotloop.core.files import read_json, write_json
-from hotloop.data.cluster.round import Beat, Round, Work, this_machine
+from hotloop.core.files import process_space, read_json, write_json
+from hotloop.data.cluster.round import Beat, Round, Work
 from hotloop.data.jobs import Job
 from hotloop.data.manifest import JobRecord
-from hotloop.data.pool import Pool
+from hotloop.data.pool import Pool, end_with_parent
+from hotloop.data.shards import make_durable
 from hotloop.data.staging import is_whole
-from hotloop.data.worker import end_with_parent
 
 BEAT_S = 1.0
 
@@ -101,6 +101,7 @@ def _do(
     def done(number: int, record: JobRecord) -> None:
         if not made.is_dir():
             raise _Stopped  # taken away: the record must not bring it back
+        make_durable(record.shards, made)
         write_json(made / f"job-{number:05d}.json", record)
 
     with Pool(task, processes) as pool:
@@ -124,7 +125,7 @@ def _is_done(round_: Round, work: Work, job: Job, key: str) -> bool:
 def _beating(round_: Round, rank: int, life: str) -> Iterator[threading.Event]:
     """Writes every second, beside the work, that a rank is alive. Gives what is set when it is to end."""
     stopped, over = threading.Event(), threading.Event()
-    machine = this_machine()
+    machine = process_space()
 
     def beat() -> None:
         round_.beat(rank, life, Beat(time.time_ns(), machine, os.getpid(), over.is_set()))

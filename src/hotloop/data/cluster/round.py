@@ -3,7 +3,7 @@
     work.pickle             what ranks do, written by the coordinator before they start
     ranks/00003.json        a rank's heartbeat
     rank-00003-a1b2c3d4/    what one life of a rank made: shards, each job's record last
-    failed/00003-....json   why it ended
+    failed/00003-....pickle  why it ended
     stop                    written with a failure that doing it again would not help
     submission.json         jobs of Slurm (only there)
     logs/                   of datatrove, of Slurm, of the executor
@@ -22,12 +22,12 @@ import pickle
 import platform
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TypeVar
 
 import hotloop
 from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError
@@ -40,7 +40,6 @@ from hotloop.core.files import (
 )
 from hotloop.data.jobs import Job, Task
 from hotloop.data.manifest import JobRecord, id_type_of
-from hotloop.data.pool import error_of
 from hotloop.data.prepared import record_damage
 from hotloop.data.staging import PLAN, ROUNDS, STAGING, SUBMISSION
 from hotloop.hardware.limits import cpu_quota
@@ -49,7 +48,6 @@ _WORK = "work.pickle"
 _STOP = "stop"
 _COMPARED = ("tokenizers", "tiktoken", "sentencepiece")
 """Libraries that define ids; another version might give others."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +76,6 @@ class Beat:
     machine: str
     pid: int
     ended: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a rank, or the executor itself, ended."""
-
-    kind: str
-    """Name of an error's class, or `crashed`."""
-    what: str
-    where: str | None
-    do: str | None
-    final: bool
-    """Doing it again would end in the same way."""
-
-    def error(self) -> Exception:
-        if self.kind == "crashed":
-            return RuntimeError(self.what)
-        return error_of(self.kind, self.what, self.where, self.do)
 
 
 class Round:
@@ -147,24 +127,21 @@ class Round:
 
     def beats(self) -> dict[int, Beat]:
         """The last one of each rank that has begun."""
-        found = self._readable("ranks", Beat)
-        return {int(name): beat for name, beat in found if name.isdigit()}
+        found = {}
+        for path in sorted(self.path.glob("ranks/[!.]*.json")):
+            with suppress(UsageError):  # between two of them, as some network storage shows it
+                found[int(path.stem)] = read_json(path, Beat)
+        return found
 
     def fail(self, name: str, error: BaseException) -> None:
-        failure = _failure_of(error)
-        write_json(self.path / "failed" / f"{name}.json", failure)
-        if failure.final:
+        """Write why a rank, or the executor itself, ended; the others end too where that is final."""
+        failure = _reported(error)
+        write_atomically(self.path / "failed" / f"{name}.pickle", pickle.dumps(failure))
+        if is_final(failure):
             (self.path / _STOP).touch()
 
-    def failures(self) -> list[Failure]:
-        return [failure for _, failure in self._readable("failed", Failure)]
-
-    def _readable(self, directory: str, kind: type[T]) -> Iterator[tuple[str, T]]:
-        for path in sorted((self.path / directory).glob("[!.]*.json")):
-            try:
-                yield path.stem, read_json(path, kind)
-            except UsageError:
-                continue  # between two of them, as some network storage shows it
+    def failures(self) -> list[Exception]:
+        return [pickle.loads(p.read_bytes()) for p in sorted(self.path.glob("failed/[!.]*.pickle"))]
 
     @property
     def stopped(self) -> bool:
@@ -197,6 +174,11 @@ def rounds_in(staging: Path) -> list[Round]:
     return [Round(path) for path in sorted(staging.glob(ROUNDS))]
 
 
+def is_final(failure: Exception) -> bool:
+    """True where doing it again would end in the same way."""
+    return not isinstance(failure, EnvironmentFailed)
+
+
 def versions() -> dict[str, str | None]:
     """Versions of all packages that have to be the same on all machines; `None` where one is not installed."""
     found: dict[str, str | None] = {"hotloop": hotloop.__version__}
@@ -208,29 +190,19 @@ def versions() -> dict[str, str | None]:
     return found
 
 
-def this_machine() -> str:
-    """Names the boot and the process numbers in which a pid of ours means something. Empty if not known."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        return ""
-
-
-def _failure_of(error: BaseException) -> Failure:
+def _reported(error: BaseException) -> Exception:
+    """An error of this machine as its coordinator is to raise it."""
     node = platform.node()
     if isinstance(error, OSError):
         error = storage_error(error, error.filename or node, "write the prepared text")
     elif isinstance(error, MemoryError):
-        error = EnvironmentFailed("out of memory", where=node)
+        error = EnvironmentFailed("out of memory")
     if not isinstance(error, HotloopError):
-        detail = str(error) or type(error).__name__
-        return Failure("crashed", f"on {node}: {type(error).__name__}: {detail}", None, None, True)
-    do = error.do
-    if do is not None and "--workers" in do:
-        do = "if memory ran out, give each rank more of it (mem_per_cpu_gb) or fewer CPUs"
-    final = not isinstance(error, EnvironmentFailed)
-    return Failure(type(error).__name__, error.what, error.where or node, do, final)
+        return RuntimeError(f"on {node}: {type(error).__name__}: {error}")
+    error.where = error.where or node
+    if error.do is not None and "--workers" in error.do:
+        error.do = "if memory ran out, give each rank more of it (mem_per_cpu_gb) or fewer CPUs"
+    return error
 
 
 def collect(
@@ -306,7 +278,6 @@ def _number(path: Path) -> int:
 
 
 def _move(record: JobRecord, source: Path, staging: Path) -> None:
-    for shard in record.shards:
-        for name in (shard.file, shard.documents_file):
-            os.replace(source / name, staging / name)
+    for name in (name for shard in record.shards for name in shard.files):
+        os.replace(source / name, staging / name)
     fsync_directory(staging)

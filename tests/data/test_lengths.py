@@ -63,7 +63,7 @@ def test_estimates_are_near_the_truth(median: int, spread: float) -> None:
 def test_advice_follows_from_the_lengths(lengths: np.ndarray, wanted: str) -> None:
     found = estimate_layouts(*length_counts(stream_of(lengths)), 512)
     assert found is not None
-    assert found.recommended == wanted
+    assert found.recommended()[0] == wanted
 
 
 def test_lines_say_what_is_estimated_and_what_to_set() -> None:

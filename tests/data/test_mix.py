@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotloop.data import mix as module
-from hotloop.data.loader import Loader
-from hotloop.data.mix import Mix, Shares
+from hotloop.data import order as module
+from hotloop.data.loader import Loader, Mix
+from hotloop.data.order import Shares
 from hotloop.data.stream import TokenStream
 from token_streams import MappedShard
 

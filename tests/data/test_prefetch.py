@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from hotloop.data.prefetch import Prefetch
+from hotloop.data.loader import Prefetch
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 7])

@@ -16,14 +16,13 @@ import pytest
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.files import write_json
-from hotloop.data import growing as module
+from hotloop.data import streaming as module
 from hotloop.data.cache import Wanted
-from hotloop.data.growing import Growing
 from hotloop.data.manifest import MANIFEST, TOKENIZER, JobRecord, Split, read_manifest
 from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import open_prepared
 from hotloop.data.staging import PLAN, STAGING
-from hotloop.data.streaming import Preparation, StreamedLoader
+from hotloop.data.streaming import Growing, Preparation, StreamedLoader
 
 
 @pytest.fixture

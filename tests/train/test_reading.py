@@ -17,7 +17,7 @@ from hotloop.core.ranks import Ranks
 from hotloop.core.settings import load_settings
 from hotloop.core.step import read_steps
 from hotloop.data.cache import ensure_prepared
-from hotloop.data.mix import Mix
+from hotloop.data.loader import Mix
 from hotloop.data.piece_index import bucket_widths
 from hotloop.data.prepared import open_prepared
 from hotloop.train.joining import Rendezvous

@@ -12,8 +12,8 @@ from hotloop.data.engines.comparison import SpotChecks
 from hotloop.data.engines.engine import REFERENCE, EngineRefused, load_engine
 from hotloop.data.gather import TextBatch, read_batches, salt_of
 from hotloop.data.jobs import Job, JobProgress, Task
-from hotloop.data.manifest import JobRecord, Shard, SourceSummary, id_type_of
-from hotloop.data.prefetch import Prefetch
+from hotloop.data.loader import Prefetch
+from hotloop.data.manifest import JobRecord, Shard, SourceSummary, id_type_of, summary_of
 from hotloop.data.shards import ShardWriter
 from hotloop.data.sources.unit import Report
 from hotloop.data.tokenizer import Tokenizer
@@ -201,17 +201,12 @@ class _Read:
         self._hash.update(b"".join(batch.digests))
 
     def summary(self, source: str, report: Report) -> SourceSummary:
-        altered = dict(report.altered)
         if self.unknown:
-            altered[UNKNOWN] = self.unknown
-        return SourceSummary(
-            source=source,
+            report.altered[UNKNOWN] = self.unknown
+        return summary_of(
+            source,
+            report,
             documents=self._documents,
             bytes=self._bytes,
             sha256=self._hash.hexdigest(),
-            skipped=dict(sorted(report.counts.items())),
-            skipped_examples={
-                reason: tuple(examples) for reason, examples in sorted(report.examples.items())
-            },
-            altered=dict(sorted(altered.items())),
         )

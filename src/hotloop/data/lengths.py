@@ -21,22 +21,26 @@ _SIMULATED = 4096
 
 @dataclass(frozen=True, slots=True)
 class LayoutEstimate:
-    """For rows of `context` tokens. Fractions are of all slots, but for the cut documents."""
+    """Fractions of all slots that hold filler, but for the last two."""
 
-    context: int
     pad_waste: float
     """One document to a row."""
     bucket_waste: float
-    """`layout: bucket`."""
     pack_waste: float
-    """`layout: pack`."""
     cut_documents: float
     """Fraction of documents that plain concatenation cuts, though they are no longer than a row."""
     long_tokens: float
     """Fraction of tokens in documents longer than a row, which every layout cuts."""
-    recommended: str
-    """`concatenate`, `pack` or `bucket`."""
-    why: str
+
+    def recommended(self) -> tuple[str, str]:
+        """A value of `data.layout`, and why."""
+        if self.cut_documents < 0.05:
+            return "concatenate", "hardly a document that fits a row is cut, and no slot is lost"
+        if self.long_tokens > 0.9:
+            return "concatenate", "nearly all tokens are in documents that every layout cuts"
+        if self.pack_waste <= self.bucket_waste + 0.02:
+            return "pack", "whole documents side by side, with the least filler"
+        return "bucket", "packing would leave more filler"
 
 
 def length_counts(stream: TokenStream) -> tuple[np.ndarray, np.ndarray]:
@@ -57,28 +61,24 @@ def length_counts(stream: TokenStream) -> tuple[np.ndarray, np.ndarray]:
 def estimate_layouts(
     lengths: np.ndarray, counts: np.ndarray, context: int
 ) -> LayoutEstimate | None:
-    """From `length_counts`. `None` for a corpus without a target."""
-    weights = counts
-    slots = lengths - 1
-    known = slots > 0
-    slots, weights = slots[known], weights[known]
+    """For rows of `context` tokens, from `length_counts`. `None` for a corpus without a target."""
+    known = lengths > 1
+    slots, counts = lengths[known] - 1, counts[known]
     if not len(slots):
         return None
     full, rest = slots // context, slots % context
-    total = float((slots * weights).sum())
-    rows = full + (rest > 0)
-    pad = 1 - total / float((rows * weights).sum() * context)
+    total = float((slots * counts).sum())
     widths = np.array(bucket_widths(context))
-    filled = full * context + np.where(
-        rest > 0, widths[np.searchsorted(widths, np.maximum(rest, 1))], 0
+    last_rows = np.where(rest > 0, widths[np.searchsorted(widths, np.maximum(rest, 1))], 0)
+    long = slots > context
+    return LayoutEstimate(
+        pad_waste=1 - total / float(((full + (rest > 0)) * counts).sum() * context),
+        bucket_waste=1 - total / float(((full * context + last_rows) * counts).sum()),
+        pack_waste=_packed_waste(slots, counts, context),
+        cut_documents=float((np.where(long, 0.0, (slots - 1) / context) * counts).sum())
+        / int(counts.sum()),
+        long_tokens=float((slots * counts)[long].sum()) / total,
     )
-    bucket = 1 - total / float((filled * weights).sum())
-    short = slots <= context
-    cut = np.where(short, (slots - 1) / context, 0.0)
-    long_tokens = float((slots * weights)[~short].sum()) / total
-    cut_documents = float((cut * weights).sum() / weights.sum())
-    estimate = (pad, bucket, _packed_waste(slots, weights, context), cut_documents, long_tokens)
-    return LayoutEstimate(context, *estimate, *_recommended(*estimate))
 
 
 def layout_lines(stream: TokenStream, context: int = 1024) -> list[str]:
@@ -86,28 +86,13 @@ def layout_lines(stream: TokenStream, context: int = 1024) -> list[str]:
     found = estimate_layouts(*length_counts(stream), context)
     if found is None:
         return []
+    layout, why = found.recommended()
     return [
-        f"rows of {context} would hold filler: pad {_percent(found.pad_waste)}, "
-        f"bucket {_percent(found.bucket_waste)}, pack {_percent(found.pack_waste)} "
-        "(packing: estimated)",
-        f"concatenated, about {_percent(found.cut_documents)} of the documents are cut that would fit a row",
-        f"recommended: `data.layout: {found.recommended}`: {found.why}",
+        f"rows of {context} would hold filler: pad {found.pad_waste:.1%}, "
+        f"bucket {found.bucket_waste:.1%}, pack {found.pack_waste:.1%} (packing: estimated)",
+        f"concatenated, about {found.cut_documents:.1%} of the documents are cut that would fit a row",
+        f"recommended: `data.layout: {layout}`: {why}",
     ]
-
-
-def _recommended(
-    pad: float, bucket: float, pack: float, cut: float, long_tokens: float
-) -> tuple[str, str]:
-    if cut < 0.05:
-        return "concatenate", "hardly a document that fits a row is cut, and no slot is lost"
-    if long_tokens > 0.9:
-        return (
-            "concatenate",
-            "nearly all tokens are in documents longer than a row, cut in any layout",
-        )
-    if pack <= bucket + 0.02:
-        return "pack", "whole documents side by side, with the least filler"
-    return "bucket", "packing would leave more filler"
 
 
 def _packed_waste(slots: np.ndarray, weights: np.ndarray, context: int) -> float:
@@ -120,7 +105,3 @@ def _packed_waste(slots: np.ndarray, weights: np.ndarray, context: int) -> float
     tails = tails[tails > 0]
     rows = full + (int(best_fit(tails, context).max()) + 1 if len(tails) else 0)
     return 1 - float(drawn.sum()) / (rows * context)
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f} %"

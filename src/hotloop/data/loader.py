@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import queue
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from hotloop.core.errors import UsageError
-from hotloop.data.order import EpochOrder, Order
+from hotloop.data.order import AT_ONCE, EpochOrder, Order, Shares
 from hotloop.data.stream import TokenStream
 
 IGNORED_TARGET = -100
@@ -133,18 +136,19 @@ class RowLoader:
     def batch(self, position: int, num_windows: int) -> Batch:
         """The `num_windows` sequences from `position` on. Raises what `indices` raises."""
         indices = self.indices(position, num_windows)
-        return self.current_rows().read(indices)
+        return self.rows.read(indices)
 
     def count_targets(self, position: int, num_windows: int) -> int:
         """`num_targets` of that batch, without reading its tokens."""
         indices = self.indices(position, num_windows)
-        return self.current_rows().count_targets(indices)
+        return self.rows.count_targets(indices)
 
     def indices(self, position: int, num_windows: int) -> np.ndarray:
         """int64 (num_windows,): the rows that stand from `position` on, across epochs."""
         raise NotImplementedError
 
-    def current_rows(self) -> Rows:
+    @property
+    def rows(self) -> Rows:
         raise NotImplementedError
 
 
@@ -165,15 +169,16 @@ class Loader(RowLoader):
         rows: Rows | None = None,
     ) -> None:
         """Raises `UsageError` for a stream shorter than one sequence."""
-        self.rows = rows or PlainRows(stream, context=context)
-        self.num_windows = self.rows.num_rows
+        self._rows = rows or PlainRows(stream, context=context)
+        self.num_windows = self._rows.num_rows
         """Sequences in one epoch."""
         self._stream = stream
         self._context = context
         self._items = EpochOrder(self.num_windows, order, seed)
 
-    def current_rows(self) -> Rows:
-        return self.rows
+    @property
+    def rows(self) -> Rows:
+        return self._rows
 
     def indices(self, position: int, num_windows: int) -> np.ndarray:
         """See `RowLoader`. Raises `UsageError` for a corpus smaller than one batch."""
@@ -191,3 +196,130 @@ class Loader(RowLoader):
     def indices_at(self, positions: np.ndarray) -> np.ndarray:
         """int64 (n,): the rows at any positions. Meant for many at once."""
         return self._items.at(positions)
+
+
+class Mix:
+    """Sequences of several loaders in the shares of their weights. Each goes through epochs of its own."""
+
+    unit = 1
+
+    def __init__(self, loaders: Sequence[Loader], weights: Sequence[float], *, seed: int) -> None:
+        self._loaders = tuple(loaders)
+        self.shares = Shares(weights, seed=seed)
+        self._block: tuple[int, np.ndarray, np.ndarray] | None = None
+        self.num_windows = min(
+            int(loader.num_windows / share) for loader, share in zip(loaders, self.shares.weights)
+        )
+        """Sequences after which the first corpus has been seen once, and begins again; to within a block,
+        since shares are exact at the ends of blocks."""
+
+    def batch(self, position: int, num_windows: int) -> Batch:
+        """The `num_windows` sequences from `position` on."""
+        corpora, windows = self.sources(position, num_windows)
+        tokens = targets = starts = None
+        num_targets = 0
+        for index in np.unique(corpora).tolist():
+            chosen = np.flatnonzero(corpora == index)
+            read = self._loaders[index].rows.read(windows[chosen])
+            if len(chosen) == num_windows:
+                tokens, targets, starts = read.tokens, read.targets, read.document_starts
+            else:
+                if tokens is None or targets is None:
+                    shape = (num_windows, read.tokens.shape[1])
+                    tokens, targets = np.empty(shape, np.int64), np.empty(shape, np.int64)
+                    starts = None if read.document_starts is None else np.empty(shape, np.bool_)
+                tokens[chosen], targets[chosen] = read.tokens, read.targets
+                if starts is not None:
+                    starts[chosen] = read.document_starts
+            num_targets += read.num_targets
+        assert tokens is not None
+        assert targets is not None
+        return Batch(tokens, targets, num_targets, starts)
+
+    def count_targets(self, position: int, num_windows: int) -> int:
+        """`num_targets` of that batch, without reading its tokens."""
+        corpora, windows = self.sources(position, num_windows)
+        return sum(
+            self._loaders[index].rows.count_targets(windows[corpora == index])
+            for index in np.unique(corpora).tolist()
+        )
+
+    def sources(self, position: int, num_windows: int) -> tuple[np.ndarray, np.ndarray]:
+        """int64 (num_windows,) twice: the corpus of each sequence, and its number there."""
+        if position < 0 or num_windows <= 0:
+            raise ValueError(f"no batch of {num_windows} sequences at position {position}")
+        corpora, windows = [], []
+        while num_windows:
+            part, inside = divmod(position, AT_ONCE)
+            known = self._known(part)
+            corpora.append(known[0][inside : inside + num_windows])
+            windows.append(known[1][inside : inside + num_windows])
+            position += len(corpora[-1])
+            num_windows -= len(corpora[-1])
+        return np.concatenate(corpora), np.concatenate(windows)
+
+    def _known(self, part: int) -> tuple[np.ndarray, np.ndarray]:
+        kept = self._block
+        if kept is not None and kept[0] == part:
+            return kept[1], kept[2]
+        corpora, positions = self.shares.at(part * AT_ONCE, AT_ONCE)
+        windows = np.empty_like(positions)
+        for index, loader in enumerate(self._loaders):
+            chosen = corpora == index
+            windows[chosen] = loader.indices_at(positions[chosen])
+        self._block = (part, corpora, windows)
+        return corpora, windows
+
+
+T = TypeVar("T")
+
+
+class Prefetch(Generic[T]):
+    """The items of an iterator, and the exception that ended it when its turn comes. Use it as a context.
+
+    At most `depth` of them are made and not yet taken; with 0 each is made when it is asked for.
+    """
+
+    def __init__(self, items: Iterator[T], *, depth: int) -> None:
+        self._items = items
+        self._made: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+        self._room = threading.Semaphore(depth)
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        if depth:
+            self._thread = threading.Thread(target=self._work, name="hotloop-prefetch", daemon=True)
+
+    def __enter__(self) -> Prefetch[T]:
+        if self._thread is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed = True
+        self._room.release()
+        if self._thread is not None:
+            # One that waits for data which may never come is left behind: it dies with the process.
+            self._thread.join(timeout=1.0)
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        if self._thread is None:
+            return next(self._items)
+        item, error = self._made.get()
+        if error is not None:
+            self._made.put((None, error))  # for whoever asks again
+            raise error
+        self._room.release()
+        return item  # type: ignore[return-value]
+
+    def _work(self) -> None:
+        try:
+            while True:
+                self._room.acquire()
+                if self._closed:
+                    return
+                self._made.put((next(self._items), None))
+        except BaseException as error:  # noqa: BLE001  # carried to whoever asks
+            self._made.put((None, error))

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
 from hotloop.core.errors import UsageError
 from hotloop.core.files import read_json, to_plain
-from hotloop.data.sources.unit import MAX_EXAMPLES
+from hotloop.data.sources.unit import Report
 
 PREPARED_SCHEMA = "hotloop.prepared/2"
 MANIFEST = "manifest.json"
@@ -162,11 +164,25 @@ def totals_of(shards: tuple[Shard, ...]) -> Totals:
     )
 
 
+def summary_of(
+    source: str, report: Report, *, documents: int = 0, bytes: int = 0, sha256: str = ""
+) -> SourceSummary:
+    return SourceSummary(
+        source=source,
+        documents=documents,
+        bytes=bytes,
+        sha256=sha256,
+        skipped=dict(sorted(report.counts.items())),
+        skipped_examples={key: tuple(report.examples[key]) for key in sorted(report.examples)},
+        altered=dict(sorted(report.altered.items())),
+    )
+
+
 def summed(
-    sources: Sequence[str], jobs: Iterable[JobRecord], planned: Sequence[SourceSummary]
+    sources: Sequence[str], jobs: Iterable[JobRecord], planned: Sequence[Report]
 ) -> tuple[SourceSummary, ...]:
     """Totals of each source over all jobs, with what was left out when it was `planned`."""
-    read: list[list[SourceSummary]] = [[summary] for summary in planned]
+    read: list[list[SourceSummary]] = [[summary_of("", report)] for report in planned]
     for job in jobs:
         for number, summary in job.sources:
             read[number].append(summary)
@@ -174,37 +190,24 @@ def summed(
 
 
 def _sum_of(source: str, parts: list[SourceSummary]) -> SourceSummary:
-    skipped: dict[str, int] = {}
-    altered: dict[str, int] = {}
-    examples: dict[str, tuple[str, ...]] = {}
-    digest = hashlib.sha256()
+    report, digest = Report(), hashlib.sha256()
     for part in parts:
-        for totals, counts in ((skipped, part.skipped), (altered, part.altered)):
-            for reason, count in counts.items():
-                totals[reason] = totals.get(reason, 0) + count
-        for reason, found in part.skipped_examples.items():
-            examples[reason] = (*examples.get(reason, ()), *found)[:MAX_EXAMPLES]
+        examples = {reason: list(found) for reason, found in part.skipped_examples.items()}
+        report.merge(Report(Counter(part.skipped), examples, Counter(part.altered)))
         digest.update(part.sha256.encode())
-    return SourceSummary(
-        source=source,
+    return summary_of(
+        source,
+        report,
         documents=sum(part.documents for part in parts),
         bytes=sum(part.bytes for part in parts),
         sha256=digest.hexdigest(),
-        skipped=dict(sorted(skipped.items())),
-        skipped_examples=dict(sorted(examples.items())),
-        altered=dict(sorted(altered.items())),
     )
 
 
 def histogram_of(jobs: Iterable[JobRecord]) -> tuple[int, ...]:
     """The length histograms of all jobs together."""
-    counts = [0] * 64
-    for job in jobs:
-        for power, count in enumerate(job.length_histogram):
-            counts[power] += count
-    while counts and not counts[-1]:
-        counts.pop()
-    return tuple(counts)
+    columns = zip_longest(*(job.length_histogram for job in jobs), fillvalue=0)
+    return tuple(map(sum, columns))
 
 
 def read_manifest(directory: Path) -> Manifest:

@@ -1,13 +1,23 @@
-"""The order of sequences: a pure function of (seed, epoch, position), in constant memory.
+"""The order of sequences: a pure function of (seed, epoch, position), in constant memory; of one corpus, and of several.
 
 A Feistel network over pairs (left, right) in range(a) x range(b), a*b just above n, permutes
 range(a*b); a result of n or more is permuted again until it falls below n ("cycle walking", Black
 and Rogaway 2002), which permutes range(n). a*b - n < a, so walking is rare.
+
+Several corpora have fixed shares, exact over the run and without state. Positions come in blocks of K. After b blocks
+corpus i has given C_i(b) sequences: b K w_i, rounded by
+largest remainders (Hamilton's apportionment), so that it is never a whole sequence away from its share at
+the end of a block. Inside a block the slots are permuted; the first of the permuted slots belong to the
+first corpus, and so on. K is large enough for every corpus to have at least one whole sequence in a block:
+then no C_i ever falls. A corpus gives its sequences in its own order, except inside blocks too large to be
+worked out at once. All of it is arithmetic on the position, so that any position costs the same.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from fractions import Fraction
 from typing import Literal
 
 import numpy as np
@@ -122,3 +132,58 @@ def _splitmix(state: int) -> int:
     state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
     return state ^ (state >> 31)
+
+
+_LEAST_BLOCK = 1024
+AT_ONCE = 1024
+"""Positions worked out together; a block is a multiple of it."""
+_LARGEST_IN_ORDER = 1 << 16
+"""Positions of the largest block in which each corpus keeps its own order: half a megabyte to remember."""
+
+
+class Shares:
+    """The corpus that each position takes from, and the position in that corpus."""
+
+    def __init__(self, weights: Sequence[float], *, seed: int) -> None:
+        """`weights` above 0; what counts is their ratio."""
+        exact = [Fraction(weight) for weight in weights]
+        whole = sum(exact, Fraction(0))
+        self.weights = tuple(weight / whole for weight in exact)
+        needed = max(_LEAST_BLOCK, -(-1 // min(self.weights)))
+        self.block = -(-needed // AT_ONCE) * AT_ONCE
+        """K of above."""
+        self._seed = seed
+        self._kept: tuple[int, np.ndarray, np.ndarray] | None = None
+
+    def given(self, blocks: int) -> np.ndarray:
+        """int64 (corpora,): sequences that each corpus has given after `blocks` blocks."""
+        total = blocks * self.block
+        exact = [total * weight for weight in self.weights]
+        floors = [int(share) for share in exact]  # rounds down: none is negative
+        missing = total - sum(floors)
+        largest = sorted(range(len(exact)), key=lambda i: (floors[i] - exact[i], i))
+        for i in largest[:missing]:
+            floors[i] += 1
+        return np.array(floors, dtype=np.int64)
+
+    def at(self, position: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """int64 (count,) twice: the corpora, and their own positions. All lie in one block."""
+        block, inside = divmod(position, self.block)
+        assert inside + count <= self.block
+        if self.block > _LARGEST_IN_ORDER:
+            return self._slots(block, np.arange(inside, inside + count))
+        kept = self._kept
+        if kept is None or kept[0] != block:
+            corpora, own = self._slots(block, np.arange(self.block))
+            # The same numbers of each corpus, ascending: then an epoch of its own ends before the next.
+            own[np.argsort(corpora, kind="stable")] = own[np.lexsort((own, corpora))]
+            kept = self._kept = (block, corpora, own)  # whole at once: a thread may read ahead
+        return kept[1][inside : inside + count], kept[2][inside : inside + count]
+
+    def _slots(self, block: int, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        before = self.given(block)
+        edges = np.cumsum(self.given(block + 1) - before)
+        slots = permuted(inside, self.block, seed=self._seed, epoch=block)
+        corpora = np.searchsorted(edges, slots, side="right")
+        begins = np.concatenate(([0], edges[:-1]))
+        return corpora, before[corpora] + slots - begins[corpora]

@@ -23,7 +23,6 @@ from hotloop.data.manifest import (
     MANIFEST,
     TOKENIZER,
     Manifest,
-    SourceSummary,
     histogram_of,
     id_type_of,
     sealed,
@@ -159,13 +158,9 @@ def prepare_text(
             useless = isinstance(error, NoTextError) and len(sources) == 1
             wrong = isinstance(error, EngineDiffers) or useless
             discarded = discard_staging(out, unless_useful=not wrong)
-            if isinstance(error, HotloopError) and not (
-                discarded or isinstance(error, Interrupted)
-            ):
-                again = (
-                    "a command without it" if isinstance(error, NoTextError) else "the same command"
-                )
-                kept = f"what is finished is kept: {again} continues from there"
+            interrupted = isinstance(error, Interrupted)
+            if isinstance(error, HotloopError) and not (discarded or interrupted):
+                kept = "what is finished is kept: the next command continues from there"
                 error.do = f"{error.do}\n  {kept}" if error.do else kept
             raise
         commit(out)
@@ -247,18 +242,7 @@ def _encode(
         ]
         executor.run(moved, replace(recipe, held_out_below=right), staging, records)
     done = [records[job.number] for job in jobs]
-    planning = [
-        SourceSummary(
-            source,
-            0,
-            0,
-            "",
-            dict(report.counts),
-            {reason: tuple(examples) for reason, examples in report.examples.items()},
-        )
-        for source, report in zip(spec.sources, planned.skipped)
-    ]
-    sources = summed(spec.sources, done, planning)
+    sources = summed(spec.sources, done, planned.skipped)
     for source in sources:
         if not source.documents:
             raise no_text(source.source, source.skipped)

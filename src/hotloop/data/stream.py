@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import os
 from collections.abc import Sequence
+from ctypes import c_int, c_long, c_size_t, c_void_p
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -114,9 +115,7 @@ class TokenStream:
             out: np.ndarray = self._view(0, length)[starts]
         else:
             out = self._read_shards(starts, length)
-        if int(out.max()) >= self.vocabulary_size:
-            row, column = np.argwhere(out >= self.vocabulary_size)[0].tolist()
-            self._refuse_id(int(starts[row]) + column, int(out[row, column]))
+        self._check_ids(out, starts)
         return out
 
     def _read_shards(self, starts: np.ndarray, length: int) -> np.ndarray:
@@ -148,9 +147,7 @@ class TokenStream:
             index = int(shards[begin])
             parts.append(self._shards[index].ids[at[begin:end] - self._begins[index]])
         out = np.concatenate(parts)
-        if int(out.max()) >= self.vocabulary_size:
-            wrong = int(np.argmax(out >= self.vocabulary_size))
-            self._refuse_id(int(at[wrong]), int(out[wrong]))
+        self._check_ids(out[:, None], at)
         return out
 
     def slices(self, starts: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
@@ -160,9 +157,7 @@ class TokenStream:
         found = []
         for shard, begin, length in zip(shards.tolist(), locals_.tolist(), lengths.tolist()):
             ids = self._shards[shard].ids[begin : begin + length]
-            if ids.max() >= self.vocabulary_size:
-                wrong = int(np.argmax(ids >= self.vocabulary_size))
-                self._refuse_id(int(self._begins[shard]) + begin + wrong, int(ids[wrong]))
+            self._check_ids(ids[None], self._begins[shard : shard + 1] + begin)
             found.append(ids)
         return found
 
@@ -199,17 +194,22 @@ class TokenStream:
                 index += 1
         return out
 
-    def _refuse_id(self, at: int, found: int) -> None:
+    def _check_ids(self, ids: np.ndarray, starts: np.ndarray) -> None:
+        """Raises `UsageError` for an id outside the vocabulary in runs (n, length) from `starts` (n,) on."""
+        if ids.max() < self.vocabulary_size:
+            return
+        row, column = np.argwhere(ids >= self.vocabulary_size)[0].tolist()
+        at = int(starts[row]) + column
         index = int(np.searchsorted(self._begins, at, side="right")) - 1
         raise UsageError(
-            f"altered shard: id {found} at token {at - int(self._begins[index])}, "
+            f"altered shard: id {ids[row, column]} at token {at - int(self._begins[index])}, "
             f"but the tokenizer has {self.vocabulary_size} ids",
             where=self._shards[index].file,
             do="run `hotloop prepare` again",
         )
 
 
-_FAILED = ctypes.c_void_p(-1).value
+_FAILED = c_void_p(-1).value
 
 
 class _Map:
@@ -248,17 +248,9 @@ def map_file(path: Path | str, dtype: np.dtype[Any]) -> np.ndarray:
 
 def _load_libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = (
-        ctypes.c_void_p,
-        ctypes.c_size_t,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_long,  # off_t, on every 64-bit system
-    )
-    libc.munmap.restype = ctypes.c_int
-    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    libc.mmap.restype, libc.munmap.restype = c_void_p, c_int
+    libc.mmap.argtypes = (c_void_p, c_size_t, c_int, c_int, c_int, c_long)
+    libc.munmap.argtypes = (c_void_p, c_size_t)
     return libc
 
 

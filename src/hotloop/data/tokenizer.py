@@ -17,9 +17,14 @@ from typing import Any
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_atomically
 from hotloop.core.untrusted import parse_object, read_bytes
-from hotloop.data.sentencepiece_model import MODEL_FILE, sentencepiece_json
-from hotloop.data.tiktoken_encoding import PREFIX, tiktoken_json
-from hotloop.data.tokenizer_library import BYTE_NAMES, library_of
+from hotloop.data.sentencepiece_model import (
+    MODEL_FILE,
+    SENTENCEPIECE,
+    SentencePiece,
+    sentencepiece_json,
+)
+from hotloop.data.tiktoken_encoding import PREFIX, TIKTOKEN, Tiktoken, tiktoken_json
+from hotloop.data.tokenizer_library import BYTE_NAMES, Tokenizers
 
 END_OF_TEXT = "<|endoftext|>"
 END_OF_TEXT_NAMES = (
@@ -48,7 +53,7 @@ class Tokenizer:
         values["truncation"] = values["padding"] = None
         if isinstance(values["model"], dict) and values["model"].get("dropout"):
             values["model"]["dropout"] = None  # for training; it gives other ids at every call
-        self.library = library_of(values, where)
+        self.library = _library_of(values, where)
         """Defines the ids."""
         self._values = values
         ids = self.library.ids
@@ -104,6 +109,15 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids; special tokens give no text, broken characters give U+FFFD."""
         return self.library.decode([int(i) for i in ids])
+
+
+def _library_of(values: dict[str, Any], where: str) -> Tokenizers | SentencePiece:
+    model, decoder = values["model"], values.get("decoder")
+    if isinstance(model, dict) and model.get("type") == SENTENCEPIECE:
+        return SentencePiece(values, where)
+    if isinstance(decoder, dict) and TIKTOKEN in decoder:
+        return Tiktoken(values, where)
+    return Tokenizers(values, where)
 
 
 def _end_of_text(values: dict[str, Any], ids: dict[str, int], wanted: str | None) -> int | None:

@@ -1,16 +1,13 @@
-"""The library that defines the ids of a `Tokenizer`, chosen by its tokenizer.json, and the parts of such files."""
+"""The `tokenizers` library, which defines the ids of most tokenizers, and the parts of a tokenizer.json."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from hotloop.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from hotloop.data.sentencepiece_model import SentencePiece
 
 
 class Tokenizers:
@@ -81,19 +78,6 @@ def _refusing() -> Iterator[None]:
             f"the tokenizer cannot encode a text: {error}",
             do="give it a token for what it does not know (`unk_token`), or choose another tokenizer",
         ) from error
-
-
-def library_of(values: dict[str, Any], where: str) -> Tokenizers | SentencePiece:
-    """The library of a parsed tokenizer.json. Raises `UsageError`."""
-    from hotloop.data.sentencepiece_model import SENTENCEPIECE, SentencePiece
-    from hotloop.data.tiktoken_encoding import TIKTOKEN, Tiktoken
-
-    model, decoder = values["model"], values.get("decoder")
-    if isinstance(model, dict) and model.get("type") == SENTENCEPIECE:
-        return SentencePiece(values, where)
-    if isinstance(decoder, dict) and TIKTOKEN in decoder:
-        return Tiktoken(values, where)
-    return Tokenizers(values, where)
 
 
 def _byte_names() -> list[str]:

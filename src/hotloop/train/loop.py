@@ -18,7 +18,7 @@ from hotloop.core.census import Census
 from hotloop.core.errors import Interrupted
 from hotloop.core.files import write_json
 from hotloop.core.step import StepRecord
-from hotloop.data.prefetch import Prefetch
+from hotloop.data.loader import Prefetch
 from hotloop.optimizations.compiling.compiler import CompileCounts, compile_counts, compile_seconds
 from hotloop.optimizations.precision.autocasting import autocast
 from hotloop.probe.machine import host_peak_bytes

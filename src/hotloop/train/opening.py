@@ -16,10 +16,9 @@ from hotloop.core.errors import UsageError
 from hotloop.core.escapes import delimiter_of, unescape
 from hotloop.core.progress import Progress
 from hotloop.data.cache import Wanted, cached_path, ensure_wanted
-from hotloop.data.growing import Growing
 from hotloop.data.prepared import Corpora, open_corpora, open_prepared
 from hotloop.data.sources import ReadOptions
-from hotloop.data.streaming import Preparation
+from hotloop.data.streaming import Growing, Preparation
 from hotloop.train.joining import Rendezvous
 
 

@@ -11,15 +11,13 @@ from torch import Tensor
 
 from hotloop.core.config import RunConfig
 from hotloop.core.progress import Progress, silent
-from hotloop.data.growing import Growing
-from hotloop.data.loader import Batch, Batches, Loader, PlainRows, Rows
+from hotloop.data.loader import Batch, Batches, Loader, Mix, PlainRows, Rows
 from hotloop.data.manifest import Split
-from hotloop.data.mix import Mix
 from hotloop.data.packing import BucketLoader, PackedRows
 from hotloop.data.piece_index import bucket_index, bucket_widths, packed_index
 from hotloop.data.prepared import Corpora, Prepared, content_of
 from hotloop.data.stream import TokenStream
-from hotloop.data.streaming import StreamedLoader
+from hotloop.data.streaming import Growing, StreamedLoader
 
 AHEAD_ON_GPU = 2
 """Steps read ahead there: one is being copied while the next is made."""

@@ -13,9 +13,9 @@ from hotloop.core.config import RunConfig
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.progress import Progress, silent
 from hotloop.core.step import steps_name
-from hotloop.data.growing import Growing
 from hotloop.data.loader import Batches
 from hotloop.data.prepared import Corpora, Prepared
+from hotloop.data.streaming import Growing
 from hotloop.data.tokenizer import fingerprint_of
 from hotloop.hardware.device import fast_dtypes, gpu_uuid
 from hotloop.hardware.limits import memory_limit_bytes

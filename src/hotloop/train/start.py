@@ -17,7 +17,7 @@ from hotloop.core.progress import Progress, silent
 from hotloop.core.run_lock import locked
 from hotloop.core.settings import Settings, store_settings
 from hotloop.core.step import read_steps, steps_name, steps_of_ranks
-from hotloop.data.growing import Growing
+from hotloop.data.streaming import Growing
 from hotloop.hardware.device import pick_device, read_environment, read_machine
 from hotloop.hardware.telemetry import telemetry
 from hotloop.models.shape import model_flops

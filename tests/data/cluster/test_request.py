@@ -44,11 +44,11 @@ def test_options_have_the_types_of_the_signature() -> None:
         ("local:2", ["worker=3"], "no option `worker`", "did you mean `workers`"),
         ("local:2", ["partition=cpu"], "no option `partition`", "start_method"),
         ("local:2", ["workers"], "no value", "KEY=VALUE"),
-        ("local:2", ["workers=three"], "workers=three: not a whole number", "-1"),
+        ("local:2", ["workers=three"], "workers=three: Input should be a valid integer", "-1"),
         ("local:2", ["workers=1", "workers=2"], "given twice", "once"),
         ("local:2", ["skip_completed=true"], "skip_completed cannot be set", "leave it out"),
         ("slurm:2", ["time=1:00:00"], "needs partition", "--on-option partition=VALUE"),
-        ("slurm:2", ["requeue=maybe"], "not true or false", "True"),
+        ("slurm:2", ["requeue=maybe"], "requeue=maybe: Input should be a valid boolean", "True"),
     ],
 )
 def test_bad_request_is_one_clear_error(on: str, options: list[str], what: str, do: str) -> None:

@@ -6,11 +6,12 @@ import difflib
 import importlib
 import importlib.util
 import inspect
-import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.hardware.limits import cpu_quota
@@ -116,44 +117,23 @@ def _option(kind: Kind, option: str, parameters: Any) -> tuple[str, Any]:
             f"--on {kind} has no option `{key}`",
             do=f"did you mean `{close[0]}`?" if close else f"it has {', '.join(names)}",
         )
-    return key, _value(key, text, parameters[key])
+    hints = get_type_hints(executor_class(kind).__init__)
+    return key, _value(key, text, hints[key], parameters[key].default)
 
 
-def _object(text: str) -> dict[str, Any]:
-    value = json.loads(text)
-    if not isinstance(value, dict):
-        raise ValueError
-    return value
-
-
-_TYPES: dict[str, tuple[Callable[[str], Any], str]] = {
-    "int": (int, "a whole number"),
-    "float": (float, "a number"),
-    "bool": ({"true": True, "false": False}.__getitem__, "true or false"),
-    "tuple": (lambda text: tuple(text.split(",")), "names with commas between"),
-    "dict": (_object, 'JSON, as in {"exclusive": ""}'),
-}
-"""By the name in an annotation: how a text becomes a value, and what it has to be. Others stay text."""
-
-
-def _value(key: str, text: str, parameter: inspect.Parameter) -> Any:
+def _value(key: str, text: str, hint: Any, default: Any) -> Any:
     """The text as the type that the executor's signature names."""
-    annotation = inspect.formatannotation(parameter.annotation).strip("'")
-    if not text and (parameter.default is None or "None" in annotation):
+    if not text and (default is None or "None" in str(hint)):
         return None
-    name = annotation.replace("|", "[").partition("[")[0].strip()
-    if name not in _TYPES:
-        return text
-    read, wanted = _TYPES[name]
     try:
-        value = read(text)
+        if "tuple" in str(hint):
+            return tuple(text.split(","))
+        kind: TypeAdapter[Any] = TypeAdapter(hint)
+        value = kind.validate_json(text) if "dict" in str(hint) else kind.validate_strings(text)
         if key in ("cpus_per_task", "tasks_per_job") and value < 1:
-            raise ValueError
-    except (ValueError, KeyError) as error:
-        do = (
-            None
-            if parameter.default is parameter.empty
-            else f"{parameter.default!r} is its default"
-        )
-        raise UsageError(f"--on-option {key}={text}: not {wanted}", do=do) from error
+            raise ValueError("it is less than 1")
+    except ValueError as error:
+        why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        do = None if default is inspect.Parameter.empty else f"{default!r} is its default"
+        raise UsageError(f"--on-option {key}={text}: {why}", do=do) from error
     return value

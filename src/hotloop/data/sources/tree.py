@@ -17,7 +17,6 @@ from hotloop.data.sources.files import cannot_read
 from hotloop.data.sources.unit import NAMES, ReadOptions, Report
 
 _NEITHER = "the source is neither a file nor a directory"
-_SIGNS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 @dataclass(slots=True)
@@ -178,16 +177,11 @@ def matches(relative: str, pattern: str) -> bool:
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     """`**` is any directories, `*` and `?` stay within a name, `[...]` is a set."""
-    expression = ""
-    for token in re.findall(r"\*\*/|\*\*|\*|\?|\[[^\]]+\]|.", pattern, re.DOTALL):
-        if len(token) > 2 and token[0] == "[":
-            inner = token[1:-1].replace("\\", r"\\").replace("[", r"\[")
-            expression += f"[{'^' + inner[1:] if inner[0] == '!' else inner}]"
-        else:
-            expression += _SIGNS.get(token) or re.escape(token)
+    from fsspec.utils import glob_translate
+
     try:
-        return re.compile(expression, re.DOTALL)
-    except re.error as error:
+        return re.compile(glob_translate(pattern))
+    except (ValueError, re.error) as error:
         raise UsageError(f"bad pattern {pattern!r}: {error}") from error
 
 

@@ -282,7 +282,7 @@ def test_failed_replacement_keeps_the_old_preparation(
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr("hotloop.data.shards._File.write", fail)
+    monkeypatch.setattr("hotloop.data.shards.HashedFile.write", fail)
     with pytest.raises(EnvironmentFailed, match="no space left"):
         prepare([str(corpus)], out, tokenizer="train:300", force=True)
     assert contents(out) == before

@@ -82,7 +82,7 @@ class _JobEncoder:
         try:
             batches = read_batches(
                 self._job.units,
-                self._task.reading,
+                self._recipe.reading,
                 self._reports,
                 salt=salt_of(self._recipe.seed),
                 quick=self._recipe.quick,

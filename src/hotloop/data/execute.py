@@ -17,7 +17,6 @@ from hotloop.data.manifest import JobRecord
 from hotloop.data.pool import Pool
 from hotloop.data.sample import engine_sample
 from hotloop.data.shards import make_durable
-from hotloop.data.sources.unit import ReadOptions
 from hotloop.data.staging import Staging
 from hotloop.data.tokenizer import Tokenizer
 
@@ -55,13 +54,11 @@ class Executor:
         self,
         *,
         tokenizer: Tokenizer,
-        reading: ReadOptions,
         engine: str,
         workers: int,
         progress: Progress,
     ) -> None:
         self._tokenizer = tokenizer
-        self._reading = reading
         self._workers = workers
         self._progress = progress
         self._engine = None if engine == AUTO else engine
@@ -91,7 +88,7 @@ class Executor:
 
         def done(number: int, record: JobRecord) -> None:
             try:
-                make_durable(record.shards, staging.path)
+                make_durable(record.files, staging.path)
             except OSError as error:
                 raise storage_error(error, staging.path, "write the prepared text") from error
             staging.write(number, record)
@@ -99,27 +96,27 @@ class Executor:
             self._done[number] = record  # once, also where its split had to be another
 
         if here:
-            worker = Worker(task, self._chosen_engine(jobs), self._tokenizer)
+            worker = Worker(task, self._chosen_engine(jobs, recipe), self._tokenizer)
             meter.start()
             for job, key in keyed:
                 done(job.number, worker.encode(job, key, meter))
         else:
             with Pool(task, self._processes) as pool:
-                engine = self._chosen_engine(jobs)  # while the workers start
+                engine = self._chosen_engine(jobs, recipe)  # while the workers start
                 meter.start()
                 pool.run(keyed, engine, progress=meter, done=done)
         self._wall_s += meter.elapsed
 
     def _task(self, directory: Path, recipe: Recipe, threads: int) -> Task:
-        return Task(directory, self._tokenizer.to_json(), recipe, self._reading, threads)
+        return Task(directory, self._tokenizer.to_json(), recipe, threads)
 
-    def _chosen_engine(self, jobs: Sequence[Job]) -> str:
+    def _chosen_engine(self, jobs: Sequence[Job], recipe: Recipe) -> str:
         """The same for all calls; compares engines at the first one where none was asked for."""
         if self._engine is None and sum(job.num_bytes for job in jobs) < ROUTED_BYTES:
             self._engine = REFERENCE
         if self._engine is None:
             self._progress("comparing engines", 0, None, "")
-            sample = engine_sample([unit for job in jobs for unit in job.units], self._reading)
+            sample = engine_sample([unit for job in jobs for unit in job.units], recipe.reading)
             self._routing = route(self._tokenizer, sample, threads=self._workers)
             self._engine = self._routing.engine
         return self._engine

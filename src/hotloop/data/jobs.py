@@ -42,8 +42,7 @@ class Recipe:
     end_of_text: int
     seed: int
     held_out_below: int
-    reading: str
-    """JSON of the options of reading."""
+    reading: ReadOptions
     sources: tuple[str, ...]
     """As given. A unit is known by the name of its source, not by its place among them."""
     shard_tokens: int
@@ -60,7 +59,6 @@ class Task:
     tokenizer: bytes
     """tokenizer.json"""
     recipe: Recipe
-    reading: ReadOptions
     threads: int
     """For the engine in this process."""
 
@@ -121,7 +119,7 @@ def job_key(job: Job, recipe: Recipe) -> str:
         recipe.end_of_text,
         recipe.seed,
         recipe.held_out_below,
-        recipe.reading,
+        json.dumps(recipe.reading.key(), sort_keys=True),
         recipe.shard_tokens,
         recipe.quick,
         [

@@ -80,6 +80,10 @@ class JobRecord:
     """The engine, with versions. The ids do not depend on it; empty in directories that were
     prepared before it was recorded."""
 
+    @property
+    def files(self) -> list[str]:
+        return [name for shard in self.shards for name in shard.files]
+
 
 @dataclass(frozen=True, slots=True)
 class Totals:

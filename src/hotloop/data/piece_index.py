@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +21,12 @@ from hotloop.core.cache_entries import entry_in_use, make_room
 from hotloop.core.errors import UsageError
 from hotloop.core.files import fsync_directory, read_json, storage_error, write_json
 from hotloop.core.progress import Progress, silent
+from hotloop.data.shards import HashedFile, make_durable
 from hotloop.data.stream import TokenStream, map_file
 
 _SCHEMA = "hotloop.pieces/1"
+_INDEX = "index.json"
+"""Written last."""
 _BLOCK = 1 << 16
 """Documents that are packed together: bounds the memory, and what a document can be next to."""
 Part = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -36,14 +37,6 @@ _TYPES: dict[str, np.dtype[Any]] = {
     "starts": np.dtype("<u8"),
     "slots": np.dtype("<u4"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """index.json, written last."""
-
-    sha256: dict[str, str]
-    schema: str = _SCHEMA
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,7 +123,7 @@ def _make(directory: Path, parts: Iterator[Part]) -> None:
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-        write_json(temporary / "index.json", _written(temporary, parts))
+        write_json(temporary / _INDEX, {"schema": _SCHEMA, "sha256": _written(temporary, parts)})
         shutil.rmtree(directory, ignore_errors=True)
         try:
             temporary.rename(directory)
@@ -145,40 +138,36 @@ def _make(directory: Path, parts: Iterator[Part]) -> None:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _written(directory: Path, parts: Iterator[Part]) -> _Stored:
-    hashes = {name: hashlib.sha256() for name in _TYPES}
+def _written(directory: Path, parts: Iterator[Part]) -> dict[str, str]:
+    """Write the arrays; the sha256 of each."""
+    files = {name: HashedFile(directory, name) for name in _TYPES}
+
+    def write(name: str, values: np.ndarray) -> None:
+        files[name].write(values.astype(_TYPES[name]))
+
+    write("begins", np.zeros(1, np.int64))
     grouped = 0
-    with ExitStack() as closing:
-        files = {name: closing.enter_context((directory / name).open("wb")) for name in _TYPES}
-
-        def write(name: str, values: np.ndarray) -> None:
-            content = values.astype(_TYPES[name]).tobytes()
-            files[name].write(content)
-            hashes[name].update(content)
-
-        write("begins", np.zeros(1, np.int64))
-        for starts, slots, sizes in parts:
-            write("starts", starts)
-            write("slots", slots)
-            write("begins", grouped + np.cumsum(sizes))
-            grouped += int(sizes.sum())
-        for file in files.values():
-            file.flush()
-            os.fsync(file.fileno())
-    return _Stored({name: found.hexdigest() for name, found in hashes.items()})
+    for starts, slots, sizes in parts:
+        write("starts", starts)
+        write("slots", slots)
+        write("begins", grouped + np.cumsum(sizes))
+        grouped += int(sizes.sum())
+    hashes = {name: file.finish() for name, file in files.items()}
+    make_durable(_TYPES, directory)
+    return hashes
 
 
 def _open(directory: Path) -> PieceIndex | None:
     """`None` where it is missing, or not what was written."""
     try:
-        stored = read_json(directory / "index.json", _Stored)
+        sha256 = read_json(directory / _INDEX, dict)["sha256"]
         arrays = {name: map_file(directory / name, dtype) for name, dtype in _TYPES.items()}
-    except (OSError, UsageError):
+        same = all(
+            hashlib.sha256(array.data).hexdigest() == sha256[name] for name, array in arrays.items()
+        )
+    except (OSError, UsageError, LookupError, TypeError):
         return None
-    for name, values in arrays.items():
-        if hashlib.sha256(values.data).hexdigest() != stored.sha256[name]:
-            return None
-    return PieceIndex(arrays["begins"], arrays["starts"], arrays["slots"])
+    return PieceIndex(**arrays) if same else None
 
 
 def pieces_of(ends: np.ndarray, previous_end: int, context: int) -> tuple[np.ndarray, np.ndarray]:

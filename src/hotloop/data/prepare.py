@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -141,7 +140,6 @@ def prepare_text(
             ready, below = _tokenizer(out, spec, planned, key, ready, progress)
             options: dict[str, Any] = {
                 "tokenizer": ready,
-                "reading": spec.reading,
                 "engine": engine,
                 "workers": workers or max(int(cpu_quota()), 1),
                 "progress": progress,
@@ -219,7 +217,7 @@ def _encode(
         end_of_text=ready.end_of_text,
         seed=spec.seed,
         held_out_below=below,
-        reading=json.dumps(spec.reading.key(), sort_keys=True),
+        reading=spec.reading,
         sources=spec.sources,
         shard_tokens=spec.shard_tokens,
         quick=is_large(total),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,11 +60,11 @@ def open_prepared(path: Path, *, verify: Literal["checksum", "size"] = "checksum
             do=f"put the right file back (fingerprint {manifest.tokenizer_fingerprint[:12]}), "
             f"or {_AGAIN}",
         )
-    for shard in manifest.shards:
-        wrong = shard_damage(shard, path, manifest.id_type, checksums=verify == "checksum")
+    for name, size, sha256 in files_of(manifest.shards, manifest.id_type):
+        wrong, _ = file_damage(path / name, size, sha256 if verify == "checksum" else None)
         if wrong is not None:
-            name, _, what = wrong.partition(": ")
-            raise UsageError(f"damaged shard: {what}", where=str(path / name), do=_AGAIN)
+            what = f"damaged shard: {wrong.partition(': ')[2]}"
+            raise UsageError(what, where=str(path / name), do=_AGAIN)
     return Prepared(
         path=path,
         manifest=manifest,
@@ -77,12 +77,11 @@ def open_prepared(path: Path, *, verify: Literal["checksum", "size"] = "checksum
 def _stream(path: Path, manifest: Manifest, split: Split) -> TokenStream:
     shards = []
     for shard in manifest.of_split(split):
-        ids, ends = path / shard.file, path / shard.documents_file
-        dtype = LITTLE_ENDIAN[manifest.id_type]
         try:
-            shards.append(ShardFile(ids, ends, dtype=dtype, num_tokens=shard.tokens))
+            shards.append(ShardFile(shard, path, LITTLE_ENDIAN[manifest.id_type]))
         except OSError as error:
-            raise UsageError("missing shard", where=str(ids), do=_AGAIN) from error
+            where = str(path / shard.file)
+            raise UsageError("missing shard", where=where, do=_AGAIN) from error
     return TokenStream(
         shards, vocabulary_size=manifest.vocabulary_size, split=split, where=str(path)
     )
@@ -165,13 +164,12 @@ def verify_prepared(directory: Path, *, progress: Progress = silent) -> Verifica
     manifest = read_manifest(directory)
     wrong = _tokenizer_damage(directory / TOKENIZER, manifest)
     damaged = [] if wrong is None else [f"{TOKENIZER}: {wrong}"]
-    files = {file[0]: file for s in manifest.shards for file in files_of(s, manifest.id_type)}
-    total = sum(size for _, size, _ in files.values())
+    files = files_of(manifest.shards, manifest.id_type)
+    names = {name for name, _, _ in files}
+    total = sum(size for _, size, _ in files)
     read = 0
     with ThreadPoolExecutor(max(int(cpu_quota()), 1)) as threads:
-        checked = threads.map(
-            lambda file: file_damage(directory / file[0], *file[1:]), files.values()
-        )
+        checked = threads.map(lambda file: file_damage(directory / file[0], *file[1:]), files)
         for wrong, size in checked:
             read += size
             if wrong is not None:
@@ -180,7 +178,7 @@ def verify_prepared(directory: Path, *, progress: Progress = silent) -> Verifica
     damaged += [
         f"{path.name}: not of this preparation"
         for path in sorted(directory.iterdir())
-        if SHARD_NAME.fullmatch(path.name) and path.name not in files
+        if SHARD_NAME.fullmatch(path.name) and path.name not in names
     ]
     return Verification(
         files=len(files) + 1,
@@ -201,12 +199,17 @@ def _tokenizer_damage(path: Path, manifest: Manifest) -> str | None:
         return error.what
 
 
-def files_of(shard: Shard, id_type: IdType) -> tuple[tuple[str, int, str], tuple[str, int, str]]:
-    """Name, bytes and sha256 of a shard's ids and of its document ends."""
-    return (
-        (shard.file, shard.tokens * LITTLE_ENDIAN[id_type].itemsize, shard.sha256),
-        (shard.documents_file, shard.documents * DOCUMENT_ENDS.itemsize, shard.documents_sha256),
-    )
+def files_of(shards: Iterable[Shard], id_type: IdType) -> list[tuple[str, int, str]]:
+    """Name, bytes and sha256 of the ids and of the document ends of each shard."""
+    size, end_size = LITTLE_ENDIAN[id_type].itemsize, DOCUMENT_ENDS.itemsize
+    return [
+        file
+        for shard in shards
+        for file in (
+            (shard.file, shard.tokens * size, shard.sha256),
+            (shard.documents_file, shard.documents * end_size, shard.documents_sha256),
+        )
+    ]
 
 
 def file_damage(path: Path, size: int, sha256: str | None) -> tuple[str | None, int]:
@@ -231,18 +234,10 @@ def file_damage(path: Path, size: int, sha256: str | None) -> tuple[str | None, 
     return None, read
 
 
-def shard_damage(
-    shard: Shard, directory: Path, id_type: IdType, *, checksums: bool = True
-) -> str | None:
-    """The damage of a shard's files, every byte of which is read unless without `checksums`."""
-    for name, size, sha256 in files_of(shard, id_type):
-        wrong, _ = file_damage(directory / name, size, sha256 if checksums else None)
+def record_damage(record: JobRecord, directory: Path, id_type: IdType) -> str | None:
+    """The damage of the shards of a finished job, every byte of which is read."""
+    for name, size, sha256 in files_of(record.shards, id_type):
+        wrong, _ = file_damage(directory / name, size, sha256)
         if wrong is not None:
             return wrong
     return None
-
-
-def record_damage(record: JobRecord, directory: Path, id_type: IdType) -> str | None:
-    """The damage of the shards of a finished job."""
-    found = (shard_damage(shard, directory, id_type) for shard in record.shards)
-    return next((wrong for wrong in found if wrong is not None), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ DOCUMENT_ENDS = np.dtype("<u8")
 _BUFFER = 1 << 20
 
 
-class _File:
+class HashedFile:
     """A file under a temporary name that is hashed while it is written."""
 
     def __init__(self, directory: Path, name: str) -> None:
@@ -66,8 +66,8 @@ class ShardWriter:
         self._number = number
         self.dtype = LITTLE_ENDIAN[id_type]
         self._shard_tokens = shard_tokens
-        self._open: tuple[_File, _File] | None = None
-        self._closed: list[tuple[_File, _File, int, int]] = []
+        self._open: tuple[HashedFile, HashedFile] | None = None
+        self._closed: list[tuple[HashedFile, HashedFile, int, int]] = []
         self._tokens = 0
         self._documents = 0
         self._inside = False
@@ -97,8 +97,8 @@ class ShardWriter:
             part = f"-{len(self._closed):03d}" if self._closed else ""
             name = f"{self._split}-{self._number:05d}{part}"
             self._open = (
-                _File(self._directory, f"{name}.bin"),
-                _File(self._directory, f"{name}.docs"),
+                HashedFile(self._directory, f"{name}.bin"),
+                HashedFile(self._directory, f"{name}.docs"),
             )
         self._open[0].write(ids)
         self._open[1].write((ends + self._tokens).astype(DOCUMENT_ENDS))
@@ -141,11 +141,10 @@ def temporary_name(directory: Path, name: str) -> Path:
     return directory / f".{name}.part"
 
 
-def make_durable(shards: Sequence[Shard], directory: Path) -> None:
-    """Give finished shards, of whatever process, their own names. Raises `OSError`."""
-    for name in (name for shard in shards for name in shard.files):
+def make_durable(names: Iterable[str], directory: Path) -> None:
+    """Give finished files, of whatever process, their own names. Raises `OSError`."""
+    for name in names:
         with temporary_name(directory, name).open("rb") as file:
             os.fsync(file.fileno())
         os.replace(file.name, directory / name)
-    if shards:
-        fsync_directory(directory)
+    fsync_directory(directory)

@@ -240,7 +240,7 @@ def _records(directory: Path) -> Iterator[tuple[int, JobRecord]]:
 
 def is_whole(record: JobRecord, directory: Path) -> bool:
     """True if all its shards are there."""
-    return all((directory / name).is_file() for shard in record.shards for name in shard.files)
+    return all((directory / name).is_file() for name in record.files)
 
 
 def _renumbered(record: JobRecord, number: int, source: Path, directory: Path) -> JobRecord:
@@ -278,7 +278,7 @@ def commit(target: Path) -> None:
     """
     staging = target / STAGING
     manifest = read_json(staging / MANIFEST, Manifest)
-    new = [TOKENIZER, *(name for shard in manifest.shards for name in shard.files)]
+    new = [TOKENIZER, *(name for job in manifest.jobs for name in job.files)]
     try:
         fsync_directory(staging)
         (target / MANIFEST).unlink(missing_ok=True)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from hotloop.core.errors import UsageError
+from hotloop.data.manifest import Shard
 from hotloop.data.shards import DOCUMENT_ENDS
 
 
@@ -24,13 +25,10 @@ class ShardFile:
     `ids` (tokens,) is uint16 or uint32; `document_ends` (documents,) uint64, ascending to the number of tokens.
     """
 
-    def __init__(
-        self, path: Path, documents: Path, *, dtype: np.dtype[Any], num_tokens: int
-    ) -> None:
+    def __init__(self, shard: Shard, directory: Path, dtype: np.dtype[Any]) -> None:
         """Raises `OSError` for a missing file."""
-        self.file = str(path)
-        self.num_tokens = num_tokens
-        self._documents = str(documents)
+        self.file, self._documents = (str(directory / name) for name in shard.files)
+        self.num_tokens = shard.tokens
         self._dtype = dtype
         self._identities = {name: _identity_of(name) for name in (self.file, self._documents)}
 

@@ -150,11 +150,8 @@ class Growing:
         streams = dict(self.streams)  # both or none: a shard may have moved before it is mapped
         for split, stream in self.streams.items():
             shards = [shard for job in jobs[known:] for shard in job.shards if shard.split == split]
-            mapped = []
-            for shard in shards:
-                ids, ends = directory / shard.file, directory / shard.documents_file
-                file = ShardFile(ids, ends, dtype=self._dtype, num_tokens=shard.tokens)
-                mapped.append(file.mapped())  # now: soon the file has another place
+            # Mapped now: soon the file has another place.
+            mapped = [ShardFile(shard, directory, self._dtype).mapped() for shard in shards]
             if mapped:
                 streams[split] = stream.extended(mapped)
         self.streams, self._records = streams, jobs

@@ -25,13 +25,13 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Work:
         end_of_text=0,
         seed=0,
         held_out_below=0,
-        reading="",
+        reading=ReadOptions(),
         sources=(),
         shard_tokens=1,
         quick=False,
     )
     return Work(
-        task=Task(tmp_path, b"", recipe, ReadOptions(), 1),
+        task=Task(tmp_path, b"", recipe, 1),
         jobs=(),
         engine="reference",
         cpus=1,

@@ -89,7 +89,7 @@ class ClusterExecutor(Executor):
         work = Work(
             task=task,
             jobs=tuple((job, job_key(job, recipe)) for job in jobs),
-            engine=self._chosen_engine(jobs),
+            engine=self._chosen_engine(jobs, recipe),
             cpus=self._request.cpus,
             directory=str(Path.cwd()),
             with_parent=self._request.kind != "slurm",

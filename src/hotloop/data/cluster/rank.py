@@ -101,7 +101,7 @@ def _do(
     def done(number: int, record: JobRecord) -> None:
         if not made.is_dir():
             raise _Stopped  # taken away: the record must not bring it back
-        make_durable(record.shards, made)
+        make_durable(record.files, made)
         write_json(made / f"job-{number:05d}.json", record)
 
     with Pool(task, processes) as pool:

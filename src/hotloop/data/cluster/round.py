@@ -278,6 +278,6 @@ def _number(path: Path) -> int:
 
 
 def _move(record: JobRecord, source: Path, staging: Path) -> None:
-    for name in (name for shard in record.shards for name in shard.files):
+    for name in record.files:
         os.replace(source / name, staging / name)
     fsync_directory(staging)

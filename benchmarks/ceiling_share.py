@@ -33,6 +33,7 @@ from hotloop.cli.progress import progress_bar
 from hotloop.core.settings import load_settings
 from hotloop.data.cache import ensure_prepared
 from hotloop.data.prepared import open_prepared
+from hotloop.data.spec import Spec
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.optimizations.precision.autocasting import autocast
 from hotloop.optimizations.resolve import resolve
@@ -62,7 +63,9 @@ def main() -> int:
     config = settings.config
     assert config.data.source is not None
     with progress_bar() as progress, tempfile.TemporaryDirectory() as scratch:
-        data = ensure_prepared(config.data.source, config.data.tokenizer, progress=progress)
+        data = ensure_prepared(
+            Spec((config.data.source,), config.data.tokenizer or "bytes"), progress=progress
+        )
         run = build_run(config, open_prepared(data), Path(scratch), device)
         run.model.train()
         dtype = DTYPES.get(config.train.precision, torch.float32)

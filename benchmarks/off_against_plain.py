@@ -23,6 +23,7 @@ from hotloop.cli.progress import progress_bar
 from hotloop.core.files import write_atomically
 from hotloop.core.settings import load_settings
 from hotloop.data.cache import ensure_prepared
+from hotloop.data.spec import Spec
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.judge.estimate import log_interval
 from hotloop.optimizations.resolve import resolve
@@ -53,7 +54,9 @@ def main() -> int:
     with progress_bar() as progress:
         source = settings.config.data.source
         assert source is not None
-        data = ensure_prepared(source, settings.config.data.tokenizer, progress=progress)
+        data = ensure_prepared(
+            Spec((source,), settings.config.data.tokenizer or "bytes"), progress=progress
+        )
         plain, ours = arms(args.out, settings, data, plan)
 
         compare = partial(

@@ -30,7 +30,7 @@ import torch
 from hotloop.core.settings import load_settings
 from hotloop.core.step import StepRecord, read_steps
 from hotloop.data.loader import Loader
-from hotloop.data.prepare import prepare_text
+from hotloop.data.prepare import Spec, prepare_text
 from hotloop.models.decoder import Decoder
 from hotloop.probe.step_book import StepBook
 from hotloop.train import loop
@@ -114,12 +114,8 @@ def config_file() -> Iterator[Path]:
         (directory / "text.txt").write_text(
             "\n\n".join(f"{i} the loop reads a batch" * 9 for i in range(400))
         )
-        prepare_text(
-            [str(directory / "text.txt")],
-            directory / "data",
-            tokenizer="bytes",
-            validation_fraction=0.1,
-        )
+        spec = Spec((str(directory / "text.txt"),), validation_fraction=0.1)
+        prepare_text(spec, directory / "data")
         yield directory / "config.yaml"
 
 

@@ -27,10 +27,10 @@ import psutil
 PROGRAM = """
 import sys
 from pathlib import Path
-from hotloop.data.prepare import prepare_text
+from hotloop.data.prepare import Spec, prepare_text
 source, out, engine, tokenizer = sys.argv[1:]
-done = prepare_text([source], Path(out), tokenizer=tokenizer, engine=engine, workers=2,
-                    job_bytes=200_000, validation_fraction=0.05)
+spec = Spec((source,), tokenizer, job_bytes=200_000, validation_fraction=0.05)
+done = prepare_text(spec, Path(out), engine=engine, workers=2)
 print(done.encoding.jobs if done.encoding else 0)
 """
 

@@ -26,6 +26,7 @@ from hotloop.core.files import write_json
 from hotloop.core.progress import Progress
 from hotloop.core.settings import load_settings
 from hotloop.data.cache import ensure_prepared
+from hotloop.data.spec import Spec
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.judge.estimate import log_interval
 from hotloop.optimizations.catalogue import parity_class_of
@@ -69,7 +70,9 @@ def main() -> int:
     with progress_bar() as progress:
         source = settings.config.data.source
         assert source is not None
-        data = ensure_prepared(source, settings.config.data.tokenizer, progress=progress)
+        data = ensure_prepared(
+            Spec((source,), settings.config.data.tokenizer or "bytes"), progress=progress
+        )
         for style in args.styles:
             directory = args.out / args.config / style
             baseline, candidate = arms(directory, settings, data, plan, style=style)

@@ -11,6 +11,7 @@ import pytest
 from hotloop.cli.main import run
 from hotloop.data.cache import ensure_prepared
 from hotloop.data.prepared import open_prepared
+from hotloop.data.spec import Spec
 
 
 def test_both_loaders_are_measured_over_the_same_ids(
@@ -48,7 +49,7 @@ def test_json_on_stdout_is_all_of_it_and_adds_up(
     assert run(["bench", "loader", *words, "--json", "-"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["batch"], found["context"], found["rounds"]) == (2, 8, 3)
-    train = open_prepared(ensure_prepared(str(corpus_directory), "bytes")).train
+    train = open_prepared(ensure_prepared(Spec((str(corpus_directory),)))).train
     assert found["tokens_in_corpus"] == len(train)
     for each in found["contestants"]:
         speed = each["batches_per_round"] * 2 * 8 / statistics.median(each["seconds"])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import Prepared, open_prepared
+from preparing import prepare_text
 
 
 def write_corpus(root: Path, documents: int = 40) -> Path:

@@ -16,10 +16,10 @@ from hotloop.core.errors import UsageError
 from hotloop.data import gather
 from hotloop.data.engines.engine import Reference
 from hotloop.data.gather import Pieces, is_cut
-from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import open_prepared
 from hotloop.data.sources import ReadOptions, Report, documents, plan, read_unit
 from hotloop.data.tokenizer import Tokenizer, byte_tokenizer, train_tokenizer
+from preparing import prepare_text
 
 
 def text_of(words: int, seed: int) -> str:

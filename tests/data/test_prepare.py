@@ -19,23 +19,13 @@ from hotloop.data import prepare as prepare_module
 from hotloop.data import sample
 from hotloop.data.engines.engine import Reference
 from hotloop.data.manifest import SHARD_NAME
-from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import open_prepared
 from hotloop.data.sources import ReadOptions, Report, plan, read_unit
 from hotloop.data.stream import TokenStream
 from hotloop.data.tokenizer import Tokenizer
-from preparing import prepare
+from preparing import contents, prepare, prepare_text
 
 Corpus = Callable[[Path, int], Path]
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    """Every file of a directory, hidden ones and subdirectories too."""
-    return {
-        str(path.relative_to(directory)): path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
 
 
 def documents_of(stream: TokenStream, directory: Path, end_of_text: int) -> list[str]:
@@ -340,7 +330,7 @@ def test_interrupt_goes_through_and_leaves_nothing(corpus: Path, tmp_path: Path)
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from hotloop.data.prepare import prepare_text
+from hotloop.data.prepare import Spec, prepare_text
 source, out, moment = sys.argv[1:]
 replaced = 0
 replace = os.replace
@@ -362,7 +352,7 @@ def progress(what, done, total, note=""):
 
 if moment.isdigit():
     os.replace = dying_replace
-prepare_text([source], Path(out), tokenizer="train:300", force=True, progress=progress)
+prepare_text(Spec((source,), "train:300"), Path(out), force=True, progress=progress)
 """
 
 
@@ -393,8 +383,8 @@ def test_killed_run_is_never_taken_for_finished_and_rerunning_gives_the_same_byt
 def test_two_at_once_both_succeed(corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     program = (
-        "import sys; from pathlib import Path; from hotloop.data.prepare import prepare_text;"
-        "print(prepare_text([sys.argv[1]], Path(sys.argv[2]), tokenizer='train:300').outcome)"
+        "import sys; from pathlib import Path; from hotloop.data.prepare import Spec, prepare_text;"
+        "print(prepare_text(Spec((sys.argv[1],), 'train:300'), Path(sys.argv[2])).outcome)"
     )
     command = [sys.executable, "-c", program, str(corpus), str(out)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]

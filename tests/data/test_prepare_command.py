@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from hotloop.cli.prepare import prepare
 from hotloop.core.errors import UsageError
-from hotloop.data.prepare import prepare_text
+from preparing import prepare_text
 
 
 def test_answer_comes_first_with_what_was_skipped(corpus: Path, tmp_path: Path) -> None:

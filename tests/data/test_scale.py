@@ -21,19 +21,12 @@ from hotloop.data import execute
 from hotloop.data.engines import engine as engine_module
 from hotloop.data.engines.comparison import EngineDiffers
 from hotloop.data.engines.engine import Reference
-from hotloop.data.prepare import Preparation, prepare_text
+from hotloop.data.prepare import Preparation
 from hotloop.data.prepared import open_prepared, verify_prepared
 from hotloop.data.staging import STAGING
+from preparing import contents, prepare_text
 
 ROOT = Path(__file__).parents[2]
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(directory)): path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
 
 
 @pytest.fixture(autouse=True)
@@ -139,15 +132,14 @@ def test_killed_worker_is_one_clear_error_and_its_work_is_done_again(
 def test_no_worker_outlives_a_killed_parent(corpus: Path, tmp_path: Path) -> None:
     program = (
         "import sys, time, psutil; from pathlib import Path\n"
-        "from hotloop.data import execute; from hotloop.data.prepare import prepare_text\n"
+        "from hotloop.data import execute; from hotloop.data.prepare import Spec, prepare_text\n"
         "execute.HERE_BYTES = 0\n"
         "def hang(what, done, total, note=''):\n"
         "    if what == 'encoding':\n"
         "        below = psutil.Process().children()\n"
         "        print(*[p.pid for p in below if 'spawn_main' in str(p.cmdline())], flush=True)\n"
         "        time.sleep(60)\n"
-        "prepare_text([sys.argv[1]], Path(sys.argv[2]), tokenizer='bytes', job_bytes=1000,"
-        " workers=2, progress=hang)"
+        "prepare_text(Spec((sys.argv[1],), job_bytes=1000), Path(sys.argv[2]), workers=2, progress=hang)"
     )
     command = [sys.executable, "-c", program, str(corpus), str(tmp_path / "out")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:

@@ -16,14 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hotloop.core.errors import UsageError
-from hotloop.data.cache import Wanted, cached_path
+from hotloop.data.cache import cached_path
 from hotloop.data.encode import UNKNOWN
 from hotloop.data.engines.comparison import TRICKY, route
-from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import open_prepared
 from hotloop.data.sources import standard_library_path
+from hotloop.data.spec import Spec
 from hotloop.data.tokenizer import Tokenizer, fingerprint_of, load_tokenizer
-from preparing import prepare
+from preparing import prepare, prepare_text
 
 sentencepiece = pytest.importorskip("sentencepiece")
 
@@ -266,7 +266,7 @@ def test_cached_text_is_told_apart_by_the_model_in_a_directory(
     corpus: Path, model_file: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "tokenizer.model").write_bytes(model_file.read_bytes())
-    wanted = Wanted((str(corpus),), str(tmp_path))
+    wanted = Spec((str(corpus),), str(tmp_path))
     first = cached_path(wanted)
     (tmp_path / "tokenizer.model").write_bytes(model_file.read_bytes() + b"\0")
     assert cached_path(wanted) != first

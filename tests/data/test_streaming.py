@@ -17,12 +17,12 @@ import pytest
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.files import write_json
 from hotloop.data import streaming as module
-from hotloop.data.cache import Wanted
 from hotloop.data.manifest import MANIFEST, TOKENIZER, JobRecord, Split, read_manifest
-from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import open_prepared
+from hotloop.data.spec import Spec
 from hotloop.data.staging import PLAN, STAGING
 from hotloop.data.streaming import Growing, Preparation, StreamedLoader
+from preparing import prepare_text
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_shard_that_moves_while_it_is_looked_at_is_taken_once(under_way: UnderWa
 def test_preparation_that_was_killed_is_said_so(
     corpus_of: Callable[[Path, int], Path], tmp_path: Path
 ) -> None:
-    preparation = Preparation(Wanted((str(corpus_of(tmp_path / "large", 40)),)), tmp_path / "out")
+    preparation = Preparation(Spec((str(corpus_of(tmp_path / "large", 40)),)), tmp_path / "out")
     (process,) = preparation._process._processes.values()
     process.kill()
     wait([preparation._done])
@@ -209,7 +209,7 @@ def test_preparation_that_died_is_noticed(
 
 
 def test_error_of_the_preparation_is_the_error_of_the_training(tmp_path: Path) -> None:
-    preparation = Preparation(Wanted((str(tmp_path / "nowhere"),)), tmp_path / "out")
+    preparation = Preparation(Spec((str(tmp_path / "nowhere"),)), tmp_path / "out")
     try:
         with pytest.raises(UsageError, match="no such source") as caught:
             Growing(tmp_path / "out", check=preparation.check)
@@ -236,7 +236,7 @@ def test_processes_end_with_the_training(
     corpus_of: Callable[[Path, int], Path], tmp_path: Path
 ) -> None:
     source = corpus_of(tmp_path / "large", 40)
-    preparation = Preparation(Wanted((str(source),)), tmp_path / "out")
+    preparation = Preparation(Spec((str(source),)), tmp_path / "out")
     (process,) = preparation._process._processes.values()
     preparation.check()
     preparation.close()

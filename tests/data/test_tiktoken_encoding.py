@@ -21,12 +21,11 @@ from hotloop.core.errors import UsageError
 from hotloop.data import tiktoken_encoding
 from hotloop.data.engines.comparison import TRICKY, check_conversion, route
 from hotloop.data.engines.engine import EngineRefused, load_engine
-from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import open_prepared
 from hotloop.data.sources import ReadOptions, plan, standard_library_path
 from hotloop.data.tiktoken_encoding import Tiktoken, tiktoken_json
 from hotloop.data.tokenizer import Tokenizer, fingerprint_of, load_tokenizer, train_tokenizer
-from preparing import prepare
+from preparing import prepare, prepare_text
 
 tiktoken = pytest.importorskip("tiktoken")
 

@@ -94,9 +94,10 @@ def test_other_settings_are_measured_anew_and_never_taken_from_old_trials(
         (tmp_path / out).mkdir()
     from hotloop.core.settings import load_settings
     from hotloop.data.cache import ensure_prepared
+    from hotloop.data.spec import Spec
     from hotloop.quickstart.arms import arms, shipped
 
-    data = ensure_prepared(str(texts), "bytes")
+    data = ensure_prepared(Spec((str(texts),)))
     found = []
     for extra in ((), ("train.precision=fp32",), ("data.seed=5",)):
         settings = load_settings(

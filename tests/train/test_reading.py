@@ -20,6 +20,7 @@ from hotloop.data.cache import ensure_prepared
 from hotloop.data.loader import Mix
 from hotloop.data.piece_index import bucket_widths
 from hotloop.data.prepared import open_prepared
+from hotloop.data.spec import Spec
 from hotloop.train.joining import Rendezvous
 from hotloop.train.opening import opened_text
 from hotloop.train.reading import places_of, read_step, training_batches
@@ -181,8 +182,8 @@ def test_a_list_of_corpora_is_trained_on_in_its_shares(mixed_config: Path, tmp_p
 def test_mix_of_two_tokenizers_is_refused_with_what_to_do(
     mixed_config: Path, tmp_path: Path
 ) -> None:
-    first = ensure_prepared(str(tmp_path / "a"), "bytes")
-    second = ensure_prepared(str(tmp_path / "b"), "train:300")
+    first = ensure_prepared(Spec((str(tmp_path / "a"),)))
+    second = ensure_prepared(Spec((str(tmp_path / "b"),), "train:300"))
     mix = json.dumps([{"prepared": str(first)}, {"prepared": str(second)}])
     with pytest.raises(UsageError, match="another tokenizer") as caught:
         train(mixed_config, tmp_path / "run", f"data.mix={mix}")
@@ -233,7 +234,7 @@ def test_streamed_training_resumes_bit_for_bit_also_once_the_text_is_prepared(
     monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "another"))
     with dies_after(8):
         train(streamed_config, tmp_path / "broken")
-    ensure_prepared(str(tmp_path / "a"), "bytes")
+    ensure_prepared(Spec((str(tmp_path / "a"),)))
     finished = train(streamed_config, tmp_path / "broken")
     assert losses(tmp_path / "broken") == losses(tmp_path / "straight")
     assert finished.held_out_loss is not None
@@ -372,7 +373,7 @@ def notes_of(config: Path, directory: Path, *overrides: str) -> list[str]:
 def test_much_text_in_no_window_is_said(
     streamed_config: Path, tmp_path: Path, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = len(open_prepared(ensure_prepared(str(tmp_path / "a"), "bytes")).train)
+    ids = len(open_prepared(ensure_prepared(Spec((str(tmp_path / "a"),)))).train)
     monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "another"))
     context = next(n for n in range(512, 1024, 2) if (ids - 1) % n > 0.011 * ids)
     words = (f"data.stream={stream}", "eval.every_steps=0", f"model.context={context}")
@@ -386,7 +387,7 @@ def test_much_text_in_no_window_is_said(
 def test_held_out_text_of_less_than_a_window_is_said(
     streamed_config: Path, tmp_path: Path, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepared = open_prepared(ensure_prepared(str(tmp_path / "a"), "bytes"))
+    prepared = open_prepared(ensure_prepared(Spec((str(tmp_path / "a"),))))
     monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "another"))
     context = len(prepared.validation) // 2 * 2 + 2
     assert context < len(prepared.train) // 4
@@ -418,7 +419,7 @@ def test_corpus_of_a_mix_that_holds_out_too_little_is_named(
 def test_damaged_entry_of_the_cache_is_prepared_again_with_a_word(
     streamed_config: Path, tmp_path: Path, stream: str
 ) -> None:
-    path = ensure_prepared(str(tmp_path / "a"), "bytes")
+    path = ensure_prepared(Spec((str(tmp_path / "a"),)))
     shard = path / "train-00000.bin"
     whole = shard.read_bytes()
     shard.unlink()

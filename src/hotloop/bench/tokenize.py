@@ -27,7 +27,7 @@ from hotloop.data.engines.engine import REFERENCE, load_engine
 from hotloop.data.engines.giga_token import values_for
 from hotloop.data.gather import read_batches
 from hotloop.data.manifest import TOKENIZER, read_manifest
-from hotloop.data.prepare import prepare_text
+from hotloop.data.prepare import Spec, prepare_text
 from hotloop.data.prepared import verify_prepared
 from hotloop.data.sources import ReadOptions, Report, plan, read_unit
 from hotloop.data.tokenizer import Tokenizer
@@ -98,9 +98,8 @@ def bench_tokenize(
         work = Path(directory)
         trained = work / "first"
         progress("bench", 0, rounds + 1, "first preparation")
-        first = prepare_text(
-            sources, trained, tokenizer=tokenizer, engine=engine, workers=cores, progress=progress
-        )
+        spec = Spec(tuple(sources), tokenizer)
+        first = prepare_text(spec, trained, engine=engine, workers=cores, progress=progress)
         assert first.encoding is not None
         chosen = first.encoding.engine
         given: dict[str, Any] = {
@@ -167,9 +166,8 @@ def _check(
 ) -> tuple[bool, float]:
     """True if the reference makes the same shards of the whole corpus; and its bytes per second."""
     done = prepare_text(
-        sources,
+        Spec(tuple(sources), str(trained / TOKENIZER)),
         work / "reference",
-        tokenizer=str(trained / TOKENIZER),
         engine=REFERENCE,
         workers=cores,
         progress=progress,
@@ -215,9 +213,8 @@ def ours(given: dict[str, Any]) -> dict[str, Any]:
     """From nothing to verified shards: start of workers, choice of engine, commit and check included."""
     started = time.perf_counter()
     done = prepare_text(
-        given["sources"],
+        Spec(tuple(given["sources"]), given["tokenizer"]),
         Path(given["out"]),
-        tokenizer=given["tokenizer"],
         engine=given["engine"],
         workers=given["cores"],
     )

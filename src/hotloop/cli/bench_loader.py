@@ -34,13 +34,14 @@ def loader(
     from hotloop.core.errors import UsageError
     from hotloop.core.files import to_plain
     from hotloop.data.cache import ensure_prepared
+    from hotloop.data.spec import Spec
     from hotloop.hardware.device import read_environment
 
     torch.set_num_threads(1)  # copies of this size are one core's work
     with progress_bar() as progress:
         path = Path(data)
         if not (path / "manifest.json").exists():
-            path = ensure_prepared(data, tokenizer or "bytes", progress=progress)
+            path = ensure_prepared(Spec((data,), tokenizer or "bytes"), progress=progress)
         elif tokenizer is not None:
             raise UsageError(
                 "--tokenizer has no effect: DATA is prepared already", where=data, do="leave it out"

@@ -16,7 +16,7 @@ from hotloop.data.cluster.request import parse_request
 from hotloop.data.execute import EncodingSummary
 from hotloop.data.lengths import layout_lines
 from hotloop.data.manifest import Manifest
-from hotloop.data.prepare import Preparation, prepare_text
+from hotloop.data.prepare import Preparation, Spec, prepare_text
 from hotloop.data.prepared import open_prepared, verify_prepared
 
 
@@ -117,15 +117,11 @@ def prepare(
     assert tokenizer is not None
     if on_options and on is None:
         raise UsageError("--on-option has no effect without --on", do="give --on KIND:RANKS")
+    spec = Spec(sources, tokenizer, end_of_text, options_of(reading), validation_fraction, seed)
     with progress_bar() as progress:
         done = prepare_text(
-            sources,
+            spec,
             out,
-            tokenizer=tokenizer,
-            end_of_text=end_of_text,
-            validation_fraction=validation_fraction,
-            seed=seed,
-            reading=options_of(reading),
             workers=workers,
             engine=engine,
             on=None if on is None else parse_request(on, on_options),

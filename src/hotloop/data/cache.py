@@ -7,7 +7,6 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -18,28 +17,14 @@ from hotloop.core.progress import Progress, silent
 from hotloop.data.manifest import PREPARED_SCHEMA
 from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import open_prepared
-from hotloop.data.sources import PYTHON_STDLIB, ReadOptions, plan, standard_library_path
+from hotloop.data.sources import PYTHON_STDLIB, plan, standard_library_path
 from hotloop.data.sources.unit import STANDARD_INPUT
+from hotloop.data.spec import Spec
 from hotloop.data.tokenizer import tokenizer_file
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Text as settings ask for it: what it is, how it is read, and which ids it becomes."""
-
-    sources: tuple[str, ...]
-    tokenizer: str = "bytes"
-    end_of_text: str | None = None
-    reading: ReadOptions = field(default_factory=ReadOptions)
-
-
-def ensure_prepared(source: str, tokenizer: str | None, *, progress: Progress = silent) -> Path:
-    """`ensure_wanted` for a single source; `None` means `bytes`."""
-    return ensure_wanted(Wanted((source,), tokenizer or "bytes"), progress=progress)
-
-
-def ensure_wanted(
-    wanted: Wanted,
+def ensure_prepared(
+    spec: Spec,
     *,
     verify: Literal["checksum", "size"] = "size",
     progress: Progress = silent,
@@ -52,7 +37,7 @@ def ensure_wanted(
     again, and `warn` told. Raises what `prepare_text` raises, and `UsageError` for a limit that is none.
     """
     cache_limit_bytes()  # read at the end; refused before the work
-    path = cached_path(wanted)
+    path = cached_path(spec)
     entry_in_use(path)  # before it is looked at: nobody takes it away now
     there = (path / "manifest.json").exists()
     if there:
@@ -61,53 +46,39 @@ def ensure_wanted(
             return path
         except UsageError as error:
             warn(f"damaged in the cache, prepared again: {error.where or path}: {error.what}")
-    prepare_wanted(wanted, path, force=there, progress=progress)
+    prepare_text(spec, path, force=there, progress=progress)
     if not there:
         make_room()
     return path
 
 
-def prepare_wanted(
-    wanted: Wanted, path: Path, *, force: bool = False, progress: Progress = silent
-) -> None:
-    prepare_text(
-        wanted.sources,
-        path,
-        tokenizer=wanted.tokenizer,
-        end_of_text=wanted.end_of_text,
-        reading=wanted.reading,
-        force=force,
-        progress=progress,
-    )
-
-
-def cached_path(wanted: Wanted) -> Path:
+def cached_path(spec: Spec) -> Path:
     """The directory that holds it, or will. Raises `UsageError` for no such source."""
     key = json.dumps(
         [
             PREPARED_SCHEMA,
-            _sources_key(wanted),
-            _tokenizer_key(wanted.tokenizer),
-            wanted.end_of_text,
-            wanted.reading.key(),
+            _sources_key(spec),
+            _tokenizer_key(spec.tokenizer),
+            spec.end_of_text,
+            spec.reading.key(),
         ]
     )
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
-    name = re.sub(r"[^\w.-]+", "-", Path(wanted.sources[0]).name)[:40]
+    name = re.sub(r"[^\w.-]+", "-", Path(spec.sources[0]).name)[:40]
     return cache_directory() / "prepared" / f"{name}-{digest}"
 
 
-def _sources_key(wanted: Wanted) -> list[object]:
-    if wanted.sources == (PYTHON_STDLIB,):
+def _sources_key(spec: Spec) -> list[object]:
+    if spec.sources == (PYTHON_STDLIB,):
         return [PYTHON_STDLIB, sys.version, str(standard_library_path())]
-    if STANDARD_INPUT in wanted.sources:
+    if STANDARD_INPUT in spec.sources:
         raise UsageError(
             "standard input cannot be read again",
             where=STANDARD_INPUT,
             do="write it with `hotloop prepare`",
         )
-    units = plan(wanted.sources, wanted.reading, exclude=None).units
-    places = [str(Path(source).resolve()) for source in wanted.sources]
+    units = plan(spec.sources, spec.reading, exclude=None).units
+    places = [str(Path(source).resolve()) for source in spec.sources]
     return [places, [(u.source, u.name, u.begin, u.end, u.state) for u in units]]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,10 +28,9 @@ from hotloop.data.manifest import (
     totals_of,
 )
 from hotloop.data.sample import held_out_below, training_sample
-from hotloop.data.shards import SHARD_TOKENS
 from hotloop.data.sources.files import spool_standard_input
 from hotloop.data.sources.plan import Plan, plan
-from hotloop.data.sources.unit import STANDARD_INPUT, ReadOptions
+from hotloop.data.sources.unit import STANDARD_INPUT
 from hotloop.data.spec import (
     NoTextError,
     Spec,
@@ -71,43 +69,27 @@ class Preparation:
 
 
 def prepare_text(
-    sources: Sequence[str],
+    spec: Spec,
     out: Path,
     *,
-    tokenizer: str,
-    end_of_text: str | None = None,
-    validation_fraction: float = 0.01,
-    seed: int = 0,
-    reading: ReadOptions | None = None,
     force: bool = False,
     workers: int | None = None,
     engine: str = AUTO,
     on: ClusterRequest | None = None,
     progress: Progress = silent,
-    shard_tokens: int = SHARD_TOKENS,
-    job_bytes: int | None = None,
 ) -> Preparation:
     """Write `out` whole or leave it as it was. Safe to interrupt, to kill and to run twice at once.
 
     What a killed run finished is kept, and where sources have changed, only their jobs are done
     again. `workers` (processes, or threads where the work cannot be cut; `None`: all CPUs), `engine`
     and `on` (ranks of an executor of datatrove, on any machines that share the storage) do not
-    change the result; `shard_tokens` and `job_bytes` change where shards end.
+    change the result.
     Raises `UsageError` for bad sources, options or tokenizer, and for an `out` that holds something
     else; `EnvironmentFailed` when the disk is full or cannot be written; with Slurm, `Interrupted`
     while its jobs are at work.
     """
     started = time.monotonic()
-    spec = Spec(
-        tuple(sources),
-        tokenizer,
-        end_of_text,
-        validation_fraction,
-        seed,
-        reading or ReadOptions(),
-        shard_tokens,
-        job_bytes,
-    )
+    sources, tokenizer, end_of_text = spec.sources, spec.tokenizer, spec.end_of_text
     check_spec(spec, workers, engine)
     if on is not None:
         check_on(on, spec, out, workers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hotloop.core.errors import UsageError
@@ -13,6 +13,7 @@ from hotloop.data.cluster.request import ClusterRequest
 from hotloop.data.engines.engine import AUTO, ENGINES
 from hotloop.data.manifest import PREPARED_SCHEMA, Manifest, read_manifest
 from hotloop.data.prepared import open_prepared
+from hotloop.data.shards import SHARD_TOKENS
 from hotloop.data.sources.plan import Plan
 from hotloop.data.sources.unit import STANDARD_INPUT, ReadOptions
 from hotloop.data.tokenizer import Tokenizer, trained_size
@@ -20,16 +21,17 @@ from hotloop.data.tokenizer import Tokenizer, trained_size
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The arguments that the result depends on."""
+    """All that a preparation depends on: which text, how it is read, and which ids it becomes."""
 
     sources: tuple[str, ...]
-    tokenizer: str
-    end_of_text: str | None
-    validation_fraction: float
-    seed: int
-    reading: ReadOptions
-    shard_tokens: int
-    job_bytes: int | None
+    tokenizer: str = "bytes"
+    end_of_text: str | None = None
+    reading: ReadOptions = field(default_factory=ReadOptions)
+    validation_fraction: float = 0.01
+    seed: int = 0
+    shard_tokens: int = SHARD_TOKENS
+    job_bytes: int | None = None
+    """This and `shard_tokens` change where shards end."""
 
 
 def check_spec(spec: Spec, workers: int | None, engine: str) -> None:

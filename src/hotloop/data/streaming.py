@@ -24,13 +24,14 @@ import numpy as np
 
 from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError
 from hotloop.core.files import read_json
-from hotloop.data.cache import Wanted, prepare_wanted
 from hotloop.data.loader import PlainRows, RowLoader, Rows
 from hotloop.data.locks import is_held
 from hotloop.data.manifest import MANIFEST, TOKENIZER, JobRecord, Split, read_manifest
 from hotloop.data.order import EpochOrder, permuted
 from hotloop.data.pool import end_with_parent, kill_processes
+from hotloop.data.prepare import prepare_text
 from hotloop.data.shards import LITTLE_ENDIAN
+from hotloop.data.spec import Spec
 from hotloop.data.staging import PLAN, STAGING
 from hotloop.data.stream import ShardFile, TokenStream
 from hotloop.data.tokenizer import fingerprint_of
@@ -254,13 +255,13 @@ class StreamedLoader(RowLoader):
 class Preparation:
     """`prepare_text` in a process of its own, for as long as the training needs it."""
 
-    def __init__(self, wanted: Wanted, path: Path) -> None:
+    def __init__(self, spec: Spec, path: Path) -> None:
         """Raises `EnvironmentFailed` when no process can be started."""
         self._process = ProcessPoolExecutor(
             1, get_context("spawn"), end_with_parent, (os.getpid(),)
         )
         try:
-            self._done = self._process.submit(prepare_wanted, wanted, path)
+            self._done = self._process.submit(prepare_text, spec, path)
         except OSError as error:
             raise EnvironmentFailed(f"cannot start a process: {error.strerror}") from error
 

@@ -15,7 +15,7 @@ from hotloop.core.judgement import Diagnosis, Final, TrialOutcome, Verdict
 from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
 from hotloop.core.settings import Settings, load_settings
-from hotloop.data.cache import ensure_wanted
+from hotloop.data.cache import ensure_prepared
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.judge.diagnose import diagnose
 from hotloop.optimizations.catalogue import CONFIGURED, parity_class_of
@@ -84,7 +84,7 @@ def measure_and_judge(
     for note in notes:
         warn(note)
     text = tuned.config.data
-    data = ensure_wanted(wanted_text(text, text.corpora[0]), progress=progress)
+    data = ensure_prepared(wanted_text(text, text.corpora[0]), progress=progress)
     baseline, candidate = arms(directory, tuned, data, plan)
     session = compare_arms(
         baseline,

@@ -15,9 +15,10 @@ from hotloop.core.data_config import CorpusConfig, DataConfig, ReadingConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.escapes import delimiter_of, unescape
 from hotloop.core.progress import Progress
-from hotloop.data.cache import Wanted, cached_path, ensure_wanted
+from hotloop.data.cache import cached_path, ensure_prepared
 from hotloop.data.prepared import Corpora, open_corpora, open_prepared
 from hotloop.data.sources import ReadOptions
+from hotloop.data.spec import Spec
 from hotloop.data.streaming import Growing, Preparation
 from hotloop.train.joining import Rendezvous
 
@@ -76,15 +77,15 @@ def opened_text(
             preparation.close()
 
 
-def wanted_text(data: DataConfig, corpus: CorpusConfig, *, like: Path | None = None) -> Wanted:
+def wanted_text(data: DataConfig, corpus: CorpusConfig, *, like: Path | None = None) -> Spec:
     """What to prepare for a corpus that is a source; `like` is a prepared one with the tokenizer to use."""
     assert corpus.source is not None
     sources = (corpus.source,) if isinstance(corpus.source, str) else tuple(corpus.source)
     reading = read_options(corpus.reading)
     if like is not None:
-        return Wanted(sources, str(like / "tokenizer.json"), reading=reading)
+        return Spec(sources, str(like / "tokenizer.json"), reading=reading)
     end_of_text = None if data.makes_tokenizer else data.end_of_text
-    return Wanted(sources, data.tokenizer or "bytes", end_of_text, reading)
+    return Spec(sources, data.tokenizer or "bytes", end_of_text, reading)
 
 
 def read_options(reading: ReadingConfig) -> ReadOptions:
@@ -109,7 +110,7 @@ def _prepared(data: DataConfig, progress: Progress, warn: Callable[[str], None])
         else:
             like = Path(paths[0]) if paths else None
             wanted = wanted_text(data, corpus, like=like)
-            path = ensure_wanted(wanted, verify=data.verify, progress=progress, warn=warn)
+            path = ensure_prepared(wanted, verify=data.verify, progress=progress, warn=warn)
             paths.append(str(path))
     return paths
 
@@ -125,7 +126,7 @@ def _streamed(
     path = cached_path(wanted)
     entry_in_use(path)
     if (path / "manifest.json").exists():
-        return ensure_wanted(wanted, verify=data.verify, progress=progress, warn=warn)
+        return ensure_prepared(wanted, verify=data.verify, progress=progress, warn=warn)
     at_work.append(Preparation(wanted, path))
     return path
 

@@ -14,21 +14,14 @@ import psutil
 import pytest
 
 from hotloop.data import execute
-from hotloop.data.prepare import Preparation, prepare_text
+from hotloop.data.prepare import Preparation
 from hotloop.data.staging import STAGING
+from preparing import contents, prepare_text
 
 
 @pytest.fixture(autouse=True)
 def ranks_for_small_corpora(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute, "HERE_BYTES", 0)
-
-
-def _contents(directory: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(directory)): path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
 
 
 @pytest.fixture
@@ -51,7 +44,7 @@ def same_as_alone(
     in_jobs(corpus, tmp_path / "alone")
 
     def same(out: Path) -> bool:
-        return _contents(out) == _contents(tmp_path / "alone")
+        return contents(out) == contents(tmp_path / "alone")
 
     return same
 

@@ -17,9 +17,10 @@ import pytest
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.data.cluster.request import ClusterRequest, parse_request
-from hotloop.data.prepare import Preparation, prepare_text
+from hotloop.data.prepare import Preparation
 from hotloop.data.prepared import verify_prepared
 from hotloop.data.staging import STAGING
+from preparing import prepare_text
 
 pytest.importorskip("datatrove")
 
@@ -141,12 +142,12 @@ def test_killed_coordinator_leaves_no_rank_and_the_next_one_ends_it(
     out = tmp_path / "out"
     program = (
         "import sys, time; from pathlib import Path\n"
-        "from hotloop.data import execute; from hotloop.data.prepare import prepare_text\n"
+        "from hotloop.data import execute; from hotloop.data.prepare import Spec, prepare_text\n"
         "from hotloop.data.cluster import executor; from hotloop.data.cluster.request import *\n"
         "execute.HERE_BYTES = 0\n"
         "executor.collect = lambda *a: None\n"  # its ranks make records, and it takes none
-        "prepare_text([sys.argv[1]], Path(sys.argv[2]), tokenizer='bytes', job_bytes=1000,"
-        " validation_fraction=0.2, on=parse_request('local:2', ['randomize_start_duration=0']))"
+        "prepare_text(Spec((sys.argv[1],), job_bytes=1000, validation_fraction=0.2),"
+        " Path(sys.argv[2]), on=parse_request('local:2', ['randomize_start_duration=0']))"
     )
     command = [sys.executable, "-c", program, str(corpus), str(out)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as coordinator:

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from hotloop.data.engines.giga_token import GigaToken, is_composed, of_old_characters
-from hotloop.data.prepare import prepare_text
+from preparing import prepare_text
 
 for package in ("gigatoken", "sentencepiece", "tiktoken"):
     pytest.importorskip(package)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from hotloop.core.files import storage_error
@@ -51,12 +52,7 @@ class Executor:
     """Does jobs, by the cores it is given."""
 
     def __init__(
-        self,
-        *,
-        tokenizer: Tokenizer,
-        engine: str,
-        workers: int,
-        progress: Progress,
+        self, *, tokenizer: Tokenizer, engine: str, workers: int, progress: Progress
     ) -> None:
         self._tokenizer = tokenizer
         self._workers = workers
@@ -69,11 +65,7 @@ class Executor:
         self._on: str | None = None
 
     def run(
-        self,
-        jobs: Sequence[Job],
-        recipe: Recipe,
-        staging: Staging,
-        records: dict[int, JobRecord],
+        self, jobs: Sequence[Job], recipe: Recipe, staging: Staging, records: dict[int, JobRecord]
     ) -> None:
         """Do jobs and add their records. Raises `UsageError` and `EnvironmentFailed`."""
         if not jobs:
@@ -84,7 +76,6 @@ class Executor:
         self._threads = max(self._workers // self._processes, 1)
         task = self._task(staging.path, recipe, self._threads)
         keyed = [(job, job_key(job, recipe)) for job in jobs]
-        meter = Meter(self._progress, total)
 
         def done(number: int, record: JobRecord) -> None:
             try:
@@ -97,13 +88,13 @@ class Executor:
 
         if here:
             worker = Worker(task, self._chosen_engine(jobs, recipe), self._tokenizer)
-            meter.start()
+            meter = Meter(self._progress, total)
             for job, key in keyed:
                 done(job.number, worker.encode(job, key, meter))
         else:
             with Pool(task, self._processes) as pool:
                 engine = self._chosen_engine(jobs, recipe)  # while the workers start
-                meter.start()
+                meter = Meter(self._progress, total)
                 pool.run(keyed, engine, progress=meter, done=done)
         self._wall_s += meter.elapsed
 
@@ -146,9 +137,6 @@ class Meter:
         self._progress = progress
         self._total = total
         self._done = self._text = self._tokens = 0
-        self._started = 0.0
-
-    def start(self) -> None:
         self._started = time.monotonic()
 
     @property
@@ -161,16 +149,11 @@ class Meter:
         self._text += text
         self._tokens += tokens
         elapsed = self.elapsed
-        left = (self._total - self._done) * elapsed / max(self._done, 1)
+        seconds = (self._total - self._done) * elapsed / max(self._done, 1)
+        left = timedelta(seconds=round(seconds))
         self._progress(
             "encoding",
             self._done,
             self._total,
-            f"{self._text / 1e6 / elapsed:.1f} MB/s, {self._tokens:,} tokens, {_time(left)} left",
+            f"{self._text / 1e6 / elapsed:.1f} MB/s, {self._tokens:,} tokens, {left} left",
         )
-
-
-def _time(seconds: float) -> str:
-    minutes, seconds = divmod(int(seconds + 0.5), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

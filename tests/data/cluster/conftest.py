@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from hotloop.data import execute
+from hotloop.data.cluster import executor
 from hotloop.data.prepare import Preparation
 from hotloop.data.staging import STAGING
 from preparing import contents, prepare_text
@@ -22,6 +23,7 @@ from preparing import contents, prepare_text
 @pytest.fixture(autouse=True)
 def ranks_for_small_corpora(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute, "HERE_BYTES", 0)
+    monkeypatch.setattr(executor, "SILENT_S", 4.0)
 
 
 @pytest.fixture

@@ -9,10 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from hotloop.core.errors import EnvironmentFailed, Interrupted, UsageError
-from hotloop.core.files import process_space
 from hotloop.data import execute
 from hotloop.data.cluster.launch import Launch
 from hotloop.data.cluster.request import ClusterRequest
@@ -24,7 +21,7 @@ from hotloop.data.staging import Staging
 
 TRIES = 2
 """Jobs that the ranks did not do, or whose shards are damaged, are given to ranks once more."""
-SILENT_S = 60.0
+SILENT_S = 30.0
 """A rank without a heartbeat for this long is given up; its jobs are done again."""
 _LOOK_S = 0.2
 
@@ -40,11 +37,7 @@ class ClusterExecutor(Executor):
         self._request = request
 
     def run(
-        self,
-        jobs: Sequence[Job],
-        recipe: Recipe,
-        staging: Staging,
-        records: dict[int, JobRecord],
+        self, jobs: Sequence[Job], recipe: Recipe, staging: Staging, records: dict[int, JobRecord]
     ) -> None:
         """Do jobs and add their records.
 
@@ -110,7 +103,6 @@ class ClusterExecutor(Executor):
     ) -> bool:
         """Until every job is collected or nobody works on the rest; whether to try once more."""
         planned = {job.number: job.num_bytes for job in jobs}
-        meter = Meter(self._progress, sum(planned.values()))
         heard: dict[int, tuple[Beat, float]] = {}
 
         def counted(number: int, record: JobRecord) -> None:
@@ -119,7 +111,7 @@ class ClusterExecutor(Executor):
             text = sum(source.bytes for _, source in record.sources)
             meter(planned[number], text, sum(shard.tokens for shard in record.shards))
 
-        meter.start()
+        meter = Meter(self._progress, sum(planned.values()))
         self._progress("starting ranks", 0, None, str(self._request))
         with Launch(round_, request) as launch:
             while keys:
@@ -191,20 +183,8 @@ def _settled(round_: Round, ranks: int, heard: dict[int, tuple[Beat, float]]) ->
         if rank not in heard or heard[rank][0] != beat:
             heard[rank] = (beat, now)
     return len(heard) == ranks and all(
-        beat.ended or now - at > SILENT_S or _is_gone(beat) for beat, at in heard.values()
+        beat.ended or now - at > SILENT_S for beat, at in heard.values()
     )
-
-
-def _is_gone(beat: Beat) -> bool:
-    """True when the rank's process is known to have ended: only for this machine's."""
-    if not beat.machine or beat.machine != process_space():
-        return False
-    try:
-        return psutil.Process(beat.pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-    except psutil.Error:
-        return False
 
 
 def _submitted(round_: Round, request: ClusterRequest, jobs: int, before: str) -> Exception:

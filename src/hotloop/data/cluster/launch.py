@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,26 +53,16 @@ class Launch:
     def __exit__(self, *_: object) -> None:
         if not self.ended():
             self._process.terminate()  # Ray then leaves its cluster in order
-            self.ended(within_s=_ENDING_S)
-        try:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_ENDING_S)
+        with suppress(ProcessLookupError, PermissionError):  # nothing is left of it
             os.killpg(self._process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass  # nothing is left of it
         self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
 
-    def ended(self, *, within_s: float = 0.0) -> bool:
-        """Leaves it to be waited for: its number, and so the group's, stays its own."""
-        if self._process.returncode is not None:
-            return True
-        deadline = time.monotonic() + within_s
-        options = os.WEXITED | os.WNOWAIT | os.WNOHANG
-        while os.waitid(os.P_PID, self._process.pid, options) is None:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(0.02)
-        return True
+    def ended(self) -> bool:
+        return self._process.poll() is not None
 
     @property
     def was_killed(self) -> bool:

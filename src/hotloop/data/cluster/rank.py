@@ -19,7 +19,7 @@ from datatrove.executor.slurm import SlurmPipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 
 from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError
-from hotloop.core.files import process_space, read_json, write_json
+from hotloop.core.files import read_json, write_json
 from hotloop.data.cluster.round import Beat, Round, Work
 from hotloop.data.jobs import Job
 from hotloop.data.manifest import JobRecord
@@ -125,10 +125,9 @@ def _is_done(round_: Round, work: Work, job: Job, key: str) -> bool:
 def _beating(round_: Round, rank: int, life: str) -> Iterator[threading.Event]:
     """Writes every second, beside the work, that a rank is alive. Gives what is set when it is to end."""
     stopped, over = threading.Event(), threading.Event()
-    machine = process_space()
 
     def beat() -> None:
-        round_.beat(rank, life, Beat(time.time_ns(), machine, os.getpid(), over.is_set()))
+        round_.beat(rank, life, Beat(time.time_ns(), os.getpid(), over.is_set()))
 
     def run() -> None:
         while not over.wait(BEAT_S):

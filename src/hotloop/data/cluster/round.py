@@ -73,8 +73,8 @@ class Beat:
 
     at: int
     """Its own clock, in ns: only for telling one beat from another."""
-    machine: str
     pid: int
+    """For people who look for it."""
     ended: bool
 
 

@@ -156,7 +156,7 @@ def bench_tokenize(
 def _plain(sources: Sequence[str]) -> bool:
     """True if gigatoken reads these sources itself as we do: uncompressed files of text."""
     return all(
-        unit.compression is None and unit.format in ("text", "tree-text", "python")
+        unit.compression is None and unit.format in ("text", "tree-text", "any-text")
         for unit in plan(sources).units
     )
 

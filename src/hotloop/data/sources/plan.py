@@ -82,7 +82,7 @@ def _files(index: int, source: str, walk: Walk) -> Iterator[Found]:
     if source == PYTHON_STDLIB:
         for path in standard_library_files():
             state = state_of(path.stat())
-            yield None, Unit(index, str(path), "python", None, 0, None, state[0], state), False
+            yield None, Unit(index, str(path), "any-text", None, 0, None, state[0], state), False
     elif source == STANDARD_INPUT:
         yield None, _standard_input(index, walk.options), True
     elif source.startswith(PREFIX):

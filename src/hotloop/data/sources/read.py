@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from io import BufferedReader
@@ -22,8 +21,6 @@ from hotloop.data.sources.text import (
 from hotloop.data.sources.unit import Document, ReadOptions, Report, Unit
 
 FileReader = Callable[[BufferedReader, UnitReader], Iterator[Document]]
-
-_DECLARED_ENCODING = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 
 
 def read_unit(unit: Unit, options: ReadOptions, report: Report) -> Iterator[Document]:
@@ -72,18 +69,6 @@ def _any_text(file: BufferedReader, reader: UnitReader) -> Iterator[Document]:
         yield from _text(file, reader)
 
 
-def _python(file: BufferedReader, reader: UnitReader) -> Iterator[Document]:
-    """The library's own tests hold files that are deliberately in another encoding."""
-    if _is_utf8(file):
-        yield from read_pieces(file, reader, bound=TREE_PIECE_BYTES)
-        return
-    declared = map(_DECLARED_ENCODING.match, file.read(400).split(b"\n")[:2])  # PEP 263
-    name = next((match[1].decode().lower() for match in declared if match), None)
-    reader.report.add(
-        f"declares {name}" if name else "not UTF-8 (a test of bad source)", reader.unit.name
-    )
-
-
 def _is_utf8(file: BufferedReader) -> bool:
     """From its start, where the file stands again afterwards."""
     decoder = codecs.getincrementaldecoder("utf-8")()
@@ -103,7 +88,6 @@ READERS: dict[str, FileReader] = {
     "text": _text,
     "tree-text": _text,
     "any-text": _any_text,
-    "python": _python,
     "jsonl": read_lines,
     "csv": read_rows,
     "tsv": read_rows,

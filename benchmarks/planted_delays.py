@@ -30,7 +30,8 @@ import torch
 from hotloop.core.settings import load_settings
 from hotloop.core.step import StepRecord, read_steps
 from hotloop.data.loader import Loader
-from hotloop.data.prepare import Spec, prepare_text
+from hotloop.data.prepare import prepare_text
+from hotloop.data.spec import Spec
 from hotloop.models.decoder import Decoder
 from hotloop.probe.step_book import StepBook
 from hotloop.train import loop

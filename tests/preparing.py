@@ -9,7 +9,8 @@ from typing import Any
 
 from hotloop.data import prepare as module
 from hotloop.data.manifest import Manifest
-from hotloop.data.prepare import Preparation, Spec
+from hotloop.data.prepare import Preparation
+from hotloop.data.spec import Spec
 
 
 def prepare_text(sources: Sequence[str], out: Path, **options: Any) -> Preparation:

@@ -70,7 +70,7 @@ def test_one_source_without_text_among_several_keeps_what_the_others_gave(tmp_pa
     sources = [str(tmp_path / "b.jsonl"), str(tmp_path / "a.jsonl")]
     with pytest.raises(UsageError, match="holds no text") as caught:
         prepare_text(sources, out, tokenizer="bytes", job_bytes=1)
-    assert "a command without it continues from there" in str(caught.value)
+    assert "the next command continues from there" in str(caught.value)
     done = prepare_text(sources[:1], out, tokenizer="bytes", job_bytes=1)
     assert done.encoding is None or done.encoding.jobs == 0
 

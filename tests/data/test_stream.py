@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hotloop.core.errors import UsageError
+from hotloop.data.manifest import Shard
 from hotloop.data.stream import ShardFile, TokenStream
 
 
@@ -17,7 +18,8 @@ def shard(directory: Path, number: int, tokens: int = 10) -> ShardFile:
     path = directory / f"train-{number:05d}.bin"
     path.write_bytes(ids.tobytes())
     path.with_suffix(".docs").write_bytes(np.array([tokens], "<u8").tobytes())
-    return ShardFile(path, path.with_suffix(".docs"), dtype=np.dtype("<u2"), num_tokens=tokens)
+    described = Shard(path.name, f"{path.stem}.docs", "train", tokens, 1, "", "")
+    return ShardFile(described, directory, np.dtype("<u2"))
 
 
 def test_more_shards_than_file_descriptors_can_be_mapped(tmp_path: Path) -> None:

@@ -27,9 +27,10 @@ from hotloop.data.engines.engine import REFERENCE, load_engine
 from hotloop.data.engines.giga_token import values_for
 from hotloop.data.gather import read_batches
 from hotloop.data.manifest import TOKENIZER, read_manifest
-from hotloop.data.prepare import Spec, prepare_text
+from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import verify_prepared
 from hotloop.data.sources import ReadOptions, Report, plan, read_unit
+from hotloop.data.spec import Spec
 from hotloop.data.tokenizer import Tokenizer
 from hotloop.hardware.limits import cpu_quota
 

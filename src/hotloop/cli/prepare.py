@@ -16,8 +16,9 @@ from hotloop.data.cluster.request import parse_request
 from hotloop.data.execute import EncodingSummary
 from hotloop.data.lengths import layout_lines
 from hotloop.data.manifest import Manifest
-from hotloop.data.prepare import Preparation, Spec, prepare_text
+from hotloop.data.prepare import Preparation, prepare_text
 from hotloop.data.prepared import open_prepared, verify_prepared
+from hotloop.data.spec import Spec
 
 
 @click.command()

@@ -23,6 +23,11 @@ _LONG = 48
 """Slots of a piece, on average, from which a copy of each is faster than looking up every token."""
 
 
+def _no_target(stream: TokenStream) -> UsageError:
+    what = f"the {stream.split} text holds no document with two tokens"
+    return UsageError(what, where=stream.where, do="give more text")
+
+
 class PackedRows:
     """Row w holds the pieces of group w of an index, one after another."""
 
@@ -36,11 +41,7 @@ class PackedRows:
         self._context = context
         self._with_documents = with_documents
         if not self.num_rows:
-            raise UsageError(
-                f"the {stream.split} text holds no document with two tokens",
-                where=stream.where,
-                do="give more text",
-            )
+            raise _no_target(stream)
 
     def read(self, rows: np.ndarray) -> Batch:
         pieces, sizes = _pieces_of_rows(self._index, rows)
@@ -143,11 +144,7 @@ class BucketLoader:
         self._edges = np.cumsum(batches)
         self.num_batches = int(self._edges[-1])
         if not self.num_batches:
-            raise UsageError(
-                f"the {stream.split} text holds no document with two tokens",
-                where=stream.where,
-                do="give more text",
-            )
+            raise _no_target(stream)
         self.num_windows = self.num_batches * microbatch
         self._batches = EpochOrder(self.num_batches, order, seed)
         self._pieces = [

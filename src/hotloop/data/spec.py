@@ -11,7 +11,7 @@ from pathlib import Path
 from hotloop.core.errors import UsageError
 from hotloop.data.cluster.request import ClusterRequest
 from hotloop.data.engines.engine import AUTO, ENGINES
-from hotloop.data.manifest import PREPARED_SCHEMA, Manifest, read_manifest
+from hotloop.data.manifest import PREPARED_SCHEMA, Manifest
 from hotloop.data.prepared import open_prepared
 from hotloop.data.shards import SHARD_TOKENS
 from hotloop.data.sources.plan import Plan
@@ -100,8 +100,7 @@ def required_manifest(out: Path, spec: Spec, ready: Tokenizer | None) -> Manifes
     """The manifest of `out` if it was asked for as now and is undamaged. Raises `UsageError`."""
     again = "give --force to write it again, or choose another directory"
     try:
-        manifest = read_manifest(out)
-        open_prepared(out, verify="checksum")
+        manifest = open_prepared(out).manifest
     except UsageError as error:
         raise UsageError(error.what, where=error.where, do=again) from error
     same_tokenizer = manifest.tokenizer == spec.tokenizer

@@ -143,14 +143,9 @@ def _no_end_of_text(
 ) -> UsageError:
     added = " ".join(str(token["content"]) for token in values.get("added_tokens") or [])
     have = f"its special tokens: {added}" if added else "it has no special tokens"
-    if wanted is not None:
-        return UsageError(
-            f"the tokenizer has no token {wanted!r} to end a text with",
-            where=where,
-            do=f"choose another with --end-of-text; {have[:400]}",
-        )
+    missing = "end-of-text token" if wanted is None else f"token {wanted!r} to end a text with"
     return UsageError(
-        "the tokenizer has no end-of-text token",
+        f"the tokenizer has no {missing}",
         where=where,
         do=f"choose one of its tokens with --end-of-text NAME ({have[:400]}), or add one to its "
         "`added_tokens`; these names are found by themselves: " + " ".join(END_OF_TEXT_NAMES),
@@ -164,8 +159,6 @@ def written_form(values: dict[str, Any]) -> bytes:
 
 def fingerprint_of(path: Path) -> str:
     """Fingerprint of a tokenizer.json, without loading the tokenizer. Raises `UsageError`."""
-    if path.exists() and not path.is_file():
-        raise UsageError("the tokenizer is not a file", where=str(path))
     values = _parsed(read_text(path), str(path))
     values["truncation"] = values["padding"] = None
     return _fingerprint(values)

@@ -44,7 +44,7 @@ def install(directory: Path, settings: dict[str, Any]) -> None:
         if not toggler.is_over:  # what follows is timed
             toggler.step_ended(number)
 
-    from hotloop.optimizations.by_step import after_each_step
+    from hotloop.optimizations.hooks import after_each_step
 
     after_each_step(step_ended)
 

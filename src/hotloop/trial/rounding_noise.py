@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from hotloop.core.child import ROUNDING_NOISE
-from hotloop.optimizations.outermost import around_training_calls
+from hotloop.optimizations.hooks import around_training_calls
 from hotloop.probe.entry import before_step
 
 

@@ -170,7 +170,7 @@ for step in range(20):
 
 
 THREE_CLOCKS = """
-from hotloop.optimizations.by_step import after_each_step
+from hotloop.optimizations.hooks import after_each_step
 from hotloop.probe import step_clock
 from pathlib import Path
 Path("clock").mkdir()

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
+from hotloop.optimizations.hooks import at_first_call
 from hotloop.optimizations.live_report import Report
-from hotloop.optimizations.outermost import at_first_call
 
 
 def apply(value: Any, report: Report) -> None:

@@ -9,10 +9,14 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hotloop.optimizations.by_step import at_step_start
-from hotloop.optimizations.compiler_use import compiler_is_used, watch_compiler
+from hotloop.optimizations.hooks import (
+    around_training_calls,
+    at_step_start,
+    compiler_is_used,
+    each_tensor,
+    watch_compiler,
+)
 from hotloop.optimizations.live_report import Report
-from hotloop.optimizations.outermost import around_training_calls, each_tensor
 
 KINDS = (nn.Conv2d, nn.ConvTranspose2d)
 

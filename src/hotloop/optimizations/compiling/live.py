@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from hotloop.optimizations.hooks import at_first_call
 from hotloop.optimizations.live_report import Report
-from hotloop.optimizations.outermost import at_first_call
 
 
 def _compile_call(module: nn.Module) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from hotloop.optimizations.by_step import at_step_end, device_type_of
-from hotloop.optimizations.callers import TORCH, caller, place
+from hotloop.optimizations.hooks import TORCH, at_step_end, optimizer_device_type
 from hotloop.optimizations.live_report import Report
+from hotloop.probe.attach.sites import caller, file_and_line
 
 
 def apply(value: Any, report: Report) -> None:
@@ -19,7 +19,7 @@ def apply(value: Any, report: Report) -> None:
 
     def chose(wanted: bool) -> None:
         frame = caller(passing=(TORCH,))
-        chosen.append(f"the script sets cudnn.benchmark = {wanted} at {place(frame)}")
+        chosen.append(f"the script sets cudnn.benchmark = {wanted} at {file_and_line(frame)}")
         report.refused(chosen[-1])
         turn(wanted)
 
@@ -27,7 +27,7 @@ def apply(value: Any, report: Report) -> None:
         if number != 1 or chosen:
             return
         why = None
-        if device_type_of(optimizer) != "cuda":
+        if optimizer_device_type(optimizer) != "cuda":
             why = "the model does not run on a CUDA device"
         elif torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
             why = "the script asks for deterministic algorithms"

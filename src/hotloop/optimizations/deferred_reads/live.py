@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from hotloop.optimizations.by_step import at_step_end, device_type_of
-from hotloop.optimizations.callers import TORCH, caller, place
+from hotloop.optimizations.hooks import TORCH, at_step_end, optimizer_device_type
 from hotloop.optimizations.live_report import Report
+from hotloop.probe.attach.sites import caller, file_and_line
 from hotloop.probe.entry import around_method
 
 READS = ("item", "__float__")
@@ -50,7 +50,7 @@ class StaleReads:
         if key not in self._places:
             self._places[key] = _Place(last=original(tensor))
             return self._places[key].last
-        self._report.applied(place(frame))
+        self._report.applied(file_and_line(frame))
         return self._stale(self._places[key], tensor)
 
     def _stale(self, place: _Place, tensor: torch.Tensor) -> Any:
@@ -85,7 +85,7 @@ def apply(value: Any, report: Report) -> None:
     reads = StaleReads(report)
 
     def step_ended(number: int, optimizer: torch.optim.Optimizer | None) -> None:
-        if number == 1 and device_type_of(optimizer) != "cuda":
+        if number == 1 and optimizer_device_type(optimizer) != "cuda":
             report.refused("on a CPU a value is there when it is read: nothing waits")
         reads.trains = True
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hotloop.optimizations.by_step import at_step_end
-from hotloop.optimizations.callers import TORCH, caller, place
+from hotloop.optimizations.hooks import TORCH, at_step_end
 from hotloop.optimizations.live_report import Report
+from hotloop.probe.attach.sites import caller, file_and_line
 from hotloop.probe.entry import around_call
 from hotloop.probe.imports import after_import
 
@@ -43,13 +43,13 @@ class Throttle:
         def around(original: Any, *args: Any, **kwargs: Any) -> Any:
             if not self.trains or (may_go is not None and not may_go(args, kwargs)):
                 return original(*args, **kwargs)
-            frame = caller(passing)
+            frame = caller(passing=passing)
             key = (what, frame and frame.f_code, frame and frame.f_lasti)
             self._calls[key] += 1
             if self._calls[key] % self._every == 1:
                 return original(*args, **kwargs)
             if self._calls[key] == 2 and len(self._calls) <= MOST_PLACES:
-                self._report.applied(f"{what} at {place(frame)}")
+                self._report.applied(f"{what} at {file_and_line(frame)}")
             return None
 
         return around

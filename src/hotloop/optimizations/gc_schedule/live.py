@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hotloop.optimizations.by_step import at_step_end, device_type_of
+from hotloop.optimizations.hooks import at_step_end, optimizer_device_type
 from hotloop.optimizations.live_report import Report
 from hotloop.probe.machine import host_peak_bytes
 
@@ -80,7 +80,7 @@ class Schedule:
 
 def _memory(optimizer: torch.optim.Optimizer | None) -> int | None:
     """Bytes of tensors on the optimizer's device, or the most that the process ever took."""
-    if device_type_of(optimizer) == "cuda":
+    if optimizer_device_type(optimizer) == "cuda":
         return torch.cuda.memory_allocated()
     return host_peak_bytes()
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from hotloop.optimizations.hooks import Arguments, set_arguments
 from hotloop.optimizations.live_report import Report
-from hotloop.optimizations.loader_arguments import Arguments, set_arguments
 from hotloop.optimizations.loader_workers import WITHOUT_WORKERS
 
 

@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hotloop.optimizations.compiler_use import compiler_is_used, watch_compiler
-from hotloop.optimizations.live_report import Report
-from hotloop.optimizations.outermost import (
+from hotloop.optimizations.hooks import (
     around_training_calls,
-    device_type_of,
+    compiler_is_used,
     each_tensor,
+    module_device_type,
+    watch_compiler,
 )
+from hotloop.optimizations.live_report import Report
 from hotloop.optimizations.precision.autocasting import autocast, set_tf32
 
 
@@ -35,7 +36,7 @@ def apply(value: Any, report: Report) -> None:
     told: set[Any] = set()
 
     def around(call: Any, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
-        device_type = device_type_of(module)
+        device_type = module_device_type(module)
         name = type(module).__name__
         if torch.is_autocast_enabled(device_type):
             report.refused(f"{name}: the script autocasts it")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hotloop.optimizations.hooks import Arguments, set_arguments
 from hotloop.optimizations.live_report import Report
-from hotloop.optimizations.loader_arguments import Arguments, set_arguments
 
 
 def apply(value: Any, report: Report) -> None:

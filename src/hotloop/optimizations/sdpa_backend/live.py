@@ -9,9 +9,13 @@ from torch import nn
 from torch.nn.attention import SDPBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hotloop.optimizations.compiler_use import compiler_is_used, watch_compiler
+from hotloop.optimizations.hooks import (
+    around_training_calls,
+    compiler_is_used,
+    module_device_type,
+    watch_compiler,
+)
 from hotloop.optimizations.live_report import Report
-from hotloop.optimizations.outermost import around_training_calls, device_type_of
 
 _PREFIX, _SUFFIX = "_scaled_dot_product_", "_attention"
 
@@ -31,7 +35,7 @@ def apply(value: Any, report: Report) -> None:
         if id(module) in proven:
             return call(*args, **kwargs)
         proven.add(id(module))
-        if device_type_of(module) != "cuda":
+        if module_device_type(module) != "cuda":
             report.refused(f"{type(module).__name__}: on a CPU torch has one fused kernel")
             return call(*args, **kwargs)
         if compiler_is_used():

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from hotloop.optimizations.by_step import at_step_end, device_type_of
-from hotloop.optimizations.callers import TORCH, caller, place
+from hotloop.optimizations.hooks import TORCH, at_step_end, optimizer_device_type
 from hotloop.optimizations.live_report import Report
 from hotloop.optimizations.threads import VARIABLES
+from hotloop.probe.attach.sites import caller, file_and_line
 from hotloop.probe.entry import around_call
 
 
@@ -27,7 +27,7 @@ def apply(value: Any, report: Report) -> None:
         frame = caller()
         if frame is not None and not frame.f_code.co_filename.startswith(TORCH):
             done = True
-            report.refused(f"the script calls torch.set_num_threads at {place(frame)}")
+            report.refused(f"the script calls torch.set_num_threads at {file_and_line(frame)}")
         original(*args, **kwargs)
 
     def made(original: Any, *args: Any, **kwargs: Any) -> None:
@@ -45,7 +45,7 @@ def apply(value: Any, report: Report) -> None:
     def step_ended(number: int, optimizer: torch.optim.Optimizer | None) -> None:
         if number != 1 or torch.get_num_threads() != int(value) or before == int(value):
             return
-        if device_type_of(optimizer) == "cpu":
+        if optimizer_device_type(optimizer) == "cpu":
             report.applied(f"threads: {value} instead of {before}")
         else:
             set_num_threads(before)

@@ -144,12 +144,20 @@ def module_of(code: CodeType) -> str:
     return pure.parent.name if pure.stem == "__init__" else pure.stem
 
 
-def caller(depth: int = 1) -> FrameType | None:
-    """The frame that called into this package: the first one outside of it."""
+def caller(depth: int = 1, *, passing: tuple[str, ...] = ()) -> FrameType | None:
+    """The frame that called into this package: the first outside of it and of files whose path starts with `passing`."""
     frame: FrameType | None = sys._getframe(depth)
-    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+    passed = (*_OWN, *passing)
+    while frame is not None and frame.f_code.co_filename.startswith(passed):
         frame = frame.f_back
     return frame
+
+
+def file_and_line(frame: FrameType | None) -> str:
+    """`train.py:42`, without directories."""
+    if frame is None:
+        return "?"
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
 def inside(frame: FrameType | None) -> str | None:

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from hotloop.core.parity_records import WeightUpdates
 from hotloop.core.step import StepRecord
-from hotloop.core.weights import WeightUpdates
 from hotloop.probe.weight_digest import WeightDigest
 from hotloop.trial.rounding_noise import RoundingNoise
 

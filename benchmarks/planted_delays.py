@@ -33,7 +33,7 @@ from hotloop.data.loader import Loader
 from hotloop.data.prepare import prepare_text
 from hotloop.data.spec import Spec
 from hotloop.models.decoder import Decoder
-from hotloop.probe.step_book import StepBook
+from hotloop.probe.recorder import StepBook
 from hotloop.train import loop
 from hotloop.train.start import start
 

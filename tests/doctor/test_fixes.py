@@ -8,7 +8,7 @@ from hotloop.core.census import Census
 from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Diagnosis, Finding, Interval, Steps
 from hotloop.doctor.fixes import asked_for, fixes_for, left_out_of, why_left_out
-from hotloop.hardware.machine import Machine
+from hotloop.hardware.limits import Machine
 
 CPU = Machine("cpu", ("bfloat16", "float32"), None, 2)
 FOUND = Diagnosis(

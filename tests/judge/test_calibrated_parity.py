@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from judge_inputs import curve
 
-from hotloop.core.weights import TensorUpdates, WeightUpdates
+from hotloop.core.parity_records import TensorUpdates, WeightUpdates
 from hotloop.judge.calibrated_parity import (
     ComparedRun,
     compare_weights,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from script_inputs import HEALTHY
 
 from hotloop.core.census import LineUse
-from hotloop.judge.model_lines import attention_line, compiled_line, formula_line, products_line
+from hotloop.judge.own_code import attention_line, compiled_line, formula_line, products_line
 
 
 def forward(*lines: tuple[int, str, float, str | None]) -> object:

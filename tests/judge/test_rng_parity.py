@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from hotloop.core.batch_rng import BatchRng, EpochStart, RngLog
 from hotloop.core.judgement import Parity
+from hotloop.core.parity_records import BatchRng, EpochStart, RngLog
 from hotloop.core.step import StepRecord
 from hotloop.judge.calibrated_parity import ComparedRun
 from hotloop.judge.rng_parity import OTHER_RNG_RUNS, RngRun, judge_other_rng

@@ -16,7 +16,7 @@ from hotloop.core.model_config import ModelConfig
 from hotloop.core.step import StepRecord
 from hotloop.core.telemetry import GpuSample, TelemetrySample
 from hotloop.judge.targets import check_targets
-from hotloop.judge.use import while_training
+from hotloop.judge.utilization import while_training
 
 H200 = replace(ENVIRONMENT, device="NVIDIA H200", cuda="12.8")
 ON_GPU = Census(device="cuda:0", device_uuid="GPU-a")

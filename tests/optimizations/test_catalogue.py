@@ -17,7 +17,7 @@ from hotloop.core.census import Census, LoaderUse
 from hotloop.core.config import RunConfig, known_keys
 from hotloop.core.errors import UsageError
 from hotloop.core.settings import Settings
-from hotloop.hardware.machine import Machine
+from hotloop.hardware.limits import Machine
 from hotloop.optimizations.catalogue import (
     CATALOGUE,
     CONFIGURED,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import warm_python
-from hotloop.core.batch_rng import RngLog, read_rng_log
+from hotloop.core.parity_records import RngLog, read_rng_log
 
 SCRIPT = """
 import sys

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hotloop.core.census import CallUse, Census
-from hotloop.hardware.machine import Machine
+from hotloop.hardware.limits import Machine
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.deferred_reads import DEFERRED_READS
 from hotloop.optimizations.deferred_reads.live import StaleReads

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from hotloop.hardware.device import why_memory_cannot_be_kept
-from hotloop.hardware.machine import Machine
+from hotloop.hardware.limits import Machine
 from hotloop.optimizations.host_memory import HOST_MEMORY
 
 FAULTS = """

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hotloop.core.census import CallUse, Census
-from hotloop.hardware.machine import Machine
+from hotloop.hardware.limits import Machine
 from hotloop.optimizations.pinned_copies import PINNED_COPIES
 from hotloop.optimizations.pinned_copies.live import WATCHED, Copies, goes_to_cuda
 

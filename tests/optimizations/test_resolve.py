@@ -6,7 +6,7 @@ import pytest
 
 from hotloop.core.errors import UsageError
 from hotloop.core.settings import load_settings
-from hotloop.hardware.machine import Machine
+from hotloop.hardware.limits import Machine
 from hotloop.optimizations.resolve import resolve
 
 CPU = Machine("cpu", ("float32",), None, 2)

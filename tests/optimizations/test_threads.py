@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hotloop.core.census import Census
-from hotloop.hardware.machine import Machine
+from hotloop.hardware.limits import Machine
 from hotloop.optimizations.threads import THREADS
 
 TRAIN = """

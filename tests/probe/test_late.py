@@ -8,8 +8,7 @@ import torch
 from hotloop.core.errors import EnvironmentFailed
 from hotloop.core.step import StepRecord, read_steps
 from hotloop.probe.phases import PhaseClock
-from hotloop.probe.recorder import Recorder, keep_steps_before
-from hotloop.probe.step_book import LateValues, StepBook
+from hotloop.probe.recorder import LateValues, Recorder, StepBook, keep_steps_before
 
 CPU = torch.device("cpu")
 

@@ -14,8 +14,8 @@ import hotloop.core.step as step_module
 import warm_python
 from hotloop.core.census import Census
 from hotloop.core.files import read_json
+from hotloop.core.parity_records import WeightUpdates
 from hotloop.core.step import StepRecord, read_steps
-from hotloop.core.weights import WeightUpdates
 from hotloop.probe import batch_queue, entry, foreign_process, step_clock, step_rule
 
 MODEL = """

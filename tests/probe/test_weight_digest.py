@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hotloop.core.weights import WeightUpdates
+from hotloop.core.parity_records import WeightUpdates
 from hotloop.probe.weight_digest import MAX_ELEMENTS, SAMPLE, SAMPLED_STEPS, WeightDigest
 
 

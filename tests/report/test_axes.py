@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotloop.report.axes import ROUND, Axis, Kind, axis
+from hotloop.report.canvas import ROUND, Axis, Kind, axis
 
 
 def labels(found: Axis) -> list[str]:

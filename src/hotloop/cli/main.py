@@ -146,11 +146,11 @@ group = click.version_option(__version__, prog_name="hotloop", message="%(prog)s
 
 BENCHES: dict[str, tuple[str, str]] = {
     "tokenize": (
-        "hotloop.cli.bench_tokenize:tokenize",
+        "hotloop.cli.bench:tokenize",
         "Text to shards: ours against datasets.map with the reference tokenizer.",
     ),
     "loader": (
-        "hotloop.cli.bench_loader:loader",
+        "hotloop.cli.bench:loader",
         "Batches per second: ours against torch's DataLoader.",
     ),
 }

@@ -49,7 +49,7 @@ from hotloop.doctor.trial_costs import (
     plan_for,
 )
 from hotloop.doctor.trial_runner import BASELINE, TrialRunner
-from hotloop.judge.levels import learnt_after
+from hotloop.judge.loss_curves import learnt_after
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.arm import Arm
 from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement

@@ -23,7 +23,7 @@ from hotloop.doctor.step_queue import (
     script_queue,
     value_that_shows,
 )
-from hotloop.hardware.machine import Machine
+from hotloop.hardware.limits import Machine
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import Optimization
 

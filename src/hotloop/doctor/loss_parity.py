@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hotloop.core.batch_rng import read_rng_log
 from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.files import read_json
 from hotloop.core.judgement import Parity, ParityClass
 from hotloop.core.measurement import Measurement
-from hotloop.core.weights import WeightUpdates
+from hotloop.core.parity_records import WeightUpdates, read_rng_log
 from hotloop.doctor.applied import why_not_applied, why_wrong
 from hotloop.doctor.compared_arms import (
     NOISE,
@@ -40,9 +39,8 @@ from hotloop.judge.calibrated_parity import (
     is_plain,
     judge_calibrated,
 )
-from hotloop.judge.levels import compare_levels
+from hotloop.judge.loss_curves import compare_levels, why_not_repeatable
 from hotloop.judge.parity import judge_parity, not_checked
-from hotloop.judge.repeatable import why_not_repeatable
 from hotloop.judge.rng_parity import NOT_SEEN, OTHER_RNG_RUNS, RngRun, judge_other_rng
 from hotloop.trial.arm import Arm
 

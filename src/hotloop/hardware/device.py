@@ -17,8 +17,7 @@ from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.measurement import Environment
 from hotloop.core.ranks import ALONE, Ranks
 from hotloop.hardware.environment import fast_on_cpu, fast_on_cuda, nvidia_driver, read_host
-from hotloop.hardware.limits import default_threads
-from hotloop.hardware.machine import Machine
+from hotloop.hardware.limits import Machine, default_threads
 
 
 def read_environment(device: str | None = None) -> Environment:

@@ -1,4 +1,4 @@
-"""What this process may really use: CPUs and memory, as the kernel's control groups allow.
+"""What this process may really use: CPUs and memory, as the kernel's control groups allow, and what its machine can do.
 
 Foreign processes import this: standard library alone, but for what is imported in functions.
 """
@@ -7,7 +7,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a machine can do, as far as choosing among optimizations needs it."""
+
+    device_type: str
+    """`cpu` or `cuda`."""
+    fast_dtypes: tuple[str, ...]
+    """Dtypes whose matrix products the hardware computes natively, fastest first."""
+    why_no_compile: str | None
+    """What `torch.compile` misses here; `None` where it can run."""
+    num_threads: int
+    why_no_kept_memory: str | None = None
+    """Why the allocator of this process cannot be told to keep what is freed; `None` where it can."""
+
 
 _CGROUP = Path("/sys/fs/cgroup")
 

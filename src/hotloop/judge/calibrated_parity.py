@@ -25,8 +25,8 @@ from itertools import accumulate
 from operator import mul, truediv
 
 from hotloop.core.judgement import Parity, ParityClass
+from hotloop.core.parity_records import TensorUpdates, WeightUpdates
 from hotloop.core.step import StepRecord
-from hotloop.core.weights import TensorUpdates, WeightUpdates
 from hotloop.judge.parity import (
     MIN_STEPS,
     finite_steps,

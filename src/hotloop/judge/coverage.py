@@ -12,8 +12,8 @@ from hotloop.judge.data_wait import is_crowded, training_loader
 from hotloop.judge.exposure import is_foreign, is_short, recurring, runs_on_cpu
 from hotloop.judge.garbage_collection import few_full, full_share
 from hotloop.judge.own_code import why_no_own_code
+from hotloop.judge.ranks import hides_waiting
 from hotloop.judge.thresholds import COLLECTING
-from hotloop.judge.together import hides_waiting
 
 CLOSURE_LIMIT = 0.005
 """Phases that miss more of wall time than this are reported as such."""

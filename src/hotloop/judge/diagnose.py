@@ -23,8 +23,8 @@ from hotloop.judge.exposure import (
 )
 from hotloop.judge.findings import FINDINGS
 from hotloop.judge.operations import is_moving, is_updating, operations
+from hotloop.judge.ranks import hides_waiting, with_other_ranks
 from hotloop.judge.thresholds import HIGH, MODERATE, WOULD_DO
-from hotloop.judge.together import hides_waiting, with_other_ranks
 from hotloop.judge.warmup import tag_warmup
 from hotloop.judge.worth import worth
 

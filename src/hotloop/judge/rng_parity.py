@@ -33,8 +33,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from hotloop.core.batch_rng import BatchRng, EpochStart, RngLog
 from hotloop.core.judgement import Parity
+from hotloop.core.parity_records import BatchRng, EpochStart, RngLog
 from hotloop.judge.calibrated_parity import CHAOS, ComparedRun, compare_weights
 from hotloop.judge.parity import (
     MIN_STEPS,

@@ -16,8 +16,14 @@ from hotloop.core.step import StepRecord
 from hotloop.core.telemetry import TelemetrySample
 from hotloop.judge.exposure import runs_on_cpu
 from hotloop.judge.parity import judge_parity
-from hotloop.judge.use import MIN_SAMPLES, Use, finite, of_gpu, while_training
-from hotloop.judge.utilization import steady_tokens_per_s
+from hotloop.judge.utilization import (
+    MIN_SAMPLES,
+    Use,
+    finite,
+    of_gpu,
+    steady_tokens_per_s,
+    while_training,
+)
 
 DATA_CENTRE = frozenset(
     {

@@ -12,8 +12,8 @@ from hotloop.core.measurement import Measurement
 from hotloop.judge.attribute import under_way
 from hotloop.judge.data_wait import OTHER_PROGRAMS, training_loader
 from hotloop.judge.exposure import runs_on_cpu
+from hotloop.judge.ranks import hides_waiting
 from hotloop.judge.thresholds import HEALTHY_BELOW, MODERATE
-from hotloop.judge.together import hides_waiting
 
 PAIRS = 6
 """Pairs of processes that a comparison usually takes: few enough to wait for, enough to be sure."""

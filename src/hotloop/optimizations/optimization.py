@@ -9,7 +9,7 @@ from typing import Any
 
 from hotloop.core.census import Census
 from hotloop.core.judgement import JudgedSteps, ParityClass
-from hotloop.hardware.machine import Machine
+from hotloop.hardware.limits import Machine
 from hotloop.optimizations.live_report import Report
 from hotloop.optimizations.source_edit import SourceEdit
 

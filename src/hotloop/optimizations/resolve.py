@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hotloop.core.errors import UsageError
 from hotloop.core.settings import Settings
-from hotloop.hardware.machine import Machine
+from hotloop.hardware.limits import Machine
 from hotloop.optimizations.catalogue import CONFIGURED
 
 

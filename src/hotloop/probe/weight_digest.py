@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from hotloop.core.weights import TensorUpdates, WeightUpdates
+from hotloop.core.parity_records import TensorUpdates, WeightUpdates
 
 SAMPLED_STEPS = frozenset((1, 2, 3, 4, 6, 8, 11, 14, *range(18, 121, 6)))
 """Updates after which the weights are looked at: most of them early, where rounding is still small."""

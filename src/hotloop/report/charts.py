@@ -10,11 +10,13 @@ from typing import TypeVar
 
 from hotloop.core.course import Curve
 from hotloop.report import numbers
-from hotloop.report.axes import Axis, Kind, axis
 from hotloop.report.canvas import (
     HEIGHT,
     WIDTH,
+    Axis,
+    Kind,
     across,
+    axis,
     down,
     figure,
     hover_areas,

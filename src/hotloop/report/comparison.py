@@ -9,8 +9,7 @@ from html import escape
 from hotloop.core.course import ArmsCourse, PairSpeeds
 from hotloop.core.judgement import Verdict
 from hotloop.report import numbers
-from hotloop.report.axes import Axis, axis
-from hotloop.report.canvas import HEIGHT, WIDTH, across, figure, plot
+from hotloop.report.canvas import HEIGHT, WIDTH, Axis, across, axis, figure, plot
 from hotloop.report.charts import Series, line_chart
 from hotloop.report.terminal import with_interval
 

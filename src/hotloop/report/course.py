@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hotloop.core.course import Curve, GpuCourse, MachineCourse
 from hotloop.report import numbers
-from hotloop.report.axes import Kind
+from hotloop.report.canvas import Kind
 from hotloop.report.charts import Series, line_chart
 
 MOST_GPUS = 5

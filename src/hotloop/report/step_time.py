@@ -8,11 +8,12 @@ from html import escape
 
 from hotloop.core.course import StepSpan
 from hotloop.report import numbers
-from hotloop.report.axes import Axis, axis
 from hotloop.report.canvas import (
     HEIGHT,
     WIDTH,
+    Axis,
     across,
+    axis,
     down,
     figure,
     hover_areas,

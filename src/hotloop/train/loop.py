@@ -23,8 +23,7 @@ from hotloop.optimizations.compiling.compiler import CompileCounts, compile_coun
 from hotloop.optimizations.precision.autocasting import autocast
 from hotloop.probe.machine import host_peak_bytes
 from hotloop.probe.phases import PhaseClock, clock_read_s
-from hotloop.probe.recorder import Recorder, keep_steps_before
-from hotloop.probe.step_book import StepBook
+from hotloop.probe.recorder import Recorder, StepBook, keep_steps_before
 from hotloop.train.evaluate import (
     Evaluation,
     append_evaluation,

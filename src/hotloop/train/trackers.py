@@ -87,10 +87,10 @@ def build(name: str, settings: Settings, run: Run, warn: Callable[[str], None]) 
     if name == "tensorboard":
         return TensorboardTracker(run.directory, first_step=run.first_step)
     if name == "wandb":
-        from hotloop.train.wandb_tracker import WandbTracker
+        from hotloop.train.hosted_trackers import WandbTracker
 
         return WandbTracker(settings, run.directory, warn)
-    from hotloop.train.mlflow_tracker import MlflowTracker
+    from hotloop.train.hosted_trackers import MlflowTracker
 
     return MlflowTracker(settings, run.directory)
 

@@ -22,8 +22,8 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils import fetch as torch_fetch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from hotloop.core.batch_rng import BatchRng, EpochStart, rng_file, rng_line
 from hotloop.core.child import BATCH_RNG, STEP_CLOCK
+from hotloop.core.parity_records import BatchRng, EpochStart, rng_file, rng_line
 from hotloop.probe import entry
 
 MAX_BATCHES = 256

@@ -31,8 +31,8 @@ from hotloop.core.census import OperatorUse
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
 from hotloop.judge.exposure import gain_without, is_foreign
-from hotloop.judge.model_lines import products_line
 from hotloop.judge.operations import FLOAT32, Operations, is_product, is_updating, operations
+from hotloop.judge.own_code import products_line
 from hotloop.judge.thresholds import PRODUCTS
 
 CODE = "HL301"

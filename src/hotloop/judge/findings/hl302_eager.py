@@ -30,8 +30,8 @@ from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
 from hotloop.judge.exposure import gain_without, is_foreign
 from hotloop.judge.findings import hl303_launch_bound
-from hotloop.judge.model_lines import formula_line
 from hotloop.judge.operations import is_elementwise, is_updating, operations
+from hotloop.judge.own_code import formula_line
 from hotloop.judge.thresholds import FUSABLE
 
 CODE = "HL302"

@@ -31,8 +31,8 @@ from hotloop.core.census import OperatorUse
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
 from hotloop.judge.exposure import gain_without, runs_on_cpu
-from hotloop.judge.model_lines import attention_line
 from hotloop.judge.operations import bare_name, is_batched_product, is_softmax, operations
+from hotloop.judge.own_code import attention_line
 from hotloop.judge.thresholds import ATTENTION
 
 CODE = "HL306"

@@ -26,7 +26,7 @@ from statistics import median
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
 from hotloop.judge.exposure import gain_without
-from hotloop.judge.model_lines import compiled_line
+from hotloop.judge.own_code import compiled_line
 from hotloop.judge.thresholds import NOTICEABLE, RECOMPILES
 
 CODE = "HL307"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotloop.core.census import Census
-from hotloop.hardware.machine import Machine
+from hotloop.hardware.limits import Machine
 from hotloop.optimizations.optimization import Choice, Optimization, live_in
 
 LONGEST_PLAIN_CONTEXT = 1024

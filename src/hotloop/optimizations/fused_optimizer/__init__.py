@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotloop.core.census import Census
-from hotloop.hardware.machine import Machine
+from hotloop.hardware.limits import Machine
 from hotloop.optimizations.optimization import Choice, Optimization, leaving, live_in
 from hotloop.optimizations.source_edit import Keywords, SourceEdit
 

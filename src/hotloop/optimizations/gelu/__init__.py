@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.hardware.machine import Machine
+from hotloop.hardware.limits import Machine
 from hotloop.optimizations.optimization import Choice, Optimization
 
 _FAMILY_HAS = {"gpt2": "gelu", "llama": "swiglu"}

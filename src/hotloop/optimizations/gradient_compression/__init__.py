@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotloop.core.census import Census
-from hotloop.hardware.machine import Machine
+from hotloop.hardware.limits import Machine
 from hotloop.optimizations.optimization import Choice, Optimization
 
 _CENSUS_NAME = {"none": "float32", "bf16": "bfloat16", "fp16": "float16"}

@@ -17,7 +17,6 @@ from hotloop.probe.attach.connections import watch_connections
 from hotloop.probe.attach.cost import Cost
 from hotloop.probe.attach.device_calls import watch_device_calls, when_cuda_starts
 from hotloop.probe.attach.device_clock import DeviceClock, DeviceSeen
-from hotloop.probe.attach.enough import Enough
 from hotloop.probe.attach.evaluating import Evaluating
 from hotloop.probe.attach.fetching import watch_fetches
 from hotloop.probe.attach.loader_seen import LoaderSeen
@@ -33,13 +32,65 @@ from hotloop.probe.attach.sampler import Sampler
 from hotloop.probe.attach.side_calls import watch_side_calls
 from hotloop.probe.attach.sites import caller
 from hotloop.probe.attach.step_profiler import StepProfiler
-from hotloop.probe.attach.summary import Parts
+from hotloop.probe.attach.summary import Parts, num_ranks
 from hotloop.probe.attach.watch import Watch
 from hotloop.probe.attach.writer import Writer
 from hotloop.probe.background import pause_before_forks
 from hotloop.probe.compiling import Compiling
 from hotloop.probe.foreign_process import end_process
 from hotloop.probe.machine import Busy, seconds_since_start
+
+FEWEST_STEPS = 40
+"""Counted at least where seconds decide: fixes are compared over about half of them."""
+LAST_STEP_FILE = "last-step"
+LATER = 2
+"""Steps from the decision to the end: by then the other ranks, which may be a step ahead, know of it."""
+
+
+class Enough:
+    """Asked at the end of each step. bound: steps that have to be counted, as `60`, or seconds of steps, as `60s`.
+
+    All ranks end after the same step, or the slower would wait for the faster and fail: steps are the same for all;
+    for seconds the first rank decides, and says so in `LAST_STEP_FILE`.
+    """
+
+    def __init__(self, watch: Watch, profiler: StepProfiler, bound: str) -> None:
+        self._watch = watch
+        self._profiler = profiler
+        self._steps = int(bound) if bound.isdecimal() else FEWEST_STEPS if bound else None
+        self._seconds = float(bound[:-1]) if bound.endswith("s") else None
+        self._last: int | None = None
+
+    def __call__(self) -> bool:
+        """Whether to end the process now."""
+        if self._steps is None:
+            return False
+        if self._seconds is None or num_ranks() == 1:
+            return self._is_seen()
+        if self._last is None:
+            self._last = self._agreed(self._watch.directory / LAST_STEP_FILE)
+        return self._last is not None and self._watch.step >= self._last
+
+    def _is_seen(self) -> bool:
+        watch = self._watch
+        assert self._steps is not None
+        return (
+            self._profiler.over
+            and watch.counted_steps >= self._steps
+            and watch.counted_s >= (self._seconds or 0.0)
+        )
+
+    def _agreed(self, file: Path) -> int | None:
+        if self._watch.rank != "0":
+            try:
+                return int(file.read_text(encoding="ascii"))
+            except (OSError, ValueError):  # not decided yet
+                return None
+        if not self._is_seen():
+            return None
+        last = self._watch.step + LATER
+        file.write_text(str(last), encoding="ascii")
+        return last
 
 
 def install(directory: Path, *, bound: str = "") -> Watch:

@@ -69,7 +69,7 @@ def main() -> int:
         run = build_run(config, open_prepared(data), Path(scratch), device)
         run.model.train()
         dtype = DTYPES.get(config.train.precision, torch.float32)
-        products = step_products(run.model.shape, config.windows_per_step)
+        products = step_products(run.model.shape, config.sequences_per_step)
         timers = [timer(product, dtype) for product in products]
         cold_timers = [timer(product, dtype, spread_over=COLD_BYTES) for product in products]
         for step in range(WARMUP):
@@ -132,7 +132,7 @@ def one_step(run: Run, step: int) -> float:
     began = time.perf_counter()
     size = config.train.microbatch
     batches = [
-        run.batches.batch(step * config.windows_per_step + i * size, size)
+        run.batches.batch(step * config.sequences_per_step + i * size, size)
         for i in range(config.train.grad_accum_steps)
     ]
     num_targets = sum(batch.num_targets for batch in batches)

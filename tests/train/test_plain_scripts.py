@@ -52,7 +52,7 @@ def test_whole_training_is_the_same_to_the_last_bit(
 
     text = open_prepared(prepared)
     loader = Loader(text.train, context=16, order=config.data.order, seed=config.data.seed)
-    np.save(tmp_path / "order.npy", loader.indices(0, 12 * config.windows_per_step))
+    np.save(tmp_path / "order.npy", loader.indices(0, 12 * config.sequences_per_step))
     shape = "--batch 4 --context 16 --layers 1 --width 16 --heads 2 --lr 1e-2 --warmup 4 --steps 12"
     more = f"--kv-heads 2 --hidden {config.model.inner_width}" if family == "llama" else ""
     done = warm_python.run(

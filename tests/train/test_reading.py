@@ -378,9 +378,11 @@ def test_much_text_in_no_window_is_said(
     context = next(n for n in range(512, 1024, 2) if (ids - 1) % n > 0.011 * ids)
     words = (f"data.stream={stream}", "eval.every_steps=0", f"model.context={context}")
     left = (ids - 1) % context
-    (note,) = [n for n in notes_of(streamed_config, tmp_path / "much", *words) if "no window" in n]
+    (note,) = [
+        n for n in notes_of(streamed_config, tmp_path / "much", *words) if "no sequence" in n
+    ]
     assert note.startswith(f"the last {left} of {ids} tokens")
-    assert not any("no window" in n for n in notes_of(streamed_config, tmp_path / "little"))
+    assert not any("no sequence" in n for n in notes_of(streamed_config, tmp_path / "little"))
 
 
 @pytest.mark.parametrize("stream", ["true", "false"])
@@ -405,7 +407,7 @@ def test_corpus_of_a_mix_that_holds_out_too_little_is_named(
     mixed_config: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "small").mkdir()
-    text = "a text that is long enough for a few windows and held out by nobody " * 9
+    text = "a text that is long enough for a few sequences and held out by nobody " * 9
     for number, words in enumerate(["few", "is", text]):
         (tmp_path / "small" / f"{number}.txt").write_text(words)
     mix = json.dumps([{"source": str(tmp_path / "a")}, {"source": str(tmp_path / "small")}])

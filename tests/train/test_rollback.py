@@ -39,7 +39,7 @@ def rollbacks(directory: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def positions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """In steps of 4 windows, what training was given, in order."""
+    """In steps of 4 sequences, what training was given, in order."""
     given = []
     real = Loader.batch
 

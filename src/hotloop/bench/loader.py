@@ -54,14 +54,14 @@ class LoaderBenchmark:
     rounds: int
     tokens_in_corpus: int
     same_ids: bool
-    """True if our first batches in sequence hold the ids that the data set's first windows hold."""
+    """True if our first batches, in order, hold the ids of the data set's first sequences."""
     contestants: tuple[Contestant, ...]
     schema: str = "hotloop.bench_loader/1"
     tokens_per_s: dict[str, float] = field(default_factory=dict)
 
 
 class WindowsOfMaps(Dataset[tuple[Tensor, Tensor]]):
-    """Windows inside shards, one at a time, as one would write it by hand."""
+    """Sequences inside shards, one at a time, as one would write it by hand."""
 
     def __init__(self, prepared: Prepared, context: int) -> None:
         manifest = prepared.manifest
@@ -78,8 +78,8 @@ class WindowsOfMaps(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         shard = int(np.searchsorted(self.ends, index, side="right"))
         start = (index - (int(self.ends[shard - 1]) if shard else 0)) * self.context
-        window = self.maps[shard][start : start + self.context + 1].astype(np.int64)
-        ids = torch.from_numpy(window)
+        sequence = self.maps[shard][start : start + self.context + 1].astype(np.int64)
+        ids = torch.from_numpy(sequence)
         return ids[:-1], ids[1:]
 
 
@@ -97,7 +97,7 @@ def bench_loader(
     data = WindowsOfMaps(prepared, context)
     if len(data) < batch:
         raise UsageError(
-            f"the corpus holds {len(data)} windows of {context} tokens, and one batch takes {batch}",
+            f"the corpus holds {len(data)} sequences of {context} tokens, and one batch takes {batch}",
             where=str(prepared.path),
             do="give more text, or lower --batch or --context",
         )

@@ -71,7 +71,7 @@ class TrainConfig(Section):
     steps: Positive = 1000
     """Optimizer updates."""
     microbatch: Positive = 8
-    """Windows in one forward and backward of one process."""
+    """Sequences in one forward and backward of one process."""
     grad_accum_steps: Positive = 1
     """Microbatches in one step, over all processes: each of N takes 1/N of them. The loss is the mean over
     all targets of the step."""
@@ -144,7 +144,7 @@ class EvalConfig(Section):
     every_steps: Natural = 250
     """0 evaluates never."""
     windows: Positive = 64
-    """Held-out windows per evaluation; the same ones every time."""
+    """Held-out sequences per evaluation; the same ones every time."""
 
 
 class CheckpointConfig(Section):
@@ -211,7 +211,7 @@ class RunConfig(Section):
         return self
 
     @property
-    def windows_per_step(self) -> int:
+    def sequences_per_step(self) -> int:
         return self.train.microbatch * self.train.grad_accum_steps
 
     @property
@@ -222,7 +222,7 @@ class RunConfig(Section):
     @property
     def global_batch_tokens(self) -> int:
         """Targets of one step."""
-        return self.windows_per_step * self.model.context
+        return self.sequences_per_step * self.model.context
 
     def flat(self) -> dict[str, Any]:
         """`{"train.steps": 1000, ...}` for every setting."""

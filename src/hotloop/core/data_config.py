@@ -13,7 +13,7 @@ from hotloop.core.escapes import delimiter_of, unescape
 from hotloop.core.model_config import Natural, Positive, PositiveNumber, Section, Seed
 
 SMALLEST_SHARE = 1e-9
-"""Smallest share of a corpus in a mix: one window in a billion is none."""
+"""Smallest share of a corpus in a mix: one sequence in a billion is none."""
 
 Source = str | Annotated[list[str], Field(min_length=1)]
 
@@ -109,7 +109,7 @@ class DataConfig(Section):
     """A directory written by `hotloop prepare`, instead of `source`."""
     mix: Annotated[list[CorpusConfig], Field(min_length=1)] | None = None
     """Several corpora instead of one, each with `source` or `prepared` and a `weight`: its share of the
-    windows, exact to one window in every block of 1024 or more. Each `source` may have a `reading` of its
+    sequences, exact to one sequence in every block of 1024 or more. Each `source` may have a `reading` of its
     own. All are of one tokenizer, the first one's."""
     reading: ReadingConfig = ReadingConfig()
     tokenizer: str | None = "train:8192"
@@ -118,7 +118,7 @@ class DataConfig(Section):
     end_of_text: Annotated[str, Field(min_length=1)] | None = None
     """Token that ends every document. null takes the first of the usual names that the tokenizer has."""
     order: Literal["shuffled", "sequential"] = "shuffled"
-    """Order of the training windows: a seeded permutation per epoch, or as they stand in the shards."""
+    """Order of the training sequences: a seeded permutation per epoch, or as they stand in the shards."""
     seed: Seed = 0
     """Seed of the order."""
     layout: Literal["concatenate", "pack", "bucket"] = "concatenate"
@@ -131,7 +131,7 @@ class DataConfig(Section):
     stream: bool = False
     """Train on `source` while it is being prepared; the first step waits for a few megabytes of it alone."""
     shuffle_buffer: Positive = 1024
-    """With `stream`, windows of the first epoch that are shuffled among each other; later epochs are
+    """With `stream`, sequences of the first epoch that are shuffled among each other; later epochs are
     shuffled whole. The first step waits for as many."""
     prefetch: Annotated[int, Field(ge=0, le=64)] | None = None
     """Steps whose batches a thread reads ahead. null takes 2 on a GPU, in pinned memory, and 0 on a CPU,

@@ -63,7 +63,7 @@ class ModelConfig(Section):
     """Width of the residual stream. Must be a multiple of `heads`."""
     heads: Size = 6
     context: Size = 256
-    """Tokens a window holds, and the longest context the model can see."""
+    """Tokens a sequence holds, and the longest context the model can see."""
     vocabulary: Annotated[int, Field(gt=0, le=1 << 26)] | None = None
     """Ids the model can embed; null takes the tokenizer's size."""
     dropout: Fraction = 0.0

@@ -84,7 +84,7 @@ def hf_weights(model: Decoder) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def largest_difference(model: Decoder, directory: Path, *, seed: int = 0) -> float:
-    """Largest difference between a logit of ours and of `transformers`, over random windows, in fp32.
+    """Largest difference between a logit of ours and of `transformers`, over random sequences, in fp32.
 
     Raises `ExportDiffers` above `TOLERANCE`, `UsageError` for a model that computes no numbers, and
     `ModuleNotFoundError` without `transformers`.

@@ -62,9 +62,9 @@ def refuse_what_the_script_cannot_do(config: RunConfig) -> None:
 def arms(
     directory: Path, tuned: Settings, data: Path, plan: TrialPlan, *, style: Style = "plain"
 ) -> tuple[Arm, Arm]:
-    """The script and hotloop's trainer: same data, same windows in the same order, same start.
+    """The script and hotloop's trainer: same data, same sequences in the same order, same start.
 
-    The script knows nothing of hotloop's order, so it is handed the window numbers.
+    The script knows nothing of hotloop's order, so it is handed the sequence numbers.
     """
     config = tuned.config
     prepared = open_prepared(data, verify=config.data.verify)
@@ -72,7 +72,7 @@ def arms(
         prepared.train, context=config.model.context, order=config.data.order, seed=config.data.seed
     )
     order = io.BytesIO()
-    np.save(order, loader.indices(0, plan.num_steps * config.windows_per_step))
+    np.save(order, loader.indices(0, plan.num_steps * config.sequences_per_step))
     # Named by content: trials of other settings must never be taken for trials of these.
     stem = hashlib.sha256(order.getvalue()).hexdigest()[:12]
     order_file = directory.resolve() / f"order-{stem}.npy"
@@ -115,7 +115,7 @@ def arms(
         env=threads,
         inputs=(*files.values(), order_file, manifest),
         tokens_per_step=config.global_batch_tokens,
-        samples_per_step=config.windows_per_step,
+        samples_per_step=config.sequences_per_step,
     )
     candidate = Arm(
         name="hotloop",

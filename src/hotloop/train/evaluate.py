@@ -37,9 +37,9 @@ class Evaluation:
 
 
 def evaluate(run: Run, step: int) -> Evaluation | None:
-    """Mean held-out loss over the first `eval.windows` windows, the same ones every time.
+    """Mean held-out loss over the first `eval.windows` sequences, the same ones every time.
 
-    `None` when there is no held-out text of one window.
+    `None` when there is no held-out text of one sequence.
     """
     if run.held_out is None:
         return None
@@ -58,13 +58,13 @@ def evaluate(run: Run, step: int) -> Evaluation | None:
 @torch.no_grad()
 def held_out_loss(run: Run, held_out: Batches) -> tuple[float, int]:
     """The mean loss with the model's present weights, and over how many targets."""
-    windows = min(run.config.eval.windows, held_out.num_windows)
+    sequences = min(run.config.eval.windows, held_out.num_windows)
     run.model.eval()
     total = torch.zeros((), device=run.device)
     targets = 0
     ranks, size = run.group.ranks, run.config.train.microbatch
-    for position in range(ranks.rank * size, windows, ranks.num_ranks * size):
-        batch = held_out.batch(position, min(size, windows - position))
+    for position in range(ranks.rank * size, sequences, ranks.num_ranks * size):
+        batch = held_out.batch(position, min(size, sequences - position))
         inputs = as_tensors(batch, pinned=False).to(run.device)
         with autocast(run.device.type, run.config.train.precision):
             # .forward and not __call__: a compiled module would compile once more without gradients,

@@ -119,7 +119,7 @@ def train(
                 known = run.stability.checked(book.write_closed(), known, measuring=measuring)
 
             book.close(
-                step=step, tokens=num_targets, samples=config.windows_per_step, learning_rate=rate
+                step=step, tokens=num_targets, samples=config.sequences_per_step, learning_rate=rate
             )
 
             # From here on time belongs to the next step (the last evaluation and save to none). Records
@@ -180,7 +180,7 @@ def step_data(run: Run, last_step: int) -> Prefetch[StepData]:
     passed_over = run.stability.steps_passed_over
 
     def read(step: int) -> StepData:
-        position = (step + passed_over) * config.windows_per_step
+        position = (step + passed_over) * config.sequences_per_step
         return read_step(config, run.batches, position, own=own, pinned=on_gpu)
 
     depth = config.data.prefetch

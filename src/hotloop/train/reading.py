@@ -31,7 +31,7 @@ def training_batches(
     if isinstance(corpora, Growing):
         streamed = _streamed(config, corpora, "train")
         progress("waiting for the first text", 0, None, "")
-        streamed.wait(max(config.windows_per_step, data.shuffle_buffer))
+        streamed.wait(max(config.sequences_per_step, data.shuffle_buffer))
         return streamed
     if data.layout == "bucket":
         (only,) = corpora.members
@@ -61,7 +61,7 @@ def training_batches(
 def held_out_batches(
     config: RunConfig, corpora: Corpora | Growing, *, progress: Progress = silent
 ) -> Batches | None:
-    """In a fixed order. `None` when some corpus holds out less than one window."""
+    """In a fixed order. `None` when some corpus holds out less than one sequence."""
     if isinstance(corpora, Growing):
         return _streamed(config, corpora, "validation")
     loaders = []
@@ -88,13 +88,13 @@ def nothing_held_out(config: RunConfig, corpora: Corpora | Growing) -> str:
         short = [m for m in corpora.members if len(m.validation) <= config.model.context]
         where = " of " + " and ".join(str(member.path) for member in short)
     return (
-        f"nothing is evaluated: the held-out text{where} is shorter than one window of "
+        f"nothing is evaluated: the held-out text{where} is shorter than one sequence of "
         f"{config.model.context} tokens"
     )
 
 
 LEFT_OUT_FRACTION = 0.01
-"""Share of a corpus's tokens in no window above which a note says so."""
+"""Share of a corpus's tokens in no sequence above which a note says so."""
 
 
 def text_left_out(config: RunConfig, corpora: Corpora | Growing) -> list[str]:
@@ -112,7 +112,7 @@ def text_left_out(config: RunConfig, corpora: Corpora | Growing) -> list[str]:
         if left_out > LEFT_OUT_FRACTION * num_tokens:
             notes.append(
                 f"the last {left_out} of {num_tokens} tokens ({left_out / num_tokens:.1%}) of {path} "
-                f"fill no window of {config.model.context} and are in no epoch; "
+                f"fill no sequence of {config.model.context} and are in no epoch; "
                 "a smaller `model.context` or `data.layout: pack` leaves out fewer"
             )
     return notes

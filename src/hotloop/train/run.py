@@ -49,7 +49,7 @@ class Run:
     scaler: torch.amp.GradScaler | None
     batches: Batches
     held_out: Batches | None
-    """`None` when the validation shards are too small for one window."""
+    """`None` when the validation shards are too small for one sequence."""
     first_step: int = 0
     """Steps already done by an earlier process."""
     average: Average | None = None
@@ -156,9 +156,9 @@ def build_run(
     set_tf32(config.train.precision)
     torch.manual_seed(config.train.seed)
     batches = training_batches(config, text, progress=progress)
-    if config.windows_per_step > batches.num_windows:
+    if config.sequences_per_step > batches.num_windows:
         raise UsageError(
-            f"one step takes {config.windows_per_step} windows, and the corpus has {batches.num_windows}",
+            f"one step takes {config.sequences_per_step} sequences, and the corpus has {batches.num_windows}",
             where="train.microbatch and train.grad_accum_steps",
             do="lower them, or prepare more text",
         )
@@ -207,7 +207,7 @@ def clips_through(run: Run) -> bool:
 
 
 def observe(run: Run, *, clock_read_s: float, notes: tuple[str, ...] = ()) -> Census:
-    """What the run uses, as seen: one window (or bucket) goes through an eager forward that is watched.
+    """What the run uses, as seen: one sequence (or bucket) goes through an eager forward that is watched.
 
     What only shows while training (compiled graphs, memory) is added at the end.
     """

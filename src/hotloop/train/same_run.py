@@ -60,7 +60,7 @@ def refuse_another_run(
     free: tuple[str, ...] = _FREE_KEYS
     # A batch of buckets is one microbatch: another size of it is another order.
     bucketed = theirs.data.layout == config.data.layout == "bucket"
-    if theirs.windows_per_step == config.windows_per_step and not bucketed:
+    if theirs.sequences_per_step == config.sequences_per_step and not bucketed:
         free += ("train.microbatch", "train.grad_accum_steps")  # the same step, summed otherwise
     evaluations = directory / "evals.jsonl"
     if not (evaluations.exists() and evaluations.stat().st_size):
@@ -115,15 +115,15 @@ def refuse_uneven(settings: Settings, ranks: Ranks) -> None:
     train, num_ranks = settings.config.train, ranks.num_ranks
     if train.grad_accum_steps % num_ranks == 0:
         return
-    windows = train.microbatch * train.grad_accum_steps
+    sequences = train.microbatch * train.grad_accum_steps
     do = "start another number of processes, or change the step"
     # Of buckets another microbatch is another order, and so another training.
-    if windows % num_ranks == 0 and settings.config.data.layout != "bucket":
+    if sequences % num_ranks == 0 and settings.config.data.layout != "bucket":
         # The largest microbatch that is no larger than now: it fits into memory, too.
-        own = windows // num_ranks
+        own = sequences // num_ranks
         size = next(n for n in range(min(train.microbatch, own), 0, -1) if own % n == 0)
         do = (
-            f"`train.microbatch={size} train.grad_accum_steps={windows // size}` is the same step "
+            f"`train.microbatch={size} train.grad_accum_steps={sequences // size}` is the same step "
             "and can be shared"
         )
     raise UsageError(

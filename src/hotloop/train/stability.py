@@ -51,7 +51,7 @@ class Stability:
         self.num_spikes = 0
         self.num_rollbacks = 0
         self.steps_passed_over = 0
-        """Steps whose data rollbacks passed over: step s takes the windows of step s + this."""
+        """Steps whose data rollbacks passed over: step s takes the sequences of step s + this."""
         self.on_device = (
             SpikesOnDevice(self.config, device) if self.config.spikes == "skip" else None
         )

@@ -11,7 +11,7 @@ from hotloop.core.data_config import ReadingConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.escapes import unescape
 from hotloop.data.sources import ReadOptions
-from hotloop.train.opening import read_options as options_of_settings
+from hotloop.train.opened_text import read_options as options_of_settings
 
 
 def parsed(*arguments: str) -> ReadOptions:

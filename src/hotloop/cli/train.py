@@ -17,7 +17,7 @@ from hotloop.core.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
     from hotloop.core.ranks import Ranks
-    from hotloop.train.joining import Rendezvous
+    from hotloop.train.rendezvous import Rendezvous
     from hotloop.train.start import Finished
 
 
@@ -129,7 +129,7 @@ def _rendezvous(ranks: Ranks) -> Iterator[Rendezvous | None]:
     if not ranks.launched:
         yield None
         return
-    from hotloop.train.joining import AlreadyReported, joined
+    from hotloop.train.rendezvous import AlreadyReported, joined
 
     try:
         with joined(ranks) as rendezvous:

@@ -32,7 +32,7 @@ from hotloop.core.census import Census
 from hotloop.core.child import STEP_CLOCK, STEP_CLOCK_STOP, STEP_CLOCK_WEIGHTS
 from hotloop.core.step import StepRecord
 from hotloop.probe.batch_queue import BatchQueue
-from hotloop.probe.compiling import compiler_counts, num_graphs
+from hotloop.probe.compile_watch import compiler_counts, num_graphs
 from hotloop.probe.entry import (
     WatchedMethod,
     after_called_step,

@@ -22,7 +22,7 @@ from hotloop.optimizations.catalogue import CONFIGURED, parity_class_of
 from hotloop.optimizations.resolve import resolve
 from hotloop.quickstart.arms import arms, shipped
 from hotloop.quickstart.final_training import Trained, train_and_sample
-from hotloop.train.opening import wanted_text
+from hotloop.train.opened_text import wanted_text
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import compare_arms
 

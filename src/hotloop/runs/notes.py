@@ -19,7 +19,7 @@ from hotloop.doctor.collect import backwards_seen, has_stepped, is_attached, pro
 from hotloop.doctor.directory import TRIALS
 from hotloop.report.examined import why_no_step
 from hotloop.report.words import trouble
-from hotloop.runs.reading import Reading, State
+from hotloop.runs.run_files import RunFiles, State
 
 
 def num_done(records: Sequence[StepRecord]) -> int:
@@ -28,13 +28,13 @@ def num_done(records: Sequence[StepRecord]) -> int:
 
 
 def note_what_is_missing(
-    reading: Reading,
+    files: RunFiles,
     settings: Settings | None,
     measurement: Measurement | None,
     samples: Sequence[TelemetrySample],
     state: State,
 ) -> None:
-    directory, notes = reading.directory, reading.notes
+    directory, notes = files.directory, files.notes
     is_training = settings is not None or (directory / "steps.jsonl").is_file()
     if is_training and (measurement is None or measurement.arm == "train"):
         done = num_done(measurement.records) if measurement is not None else 0
@@ -77,28 +77,28 @@ def note_what_is_missing(
         for r in measurement.records
     ):
         notes.append("a loss was not finite: the run diverged")
-    notes.extend(_stability_notes(reading, measurement.records))
+    notes.extend(_stability_notes(files, measurement.records))
     if measurement.census is not None:
         notes.extend(measurement.census.notes)
 
 
 def note_command(
-    reading: Reading, run: CommandRun, measurement: Measurement | None, state: State
+    files: RunFiles, run: CommandRun, measurement: Measurement | None, state: State
 ) -> None:
     """Notes on somebody else's command: what the probe could not do, and why there may be no step."""
     if run.ended is None:
-        reading.notes.append(
+        files.notes.append(
             "the command still runs: this is what was seen so far"
             if state == "running"
             else "hotloop was ended before the command: this is what was seen until then"
         )
-    found = probe_notes(reading.directory)
-    reading.notes.extend(found)
+    found = probe_notes(files.directory)
+    files.notes.extend(found)
     if measurement is None or not measurement.records:
-        attached = is_attached(reading.directory)
-        backwards = backwards_seen(reading.directory)
-        stepped = has_stepped(reading.directory)
-        reading.notes.extend(
+        attached = is_attached(files.directory)
+        backwards = backwards_seen(files.directory)
+        stepped = has_stepped(files.directory)
+        files.notes.extend(
             why_no_step(
                 attached=attached,
                 told=bool(found),
@@ -108,20 +108,20 @@ def note_command(
             )
         )
     if measurement is not None and measurement.census is not None:
-        reading.notes.extend(measurement.census.notes)
+        files.notes.extend(measurement.census.notes)
 
 
-def note_fixes(reading: Reading) -> None:
+def note_fixes(files: RunFiles) -> None:
     """A note on trials of fixes that did not end."""
-    directory = reading.directory
+    directory = files.directory
     if (directory / TRIALS).is_dir() and not (directory / LEDGER_FILE).exists():
-        reading.notes.append(
+        files.notes.append(
             "fixes were being tried, and that did not end: the same `hotloop doctor` with "
             f"`--out {directory}` goes on"
         )
 
 
-def _stability_notes(reading: Reading, records: Sequence[StepRecord]) -> list[str]:
+def _stability_notes(files: RunFiles, records: Sequence[StepRecord]) -> list[str]:
     """What the training saw go wrong, and what rollbacks undid."""
     notes = []
     for tag, name in (("spike", "spikes"), ("skipped", "skipped")):
@@ -129,7 +129,7 @@ def _stability_notes(reading: Reading, records: Sequence[StepRecord]) -> list[st
         if steps:
             first = f"at step {steps[0]}" if len(steps) == 1 else f"the first at step {steps[0]}"
             notes.append(f"{trouble(**{name: len(steps)})} ({first})")
-    path = reading.directory / ROLLBACKS_FILE
+    path = files.directory / ROLLBACKS_FILE
     if not path.is_file():
         return notes
     try:
@@ -140,9 +140,9 @@ def _stability_notes(reading: Reading, records: Sequence[StepRecord]) -> list[st
                 if entry is not TORN:
                     place = f"{path}:{number}"
                     problem = UsageError(f"damaged rollback: {error}", where=place)
-                    reading.problems.append(problem)
+                    files.problems.append(problem)
     except OSError as error:
-        reading.problems.append(UsageError(f"cannot read: {error.strerror}", where=str(path)))
+        files.problems.append(UsageError(f"cannot read: {error.strerror}", where=str(path)))
     return notes
 
 

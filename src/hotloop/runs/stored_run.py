@@ -43,7 +43,7 @@ from hotloop.runs.notes import (
     note_what_is_missing,
     num_done,
 )
-from hotloop.runs.reading import Reading, State, evaluations, goes_on, mapping, measurement_of
+from hotloop.runs.run_files import RunFiles, State, evaluations, goes_on, mapping, measurement_of
 from hotloop.runs.stored_trials import Trials, find_trials
 
 STAGES = (
@@ -115,38 +115,38 @@ def read_run(directory: Path, *, known: CommandRun | None = None) -> StoredRun:
             do=f"a run directory holds at least one of {', '.join(STAGES)}",
         )
 
-    reading = Reading(directory)
-    found = _read_training(reading, known)
+    files = RunFiles(directory)
+    found = _read_training(files, known)
     # A comparison on its own leaves its verdict beside its trials.
     names = ("verdict.json", "trials/verdict.json")
     name = next((name for name in names if (directory / name).is_file()), names[0])
-    verdict = reading.stored(name, Verdict)
+    verdict = files.stored(name, Verdict)
     trials, problems = find_trials(directory)
-    reading.problems.extend(problems)
+    files.problems.extend(problems)
     trained = (
         read_run(directory / "train") if (directory / "train" / "config.yaml").is_file() else None
     )
     found = replace(
         found,
         verdict=verdict,
-        ledger=reading.stored(LEDGER_FILE, Ledger),
-        quickstart=reading.tried(lambda: _quickstart(directory / "quickstart.json")),
+        ledger=files.stored(LEDGER_FILE, Ledger),
+        quickstart=files.tried(lambda: _quickstart(directory / "quickstart.json")),
         trials=trials,
         trained=trained,
     )
     if trials is not None:
-        reading.notes.extend(_comparison_notes(found))
+        files.notes.extend(_comparison_notes(found))
     if found.environment is None and trials is not None and trials.measured:
         found = replace(found, environment=trials.measured[-1].environment)
     parts = (found.settings, found.measurement, found.diagnosis, verdict, trials, found.quickstart)
-    if not any(part is not None for part in parts) and not reading.problems:
-        reading.notes.append("nothing has been recorded yet")
+    if not any(part is not None for part in parts) and not files.problems:
+        files.notes.append("nothing has been recorded yet")
     if trained is not None:
-        reading.notes.extend(f"final training: {note}" for note in trained.notes)
-        reading.problems.extend(trained.problems)
-    found = replace(found, notes=tuple(reading.notes))
-    targets = reading.tried(lambda: _targets(found))
-    return replace(found, targets=targets or (), problems=tuple(reading.problems))
+        files.notes.extend(f"final training: {note}" for note in trained.notes)
+        files.problems.extend(trained.problems)
+    found = replace(found, notes=tuple(files.notes))
+    targets = files.tried(lambda: _targets(found))
+    return replace(found, targets=targets or (), problems=tuple(files.problems))
 
 
 def _comparison_notes(found: StoredRun) -> list[str]:
@@ -177,24 +177,24 @@ def _quickstart(path: Path) -> dict[str, Any] | None:
     return found
 
 
-def _read_training(reading: Reading, known: CommandRun | None = None) -> StoredRun:
+def _read_training(files: RunFiles, known: CommandRun | None = None) -> StoredRun:
     """The files that a training, or one measured process, writes."""
-    directory, config = reading.directory, reading.directory / "config.yaml"
-    settings = reading.tried(lambda: load_settings(config)) if config.is_file() else None
-    environment = reading.stored("environment.json", Environment)
-    command_run = known or reading.stored(COMMAND_RUN_FILE, CommandRun)
-    measurement = measurement_of(reading, settings, environment, command_run)
+    directory, config = files.directory, files.directory / "config.yaml"
+    settings = files.tried(lambda: load_settings(config)) if config.is_file() else None
+    environment = files.stored("environment.json", Environment)
+    command_run = known or files.stored(COMMAND_RUN_FILE, CommandRun)
+    measurement = measurement_of(files, settings, environment, command_run)
     samples, damaged = readable_telemetry(directory / TELEMETRY_FILE)
-    reading.damaged_lines(directory / TELEMETRY_FILE, damaged, "telemetry")
-    evals = evaluations(reading)
+    files.damaged_lines(directory / TELEMETRY_FILE, damaged, "telemetry")
+    evals = evaluations(files)
     state = _state(directory, settings, measurement, command_run)
-    diagnosis = _diagnosis(reading, measurement, command_run)
+    diagnosis = _diagnosis(files, measurement, command_run)
     if command_run is not None:
-        note_command(reading, command_run, measurement, state)
+        note_command(files, command_run, measurement, state)
         if known is None:
-            note_fixes(reading)
+            note_fixes(files)
     else:
-        note_what_is_missing(reading, settings, measurement, samples, state)
+        note_what_is_missing(files, settings, measurement, samples, state)
     return StoredRun(
         directory=directory,
         settings=settings,
@@ -202,8 +202,8 @@ def _read_training(reading: Reading, known: CommandRun | None = None) -> StoredR
         measurement=measurement,
         diagnosis=diagnosis,
         evals=evals,
-        utilization=_utilization(reading, settings, measurement),
-        ranks=_ranks(reading, measurement, first=0 if command_run is None else None),
+        utilization=_utilization(files, settings, measurement),
+        ranks=_ranks(files, measurement, first=0 if command_run is None else None),
         state=state,
         telemetry=tuple(samples),
         command_run=command_run,
@@ -211,19 +211,19 @@ def _read_training(reading: Reading, known: CommandRun | None = None) -> StoredR
 
 
 def _diagnosis(
-    reading: Reading, measurement: Measurement | None, command_run: CommandRun | None
+    files: RunFiles, measurement: Measurement | None, command_run: CommandRun | None
 ) -> Diagnosis | None:
     """What was stored at the end, or is made of the records so far."""
-    if not goes_on(command_run) and (stored := reading.stored(DIAGNOSIS_FILE, Diagnosis)):
+    if not goes_on(command_run) and (stored := files.stored(DIAGNOSIS_FILE, Diagnosis)):
         return stored
     if measurement is None or not measurement.records:
         return None
-    directory = reading.directory
+    directory = files.directory
     others = other_ranks(directory, measurement) if command_run is not None else {}
     try:
         return diagnose(measurement, others=others)
     except ValueError as error:
-        reading.problems.append(UsageError(f"damaged step records: {error}", where=str(directory)))
+        files.problems.append(UsageError(f"damaged step records: {error}", where=str(directory)))
         return None
 
 
@@ -268,7 +268,7 @@ def _targets(found: StoredRun) -> tuple[Target, ...]:
 
 
 def _utilization(
-    reading: Reading, settings: Settings | None, measurement: Measurement | None
+    files: RunFiles, settings: Settings | None, measurement: Measurement | None
 ) -> Utilization | None:
     """Utilization of a training run with steady steps; `None` for everything else."""
     if settings is None or measurement is None:
@@ -278,24 +278,24 @@ def _utilization(
     census = measurement.census
     threads = census.num_threads if census is not None else None
     ceilings = ceilings_of(measurement.environment, threads or settings.config.train.num_threads)
-    return utilize(measurement.records, reading.stored(MODEL_FILE, ModelFlops), census, ceilings)
+    return utilize(measurement.records, files.stored(MODEL_FILE, ModelFlops), census, ceilings)
 
 
 def _ranks(
-    reading: Reading, measurement: Measurement | None, *, first: int | None
+    files: RunFiles, measurement: Measurement | None, *, first: int | None
 ) -> RankComparison | None:
     """first: the rank of the measurement; `None`: the lowest of those that are here."""
     if measurement is None or not measurement.records:
         return None
-    files = steps_of_ranks(reading.directory)
+    paths = steps_of_ranks(files.directory)
     first_is_foreign = first is None
-    first = min(files, default=0) if first is None else first
+    first = min(paths, default=0) if first is None else first
     by_rank: dict[int, Sequence[StepRecord]] = {first: measurement.records}
-    for rank, path in files.items():
+    for rank, path in paths.items():
         if rank != first:
             read = partial(readable_steps, path)
-            by_rank[rank], damaged = reading.tried(read) or ([], {})
-            reading.damaged_lines(path, damaged, "step record")
+            by_rank[rank], damaged = files.tried(read) or ([], {})
+            files.damaged_lines(path, damaged, "step record")
     return compare_ranks(by_rank, on_cpu=first_is_foreign and runs_on_cpu(measurement))
 
 

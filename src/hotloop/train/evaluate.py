@@ -13,7 +13,7 @@ from hotloop.core.untrusted import TORN, object_lines
 from hotloop.data.loader import Batches
 from hotloop.data.streaming import StreamedLoader
 from hotloop.optimizations.precision.autocasting import autocast
-from hotloop.train.reading import as_tensors
+from hotloop.train.batches import as_tensors
 from hotloop.train.run import Run
 
 

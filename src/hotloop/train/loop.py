@@ -24,6 +24,7 @@ from hotloop.optimizations.precision.autocasting import autocast
 from hotloop.probe.machine import host_peak_bytes
 from hotloop.probe.phases import PhaseClock, clock_read_s
 from hotloop.probe.recorder import Recorder, StepBook, keep_steps_before
+from hotloop.train.batches import AHEAD_ON_GPU, Microbatch, StepData, read_step
 from hotloop.train.evaluate import (
     Evaluation,
     append_evaluation,
@@ -31,7 +32,6 @@ from hotloop.train.evaluate import (
     keep_evaluations_until,
 )
 from hotloop.train.interruption import StopRequest
-from hotloop.train.reading import AHEAD_ON_GPU, Microbatch, StepData, read_step
 from hotloop.train.run import Run, observe
 from hotloop.train.schedule import learning_rate
 from hotloop.train.stability import TrainingDiverged

@@ -28,9 +28,9 @@ from hotloop.optimizations.precision.autocasting import autocast, gradient_scale
 from hotloop.probe.foreign_process import describe_optimizer, parameter_dtypes
 from hotloop.probe.forward_census import watch_forward
 from hotloop.train.averaging import Average, averaging
+from hotloop.train.batches import as_tensors, held_out_batches, training_batches
 from hotloop.train.group import Group, seed_of
 from hotloop.train.optimizer import build_optimizer
-from hotloop.train.reading import as_tensors, held_out_batches, training_batches
 from hotloop.train.stability import Stability
 
 HEAP_RESERVE_BYTES = 16 << 30

@@ -23,12 +23,12 @@ from hotloop.hardware.telemetry import telemetry
 from hotloop.models.shape import model_flops
 from hotloop.optimizations.resolve import resolve
 from hotloop.probe.recorder import keep_steps_before
+from hotloop.train.batches import nothing_held_out, text_left_out
 from hotloop.train.continuation import resume
 from hotloop.train.evaluate import Evaluation, read_evaluations
-from hotloop.train.joining import Rendezvous
 from hotloop.train.meter import Meter, live_of
-from hotloop.train.opening import OpenedText, opened_text
-from hotloop.train.reading import nothing_held_out, text_left_out
+from hotloop.train.opened_text import OpenedText, opened_text
+from hotloop.train.rendezvous import Rendezvous
 from hotloop.train.rollback import train_to_the_end
 from hotloop.train.run import Run, build_run
 from hotloop.train.same_run import (

@@ -14,7 +14,7 @@ from hotloop.optimizations.item_cache.item_store import ItemStore, memory_for_it
 from hotloop.optimizations.item_cache.samples import decoded, encoded, same
 from hotloop.optimizations.live_report import Report
 from hotloop.probe import entry
-from hotloop.probe.attach.fetching import random_state, same_state
+from hotloop.probe.attach.batch_times import random_state, same_state
 
 CHECKS = 4
 """Items that are made again and compared: the first of a run right away, and up to as many of each later

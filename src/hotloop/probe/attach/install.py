@@ -11,16 +11,16 @@ from typing import Any
 
 from hotloop.core.child import DOCTOR, DOCTOR_STOP
 from hotloop.probe import entry
+from hotloop.probe.attach.batch_times import watch_fetches
 from hotloop.probe.attach.boundary import Boundary
-from hotloop.probe.attach.collecting import Collecting
 from hotloop.probe.attach.connections import watch_connections
 from hotloop.probe.attach.cost import Cost
 from hotloop.probe.attach.device_calls import watch_device_calls, when_cuda_starts
 from hotloop.probe.attach.device_clock import DeviceClock, DeviceSeen
-from hotloop.probe.attach.evaluating import Evaluating
-from hotloop.probe.attach.fetching import watch_fetches
+from hotloop.probe.attach.evaluation_watch import EvaluationWatch
+from hotloop.probe.attach.garbage_watch import GarbageWatch
 from hotloop.probe.attach.loader_seen import LoaderSeen
-from hotloop.probe.attach.loading import Loading
+from hotloop.probe.attach.loader_watch import LoaderWatch
 from hotloop.probe.attach.model import ModelSeen, Padding, planned_steps
 from hotloop.probe.attach.own_frames import (
     hide_own_frames,
@@ -36,7 +36,7 @@ from hotloop.probe.attach.summary import Parts, num_ranks
 from hotloop.probe.attach.watch import Watch
 from hotloop.probe.attach.writer import Writer
 from hotloop.probe.background import pause_before_forks
-from hotloop.probe.compiling import Compiling
+from hotloop.probe.compile_watch import CompileWatch
 from hotloop.probe.foreign_process import end_process
 from hotloop.probe.machine import Busy, seconds_since_start
 
@@ -98,15 +98,15 @@ def install(directory: Path, *, bound: str = "") -> Watch:
     the profile."""
     watch = Watch(directory)
     boundary = Boundary(watch)
-    evaluating = Evaluating(watch)
+    evaluations = EvaluationWatch(watch)
     padding = Padding()
-    loading = Loading(watch, evaluating, partial(_look_at_batch, watch, padding))
+    loaders = LoaderWatch(watch, evaluations, partial(_look_at_batch, watch, padding))
     parts = Parts(
         watch=watch,
         boundary=boundary,
-        loading=loading,
+        loaders=loaders,
         sampler=Sampler(watch),
-        collecting=Collecting(watch),
+        garbage=GarbageWatch(watch),
         padding=padding,
         profiler=StepProfiler(
             watch, boundary.updates, after_counted=int(bound) if bound.isdecimal() else None
@@ -117,11 +117,11 @@ def install(directory: Path, *, bound: str = "") -> Watch:
         cost=Cost(watch),
     )
     writer = Writer(parts)
-    watch.at_boundary = partial(_at_boundary, watch, parts.profiler, Compiling(watch))
+    watch.at_boundary = partial(_at_boundary, watch, parts.profiler, CompileWatch(watch))
     watch.after_boundary = partial(
         _after_boundary, parts, writer, Enough(watch, parts.profiler, bound)
     )
-    _hook(parts, evaluating)
+    _hook(parts, evaluations)
     keep_probe_untraced()
     pause_before_forks(lambda: (parts.sampler.background, writer.background))
     if hasattr(os, "register_at_fork"):
@@ -139,25 +139,25 @@ def install_from_environment() -> Watch | None:
     return install(Path(directory), bound=os.environ.get(DOCTOR_STOP, ""))
 
 
-def _hook(parts: Parts, evaluating: Evaluating) -> None:
-    watch, loading = parts.watch, parts.loading
+def _hook(parts: Parts, evaluations: EvaluationWatch) -> None:
+    watch, loaders = parts.watch, parts.loaders
     watch_passes(
         watch,
         parts.boundary,
-        evaluating,
+        evaluations,
         saw_forward=_looks_at_forward(watch, parts.padding, parts.model),
-        saw_eval=loading.went_without_gradients,
-        saw_backward=loading.went_backward,
+        saw_eval=loaders.went_without_gradients,
+        saw_backward=loaders.went_backward,
     )
-    loading.install()
-    watch_fetches(watch.directory, loading.fetched_here)
+    loaders.install()
+    watch_fetches(watch.directory, loaders.fetched_here)
     watch_side_calls(watch, parts.boundary)
     watch_connections(watch.directory)
     keep_warning_places(watch.sites)
     hide_own_frames()
     when_cuda_starts(lambda: watch.tried(watch_device_calls, watch))
     parts.profiler.install()
-    parts.collecting.install()
+    parts.garbage.install()
     entry.after_called_step(lambda: watch.guarded(_explicit, watch, parts.boundary))
 
 
@@ -189,7 +189,7 @@ def _explicit(watch: Watch, boundary: Boundary) -> None:
         boundary.explicit()
 
 
-def _at_boundary(watch: Watch, profiler: StepProfiler, compiling: Compiling) -> None:
+def _at_boundary(watch: Watch, profiler: StepProfiler, compiling: CompileWatch) -> None:
     if not profiler.over:
         watch.tried(profiler.at_boundary)
     watch.tried(compiling.at_boundary)

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from hotloop.core.census import LoaderUse
-from hotloop.probe.attach.fetching import Fetched
+from hotloop.probe.attach.batch_times import Fetched
 from hotloop.probe.attach.sites import Place, Sites
 
 KEPT = 10_000

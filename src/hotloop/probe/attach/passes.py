@@ -9,7 +9,7 @@ import torch
 
 from hotloop.probe import entry
 from hotloop.probe.attach.boundary import Boundary
-from hotloop.probe.attach.evaluating import Evaluating
+from hotloop.probe.attach.evaluation_watch import EvaluationWatch
 from hotloop.probe.attach.watch import Watch
 
 _OUTERMOST = frozenset({"unattributed", "optimizer"})
@@ -26,7 +26,7 @@ later are rare."""
 def watch_passes(
     watch: Watch,
     boundary: Boundary,
-    evaluating: Evaluating,
+    evaluations: EvaluationWatch,
     *,
     saw_forward: Callable[[Any, tuple[Any, ...], dict[str, Any]], None],
     saw_eval: Callable[[], None],
@@ -35,31 +35,31 @@ def watch_passes(
     """Hook this process. saw_forward: gets the arguments of outermost forwards in grad mode."""
 
     def went_forward(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        if evaluating.passes:
-            evaluating.over()
+        if evaluations.passes:
+            evaluations.over()
         if watch.step < LOOKS or watch.step % EVERY == 0:
             watch.tried(saw_forward, module, args, kwargs)
         boundary.went_forward(module)
 
-    evaluating.saw_eval = saw_eval
-    _watch_forward(watch, went_forward, evaluating)
-    _watch_backward(watch, boundary, evaluating, saw_backward)
+    evaluations.saw_eval = saw_eval
+    _watch_forward(watch, went_forward, evaluations)
+    _watch_backward(watch, boundary, evaluations, saw_backward)
     entry.before_step(lambda optimizer: watch.guarded(boundary.before_update, optimizer))
     entry.after_step(lambda optimizer: watch.guarded(boundary.after_update, optimizer))
     entry.around_call(torch.optim.Optimizer, "__init__", _making(watch, boundary))
 
 
 def _watch_forward(
-    watch: Watch, done: Callable[[torch.nn.Module, Any, Any], None], evaluating: Evaluating
+    watch: Watch, done: Callable[[torch.nn.Module, Any, Any], None], evaluations: EvaluationWatch
 ) -> None:
     """done: told of each outermost forward in grad mode, and its arguments."""
     original = torch.nn.Module.__call__
     call = watched_call(
         watch,
         original,
-        without_gradients=evaluating.phase_of,
-        begin=evaluating.begin,
-        end=evaluating.end,
+        without_gradients=evaluations.phase_of,
+        begin=evaluations.begin,
+        end=evaluations.end,
         done=done,
     )
     # Put where `entry.around_call` would: but with one frame, since every submodule passes here.
@@ -123,7 +123,7 @@ def watched_call(
 
 
 def _watch_backward(
-    watch: Watch, boundary: Boundary, evaluating: Evaluating, saw_backward: Callable[[], None]
+    watch: Watch, boundary: Boundary, evaluations: EvaluationWatch, saw_backward: Callable[[], None]
 ) -> None:
     read = torch._C.TensorBase.item
 
@@ -141,8 +141,8 @@ def _watch_backward(
         return result
 
     def _after_backward(args: tuple[Any, ...]) -> None:
-        if evaluating.passes:
-            evaluating.over()
+        if evaluations.passes:
+            evaluations.over()
         loss = args[0] if args else None
         # On a device it would have to be waited for.
         if isinstance(loss, torch.Tensor) and loss.is_cpu and loss.numel() == 1:

@@ -9,16 +9,16 @@ import torch
 
 from hotloop.core.census import Census
 from hotloop.probe.attach.boundary import Boundary
-from hotloop.probe.attach.collecting import Collecting
 from hotloop.probe.attach.cost import Cost
 from hotloop.probe.attach.device_clock import DeviceSeen
-from hotloop.probe.attach.loading import Loading
+from hotloop.probe.attach.garbage_watch import GarbageWatch
+from hotloop.probe.attach.loader_watch import LoaderWatch
 from hotloop.probe.attach.model import ModelSeen, Padding
 from hotloop.probe.attach.operators import Seen
 from hotloop.probe.attach.sampler import Sampler
 from hotloop.probe.attach.step_profiler import StepProfiler
 from hotloop.probe.attach.watch import Watch
-from hotloop.probe.compiling import compile_seconds, compiler_counts, recompiles
+from hotloop.probe.compile_watch import compile_seconds, compiler_counts, recompiles
 from hotloop.probe.machine import Busy, host_peak_bytes, usable_cpus
 
 
@@ -28,9 +28,9 @@ class Parts:
 
     watch: Watch
     boundary: Boundary
-    loading: Loading
+    loaders: LoaderWatch
     sampler: Sampler
-    collecting: Collecting
+    garbage: GarbageWatch
     padding: Padding
     profiler: StepProfiler
     busy: Busy
@@ -41,8 +41,8 @@ class Parts:
     def clear(self) -> None:
         """What was taken for steps was none."""
         self.sampler.clear()
-        self.collecting.clear()
-        self.loading.clear()
+        self.garbage.clear()
+        self.loaders.clear()
         self.busy.clear()
         self.watch.calls.clear()
 
@@ -87,7 +87,7 @@ def census_of(parts: Parts) -> Census:
         **parts.model.used(),
         **parts.device.used(),
         cudnn_benchmark=torch.backends.cudnn.benchmark if on_device else None,
-        loaders=parts.loading.uses(),
+        loaders=parts.loaders.uses(),
         copies=calls.uses("copies", sites),
         syncs=calls.uses("syncs", sites),
         saves=calls.uses("saves", sites),
@@ -96,7 +96,7 @@ def census_of(parts: Parts) -> Census:
         lines=parts.sampler.lines(),
         num_samples=parts.sampler.counted,
         operators=seen.operators,
-        collections=parts.collecting.use(),
+        collections=parts.garbage.use(),
         padding=parts.padding.use(sites),
         recompile_reasons=reasons,
         seen=tuple(looked),

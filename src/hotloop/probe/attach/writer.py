@@ -17,7 +17,7 @@ from threading import Lock
 
 import torch
 
-from hotloop.probe.attach.fetching import fetch_file, read_fetches
+from hotloop.probe.attach.batch_times import fetch_file, read_fetches
 from hotloop.probe.attach.step_calls import ClosedStep
 from hotloop.probe.attach.summary import Parts, census_of
 from hotloop.probe.background import Background
@@ -155,7 +155,7 @@ class Writer:
             fetch_file(watch.directory, os.getpid()), self._fetched_to
         )
         for seed, fetched in found:
-            self._parts.loading.fetched_elsewhere(seed, fetched)
+            self._parts.loaders.fetched_elsewhere(seed, fetched)
         if not lines:
             return False
         if self._parts.busy.began and (

@@ -27,7 +27,7 @@ _MOST_KNOWN = 1000
 _EVALUATES = re.compile(r"(?:^|_)(?:eval\w*|test\w*|valid\w*)(?:_|$)")
 
 
-class Evaluating:
+class EvaluationWatch:
     """Joins passes without gradients into evaluations. Runs on the thread that steps."""
 
     def __init__(self, watch: Watch) -> None:

@@ -21,9 +21,9 @@ from hotloop.data.loader import Mix
 from hotloop.data.piece_index import bucket_widths
 from hotloop.data.prepared import open_prepared
 from hotloop.data.spec import Spec
-from hotloop.train.joining import Rendezvous
-from hotloop.train.opening import opened_text
-from hotloop.train.reading import places_of, read_step, training_batches
+from hotloop.train.batches import places_of, read_step, training_batches
+from hotloop.train.opened_text import opened_text
+from hotloop.train.rendezvous import Rendezvous
 from hotloop.train.same_run import refuse_uneven
 from hotloop.train.start import Finished, start
 

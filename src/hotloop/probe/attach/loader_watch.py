@@ -17,8 +17,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from hotloop.core.census import LoaderUse
 from hotloop.probe import entry
-from hotloop.probe.attach.evaluating import Evaluating
-from hotloop.probe.attach.fetching import Fetched
+from hotloop.probe.attach.batch_times import Fetched
+from hotloop.probe.attach.evaluation_watch import EvaluationWatch
 from hotloop.probe.attach.loader_seen import LoaderSeen
 from hotloop.probe.attach.sites import Place, caller, line_of
 from hotloop.probe.attach.watch import Watch
@@ -27,12 +27,12 @@ from hotloop.probe.loader_place import LoaderPlaces, around_construction, names_
 SawBatch = Callable[[Any, LoaderSeen], None]
 
 
-class Loading:
+class LoaderWatch:
     """The loaders of this process, by where they are made and iterated."""
 
-    def __init__(self, watch: Watch, evaluating: Evaluating, saw_batch: SawBatch) -> None:
+    def __init__(self, watch: Watch, evaluations: EvaluationWatch, saw_batch: SawBatch) -> None:
         self._watch = watch
-        self._evaluating = evaluating
+        self._evaluations = evaluations
         self._saw_batch = saw_batch
         self._made: weakref.WeakKeyDictionary[Any, Place | None] = weakref.WeakKeyDictionary()
         self._places = LoaderPlaces()
@@ -183,8 +183,8 @@ class Loading:
         before, self._current = self._current, seen
         depth = watch.enter("eval" if evaluates else "data_wait")
         if evaluates:
-            self._evaluating.begin()
-            self._evaluating.follows_batch = True
+            self._evaluations.begin()
+            self._evaluations.follows_batch = True
         start = time.perf_counter()
         try:
             batch = original(iterator)
@@ -192,7 +192,7 @@ class Loading:
             self._current = before
             watch.leave(depth)
             if evaluates:
-                self._evaluating.end()
+                self._evaluations.end()
         if seen is not None:
             watch.tried(self._note_batch, seen, batch, time.perf_counter() - start)
         return batch

@@ -20,7 +20,7 @@ from hotloop.data.prepared import Corpora, open_corpora, open_prepared
 from hotloop.data.sources import ReadOptions
 from hotloop.data.spec import Spec
 from hotloop.data.streaming import Growing, Preparation
-from hotloop.train.joining import Rendezvous
+from hotloop.train.rendezvous import Rendezvous
 
 
 @dataclass(frozen=True, slots=True, eq=False)

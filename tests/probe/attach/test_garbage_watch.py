@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from hotloop.probe.attach.collecting import Collecting
+from hotloop.probe.attach.garbage_watch import GarbageWatch
 from hotloop.probe.attach.watch import Watch
 
 
 @pytest.fixture
 def collecting(tmp_path: Path) -> Any:
     hook, callbacks = sys.unraisablehook, list(gc.callbacks)
-    made = Collecting(Watch(tmp_path))
+    made = GarbageWatch(Watch(tmp_path))
     made.install()
     yield made
     sys.unraisablehook = hook

@@ -16,7 +16,7 @@ _OTHER_TORCH = (AttributeError, KeyError, TypeError, RuntimeError)
 """What its internals raise where they are not the tested ones."""
 
 
-class Compiling:
+class CompileWatch:
     """Tags the steps in which something was compiled. Runs on the thread that steps."""
 
     def __init__(self, watch: Watch) -> None:

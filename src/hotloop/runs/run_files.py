@@ -25,7 +25,7 @@ MAX_LINES_NAMED = 3
 """Damaged lines of one file that are named; the rest are counted."""
 
 
-class Reading:
+class RunFiles:
     """Reads files one by one and keeps what is wrong with them."""
 
     def __init__(self, directory: Path) -> None:
@@ -65,26 +65,26 @@ class Reading:
 
 
 def measurement_of(
-    reading: Reading,
+    files: RunFiles,
     settings: Settings | None,
     environment: Environment | None,
     command_run: CommandRun | None = None,
 ) -> Measurement | None:
     """The stored measurement, or one built from what a training run writes as it goes."""
-    directory = reading.directory
+    directory = files.directory
     if (directory / "measurement.json").is_file() and not goes_on(command_run):
-        stored = reading.stored("measurement.json", Measurement)
+        stored = files.stored("measurement.json", Measurement)
         if stored is not None:
             return stored
     if command_run is not None:
-        return _measurement_of_command(reading, command_run, environment)
+        return _measurement_of_command(files, command_run, environment)
     steps = next(
         (p for n in ("steps.jsonl", "steps-0.jsonl") if (p := directory / n).is_file()), None
     )
     if steps is None:
         return None
-    records, damaged = reading.tried(lambda: readable_steps(steps)) or ([], {})
-    reading.damaged_lines(steps, damaged, "step record")
+    records, damaged = files.tried(lambda: readable_steps(steps)) or ([], {})
+    files.damaged_lines(steps, damaged, "step record")
     warmup = sum("warmup" in record.tags for record in records)
     planned = settings.config.train.steps if settings else len(records)
     return Measurement(
@@ -93,7 +93,7 @@ def measurement_of(
         plan=Plan(warmup_steps=warmup, steps=max(planned - warmup, 0), timeout_s=0.0),
         environment=environment or _unknown_environment(),
         records=tuple(records),
-        census=reading.stored("census.json", Census),
+        census=files.stored("census.json", Census),
     )
 
 
@@ -103,13 +103,13 @@ def goes_on(command_run: CommandRun | None) -> bool:
 
 
 def _measurement_of_command(
-    reading: Reading, command_run: CommandRun, environment: Environment | None
+    files: RunFiles, command_run: CommandRun, environment: Environment | None
 ) -> Measurement:
     """The steps so far of a command that still runs, or whose doctor was ended before it."""
-    found = collect(reading.directory, command_run, environment or _unknown_environment())
-    reading.problems.extend(found.problems)
+    found = collect(files.directory, command_run, environment or _unknown_environment())
+    files.problems.extend(found.problems)
     for path, lines in found.damaged_steps:
-        reading.damaged_lines(path, lines, "step record")
+        files.damaged_lines(path, lines, "step record")
     return found.measurement
 
 
@@ -140,9 +140,9 @@ def mapping(path: Path) -> dict[str, Any] | None:
         raise UsageError(f"not valid JSON: {error}", where=str(path)) from error
 
 
-def evaluations(reading: Reading) -> tuple[dict[str, Any], ...]:
+def evaluations(files: RunFiles) -> tuple[dict[str, Any], ...]:
     """`evals.jsonl`. A torn last line was being written when the run ended."""
-    path = reading.directory / "evals.jsonl"
+    path = files.directory / "evals.jsonl"
     if not path.is_file():
         return ()
     evals: list[dict[str, Any]] = []
@@ -156,8 +156,8 @@ def evaluations(reading: Reading) -> tuple[dict[str, Any], ...]:
                     found if isinstance(found, str) else f"{type(error).__name__}: {error}"
                 )
     except OSError as error:
-        reading.problems.append(UsageError(f"cannot read: {error.strerror}", where=str(path)))
-    reading.damaged_lines(path, damaged, "evaluation")
+        files.problems.append(UsageError(f"cannot read: {error.strerror}", where=str(path)))
+    files.damaged_lines(path, damaged, "evaluation")
     return tuple(evals)
 
 

@@ -21,7 +21,7 @@ from hotloop.probe.attach.watch import Watch
 LEFT_AFTER_S = 0.001
 
 
-class Collecting:
+class GarbageWatch:
     """Counts collections of the steps that count, and tags those with a full one."""
 
     def __init__(self, watch: Watch) -> None:

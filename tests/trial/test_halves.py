@@ -7,16 +7,17 @@ import pytest
 from hotloop.core.errors import UsageError
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord
-from hotloop.trial.halves import (
+from hotloop.trial.toggling import (
+    ALTERNATE,
     LEAST_BLOCK,
     MOST_BLOCKS,
+    SETTLING,
     block_steps_for,
     counted_in_blocks,
     halves,
     off_halves,
     toggle_schedule,
 )
-from hotloop.trial.toggling import ALTERNATE, SETTLING
 
 ENVIRONMENT = Environment("cpu", 1, None, 2, 2.0, None, "Linux", None, "3", None, None, None, "0")
 

@@ -38,10 +38,10 @@ from hotloop.doctor.trial_costs import (
 from hotloop.doctor.writes import refuse_writes
 from hotloop.judge.looks import LOOKS
 from hotloop.trial.arm import Arm
-from hotloop.trial.halves import block_steps_for, counted_in_blocks
 from hotloop.trial.measure import Workdir, is_finished, trial
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import Pair, SessionResult, compare_arms
+from hotloop.trial.toggling import block_steps_for, counted_in_blocks
 
 BASELINE = "baseline"
 

@@ -10,9 +10,9 @@ from typing import Any
 from hotloop.core.errors import HotloopError, UsageError
 from hotloop.core.measurement import Measurement
 from hotloop.core.untrusted import parse_object, read_bytes
-from hotloop.trial.halves import halves, toggle_schedule
 from hotloop.trial.measure import load_measurement
 from hotloop.trial.plan import process_seed
+from hotloop.trial.toggling import halves, toggle_schedule
 
 NAMED = re.compile(r"(aa|pair)-(\d+)-([ab])-(.+)")
 """Directories of single processes: kind, number of the pair, place in it, arm."""

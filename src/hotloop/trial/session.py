@@ -30,11 +30,10 @@ from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.judge.compare import compare
 from hotloop.judge.looks import should_stop
 from hotloop.trial.arm import Arm, refuse_missing
-from hotloop.trial.halves import halves, off_halves, toggle_schedule
 from hotloop.trial.isolation import SESSION_MARK
 from hotloop.trial.measure import Workdir, is_finished, trial
 from hotloop.trial.plan import TrialPlan, candidate_first, process_seed
-from hotloop.trial.toggling import ToggleSchedule
+from hotloop.trial.toggling import ToggleSchedule, halves, off_halves, toggle_schedule
 
 PLAN_SCHEMA = "hotloop.plan/1"
 

@@ -58,7 +58,7 @@ def test_id_outside_the_vocabulary_names_the_shard() -> None:
 @pytest.mark.parametrize("order", ["shuffled", "sequential"])
 def test_every_target_is_seen_once_an_epoch(order: str) -> None:
     loader = Loader(stream([60, 41]), context=10, order=order, seed=5)  # type: ignore[arg-type]
-    assert loader.num_windows == 10
+    assert loader.num_sequences == 10
     for epoch in range(3):
         batches = [loader.batch(epoch * 10 + at, 2) for at in range(0, 10, 2)]
         targets = np.concatenate([batch.targets.ravel() for batch in batches])
@@ -88,7 +88,7 @@ def test_large_batch_is_its_small_batches() -> None:
 
 def test_sequential_order_is_the_text() -> None:
     loader = Loader(stream([50]), context=10, order="sequential", seed=9)
-    assert loader.num_windows == 4
+    assert loader.num_sequences == 4
     assert np.array_equal(loader.batch(0, 4).tokens.ravel(), np.arange(40))
     assert np.array_equal(loader.indices(3, 2), [3, 0])
 
@@ -138,7 +138,7 @@ def test_prepared_text_is_read_back_through_batches(prepared: Prepared) -> None:
     assert prepared.manifest.train.shards > 3
     rows = PlainRows(prepared.train, context=16, within_documents=True)
     loader = Loader(prepared.train, context=16, order="sequential", seed=0, rows=rows)
-    batch = loader.batch(0, loader.num_windows)
+    batch = loader.batch(0, loader.num_sequences)
     whole = prepared.train.read(np.array([0]), len(prepared.train))[0]
     assert np.array_equal(batch.tokens.ravel(), whole[: batch.tokens.size])
     assert batch.document_starts is not None

@@ -65,7 +65,7 @@ def test_every_window_of_every_corpus_comes_up_once_an_epoch_of_its_own() -> Non
         counts = np.bincount(own, minlength=size)
         assert counts.min() >= whole // size
         assert counts.max() <= whole // size + 1
-    assert mixed.num_windows == 400
+    assert mixed.num_sequences == 400
 
 
 def test_batches_hold_the_windows_that_the_order_names() -> None:

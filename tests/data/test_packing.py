@@ -157,7 +157,7 @@ def test_bucket_batches_keep_the_budget_and_give_every_target_once_an_epoch(
         assert np.array_equal(batch.tokens[counts] + 1, batch.targets[counts])
         found += batch.targets[counts].tolist()
     assert sorted(found) == wanted
-    whole = loader.count_targets(epoch * loader.num_windows, loader.num_windows)
+    whole = loader.count_targets(epoch * loader.num_sequences, loader.num_sequences)
     assert whole == len(wanted)
 
 

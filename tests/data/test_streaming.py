@@ -86,7 +86,7 @@ def test_order_is_that_of_the_finished_text_and_gives_every_window_once_an_epoch
     finished: Path,
 ) -> None:
     whole = loader(Growing(finished))
-    count = whole.num_windows
+    count = whole.num_sequences
     assert count % 8 != 0
     assert count > 24
     for epoch in range(3):
@@ -103,7 +103,7 @@ def test_batches_while_it_is_prepared_are_those_of_the_finished_text(
     finished: Path, under_way: UnderWay
 ) -> None:
     wanted = loader(Growing(finished))
-    count = 2 * wanted.num_windows // 4
+    count = 2 * wanted.num_sequences // 4
     truth = [wanted.batch(4 * i, 4).tokens for i in range(count)]
     under_way.finish_job(0)
     growing = Growing(under_way.target)
@@ -132,7 +132,7 @@ def test_batches_while_it_is_prepared_are_those_of_the_finished_text(
 def test_a_block_is_given_as_soon_as_it_is_there(under_way: UnderWay) -> None:
     under_way.finish_jobs_of_both_splits()
     streamed = loader(Growing(under_way.target), buffer=1)
-    ready = streamed.num_windows
+    ready = streamed.num_sequences
     assert ready > 1
     for position in range(ready):
         assert streamed.indices(position, 1).tolist() == [position]

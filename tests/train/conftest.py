@@ -28,12 +28,12 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
         waiting: deque[int] = deque()
         real_batch, real_call = Loader.batch, Decoder.__call__
 
-        def batch(self: Loader, position: int, num_windows: int) -> Batch:
+        def batch(self: Loader, position: int, num_sequences: int) -> Batch:
             if (
-                num_windows == 4 and self._items._order == "shuffled"
+                num_sequences == 4 and self._items._order == "shuffled"
             ):  # held-out text is read in sequence
                 waiting.append(position)
-            return real_batch(self, position, num_windows)
+            return real_batch(self, position, num_sequences)
 
         def call(self: Decoder, *args: Any) -> torch.Tensor:
             value = real_call(self, *args)

@@ -36,9 +36,9 @@ def planted(job: dict[str, Any]) -> Iterator[None]:
     real_batch, real_update, real_compile = Loader.batch, loop.update, run_module.compile_model
     updates = 0
 
-    def slow(self: Loader, position: int, num_windows: int) -> Batch:
+    def slow(self: Loader, position: int, num_sequences: int) -> Batch:
         time.sleep(job["slow_s"])
-        return real_batch(self, position, num_windows)
+        return real_batch(self, position, num_sequences)
 
     def dies(*args: Any) -> Any:
         nonlocal updates

@@ -341,7 +341,7 @@ def test_chosen_end_of_text_ends_the_documents(
     settings = load_settings(streamed_config, words)
     with opened_text(settings.config, Rendezvous(), progress=lambda *_: None) as text:
         batches = training_batches(settings.config, text.data)
-        ids = batches.batch(0, batches.num_windows).tokens
+        ids = batches.batch(0, batches.num_sequences).tokens
     assert (ids == ord("!")).sum() > 0
     assert (ids == 256).sum() == 0
 

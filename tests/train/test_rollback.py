@@ -43,10 +43,10 @@ def positions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     given = []
     real = Loader.batch
 
-    def batch(self: Loader, position: int, num_windows: int):  # type: ignore[no-untyped-def]
-        if num_windows == 4 and self._items._order == "shuffled":
+    def batch(self: Loader, position: int, num_sequences: int):  # type: ignore[no-untyped-def]
+        if num_sequences == 4 and self._items._order == "shuffled":
             given.append(position // 4)
-        return real(self, position, num_windows)
+        return real(self, position, num_sequences)
 
     monkeypatch.setattr(Loader, "batch", batch)
     return given
@@ -84,9 +84,9 @@ def test_what_follows_is_as_if_those_data_had_never_been_there(
     train(tiny_config, tmp_path / "run", "model.dropout=0.1")
     real = Loader.batch
 
-    def without(self: Loader, position: int, num_windows: int):  # type: ignore[no-untyped-def]
-        gone = num_windows == 4 and self._items._order == "shuffled" and position >= 4 * 4
-        return real(self, position + 4 * 4 * gone, num_windows)
+    def without(self: Loader, position: int, num_sequences: int):  # type: ignore[no-untyped-def]
+        gone = num_sequences == 4 and self._items._order == "shuffled" and position >= 4 * 4
+        return real(self, position + 4 * 4 * gone, num_sequences)
 
     monkeypatch.setattr(Loader, "batch", without)
     train(tiny_config, tmp_path / "other", "model.dropout=0.1")

@@ -150,10 +150,10 @@ def test_accumulation_is_normalised_by_the_targets_of_the_step(
 
     real = Loader.batch
 
-    def masked(self: Loader, position: int, num_windows: int):  # type: ignore[no-untyped-def]
-        batch = real(self, position, num_windows)
+    def masked(self: Loader, position: int, num_sequences: int):  # type: ignore[no-untyped-def]
+        batch = real(self, position, num_sequences)
         targets = batch.targets.copy()
-        for row in range(num_windows):
+        for row in range(num_sequences):
             targets[row, : (position + row) % 4 * 4] = -100
         return dataclasses.replace(batch, targets=targets, num_targets=int((targets >= 0).sum()))
 

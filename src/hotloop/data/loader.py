@@ -114,17 +114,17 @@ class Batches(Protocol):
     """Batches for training. All methods are pure functions of their arguments."""
 
     @property
-    def num_windows(self) -> int:
+    def num_sequences(self) -> int:
         """Sequences in one epoch."""
 
     @property
     def unit(self) -> int:
         """Batches begin at multiples of this many sequences and hold a multiple of them."""
 
-    def batch(self, position: int, num_windows: int) -> Batch:
-        """The `num_windows` sequences from `position` on. Raises `UsageError` for too small a corpus."""
+    def batch(self, position: int, num_sequences: int) -> Batch:
+        """The `num_sequences` sequences from `position` on. Raises `UsageError` for too small a corpus."""
 
-    def count_targets(self, position: int, num_windows: int) -> int:
+    def count_targets(self, position: int, num_sequences: int) -> int:
         """`num_targets` of that batch, without reading its tokens."""
 
 
@@ -133,18 +133,18 @@ class RowLoader:
 
     unit = 1
 
-    def batch(self, position: int, num_windows: int) -> Batch:
-        """The `num_windows` sequences from `position` on. Raises what `indices` raises."""
-        indices = self.indices(position, num_windows)
+    def batch(self, position: int, num_sequences: int) -> Batch:
+        """The `num_sequences` sequences from `position` on. Raises what `indices` raises."""
+        indices = self.indices(position, num_sequences)
         return self.rows.read(indices)
 
-    def count_targets(self, position: int, num_windows: int) -> int:
+    def count_targets(self, position: int, num_sequences: int) -> int:
         """`num_targets` of that batch, without reading its tokens."""
-        indices = self.indices(position, num_windows)
+        indices = self.indices(position, num_sequences)
         return self.rows.count_targets(indices)
 
-    def indices(self, position: int, num_windows: int) -> np.ndarray:
-        """int64 (num_windows,): the rows that stand from `position` on, across epochs."""
+    def indices(self, position: int, num_sequences: int) -> np.ndarray:
+        """int64 (num_sequences,): the rows that stand from `position` on, across epochs."""
         raise NotImplementedError
 
     @property
@@ -155,7 +155,7 @@ class RowLoader:
 class Loader(RowLoader):
     """The rows of one corpus in order.
 
-    Position p is the `p % num_windows`-th row of epoch `p // num_windows`. The rows are the plain
+    Position p is the `p % num_sequences`-th row of epoch `p // num_sequences`. The rows are the plain
     ones of `PlainRows` unless others are given.
     """
 
@@ -170,28 +170,28 @@ class Loader(RowLoader):
     ) -> None:
         """Raises `UsageError` for a stream shorter than one sequence."""
         self._rows = rows or PlainRows(stream, context=context)
-        self.num_windows = self._rows.num_rows
+        self.num_sequences = self._rows.num_rows
         """Sequences in one epoch."""
         self._stream = stream
         self._context = context
-        self._items = EpochOrder(self.num_windows, order, seed)
+        self._items = EpochOrder(self.num_sequences, order, seed)
 
     @property
     def rows(self) -> Rows:
         return self._rows
 
-    def indices(self, position: int, num_windows: int) -> np.ndarray:
+    def indices(self, position: int, num_sequences: int) -> np.ndarray:
         """See `RowLoader`. Raises `UsageError` for a corpus smaller than one batch."""
-        if position < 0 or num_windows <= 0:
-            raise ValueError(f"no batch of {num_windows} sequences at position {position}")
-        if num_windows > self.num_windows:
+        if position < 0 or num_sequences <= 0:
+            raise ValueError(f"no batch of {num_sequences} sequences at position {position}")
+        if num_sequences > self.num_sequences:
             raise UsageError(
-                f"the {self._stream.split} text holds {self.num_windows} sequences of "
-                f"{self._context} tokens, and one batch takes {num_windows}",
+                f"the {self._stream.split} text holds {self.num_sequences} sequences of "
+                f"{self._context} tokens, and one batch takes {num_sequences}",
                 where=self._stream.where,
                 do="give more text, or lower `train.microbatch` or `model.context`",
             )
-        return self._items.run(position, num_windows)
+        return self._items.run(position, num_sequences)
 
     def indices_at(self, positions: np.ndarray) -> np.ndarray:
         """int64 (n,): the rows at any positions. Meant for many at once."""
@@ -207,25 +207,25 @@ class Mix:
         self._loaders = tuple(loaders)
         self.shares = Shares(weights, seed=seed)
         self._block: tuple[int, np.ndarray, np.ndarray] | None = None
-        self.num_windows = min(
-            int(loader.num_windows / share) for loader, share in zip(loaders, self.shares.weights)
+        self.num_sequences = min(
+            int(loader.num_sequences / share) for loader, share in zip(loaders, self.shares.weights)
         )
         """Sequences after which the first corpus has been seen once, and begins again; to within a block,
         since shares are exact at the ends of blocks."""
 
-    def batch(self, position: int, num_windows: int) -> Batch:
-        """The `num_windows` sequences from `position` on."""
-        corpora, windows = self.sources(position, num_windows)
+    def batch(self, position: int, num_sequences: int) -> Batch:
+        """The `num_sequences` sequences from `position` on."""
+        corpora, windows = self.sources(position, num_sequences)
         tokens = targets = starts = None
         num_targets = 0
         for index in np.unique(corpora).tolist():
             chosen = np.flatnonzero(corpora == index)
             read = self._loaders[index].rows.read(windows[chosen])
-            if len(chosen) == num_windows:
+            if len(chosen) == num_sequences:
                 tokens, targets, starts = read.tokens, read.targets, read.document_starts
             else:
                 if tokens is None or targets is None:
-                    shape = (num_windows, read.tokens.shape[1])
+                    shape = (num_sequences, read.tokens.shape[1])
                     tokens, targets = np.empty(shape, np.int64), np.empty(shape, np.int64)
                     starts = None if read.document_starts is None else np.empty(shape, np.bool_)
                 tokens[chosen], targets[chosen] = read.tokens, read.targets
@@ -236,26 +236,26 @@ class Mix:
         assert targets is not None
         return Batch(tokens, targets, num_targets, starts)
 
-    def count_targets(self, position: int, num_windows: int) -> int:
+    def count_targets(self, position: int, num_sequences: int) -> int:
         """`num_targets` of that batch, without reading its tokens."""
-        corpora, windows = self.sources(position, num_windows)
+        corpora, windows = self.sources(position, num_sequences)
         return sum(
             self._loaders[index].rows.count_targets(windows[corpora == index])
             for index in np.unique(corpora).tolist()
         )
 
-    def sources(self, position: int, num_windows: int) -> tuple[np.ndarray, np.ndarray]:
-        """int64 (num_windows,) twice: the corpus of each sequence, and its number there."""
-        if position < 0 or num_windows <= 0:
-            raise ValueError(f"no batch of {num_windows} sequences at position {position}")
+    def sources(self, position: int, num_sequences: int) -> tuple[np.ndarray, np.ndarray]:
+        """int64 (num_sequences,) twice: the corpus of each sequence, and its number there."""
+        if position < 0 or num_sequences <= 0:
+            raise ValueError(f"no batch of {num_sequences} sequences at position {position}")
         corpora, windows = [], []
-        while num_windows:
+        while num_sequences:
             part, inside = divmod(position, AT_ONCE)
             known = self._known(part)
-            corpora.append(known[0][inside : inside + num_windows])
-            windows.append(known[1][inside : inside + num_windows])
+            corpora.append(known[0][inside : inside + num_sequences])
+            windows.append(known[1][inside : inside + num_sequences])
             position += len(corpora[-1])
-            num_windows -= len(corpora[-1])
+            num_sequences -= len(corpora[-1])
         return np.concatenate(corpora), np.concatenate(windows)
 
     def _known(self, part: int) -> tuple[np.ndarray, np.ndarray]:

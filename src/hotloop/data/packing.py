@@ -145,17 +145,17 @@ class BucketLoader:
         self.num_batches = int(self._edges[-1])
         if not self.num_batches:
             raise _no_target(stream)
-        self.num_windows = self.num_batches * microbatch
+        self.num_sequences = self.num_batches * microbatch
         self._batches = EpochOrder(self.num_batches, order, seed)
         self._pieces = [
             EpochOrder(max(int(size), 1), order, seed + bucket) for bucket, size in enumerate(sizes)
         ]
 
-    def batch(self, position: int, num_windows: int) -> Batch:
-        """The batch at `position`. `num_windows` is `unit`, and `position` a multiple of it."""
-        if num_windows != self.unit or position % self.unit or position < 0:
+    def batch(self, position: int, num_sequences: int) -> Batch:
+        """The batch at `position`. `num_sequences` is `unit`, and `position` a multiple of it."""
+        if num_sequences != self.unit or position % self.unit or position < 0:
             raise ValueError(
-                f"batches of {self.unit} sequences, not {num_windows} from {position} on"
+                f"batches of {self.unit} sequences, not {num_sequences} from {position} on"
             )
         width, rows, pieces = self._chosen(position // self.unit)
         return read_pieces(
@@ -167,12 +167,12 @@ class BucketLoader:
             with_documents=False,  # one document to a row: causal attention keeps it from the filler
         )
 
-    def count_targets(self, position: int, num_windows: int) -> int:
+    def count_targets(self, position: int, num_sequences: int) -> int:
         """Targets of the batches from `position` on, without reading tokens."""
         first = position // self.unit
         return sum(
             int(self._index.slots[self._chosen(first + i)[2]].sum(dtype=np.int64))
-            for i in range(num_windows // self.unit)
+            for i in range(num_sequences // self.unit)
         )
 
     def _chosen(self, number: int) -> tuple[int, int, np.ndarray]:

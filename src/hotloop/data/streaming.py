@@ -200,31 +200,31 @@ class StreamedLoader(RowLoader):
         self._epochs: EpochOrder | None = None
 
     @property
-    def num_windows(self) -> int:
+    def num_sequences(self) -> int:
         """So far; of one epoch once all the text is prepared."""
         return max(len(self._growing.streams[self._split]) - 1, 0) // self._context
 
-    def wait(self, num_windows: int) -> bool:
-        """Wait until there are `num_windows` sequences, or all that there will ever be; True when there are."""
-        return self._growing.wait(self._split, num_windows * self._context + 1)
+    def wait(self, num_sequences: int) -> bool:
+        """Wait until there are `num_sequences` sequences, or all that there will ever be; True when there are."""
+        return self._growing.wait(self._split, num_sequences * self._context + 1)
 
-    def indices(self, position: int, num_windows: int) -> np.ndarray:
+    def indices(self, position: int, num_sequences: int) -> np.ndarray:
         """See `RowLoader`. Raises what ended the preparation."""
-        if position < 0 or num_windows <= 0:
-            raise ValueError(f"no batch of {num_windows} sequences at position {position}")
+        if position < 0 or num_sequences <= 0:
+            raise ValueError(f"no batch of {num_sequences} sequences at position {position}")
         parts = []
-        while num_windows:
-            part = self._from(position)[:num_windows]
+        while num_sequences:
+            part = self._from(position)[:num_sequences]
             parts.append(part)
             position += len(part)
-            num_windows -= len(part)
+            num_sequences -= len(part)
         return np.concatenate(parts)
 
     def _from(self, position: int) -> np.ndarray:
         """Some of the sequences from `position` on, at least one."""
         block, inside = divmod(position, self._buffer)
         whole = self.wait((block + 1) * self._buffer)
-        size = self._buffer if whole else self.num_windows - block * self._buffer
+        size = self._buffer if whole else self.num_sequences - block * self._buffer
         if inside < size:
             if self._block is None or self._block[0] != block:
                 items = np.arange(size, dtype=np.int64)
@@ -232,7 +232,7 @@ class StreamedLoader(RowLoader):
                     items = permuted(items, size, seed=self._seed, epoch=block)
                 self._block = (block, block * self._buffer + items)
             return self._block[1][inside:]
-        if not self.num_windows:
+        if not self.num_sequences:
             raise UsageError(
                 f"the {self._split} text holds less than one sequence of {self._context} tokens",
                 where=str(self._growing.path),
@@ -240,7 +240,7 @@ class StreamedLoader(RowLoader):
             )
         if self._epochs is None:
             order = "shuffled" if self._shuffled else "sequential"
-            self._epochs = EpochOrder(self.num_windows, order, self._seed)  # type: ignore[arg-type]
+            self._epochs = EpochOrder(self.num_sequences, order, self._seed)  # type: ignore[arg-type]
         return self._epochs.run(position, 1)
 
     @property

@@ -45,7 +45,7 @@ def evaluate(run: Run, step: int) -> Evaluation | None:
         return None
     if isinstance(run.held_out, StreamedLoader):
         run.held_out.wait(run.config.eval.windows)
-    if not run.held_out.num_windows:
+    if not run.held_out.num_sequences:
         return None
     loss, targets = held_out_loss(run, run.held_out)
     if run.average is None or not run.average.num_updates:
@@ -58,7 +58,7 @@ def evaluate(run: Run, step: int) -> Evaluation | None:
 @torch.no_grad()
 def held_out_loss(run: Run, held_out: Batches) -> tuple[float, int]:
     """The mean loss with the model's present weights, and over how many targets."""
-    sequences = min(run.config.eval.windows, held_out.num_windows)
+    sequences = min(run.config.eval.windows, held_out.num_sequences)
     run.model.eval()
     total = torch.zeros((), device=run.device)
     targets = 0

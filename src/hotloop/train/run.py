@@ -156,9 +156,9 @@ def build_run(
     set_tf32(config.train.precision)
     torch.manual_seed(config.train.seed)
     batches = training_batches(config, text, progress=progress)
-    if config.sequences_per_step > batches.num_windows:
+    if config.sequences_per_step > batches.num_sequences:
         raise UsageError(
-            f"one step takes {config.sequences_per_step} sequences, and the corpus has {batches.num_windows}",
+            f"one step takes {config.sequences_per_step} sequences, and the corpus has {batches.num_sequences}",
             where="train.microbatch and train.grad_accum_steps",
             do="lower them, or prepare more text",
         )

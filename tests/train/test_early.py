@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.core.run_lock import locked, refuse_busy
+from hotloop.core.file_locks import locked, refuse_busy
 
 WITHOUT_TORCH = """
 import sys

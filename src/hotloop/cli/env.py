@@ -10,8 +10,7 @@ import click
 from hotloop.cli.console import note
 from hotloop.cli.output import json_option, write_object
 from hotloop.cli.progress import progress_bar
-from hotloop.core.cache import cache_directory
-from hotloop.core.cache_entries import cache_limit_bytes, entries
+from hotloop.core.cache import cache_directory, cache_limit_bytes, entries
 from hotloop.core.ceilings import Ceilings
 from hotloop.core.errors import EnvironmentFailed
 from hotloop.core.files import to_plain

@@ -77,9 +77,9 @@ def train(
     from hotloop.cli.console import note
     from hotloop.cli.output import refuse_unwritable, write_object
     from hotloop.cli.progress import progress_bar
+    from hotloop.core.file_locks import refuse_busy
     from hotloop.core.progress import silent
     from hotloop.core.ranks import read_ranks
-    from hotloop.core.run_lock import refuse_busy
     from hotloop.core.settings import load_settings
     from hotloop.train.early import refuse_early
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from hotloop.core.cache import cache_directory as cache_directory
-from hotloop.core.cache_entries import cache_limit_bytes, entry_in_use, make_room
+from hotloop.core.cache import cache_limit_bytes, entry_in_use, make_room
 from hotloop.core.errors import UsageError
 from hotloop.core.progress import Progress, silent
 from hotloop.data.manifest import PREPARED_SCHEMA

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hotloop.core import flock
+from hotloop.core import file_locks
 from hotloop.core.files import storage_error
 from hotloop.core.progress import Progress
 
@@ -41,7 +41,7 @@ def _acquire(target: Path, progress: Progress) -> int:
     while True:
         try:
             target.mkdir(parents=True, exist_ok=True)
-            descriptor = flock.lock_file(target / LOCK)
+            descriptor = file_locks.lock_file(target / LOCK)
             if descriptor is not None:
                 with suppress(FileNotFoundError):
                     if os.path.samestat(os.fstat(descriptor), (target / LOCK).stat()):
@@ -60,4 +60,6 @@ def _acquire(target: Path, progress: Progress) -> int:
 
 def is_held(target: Path) -> bool:
     """True while some process is preparing `target` now."""
-    return flock.is_held(target / LOCK, shared=True)  # shared: not in the way of others that look
+    return file_locks.is_held(
+        target / LOCK, shared=True
+    )  # shared: not in the way of others that look

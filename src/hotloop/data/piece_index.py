@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.core.cache import cache_directory
-from hotloop.core.cache_entries import entry_in_use, make_room
+from hotloop.core.cache import cache_directory, entry_in_use, make_room
 from hotloop.core.errors import UsageError
 from hotloop.core.files import fsync_directory, read_json, storage_error, write_json
 from hotloop.core.progress import Progress, silent

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hotloop.core.cache_entries import entry_in_use
+from hotloop.core.cache import entry_in_use
 from hotloop.core.errors import UsageError
 from hotloop.core.progress import Progress, silent
 from hotloop.core.untrusted import open_regular

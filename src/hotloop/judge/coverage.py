@@ -9,8 +9,14 @@ from hotloop.core.judgement import Breakdown
 from hotloop.core.measurement import Measurement
 from hotloop.judge.attribute import STARTING_UP
 from hotloop.judge.data_wait import is_crowded, training_loader
-from hotloop.judge.exposure import is_foreign, is_short, recurring, runs_on_cpu
-from hotloop.judge.garbage_collection import few_full, full_share
+from hotloop.judge.exposure import (
+    few_full,
+    full_share,
+    is_foreign,
+    is_short,
+    recurring,
+    runs_on_cpu,
+)
 from hotloop.judge.own_code import why_no_own_code
 from hotloop.judge.ranks import hides_waiting
 from hotloop.judge.thresholds import COLLECTING

@@ -11,8 +11,7 @@ from typing import Literal
 from hotloop.core.census import Census, LineUse
 from hotloop.core.judgement import Breakdown
 from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import exposed, lines_of
-from hotloop.judge.garbage_collection import collection_share
+from hotloop.judge.exposure import collection_share, exposed, lines_of
 from hotloop.judge.thresholds import ENOUGH_SAMPLES, NOTICEABLE
 
 _DATA_MODULES = frozenset({

@@ -19,11 +19,8 @@ STANDS_OUT = 0.05
 """Excess from which on a rank is called slower, as for the other findings."""
 FEWEST_STEPS = 5
 """Steps below which nobody is called slower: one disturbance would decide."""
-
-
 SAME_STEP = 0.1
 """Relative difference of their steps up to which ranks are taken to end them together."""
-
 
 Seconds = Mapping[int, Sequence[float]]
 """By rank, those of each step."""

@@ -7,8 +7,8 @@ import time
 from collections import deque
 from pathlib import Path
 
+from hotloop.core.file_locks import LOCK, is_locked
 from hotloop.core.files import process_space
-from hotloop.core.run_lock import LOCK, is_locked
 from hotloop.core.step import StepRecord
 from hotloop.core.untrusted import open_regular, parse_object, read_bytes
 

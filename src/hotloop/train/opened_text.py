@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotloop.core.cache_entries import cache_limit_bytes, entry_in_use
+from hotloop.core.cache import cache_limit_bytes, entry_in_use
 from hotloop.core.config import RunConfig
 from hotloop.core.data_config import CorpusConfig, DataConfig, ReadingConfig
 from hotloop.core.errors import UsageError

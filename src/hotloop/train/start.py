@@ -10,11 +10,11 @@ from pathlib import Path
 
 import torch
 
+from hotloop.core.file_locks import locked
 from hotloop.core.files import write_atomically, write_json
 from hotloop.core.judgement import MODEL_FILE
 from hotloop.core.measurement import Environment
 from hotloop.core.progress import Progress, silent
-from hotloop.core.run_lock import locked
 from hotloop.core.settings import Settings, store_settings
 from hotloop.core.step import read_steps, steps_name, steps_of_ranks
 from hotloop.data.streaming import Growing

@@ -26,8 +26,14 @@ from __future__ import annotations
 from hotloop.core.census import LineUse
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import exposed, gain_without, lines_of
-from hotloop.judge.garbage_collection import collection_share, few_full, full_share
+from hotloop.judge.exposure import (
+    collection_share,
+    exposed,
+    few_full,
+    full_share,
+    gain_without,
+    lines_of,
+)
 from hotloop.judge.thresholds import COLLECTING
 
 CODE = "HL804"

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.core import cache_entries
-from hotloop.core.cache_entries import cache_limit_bytes, entries, entry_in_use, make_room
+from hotloop.core import cache as core_cache
+from hotloop.core.cache import cache_limit_bytes, entries, entry_in_use, make_room
 from hotloop.core.errors import UsageError
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache_entries, "_held", {})
+    monkeypatch.setattr(core_cache, "_held", {})
     return tmp_path / "cache"
 
 
@@ -43,7 +43,7 @@ def test_what_another_process_uses_stays(own_cache: Path, monkeypatch: pytest.Mo
     used, other = entry(own_cache, "used", used_at=1), entry(own_cache, "other", used_at=2)
     program = (
         "import sys; from pathlib import Path\n"
-        "from hotloop.core.cache_entries import entry_in_use\n"
+        "from hotloop.core.cache import entry_in_use\n"
         f"entry_in_use(Path({str(used)!r})); print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -51,7 +51,7 @@ def test_what_another_process_uses_stays(own_cache: Path, monkeypatch: pytest.Mo
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
-        os.utime(cache_entries._lock_of(used), (1, 1))  # long ago: it would be the first to go
+        os.utime(core_cache._lock_of(used), (1, 1))  # long ago: it would be the first to go
         monkeypatch.setenv("HOTLOOP_CACHE_LIMIT", "1B")
         assert [found.in_use for found in entries()] == [True, False]
         make_room()
@@ -66,7 +66,7 @@ def test_what_another_process_uses_stays(own_cache: Path, monkeypatch: pytest.Mo
 def test_use_counts_from_the_last_time(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = entry(own_cache, "old", used_at=1), entry(own_cache, "new", used_at=2)
     program = (
-        "from pathlib import Path; from hotloop.core.cache_entries import entry_in_use\n"
+        "from pathlib import Path; from hotloop.core.cache import entry_in_use\n"
         f"entry_in_use(Path({str(old)!r}))"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

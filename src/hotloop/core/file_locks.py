@@ -1,7 +1,11 @@
-"""One training at a time in a run directory: the kernel lets go of its lock however the process ends."""
+"""Locks that the kernel lets go of however their holder ends; one of them lets one training at a time into a directory.
+
+Not `filelock`: its kernel locks are never shared, and their descriptor cannot be given to workers.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +13,37 @@ from pathlib import Path
 
 from hotloop.core.errors import EnvironmentFailed
 from hotloop.core.files import process_space, storage_error
-from hotloop.core.flock import is_held
+
+
+def lock_file(
+    path: Path, *, shared: bool = False, wait: bool = False, make: bool = True
+) -> int | None:
+    """The descriptor that holds the lock until it is closed; `None` while another process holds it.
+
+    Raises `OSError`, also on a file system without locks.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if make else 0), 0o644)
+    try:
+        how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(descriptor, how if wait else how | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            return None
+        raise
+    return descriptor
+
+
+def is_held(path: Path, *, shared: bool = False) -> bool:
+    """True if another process has a lock that is in the way; false where there is no such file."""
+    try:
+        descriptor = lock_file(path, shared=shared, make=False)
+    except OSError:
+        return False
+    if descriptor is not None:
+        os.close(descriptor)
+    return descriptor is None
+
 
 LOCK = ".lock"
 
@@ -31,11 +65,6 @@ def locked(directory: Path, *, wanted: bool = True) -> Iterator[None]:
         yield
         return
     with file:
-        try:
-            import fcntl
-        except ImportError:  # Windows: no advisory locks of this kind
-            yield
-            return
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.truncate(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hotloop.core.flock import is_held, lock_file
+from hotloop.core.file_locks import is_held, lock_file
 
 
 def test_lock_is_had_by_one_or_shared(tmp_path: Path) -> None:

@@ -46,15 +46,10 @@ class LayoutEstimate:
 def length_counts(stream: TokenStream) -> tuple[np.ndarray, np.ndarray]:
     """int64 twice: the lengths of documents that there are, ascending, and how many have each."""
     lengths = counts = np.empty(0, np.int64)
-    for shard in range(stream.num_shards):
-        _, ends = stream.documents_of_shard(shard)
-        previous = 0
-        for first in range(0, len(ends), _AT_ONCE):
-            block = ends[first : first + _AT_ONCE].astype(np.int64)
-            found, times = np.unique(np.diff(block, prepend=previous), return_counts=True)
-            lengths, inverse = np.unique(np.concatenate((lengths, found)), return_inverse=True)
-            counts = np.bincount(inverse, np.concatenate((counts, times))).astype(np.int64)
-            previous = int(block[-1])
+    for _, previous, ends in stream.document_blocks(_AT_ONCE):
+        found, times = np.unique(np.diff(ends, prepend=previous), return_counts=True)
+        lengths, inverse = np.unique(np.concatenate((lengths, found)), return_inverse=True)
+        counts = np.bincount(inverse, np.concatenate((counts, times))).astype(np.int64)
     return lengths, counts
 
 

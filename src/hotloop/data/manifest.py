@@ -139,10 +139,6 @@ class Manifest:
     def source_bytes(self) -> int:
         return sum(source.bytes for source in self.sources)
 
-    @property
-    def id_bytes(self) -> int:
-        return 2 if self.id_type == "uint16" else 4
-
     def of_split(self, split: Split) -> tuple[Shard, ...]:
         return tuple(shard for job in self.jobs for shard in job.shards if shard.split == split)
 

@@ -90,14 +90,9 @@ def bucket_index(
 
 def _blocks(stream: TokenStream, context: int) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
     """First tokens and slots of the pieces of each block of documents, and tokens up to its end."""
-    for shard in range(stream.num_shards):
-        begin, ends = stream.documents_of_shard(shard)
-        previous = 0
-        for first in range(0, len(ends), _BLOCK):
-            block = ends[first : first + _BLOCK]
-            starts, slots = pieces_of(block, previous, context)
-            previous = int(block[-1])
-            yield starts + begin, slots, begin + previous
+    for begin, previous, ends in stream.document_blocks(_BLOCK):
+        starts, slots = pieces_of(ends, previous, context)
+        yield starts + begin, slots, begin + int(ends[-1])
 
 
 def _kept(depends_on: list[object], parts: Iterator[Part]) -> PieceIndex:

@@ -22,7 +22,6 @@ SCANNED_BYTES = 256 << 20
 """Text the sample is taken from; a larger corpus is sampled by units first."""
 ENGINE_SAMPLE_BYTES = 1 << 20
 ENGINE_SAMPLE_UNITS = 32
-_REPORT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ def training_sample(
     quick = is_large(total)
     lowest, highest = 2**64, -1
     sample = _Lowest(SAMPLE_BYTES)
-    read = reported = 0
+    read = 0
     whole = total <= SCANNED_BYTES
     for unit in chosen:
         with closing(read_unit(unit, reading, Report())) as documents:  # type: ignore[type-var]
@@ -75,11 +74,9 @@ def training_sample(
                     sample_key = int.from_bytes(digest[8:], "little")
                     sample.offer(sample_key, split_key, text, len(content))
                 inside = part
-                if read - reported >= _REPORT_BYTES:
-                    progress("reading a sample", min(read, total), None, unit.name)
-                    reported = read
                 if read >= 4 * SCANNED_BYTES:
                     break  # compressed text that turned out longer than its file
+        progress("reading a sample", min(read, total), None, unit.name)
         if read >= 4 * SCANNED_BYTES:
             whole = False
             break

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import c_int, c_long, c_size_t, c_void_p
 from functools import cached_property
 from pathlib import Path
@@ -85,10 +85,6 @@ class TokenStream:
         """Tokens, the ends of documents included."""
         return self._length
 
-    @property
-    def num_shards(self) -> int:
-        return len(self._shards)
-
     def extended(self, shards: Sequence[ShardFile]) -> TokenStream:
         """The same stream with more shards at its end."""
         return TokenStream(
@@ -159,9 +155,15 @@ class TokenStream:
             found.append(ids)
         return found
 
-    def documents_of_shard(self, index: int) -> tuple[int, np.ndarray]:
-        """First token of shard `index`, and the ends of its documents counted from there (uint64)."""
-        return int(self._begins[index]), self._shards[index].document_ends
+    def document_blocks(self, most: int) -> Iterator[tuple[int, int, np.ndarray]]:
+        """First token of a shard, the end before, and the ends (int64) of up to `most` of its documents,
+        both counted from there."""
+        for begin, shard in zip(self._begins.tolist(), self._shards):
+            previous = 0
+            for first in range(0, len(shard.document_ends), most):
+                ends = shard.document_ends[first : first + most].astype(np.int64)
+                yield begin, previous, ends
+                previous = int(ends[-1])
 
     def _view(self, index: int, length: int) -> np.ndarray:
         """Every run in a shard, as a view; kept because making one costs more than a batch."""

@@ -137,7 +137,7 @@ class ShardWriter:
 
 
 def temporary_name(directory: Path, name: str) -> Path:
-    """Where a file stands until it is durable."""
+    """The path of a file until it is durable."""
     return directory / f".{name}.part"
 
 

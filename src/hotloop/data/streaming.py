@@ -201,7 +201,7 @@ class StreamedLoader(RowLoader):
 
     @property
     def num_sequences(self) -> int:
-        """So far; of one epoch once all the text is prepared."""
+        """Sequences prepared so far; of one epoch once all the text is."""
         return max(len(self._growing.streams[self._split]) - 1, 0) // self._context
 
     def wait(self, num_sequences: int) -> bool:

@@ -9,7 +9,6 @@ from typing import Protocol
 
 import numpy as np
 
-from hotloop.core.errors import UsageError
 from hotloop.data.tokenizer import Tokenizer
 
 AUTO = "auto"
@@ -81,8 +80,6 @@ class EngineRefused(Exception):
 
 
 def load_engine(name: str, tokenizer: Tokenizer, *, threads: int) -> Engine:
-    """An engine by name. Raises `EngineRefused`, and `UsageError` for a name that is none."""
-    if name not in ENGINES:
-        raise UsageError(f"no such engine `{name}`", do=f"choose auto, {', '.join(ENGINES)}")
+    """One of `ENGINES`. Raises `EngineRefused`."""
     engine: Engine = importlib.import_module(ENGINES[name]).load(tokenizer, threads)
     return engine

@@ -117,12 +117,10 @@ def batch_documents(
 class _Parquet:
     def __init__(self, file: BufferedReader, reader: UnitReader) -> None:
         self._reader = reader
-        pa = arrow_library("parquet")
-        import pyarrow.parquet as pq
-
+        pa = _arrow()
         try:
             # Pages are read as they are needed: a row group may be larger than memory.
-            self._file = pq.ParquetFile(
+            self._file = pa.parquet.ParquetFile(
                 pa.PythonFile(file, mode="r"),
                 buffer_size=1 << 20,
                 pre_buffer=False,
@@ -146,7 +144,7 @@ class _Parquet:
 
     def batches(self, path: list[str]) -> Batches:
         unit = self._reader.unit
-        pa = arrow_library("parquet")
+        pa = _arrow()
         column = ".".join(path)
         row = sum(group.num_rows for group in self._groups[: unit.begin])
         for number, group in list(enumerate(self._groups))[unit.begin : unit.end]:
@@ -181,16 +179,14 @@ class _Arrow:
 
     def __init__(self, file: BufferedReader, reader: UnitReader) -> None:
         self._reader = reader
-        pa = arrow_library("Arrow files")
-        import pyarrow.ipc
-
+        pa = _arrow()
         path = getattr(file, "name", None)
         try:
             source = pa.memory_map(path) if isinstance(path, str) else pa.PythonFile(file, mode="r")
             random_access = source.read(6) == b"ARROW1"
             source.seek(0)
-            self._file = pyarrow.ipc.open_file(source) if random_access else None
-            self._batches: Any = self._file or pyarrow.ipc.open_stream(source)
+            self._file = pa.ipc.open_file(source) if random_access else None
+            self._batches: Any = self._file or pa.ipc.open_stream(source)
         except (pa.ArrowException, OSError) as error:
             raise UsageError(
                 f"not an Arrow file or stream: {error}", where=reader.unit.name
@@ -207,7 +203,7 @@ class _Arrow:
             yield f"{unit.name}:{number}", 0, batch
 
     def _numbered(self, begin: int, end: int | None) -> Iterator[tuple[int, Any]]:
-        pa = arrow_library("Arrow files")
+        pa = _arrow()
         try:
             if self._file is not None:
                 last = self._file.num_record_batches if end is None else end
@@ -222,12 +218,14 @@ class _Arrow:
 _TABLES: dict[str, type[_Parquet] | type[_Arrow]] = {"parquet": _Parquet, "arrow": _Arrow}
 
 
-def arrow_library(what: str) -> Any:
+def _arrow() -> Any:
     try:
-        import pyarrow
+        import pyarrow.ipc
+        import pyarrow.parquet
     except ImportError as error:
         raise UsageError(
-            f"reading {what} needs the package pyarrow", do="pip install 'hotloop[parquet]'"
+            "reading parquet and Arrow files needs the package pyarrow",
+            do="pip install 'hotloop[parquet]'",
         ) from error
     return pyarrow
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hotloop.data import lengths as module
-from hotloop.data.lengths import estimate_layouts, layout_lines, length_counts
-from hotloop.data.piece_index import best_fit, bucket_widths, pieces_of
+from hotloop.data import piece_index as module
+from hotloop.data.piece_index import (
+    best_fit,
+    bucket_widths,
+    estimate_layouts,
+    layout_lines,
+    length_counts,
+    pieces_of,
+)
 from hotloop.data.stream import TokenStream
 from token_streams import MappedShard
 

@@ -14,8 +14,8 @@ from hotloop.core.errors import UsageError
 from hotloop.core.files import to_plain
 from hotloop.data.cluster.request import parse_request
 from hotloop.data.execute import EncodingSummary
-from hotloop.data.lengths import layout_lines
 from hotloop.data.manifest import Manifest
+from hotloop.data.piece_index import layout_lines
 from hotloop.data.prepare import Preparation, prepare_text
 from hotloop.data.prepared import open_prepared, verify_prepared
 from hotloop.data.spec import Spec

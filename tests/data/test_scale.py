@@ -19,8 +19,7 @@ import pytest
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.data import execute
 from hotloop.data.engines import engine as engine_module
-from hotloop.data.engines.comparison import EngineDiffers
-from hotloop.data.engines.engine import Reference
+from hotloop.data.engines.engine import EngineDiffers, Reference
 from hotloop.data.prepare import Preparation
 from hotloop.data.prepared import open_prepared, verify_prepared
 from hotloop.data.staging import STAGING
@@ -206,7 +205,6 @@ def test_engine_with_other_ids_is_not_chosen_and_the_difference_is_shown(
     monkeypatch.setitem(sys.modules, "lying", lying(after=0))
     monkeypatch.setattr(engine_module, "ENGINES", {"reference": engine_module.ENGINES["reference"]})
     monkeypatch.setitem(engine_module.ENGINES, "lying", "lying")
-    monkeypatch.setattr("hotloop.data.engines.comparison.ENGINES", engine_module.ENGINES)
     done = in_jobs(corpus, tmp_path / "out", job_bytes=None)
     assert done.encoding is not None
     assert done.encoding.engine == "reference"

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hotloop.core.errors import UsageError
 from hotloop.data.cache import cached_path
 from hotloop.data.encode import UNKNOWN
-from hotloop.data.engines.comparison import TRICKY, route
+from hotloop.data.engines.engine import TRICKY, route
 from hotloop.data.prepared import open_prepared
 from hotloop.data.sources import standard_library_path
 from hotloop.data.spec import Spec

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from hotloop.core.errors import UsageError
 from hotloop.data import tiktoken_encoding
-from hotloop.data.engines.comparison import TRICKY, check_conversion, route
-from hotloop.data.engines.engine import EngineRefused, load_engine
+from hotloop.data.engines.engine import TRICKY, EngineRefused, check_conversion, load_engine, route
 from hotloop.data.prepared import open_prepared
 from hotloop.data.sources import ReadOptions, plan, standard_library_path
 from hotloop.data.tiktoken_encoding import Tiktoken, tiktoken_json

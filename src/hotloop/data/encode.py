@@ -8,8 +8,7 @@ import numpy as np
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.files import storage_error
-from hotloop.data.engines.comparison import SpotChecks
-from hotloop.data.engines.engine import REFERENCE, EngineRefused, load_engine
+from hotloop.data.engines.engine import REFERENCE, EngineRefused, SpotChecks, load_engine
 from hotloop.data.gather import TextBatch, read_batches, salt_of
 from hotloop.data.jobs import Job, JobProgress, Task
 from hotloop.data.loader import Prefetch

@@ -11,8 +11,7 @@ from pathlib import Path
 from hotloop.core.files import storage_error
 from hotloop.core.progress import Progress
 from hotloop.data.encode import Worker
-from hotloop.data.engines.comparison import Routing, route
-from hotloop.data.engines.engine import AUTO, REFERENCE
+from hotloop.data.engines.engine import AUTO, REFERENCE, Routing, route
 from hotloop.data.jobs import Job, Recipe, Task, job_key
 from hotloop.data.manifest import JobRecord
 from hotloop.data.pool import Pool

@@ -12,8 +12,7 @@ from hotloop.core.errors import HotloopError, Interrupted, UsageError
 from hotloop.core.files import write_json
 from hotloop.core.progress import Progress, silent
 from hotloop.data.cluster.round import collect_left
-from hotloop.data.engines.comparison import EngineDiffers, check_conversion
-from hotloop.data.engines.engine import AUTO
+from hotloop.data.engines.engine import AUTO, EngineDiffers, check_conversion
 from hotloop.data.execute import EncodingSummary, Executor
 from hotloop.data.jobs import Recipe, is_large, job_bytes_for, job_key, jobs_of
 from hotloop.data.locks import locked

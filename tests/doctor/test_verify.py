@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from simulated_trials import START_S, STEP_S, WRITTEN, Machine, Trying, product
@@ -269,6 +270,22 @@ def test_what_is_proven_stays_where_the_stack_on_top_of_it_is_not(trying: Trying
     assert entries["a"].status == "kept"
     assert entries["b"].status == "rejected"
     assert "fresh pairs do not confirm it" in entries["b"].why
+
+
+@pytest.mark.parametrize(
+    ("gain", "options", "is_tried"),
+    [(1.95, {}, False), (1.85, {}, True), (1.95, {"asked": ("a", "b")}, True)],
+)
+def test_nothing_is_tried_on_top_of_what_brings_all_that_its_findings_could(
+    trying: Trying, gain: float, options: dict[str, Any], is_tried: bool
+) -> None:
+    machine = Machine(product(a=gain, b=1.2))
+    ledger = trying(machine, ["a", "b"], edits=["a", "b"], budget_s=120.0, **options)
+    assert "a" in ledger.kept
+    assert ledger.continue_with is None or is_tried
+    assert any(place.startswith("b/") for place in machine.places) == is_tried
+    says = "a brings 1.9" in by_name(ledger)["b"].why
+    assert says != is_tried
 
 
 def test_error_is_shared_by_fixes_that_are_proven_at_once(trying: Trying) -> None:

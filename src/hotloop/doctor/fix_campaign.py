@@ -205,7 +205,7 @@ def run_campaign(
                 warn(said)
         store_options(directory, runner.plan, runner.loss_steps, at_once=runner.at_once)
         continued = any((directory / TRIALS).glob(f"*/*/{MEASUREMENT_FILE}"))
-        trying = FixTrials(runner, may_fit="steps" not in begun, again=again)
+        trying = FixTrials(runner, may_fit="steps" not in begun, all_asked=bool(asked), again=again)
         ledger = trying.all(fixes)
         ledger = replace(
             ledger,

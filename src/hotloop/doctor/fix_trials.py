@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -42,6 +42,8 @@ from hotloop.trial.session import SessionResult
 
 MORE_STEPS = 2
 """Times as many, to look into a gain that was not expected."""
+NOTHING_LEFT = 1.05
+"""What is left of a finding's gain, a ratio, below which others that answer it are not tried on top of a proven one."""
 
 
 class FixTrials:
@@ -52,11 +54,14 @@ class FixTrials:
         runner: TrialRunner,
         *,
         may_fit: bool,
+        all_asked: bool,
         again: Callable[[str], str],
     ) -> None:
+        """all_asked: the fixes were asked for by name, so that each is tried."""
         self.runner = runner
         self.may_fit = may_fit and runner.budget_s is not None
         """No comparison was begun: it may still be one of fewer steps."""
+        self.all_asked = all_asked
         self.again = again
         self.unpaid: dict[str, Fix] = {}
         """What a larger budget would go on with."""
@@ -75,7 +80,7 @@ class FixTrials:
         self.levels = divided_levels(LOOKS, len(fixes), TOTAL_ERROR)
         self.others_wait = self.runner.budget_s is not None and len(fixes) > 1
         for fix in fixes:
-            tried[fix.name] = self._tried(fix)
+            tried[fix.name] = self._nothing_left(fix, tried) or self._tried(fix)
             kept = tried[fix.name].status == "kept"
             self.runner.must_confirm |= kept and fix.name not in self.proven
         kept_alone = [fix for fix in fixes if tried[fix.name].status == "kept"]
@@ -100,6 +105,22 @@ class FixTrials:
             not_comparable=self.comparisons.not_comparable,
             continue_with=self._continue_with(),
         )
+
+    def _nothing_left(self, fix: Fix, tried: Mapping[str, TriedFix]) -> TriedFix | None:
+        """Its line of the ledger where one that is proven brings what all of its findings could."""
+        if self.all_asked or fix.gain_at_most is None:
+            return None
+        for name in self.proven:
+            verdict = tried[name].verdict
+            ratio = verdict.ratio if verdict is not None else None
+            same = set(fix.answers) <= set(tried[name].answers)
+            if same and ratio is not None and fix.gain_at_most / ratio < NOTHING_LEFT:
+                why = (
+                    f"{name} brings {ratio:.2f}x, and what it answers could bring {fix.gain_at_most:.2f}x at most; "
+                    f"--only {fix.name} tries it all the same"
+                )
+                return tried_fix(fix, "not_tried", why)
+        return None
 
     def _tried(self, fix: Fix) -> TriedFix:
         known = self._compare_losses(fix)

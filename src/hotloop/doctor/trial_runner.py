@@ -177,7 +177,7 @@ class TrialRunner:
     def fit(self, needed_s: Callable[[], float], *, least_steps: int = STEPS[0]) -> None:
         """Counts fewer steps where else what is needed, with a margin, does not fit into what is left."""
         while MARGIN * needed_s() > self.left_s and self.plan.steps > least_steps:
-            self.plan = replace(self.plan, steps=max(self.plan.steps // 2, least_steps))
+            self.plan = replace(self.plan, steps=max(self.plan.steps * 3 // 4, least_steps))
 
     def _num_finished(self, place: str) -> int:
         """Processes of pairs; of several places that match, where there are most."""

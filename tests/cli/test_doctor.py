@@ -137,6 +137,32 @@ def test_a_plain_loop_that_waits_for_data_is_told_so_and_prints_what_it_always_p
     assert "train.py:" in page
 
 
+@pytest.mark.parametrize("kind", ["file", "pipe"])
+def test_what_reads_its_input_is_examined_and_no_fix_is_tried_without_it(
+    tmp_path: Path, kind: str
+) -> None:
+    command = script(tmp_path)
+    text = (tmp_path / "train.py").read_text()
+    (tmp_path / "train.py").write_text(f"print('asked:', input())\n{text}")
+    answers = tmp_path / "answers"
+    answers.write_text("yes\nno\n")
+    with answers.open() as file:
+        done = subprocess.run(
+            [sys.executable, "-m", "hotloop", "doctor", "--out", "run", "--", *command],
+            cwd=tmp_path,
+            env=environment(),
+            **({"stdin": file} if kind == "file" else {"input": answers.read_text()}),
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("asked: yes\n")
+    assert "no fix was tried: it reads its standard input" in done.stderr
+    assert not (tmp_path / "run" / "trials").exists()
+    assert json.loads((tmp_path / "run" / "doctor.json").read_text())["reads_input"] is True
+
+
 def test_a_step_is_an_update_where_gradients_are_accumulated(tmp_path: Path) -> None:
     done, found = doctor(tmp_path, script(tmp_path, wait=0.0005, every=4, steps=20))
     assert done.returncode == 0, done.stderr

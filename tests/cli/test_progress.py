@@ -58,7 +58,7 @@ def test_the_status_line_is_rewritten_gives_way_to_lines_that_stay_and_is_gone_a
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "30")
-    with status_line() as line:
+    with status_line(300.0) as line:
         for _ in range(3):
             clock[0] += 40.0
             line.progress("pair 1 of up to 10: fused_optimizer", 0, None, "3 s")
@@ -67,9 +67,9 @@ def test_the_status_line_is_rewritten_gives_way_to_lines_that_stay_and_is_gone_a
         line.say("another")
         clock[0] += 1.0
         line.progress("pair 2", 0, None, "")
-    lines = [f"\r\x1b[K{time}  pair 1 of up to 10: fus" for time in ("0:40", "1:20", "2:00")]
+    lines = [f"\r\x1b[K{time} of 5:00  pair 1 of up to" for time in ("0:40", "1:20", "2:00")]
     assert terminal.getvalue() == (
-        "".join(lines) + "\r\x1b[Knote\nanother\n" + "\r\x1b[K2:01  pair 2" + "\r\x1b[K"
+        "".join(lines) + "\r\x1b[Knote\nanother\n" + "\r\x1b[K2:01 of 5:00  pair 2" + "\r\x1b[K"
     )
 
 

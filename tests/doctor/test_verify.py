@@ -288,6 +288,17 @@ def test_nothing_is_tried_on_top_of_what_brings_all_that_its_findings_could(
     assert says != is_tried
 
 
+def test_what_is_done_now_says_for_which_fix(trying: Trying) -> None:
+    seen: list[str] = []
+    trying(
+        Machine(product(a=1.5, b=1.0)),
+        ["a", "b"],
+        progress=lambda what, done, total, note: seen.append(what),
+    )
+    told = [what.partition(":")[0] for what in seen if "losses" not in what]
+    assert list(dict.fromkeys(told)) == ["a (1 of 2)", "b (2 of 2)", "together"]
+
+
 def test_error_is_shared_by_fixes_that_are_proven_at_once(trying: Trying) -> None:
     pair_s = 2 * (START_S + 60 * STEP_S)
     ledger = trying(Machine(product(a=1.5, b=1.0, c=1.0)), ["a", "b", "c"], budget_s=16 * pair_s)

@@ -92,7 +92,9 @@ def test_planted_difference_is_found_with_its_sign(
         assert (early.plan.position, late.plan.position) == (0, 1)
     assert read_json(tmp_path / "session" / "verdict.json", Verdict) == result.verdict
     assert seen[0] == ("A/A pair 1 of 1: plain", 0, 10)
-    assert "pair 3 of up to 4: other" in [what for what, _, _ in seen]
+    so_far = [what for what, _, _ in seen if what.startswith("pair 3 of up to 4: other (so far ")]
+    ratio = float(so_far[0].removesuffix("x)").split()[-1])
+    assert (ratio > 1) == (outcome == "improved")
     assert {f"aa-01-{letter}-plain" for letter in "ab"} < set(finished(tmp_path / "session"))
 
 

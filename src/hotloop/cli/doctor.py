@@ -113,6 +113,8 @@ def doctor(command: tuple[str, ...], level: float | None, scorecard: bool, **giv
     why_not = start.why_not if start is not None else None
     if why_not is None and examined.run.ended not in ("by_itself", "enough_steps"):
         why_not = _how_it_ended(examined)
+    if why_not is None and examined.run.reads_input:
+        why_not = "it reads its standard input, of which a trial gets nothing; let it read a file by its name"
     if examined.run.ended == "interrupted":
         _say("interrupted: the same command starts it again from its beginning")
     if options.no_try:
@@ -302,10 +304,11 @@ def _tried(examined: Examined, options: _Options) -> Ledger:
     from hotloop.doctor.fix_campaign import try_fixes
     from hotloop.report.ledger import render_ledger
 
-    with status_line() as line:
+    budget_s = options.trials_s()
+    with status_line(budget_s) as line:
         ledger = try_fixes(
             examined,
-            budget_s=options.trials_s(),
+            budget_s=budget_s,
             only=options.only,
             in_place=options.in_place,
             network=options.network or NO_NETWORK,

@@ -32,7 +32,9 @@ def progress_bar() -> Iterator[Progress]:
 class StatusLine:
     """One line on stderr that says what is done now and since when; where that is no terminal, a line now and then."""
 
-    def __init__(self) -> None:
+    def __init__(self, total_s: float | None = None) -> None:
+        """total_s: seconds that it may take."""
+        self._of = f" of {_minutes(total_s)}" if total_s is not None else ""
         self._on_terminal = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         self._begun = self._drawn_at = time.monotonic()
         self._is_drawn = False
@@ -42,8 +44,7 @@ class StatusLine:
         if now - self._drawn_at < (DRAW_EVERY_S if self._on_terminal else STATUS_EVERY_S):
             return
         self._drawn_at = now
-        minutes, seconds = divmod(round(now - self._begun), 60)
-        text = f"{minutes}:{seconds:02d}  {what}{', ' + note if note else ''}"
+        text = f"{_minutes(now - self._begun)}{self._of}  {what}{', ' + note if note else ''}"
         if not self._on_terminal:
             say_if_read(text)
         elif can_show():
@@ -66,10 +67,15 @@ class StatusLine:
         sys.stderr.flush()
 
 
+def _minutes(total_s: float) -> str:
+    minutes, seconds = divmod(round(total_s), 60)
+    return f"{minutes}:{seconds:02d}"
+
+
 @contextmanager
-def status_line() -> Iterator[StatusLine]:
+def status_line(total_s: float | None = None) -> Iterator[StatusLine]:
     """A `StatusLine` that is gone at the end of the block."""
-    line = StatusLine()
+    line = StatusLine(total_s)
     try:
         yield line
     finally:

@@ -33,6 +33,8 @@ class CommandRun:
     """From its start to its end."""
     left_running: tuple[int, ...] = ()
     """Processes that it started and that went on after its end."""
+    reads_input: bool = False
+    """It was seen to read its standard input, a file or a pipe, which no trial has."""
     schema: str = COMMAND_RUN_SCHEMA
 
 

@@ -237,10 +237,13 @@ class LossComparisons:
         except CommandFailed as error:
             if (path := outside_path(runner.losses_place(arm, steps, number))) is not None:
                 raise refused_outside(path) from None
+            lacks = what_trials_lack(runner.listing)
+            if "EOFError" in (error.do or ""):
+                lacks = "it asks for input, which a trial has none of"
             raise CommandFailed(
                 f"the command has run, but does not run in a trial: {error.what}",
                 where=error.where,
-                do=f"{what_trials_lack(runner.listing)}. {error.do or ''}".rstrip(),
+                do=f"{lacks}. {error.do or ''}".rstrip(),
                 returncode=error.returncode,
                 arm=error.arm,
             ) from error

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+import stat
+import sys
+import termios
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -106,8 +110,10 @@ def examine(
         bound = "" if seconds is None else f"; it is ended after {seconds:.3g} s of its steps, "
         bound += "--to-end runs it whole" if bound else ""
         say(f"what it does is recorded in {shown(directory)}{bound}")
+        input_at = _input_position()
         attached = _run(run, env, directory, heard, progress, say, warn)
         run = _ended(run, attached, heard, directory)
+        run = replace(run, reads_input=_input_position() > input_at)
         if not run.left_running:
             _tidy(directory)
         refuse_unseen(directory)
@@ -224,6 +230,18 @@ def _ended(run: CommandRun, attached: Attached, heard: Heard, directory: Path) -
         wall_s=attached.wall_s,
         left_running=attached.left_running,
     )
+
+
+def _input_position() -> int:
+    """How far standard input was read, in bytes from where it was or will be at; 0 for a terminal, which does not tell."""
+    with suppress(OSError, ValueError):
+        mode = os.fstat(0).st_mode
+        if stat.S_ISREG(mode):
+            return os.lseek(0, 0, os.SEEK_CUR)
+        if stat.S_ISFIFO(mode):
+            unread = fcntl.ioctl(0, termios.FIONREAD, bytes(4))
+            return -int.from_bytes(unread, sys.byteorder)
+    return 0
 
 
 def _tidy(directory: Path) -> None:

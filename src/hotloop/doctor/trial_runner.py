@@ -69,6 +69,8 @@ class TrialRunner:
     examined_at: float = math.inf
     budget_s: float | None = None
     progress: Progress = silent
+    about: str = ""
+    """What the trials are for that are made now."""
     warn: Callable[[str], None] = lambda text: None
     started: float = field(default_factory=lambda: time.monotonic())
     listing: Workdir | None = field(init=False)
@@ -317,7 +319,7 @@ class TrialRunner:
                 goes_on=time_left.for_more_pairs,
                 stop_now=time_left.is_up,
                 workdir=self.listing,
-                progress=self.progress,
+                progress=self._tell,
             )
         except CommandFailed:
             refuse_writes(directory, baseline.name)  # then that is why it failed
@@ -327,6 +329,9 @@ class TrialRunner:
             self.correct_costs(result.pairs[-1][0])
         return with_doubts(result, fixes)
 
+    def _tell(self, what: str, done: float, total: float | None, note: str = "") -> None:
+        self.progress(f"{self.about}: {what}" if self.about else what, done, total, note)
+
     def _timeout_of(self, plan: TrialPlan) -> float:
         """No process may take much more than what is left, however patient the plan is."""
         expected = 2 * MARGIN * self.costs.process_s(plan.num_steps)
@@ -335,7 +340,7 @@ class TrialRunner:
     def _run(self, arm: Arm, place: Path, plan: Plan, what: str) -> Measurement:
         is_new, begun = not is_finished(place), time.monotonic()
         if is_new:
-            self.progress(what, 0, None, "")
+            self._tell(what, 0, None, "")
         measured = trial(
             arm,
             place,
@@ -344,7 +349,7 @@ class TrialRunner:
             cache=self.directory / TRIALS / "cache",
             workdir=self.listing,
             what=what,
-            tick=lambda seconds: self.progress(what, 0, None, f"{seconds:.0f} s"),
+            tick=lambda seconds: self._tell(what, 0, None, f"{seconds:.0f} s"),
         )
         if is_new and measured.process_s is not None:
             self._besides_s = max(time.monotonic() - begun - measured.process_s, 0.0)

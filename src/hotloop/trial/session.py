@@ -138,6 +138,8 @@ class _Session:
     stop_now: Callable[[], bool]
     off_halves: list[Pair] = field(default_factory=list)
     num_done: int = 0
+    so_far: str = ""
+    """Mean ratio of the pairs that are made, in brackets."""
 
     @property
     def looks(self) -> tuple[int, ...]:
@@ -158,16 +160,17 @@ class _Session:
             pairs.append(
                 self._pair("pair", number, self.looks[-1], baseline, candidate, swapped=swapped)
             )
+            verdict = judge(pairs, aa_pairs)
+            self.so_far = f" (so far {verdict.ratio:.2f}x)" if verdict.ratio is not None else ""
             if number == self.pairs_now or self.stop_now():
-                verdict = judge(pairs, aa_pairs)
                 break
             if number not in self.looks:
                 continue
-            verdict = judge(pairs, aa_pairs)
             if should_stop(verdict, number, self.looks) or not self.goes_on(verdict):
                 break
         write_json(self.directory / "verdict.json", verdict)
-        self.progress("measured", self.num_done, self.num_done, verdict.outcome)
+        if len(pairs) != self.pairs_now:
+            self.progress("measured", self.num_done, self.num_done, verdict.outcome)
         return SessionResult(verdict, tuple(pairs), aa_pairs, self.directory, candidate.toggled)
 
     def _pair(
@@ -214,11 +217,12 @@ class _Session:
     def _trial(
         self, place: Path, arm: Arm, plan: Plan, what: str, schedule: ToggleSchedule | None = None
     ) -> Measurement:
+        shown = what + self.so_far
         if not is_finished(place):
-            self.progress(what, self.num_done, self.num_trials, "")
+            self.progress(shown, self.num_done, self.num_trials, "")
 
         def tick(seconds: float) -> None:
-            self.progress(what, self.num_done, self.num_trials, f"{seconds:.0f} s")
+            self.progress(shown, self.num_done, self.num_trials, f"{seconds:.0f} s")
 
         return trial(
             arm,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hotloop.core.census import Census
 from hotloop.core.judgement import Diagnosis, Finding, Parity, Steps, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
-from hotloop.report.ledger import ledger_section, render_patch
+from hotloop.report.html import Page, render_html
+from hotloop.report.ledger import patch_section, render_patch
 from hotloop.report.pull_request import render_pull_request
 
 EDITED = TriedFix(
@@ -14,6 +16,15 @@ EDITED = TriedFix(
 )
 WORDS = replace(
     EDITED, name="compile", patch="words", patch_text="at train.py:9: write X. Not edited: Y."
+)
+
+TOGETHER = Verdict(
+    *("improved", 1.31, 1.2, 1.43, 0.99, Parity("same", "bitwise", reason="equal losses")),
+    *("baseline", "fused_optimizer"),
+    num_pairs=4,
+    baseline_s_per_work=0.0655,
+    candidate_s_per_work=0.05,
+    unit="step",
 )
 
 
@@ -33,7 +44,7 @@ def test_patch_names_what_it_edits_and_says_the_rest() -> None:
 
 
 def test_without_an_edit_there_is_no_patch() -> None:
-    assert "Not edited: Y.</pre>" in ledger_section(ledger(WORDS))
+    assert "Not edited: Y.</pre>" in patch_section(replace(ledger(WORDS), together=TOGETHER), "")
     assert render_patch(ledger(WORDS)) == (
         "No patch was written: none of what was kept is safe to edit. By hand:\n"
         "  compile: at train.py:9: write X. Not edited: Y."
@@ -44,15 +55,7 @@ def test_without_an_edit_there_is_no_patch() -> None:
 
 def test_pull_request_says_what_was_slow_what_changes_and_what_was_measured() -> None:
     fix = replace(EDITED, answers=("HL401",), start_s=0.0, pays_after_steps=0)
-    together = Verdict(
-        *("improved", 1.31, 1.2, 1.43, 0.99, Parity("same", "bitwise", reason="equal losses")),
-        *("baseline", "fused_optimizer"),
-        num_pairs=4,
-        baseline_s_per_work=0.0655,
-        candidate_s_per_work=0.05,
-        unit="step",
-    )
-    found = replace(ledger(fix, WORDS), command=("python", "my train.py"), together=together)
+    found = replace(ledger(fix, WORDS), command=("python", "my train.py"), together=TOGETHER)
     slow = Finding("HL401", "the optimizer is slow", 1.4, site="train.py:7")
     other = Finding("HL101", "the loader is slow", 1.1)
     diagnosis = Diagnosis("optimizer", Steps(60, 10, 0.0655), findings=(other, slow))
@@ -87,3 +90,14 @@ What this changes:
 ```
 """
     )
+
+
+def test_page_of_a_command_opens_with_what_to_do() -> None:
+    found = replace(ledger(EDITED, diff="fix.patch"), together=TOGETHER)
+    page = Page("run", examined=Census(), ledger=found, patch="-a < b\n+a > b\n")
+    text = render_html(page)
+    assert text.index('<section id="do">') < text.index('<section id="fixes">')
+    for said in ("1.31x (1.20 to 1.43, 4 pairs)", "the losses agree", "git apply fix.patch"):
+        assert said in text
+    assert '<pre class="whole">-a &lt; b\n+a &gt; b\n</pre>' in text
+    assert 'id="do"' not in render_html(replace(page, ledger=replace(found, together=None)))

@@ -6,6 +6,7 @@ import inspect
 import json
 import shlex
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from hotloop.core.command_run import CommandRun
@@ -170,6 +171,17 @@ def text_of(found: StoredRun) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+def _patch_of(found: StoredRun) -> str:
+    """The diff that the run's ledger names, if it still lies there."""
+    if found.ledger is None or found.ledger.diff is None or found.command_run is None:
+        return ""
+    try:
+        file = Path(found.command_run.workdir, found.ledger.diff)
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 def pairs_of(found: StoredRun) -> tuple[PairSpeeds, ...]:
     """Work per second of every pair that was measured."""
     if found.trials is None:
@@ -227,6 +239,7 @@ def page_of(found: StoredRun) -> Page:
         examined=run.measurement.census if run.command_run and run.measurement else None,
         sample=sample if isinstance(sample, str) else "",
         ledger=found.ledger,
+        patch=_patch_of(found),
         environment=environment,
         settings=settings_rows(run.settings),
         footer=f"Made by `hotloop report {found.directory}` from the files in that directory.",

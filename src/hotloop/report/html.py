@@ -20,7 +20,7 @@ from hotloop.report.checklist import target_table
 from hotloop.report.comparison import arm_bars, loss_charts, pair_chart, ratio_chart
 from hotloop.report.course import machine_charts
 from hotloop.report.evidence import findings_section, host_section, loaders_section, use_section
-from hotloop.report.ledger import ledger_section
+from hotloop.report.ledger import ledger_section, patch_section
 from hotloop.report.step_time import breakdown, step_bars
 from hotloop.report.style import CSS
 from hotloop.report.tables import coded, environment_rows, settings_table, table
@@ -68,6 +68,8 @@ class Page:
     """What somebody else's command was seen to do; its findings then stand before everything else."""
     ledger: Ledger | None = None
     """Fixes that were tried on it."""
+    patch: str = ""
+    """The diff of those that were kept."""
     sample: str = ""
     """Text that the trained model wrote."""
     environment: Environment | None = None
@@ -97,6 +99,7 @@ def render_html(page: Page) -> str:
     ]
     if page.examined is not None:
         sections = [
+            ("do", "Do this", patch_section(page.ledger, page.patch)),
             ("fixes", "Fixes tried", ledger_section(page.ledger)),
             ("findings", "Findings", findings_section(page.diagnosis, page.explanations)),
             ("time", "Where a step's time goes", _time(page)),

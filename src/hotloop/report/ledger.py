@@ -11,6 +11,7 @@ from hotloop.core.ledger import Ledger, Prediction, Scorecard, TriedFix
 from hotloop.report import numbers
 from hotloop.report.comparison import ratio_chart
 from hotloop.report.tables import table
+from hotloop.report.words import losses
 
 
 def ledger_answer(ledger: Ledger) -> str:
@@ -180,8 +181,20 @@ def ledger_section(ledger: Ledger | None) -> str:
         parts.append(f"<p>{escape(_how(ledger))}</p>")
     if ledger.continue_with is not None:
         parts.append(f"<p>Go on with <code>{escape(ledger.continue_with)}</code></p>")
-    if any(fix.patch for fix in ledger.fixes):
-        parts.append(f"<pre>{escape(render_patch(ledger))}</pre>")
+    return "".join(parts)
+
+
+def patch_section(ledger: Ledger | None, diff: str) -> str:
+    """What to do: the gain, what it learns, the commands, and the text of the patch, which a click selects."""
+    if ledger is None or ledger.together is None or not any(fix.patch for fix in ledger.fixes):
+        return ""
+    parts = [
+        f"<p><strong>{escape(ledger_answer(ledger))}</strong></p>",
+        f"<p>{escape(losses(ledger.together.parity))}</p>",
+        f"<pre>{escape(render_patch(ledger))}</pre>",
+    ]
+    if diff:
+        parts.append(f'<pre class="whole">{escape(diff)}</pre>')
     return "".join(parts)
 
 

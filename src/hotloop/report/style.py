@@ -58,6 +58,7 @@ td.number,th.number{text-align:right;white-space:pre}tr.total td{border-top:1px 
 .mono{font:13px/1.5 ui-monospace,monospace}.mono td:first-child{overflow-wrap:anywhere}
 code,pre{font:13px/1.5 ui-monospace,monospace;overflow-wrap:break-word}
 pre{background:var(--panel);padding:12px;white-space:pre-wrap;border-radius:6px}
+pre.whole{user-select:all}
 figure{margin:18px 0 26px;min-width:0}
 figcaption{line-height:1.4}
 .unit,.note,.xname{color:var(--dim);font-size:.85rem}.unit{font-weight:400}

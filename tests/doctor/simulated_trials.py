@@ -54,6 +54,8 @@ class Machine:
         self.baseline_fails_in = ""
         self.not_applied_in: dict[str, str] = {}
         """Session -> the fix that says nothing there."""
+        self.unseeded = False
+        """Timed processes learn from other first weights each, as scripts that set no seed do."""
         self.scatter = 0.002
         self.toggleable: frozenset[str] = frozenset()
         """Fixes that say they can go on and off within a process, and do."""
@@ -98,6 +100,8 @@ class Machine:
         seconds = STEP_S / self.gain(fixes, name) * luck
         is_wrong = fixes & self.other_losses or written & self.other_once_written
         wrong = self.wrong_by if is_wrong else 1.0
+        if self.unseeded and not place.name.startswith("losses-"):
+            wrong *= 1 + 0.01 * len(self.places)
         measured = process(seconds, plan, arm.name, wrong, self.wrong_from)
         if arm.toggled and name != self.stuck_in:
             off = STEP_S / self.gain(fixes - set(arm.toggled), name) * luck

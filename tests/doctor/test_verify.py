@@ -448,6 +448,30 @@ def test_first_pair_in_which_it_gave_something_else_rejects_it(trying: Trying) -
     assert entry.why == "it gave the script something else: stale items"
 
 
+@pytest.mark.parametrize("edits", [(), ("a",)])
+def test_timed_runs_of_a_script_without_a_seed_say_nothing_of_what_it_learns(
+    trying: Trying, edits: tuple[str, ...]
+) -> None:
+    pair_s = 2 * (START_S + 60 * STEP_S)
+    entries = []
+    for pairs in (2, 3, 4, 30):
+        machine = Machine(product(a=1.5))
+        machine.unseeded = True
+        given = {"budget_s": pairs * pair_s, "directory": f"run-{pairs}"}
+        entries += trying(machine, ["a"], edits=edits, **given).fixes
+    assert not any("learns something else" in entry.why for entry in entries)
+    assert entries[-1].status == "kept"
+
+
+def test_timed_runs_of_a_seeded_script_show_what_parts_after_the_losses_that_were_compared(
+    trying: Trying,
+) -> None:
+    machine = Machine(product(a=1.5))
+    machine.other_losses, machine.wrong_from = frozenset({"a"}), 62
+    (entry,) = trying(machine, ["a"], seen_steps=80).fixes
+    assert (entry.status, "learns something else: losses part" in entry.why) == ("rejected", True)
+
+
 def test_losses_are_compared_where_a_late_fix_has_begun(trying: Trying) -> None:
     machine = Machine(product(a=1.5, b=1.5))
     machine.wrong_from = 170

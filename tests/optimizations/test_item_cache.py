@@ -335,6 +335,9 @@ def test_it_is_tried_where_an_item_comes_twice() -> None:
     twice = use(per_epoch=40, num_epochs=2)
     assert ITEM_CACHE.values_for(Census(loaders=(twice,)))
     assert ITEM_CACHE.warmup_for(Census(loaders=(twice,), microbatches=4.0)) == 10
+    # A GAN's step of 5 batches, whose generator has one backward pass more.
+    gan = Census(loaders=(twice, use(per_epoch=40)), microbatches=6.0, counted_steps=40)
+    assert ITEM_CACHE.warmup_for(gan) == 8
     for other in ({"iterable": True}, {"draws_random": True}):
         assert (
             ITEM_CACHE.values_for(Census(loaders=(use(per_epoch=40, num_epochs=2, **other),))) == ()

@@ -193,6 +193,8 @@ class Census:
     """The part of it that is not this process and its children."""
     microbatches: float | None = None
     """Backward passes per step."""
+    counted_steps: int | None = None
+    """Steps over which batches and backward passes were counted."""
     profiled_step_s: float | None = None
     """Wall seconds of a step while `operators` were seen."""
     profiled_wait_s: float | None = None
@@ -256,6 +258,22 @@ class Census:
             key=lambda loader: (loader.wait_s or loader.fetch_s or 0.0) * loader.num_batches,
             default=None,
         )
+
+    def batches_per_step(self) -> int:
+        """Of the loader that trains; each epoch may have made an iterator of its own from the same place. A GAN's step has
+        more backward passes than batches: these are taken only where batches were not counted."""
+        loader = self.slowest_loader()
+        batches = 0
+        if loader is not None:
+            place = (loader.site, loader.per_epoch)
+            batches = sum(
+                each.num_batches
+                for each in self.loaders
+                if each.trains and (each.site, each.per_epoch) == place
+            )
+        if not batches or not self.counted_steps:
+            return max(round(self.microbatches or 1.0), 1)
+        return max(round(batches / self.counted_steps), 1)
 
     def to_mapping(self) -> dict[str, object]:
         return asdict(self)

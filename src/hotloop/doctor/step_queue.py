@@ -57,7 +57,7 @@ NO_QUEUE = StepQueue()
 
 def queue_of(ahead: BatchesAhead, census: Census) -> StepQueue:
     """A step may take several batches."""
-    per_step = max(census.microbatches or 1.0, 1.0)
+    per_step = census.batches_per_step()
     length, wave = (math.ceil(each / per_step) for each in (ahead.batches, ahead.workers))
     return StepQueue(length, max(wave, 1))
 

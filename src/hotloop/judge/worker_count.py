@@ -26,7 +26,7 @@ def worker_count(census: Census) -> int | None:
     if costs_more_than_it_brings(loader):
         return 0
     cpus = max(int((census.cpus or 1) / (census.num_local_ranks or 1)), 1)
-    per_step = loader.fetch_s * max(census.microbatches or 1.0, 1.0)
+    per_step = loader.fetch_s * census.batches_per_step()
     rest_s = rest_of_step(census, loader)
     wanted = math.ceil(per_step / rest_s) if rest_s else None
     fraction = loader.fetch_cpu_fraction
@@ -59,6 +59,6 @@ def rest_of_step(census: Census, loader: LoaderUse) -> float | None:
         return None
     waited = census.profiled_wait_s
     if waited is None:
-        waited = loader.wait_s * max(census.microbatches or 1.0, 1.0)
+        waited = loader.wait_s * census.batches_per_step()
     rest = census.profiled_step_s - waited
     return max(rest, 0.02 * census.profiled_step_s)

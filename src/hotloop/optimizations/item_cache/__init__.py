@@ -29,7 +29,7 @@ def _steps_of_epoch(census: Census) -> int:
     loader = census.slowest_loader()
     if loader is None or loader.per_epoch is None:
         return 0
-    return math.ceil(loader.per_epoch / max(census.microbatches or 1.0, 1.0))
+    return math.ceil(loader.per_epoch / census.batches_per_step())
 
 
 ITEM_CACHE = Optimization(

@@ -79,6 +79,7 @@ def census_of(parts: Parts) -> Census:
         cpus=usable_cpus(),
         cpu_busy=parts.busy.cpus(),
         microbatches=watch.counted_backwards / counted if counted else None,
+        counted_steps=counted,
         profiled_step_s=profiler.step_s,
         profiled_wait_s=profiler.wait_s,
         profiled_busy_s=seen.busy_s,

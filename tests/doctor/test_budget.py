@@ -139,6 +139,11 @@ def test_what_is_asked_for_is_enough_for_processes_that_take_up_to_twice_as_long
     gains=[1.3, 1.3, 1.3, 1.02],
     first=1.4511,
 )
+@example(
+    times=[4.24, 0.412, 2.55, 0.924, 5.30, 1.45, 5.0, 1.09, 2.08, 4.86, 5.14, 5.20],
+    gains=[1.3, 1.3],
+    first=0.323,
+)
 @given(
     times=st.lists(st.floats(0.3, 6.0), min_size=1, max_size=30),
     gains=st.lists(st.sampled_from([0.9, 1.0, 1.02, 1.3]), min_size=1, max_size=4),
@@ -172,7 +177,8 @@ def test_each_answer_asks_for_no_more_before_what_it_got_is_used_and_repeats_not
     loss_runs = [place for place in machine.places if "/losses-" in place]
     assert sum(place.startswith("baseline/") for place in loss_runs) == LOSS_RUNS
     for fix in ledger.fixes:
-        assert fix.status != "not_tried" or "not tried further" in fix.why
+        said = ("not tried further", "tries it all the same")
+        assert fix.status != "not_tried" or any(words in fix.why for words in said)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import special
 
@@ -27,6 +27,7 @@ def test_quantile_is_scipys(probability: float, degrees: int) -> None:
 @given(st.floats(0.0, 60.0), DEGREES, st.floats(0.0, 60.0))
 def test_noncentral_is_scipys(value: float, degrees: int, noncentrality: float) -> None:
     expected = float(special.nctdtr(degrees, noncentrality, value))
+    assume(not math.isnan(expected))  # which scipy gives for (63, 37, 1.03)
     assert student_t.noncentral_cdf(value, degrees, noncentrality) == pytest.approx(
         expected, abs=1e-9
     )

@@ -151,7 +151,8 @@ class TokenStream:
         found = []
         for shard, begin, length in zip(shards.tolist(), locals_.tolist(), lengths.tolist()):
             ids = self._shards[shard].ids[begin : begin + length]
-            self._check_ids(ids[None], self._begins[shard : shard + 1] + begin)
+            if ids.max() >= self.vocabulary_size:
+                self._check_ids(ids[None], self._begins[shard : shard + 1] + begin)
             found.append(ids)
         return found
 

@@ -35,7 +35,7 @@ from hotloop.data.cache import ensure_prepared
 from hotloop.data.prepared import open_prepared
 from hotloop.data.spec import Spec
 from hotloop.hardware.device import pick_device, read_machine
-from hotloop.optimizations.precision.autocasting import autocast
+from hotloop.optimizations.precision.autocast import autocast
 from hotloop.optimizations.resolve import resolve
 from hotloop.quickstart.arms import shipped
 from hotloop.train.run import Run, build_run

@@ -7,9 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from hotloop.cli.read_options import options_of, read_options
-from hotloop.core.data_config import ReadingConfig
+from hotloop.core.data_config import ReadingConfig, unescape
 from hotloop.core.errors import UsageError
-from hotloop.core.escapes import unescape
 from hotloop.data.sources import ReadOptions
 from hotloop.train.opened_text import read_options as options_of_settings
 

@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 from hotloop.hardware.device import why_compile_cannot_run
 from hotloop.models.decoder import Decoder
 from hotloop.models.shape import DecoderShape
-from hotloop.optimizations.compiling.compiler import compile_counts, compile_model
+from hotloop.optimizations.compiling.trainer import compile_counts, compile_model
 from hotloop.train.muon import orthogonalize
 
 LLAMA = DecoderShape(

@@ -24,7 +24,7 @@ from hotloop.optimizations.catalogue import (
     changes_batch_rng,
     parity_class_of,
 )
-from hotloop.optimizations.clipping.gradients import (
+from hotloop.optimizations.clipping.trainer import (
     clip_builtin,
     clip_through_optimizer,
     forget_factor,

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from hotloop.optimizations.gradient_compression import reduction as gradient_compression
-from hotloop.optimizations.gradient_compression.reduction import sum_over_ranks, wait_for_callbacks
+from hotloop.optimizations.gradient_compression import trainer as gradient_compression
+from hotloop.optimizations.gradient_compression.trainer import sum_over_ranks, wait_for_callbacks
 
 
 @pytest.fixture

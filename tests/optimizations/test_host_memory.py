@@ -12,7 +12,7 @@ from hotloop.optimizations.host_memory import HOST_MEMORY
 FAULTS = """
 import resource, sys
 import torch
-from hotloop.optimizations.host_memory.allocator import is_kept, keep_freed_memory
+from hotloop.optimizations.host_memory.trainer import is_kept, keep_freed_memory
 
 if sys.argv[1] == "keep":
     assert keep_freed_memory(1 << 30)

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from hotloop.core.data_config import delimiter_of, unescape
 from hotloop.core.errors import UsageError
-from hotloop.core.escapes import delimiter_of, unescape
 from hotloop.data.sources import ReadOptions
 
 F = TypeVar("F", bound=Callable[..., Any])

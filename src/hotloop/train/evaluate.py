@@ -12,7 +12,7 @@ from hotloop.core.files import storage_error, write_atomically
 from hotloop.core.untrusted import TORN, object_lines
 from hotloop.data.loader import Batches
 from hotloop.data.streaming import StreamedLoader
-from hotloop.optimizations.precision.autocasting import autocast
+from hotloop.optimizations.precision.autocast import autocast
 from hotloop.train.batches import as_tensors
 from hotloop.train.run import Run
 

@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import EnvironmentFailed
 from hotloop.core.ranks import ALONE, Ranks
-from hotloop.optimizations.gradient_compression.reduction import sum_over_ranks
+from hotloop.optimizations.gradient_compression.trainer import sum_over_ranks
 from hotloop.probe.phases import PhaseClock
 from hotloop.train.interruption import StopRequest
 

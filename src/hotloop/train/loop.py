@@ -19,8 +19,8 @@ from hotloop.core.errors import Interrupted
 from hotloop.core.files import write_json
 from hotloop.core.step import StepRecord
 from hotloop.data.loader import Prefetch
-from hotloop.optimizations.compiling.compiler import CompileCounts, compile_counts, compile_seconds
-from hotloop.optimizations.precision.autocasting import autocast
+from hotloop.optimizations.compiling.trainer import CompileCounts, compile_counts, compile_seconds
+from hotloop.optimizations.precision.autocast import autocast
 from hotloop.probe.machine import host_peak_bytes
 from hotloop.probe.phases import PhaseClock, clock_read_s
 from hotloop.probe.recorder import Recorder, StepBook, keep_steps_before

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from hotloop.core.cache import cache_limit_bytes, entry_in_use
 from hotloop.core.config import RunConfig
-from hotloop.core.data_config import CorpusConfig, DataConfig, ReadingConfig
+from hotloop.core.data_config import CorpusConfig, DataConfig, ReadingConfig, delimiter_of, unescape
 from hotloop.core.errors import UsageError
-from hotloop.core.escapes import delimiter_of, unescape
 from hotloop.core.progress import Progress
 from hotloop.data.cache import cached_path, ensure_prepared
 from hotloop.data.prepared import Corpora, open_corpora, open_prepared

@@ -25,7 +25,7 @@ from torch import distributed as dist
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import EnvironmentFailed, ExitCode, HotloopError
 from hotloop.core.ranks import ALONE, Ranks
-from hotloop.optimizations.gradient_compression.reduction import wait_for_callbacks
+from hotloop.optimizations.gradient_compression.trainer import wait_for_callbacks
 from hotloop.train.group import CannotConnect, Group, Several
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from hotloop.hardware.device import fast_dtypes, gpu_uuid
 from hotloop.hardware.limits import memory_limit_bytes
 from hotloop.models.decoder import Decoder
 from hotloop.models.shape import DecoderShape, host_bytes, num_weights
-from hotloop.optimizations.clipping.gradients import can_clip_through
-from hotloop.optimizations.compiling.compiler import compile_model
-from hotloop.optimizations.host_memory.allocator import is_kept, keep_freed_memory
-from hotloop.optimizations.precision.autocasting import autocast, gradient_scaler, set_tf32
+from hotloop.optimizations.clipping.trainer import can_clip_through
+from hotloop.optimizations.compiling.trainer import compile_model
+from hotloop.optimizations.host_memory.trainer import is_kept, keep_freed_memory
+from hotloop.optimizations.precision.autocast import autocast, gradient_scaler, set_tf32
 from hotloop.probe.foreign_process import describe_optimizer, parameter_dtypes
 from hotloop.probe.forward_census import watch_forward
 from hotloop.train.averaging import Average, averaging

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hotloop.core.config import RunConfig, computes_grad_norm
 from hotloop.core.errors import UsageError
-from hotloop.optimizations.clipping.gradients import (
+from hotloop.optimizations.clipping.trainer import (
     clip_builtin,
     clip_through_optimizer,
     forget_factor,

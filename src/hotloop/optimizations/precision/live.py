@@ -15,7 +15,7 @@ from hotloop.optimizations.hooks import (
     watch_compiler,
 )
 from hotloop.optimizations.live_report import Report
-from hotloop.optimizations.precision.autocasting import autocast, set_tf32
+from hotloop.optimizations.precision.autocast import autocast, set_tf32
 
 
 def apply(value: Any, report: Report) -> None:

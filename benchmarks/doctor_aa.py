@@ -8,7 +8,7 @@
 the doctor's. Trials of one comparison get runs that were recorded one after the other, from a random place
 on, so that what else the machine did is in them; or, as a second way, any runs at all. `live` adds a line
 to `DIRECTORY/live.jsonl`; ended in the middle, the same command continues. Both expect nothing kept.
-With `--switched` the fixes go on and off within each process, else they are compared in pairs of processes.
+With `--toggled` the fixes go on and off within each process, else they are compared in pairs of processes.
 With `--fixes 1`, or a `--budget` in seconds that does not pay for all of them (processes take none here), the first
 pairs of a fix are its proof.
 """
@@ -34,7 +34,7 @@ from zlib import crc32
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "null_fixes"))
 
-from null_fixes import NULL_FIXES, SWITCHED  # noqa: E402
+from null_fixes import NULL_FIXES, TOGGLED  # noqa: E402
 
 from hotloop.core.census import Census  # noqa: E402
 from hotloop.core.ledger import Ledger  # noqa: E402
@@ -116,14 +116,14 @@ def record(file: Path) -> None:
 def null_fixes() -> Iterator[None]:
     """In the catalogue, here and in the trials."""
     with (
-        patch.dict(CATALOGUE, {**NULL_FIXES, **SWITCHED}),
+        patch.dict(CATALOGUE, {**NULL_FIXES, **TOGGLED}),
         patch.dict(os.environ, {"PYTHONPATH": str(HERE / "null_fixes")}),
     ):
         yield
 
 
-def fixes(*, switched: bool) -> list[Fix]:
-    chosen = SWITCHED if switched else NULL_FIXES
+def fixes(*, toggled: bool) -> list[Fix]:
+    chosen = TOGGLED if toggled else NULL_FIXES
     return [Fix(fix, True, ("HL000",), 1.2) for fix in chosen.values()]
 
 
@@ -146,7 +146,7 @@ class Deal:
             run.mkdir(parents=True, exist_ok=True)
             lines = [{"fix": name, "applied": True, "what": "nothing"} for name in arm.fixes]
             (run / "fixes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-            can = sorted(SWITCHED.keys() & arm.fixes)
+            can = sorted(TOGGLED.keys() & arm.fixes)
             turns = {"can": can, "turned": arm.toggled, "children": 0, "threads": []}
             (run / "turns.json").write_text(json.dumps(turns))
         if place.parent != self.session or not self.in_order:
@@ -164,7 +164,7 @@ class Deal:
 
 
 def doctor_run(
-    deal: Deal, *, switched: bool, num_fixes: int = 5, budget_s: float | None = None
+    deal: Deal, *, toggled: bool, num_fixes: int = 5, budget_s: float | None = None
 ) -> Ledger:
     """A whole one, over recorded processes."""
     with tempfile.TemporaryDirectory() as place, null_fixes():
@@ -182,7 +182,7 @@ def doctor_run(
         ):
             return run_campaign(
                 COMMAND,
-                fixes(switched=switched)[:num_fixes],
+                fixes(toggled=toggled)[:num_fixes],
                 seen,
                 directory=Path(place) / "run",
                 workdir=work,
@@ -237,7 +237,7 @@ def resample(file: Path, doctor_runs: int, only: str | None, **how: Any) -> dict
     return results
 
 
-def live(directory: Path, *, switched: bool, steps: int) -> dict[str, Any]:
+def live(directory: Path, *, toggled: bool, steps: int) -> dict[str, Any]:
     """One real doctor's run; its ledger's outcomes as a line of `live.jsonl`."""
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "live.jsonl"
@@ -252,7 +252,7 @@ def live(directory: Path, *, switched: bool, steps: int) -> dict[str, Any]:
     with null_fixes():
         ledger = run_campaign(
             COMMAND,
-            fixes(switched=switched),
+            fixes(toggled=toggled),
             seen,
             directory=directory / f"doctor-{number}",
             workdir=work,
@@ -280,7 +280,7 @@ def main() -> None:
     parser.add_argument(
         "--doctor-runs", type=int, default=60, help="per recording and way of dealing"
     )
-    parser.add_argument("--switched", action="store_true", help="within each process")
+    parser.add_argument("--toggled", action="store_true", help="within each process")
     parser.add_argument(
         "--steps", type=int, default=STEPS, help="that the script of `live` makes after its warm-up"
     )
@@ -295,12 +295,12 @@ def main() -> None:
     if given.what == "resample":
         result = resample(
             *(given.place, given.doctor_runs, given.recording),
-            switched=given.switched,
+            toggled=given.toggled,
             num_fixes=given.fixes,
             budget_s=given.budget,
         )
     else:
-        result = live(given.place, switched=given.switched, steps=given.steps)
+        result = live(given.place, toggled=given.toggled, steps=given.steps)
     print(json.dumps(result, indent=1))
     if given.json:
         given.json.write_text(json.dumps(result, indent=1) + "\n")

@@ -1,6 +1,6 @@
 """Fixes that do nothing and say that they were applied: whatever the doctor makes of them is an error.
 
-Those of `SWITCHED` can be turned on and off as well, which does nothing either.
+Those of `TOGGLED` can be turned on and off as well, which does nothing either.
 """
 
 from __future__ import annotations
@@ -33,4 +33,4 @@ def _five(prefix: str, live_form: Any) -> dict[str, Optimization]:
 
 
 NULL_FIXES = _five("null", _nothing)
-SWITCHED = _five("switched", _nothing_switched)
+TOGGLED = _five("switched", _nothing_switched)

@@ -18,9 +18,9 @@ class Adding:
 
         def exec_module(module):  # type: ignore[no-untyped-def]
             load(module)
-            from null_fixes import NULL_FIXES, SWITCHED
+            from null_fixes import NULL_FIXES, TOGGLED
 
-            module.CATALOGUE.update({**NULL_FIXES, **SWITCHED})
+            module.CATALOGUE.update({**NULL_FIXES, **TOGGLED})
 
         spec.loader.exec_module = exec_module
         return spec

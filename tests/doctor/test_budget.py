@@ -108,6 +108,7 @@ def decided(ledger: Ledger, name: str) -> bool:
     seen_steps=40,
     toggleable=True,
 )
+@example(times=[2.0], gain=0.9, others=0, seen_steps=40, toggleable=False)
 @given(
     times=st.lists(st.floats(0.5, 2.0), min_size=1, max_size=30),
     gain=st.sampled_from([0.9, 1.0, 1.3]),
@@ -120,7 +121,8 @@ def test_what_is_asked_for_is_enough_for_processes_that_take_up_to_twice_as_long
 ) -> None:
     names = ["a", *(f"other_{number}" for number in range(others))]
     gains = {"a": gain, **dict.fromkeys(names[1:], 1.0)}
-    machine = Slower(times, **gains)
+    # Those with a fix that makes them slower as well: none takes more than twice as long.
+    machine = Slower([min(each, 2.0 * gain) for each in times], **gains)
     machine.toggleable = frozenset({"a"}) if toggleable else frozenset()
     more = {"directory": f"run-{next(NUMBER)}", "seen_steps": seen_steps}
     asked = refused(trying, machine, names, **more)
@@ -203,6 +205,20 @@ def test_budget_holds_the_runs_that_calibrate_and_the_longer_ones(
     known_s = needed_s(longer, fix, comparison)
     assert needed_s(longer, fix) - known_s == pytest.approx(losses_s)
     assert known_s - needed_s(usual, fix, comparison) == pytest.approx(more_s)
+
+
+@pytest.mark.parametrize(("start_s", "steps"), [(0.5, 20), (10.0, 250)])
+def test_steps_that_take_little_beside_the_start_are_not_cut_further(
+    tmp_path: Path, start_s: float, steps: int
+) -> None:
+    runner = TrialRunner(
+        Arm("baseline", ("python",), "step_clock", workdir=tmp_path),
+        TrialPlan(3, 1000, timeout_s=120.0, in_place=True),
+        *(Costs(start_s, 0.02), tmp_path / "doctor", 60, 2000),
+        budget_s=60.0,
+    )
+    runner.fit(lambda: 1000.0)
+    assert runner.plan.steps == steps
 
 
 def test_budget_that_proves_nothing_is_used_and_what_it_measured_counts(trying: Trying) -> None:

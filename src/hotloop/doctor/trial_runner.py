@@ -177,9 +177,15 @@ class TrialRunner:
         return max(margin * self.needed_s(pairs, **more) - self.left_s, 0.0)
 
     def fit(self, needed_s: Callable[[], float], *, least_steps: int = STEPS[0]) -> None:
-        """Counts fewer steps where else what is needed, with a margin, does not fit into what is left."""
-        while MARGIN * needed_s() > self.left_s and self.plan.steps > least_steps:
-            self.plan = replace(self.plan, steps=max(self.plan.steps * 3 // 4, least_steps))
+        """Counts fewer steps where else what is needed, with a margin, does not fit into what is left.
+
+        Not so few that they take less than half of what starting does: that saves little and shows less.
+        """
+        costs = self.first_costs
+        shown = math.ceil(0.5 * costs.start_s / max(costs.step_s, 1e-6))
+        least = max(least_steps, shown)
+        while MARGIN * needed_s() > self.left_s and self.plan.steps > least:
+            self.plan = replace(self.plan, steps=max(self.plan.steps * 3 // 4, least))
 
     def _num_finished(self, place: str) -> int:
         """Processes of pairs; of several places that match, where there are most."""

@@ -8,7 +8,7 @@
 PYTHON ?= python3
 PIP_FLAGS ?=
 PACKAGES ?= -c constraints.txt -e '.[dev]'
-WORKERS ?= 3
+WORKERS ?= 2
 # Tests that need a GPU are chosen only where there is one.
 MARKS := not slow$(shell nvidia-smi -L >/dev/null 2>&1 || echo " and not gpu")
 

@@ -92,6 +92,13 @@ What this changes:
     )
 
 
+def test_source_that_holds_a_fence_does_not_end_the_diff_of_a_pull_request() -> None:
+    found = replace(ledger(EDITED), together=TOGETHER)
+    diagnosis = Diagnosis("optimizer", Steps(60, 10, 0.0655))
+    text = render_pull_request(found, diagnosis, None, b" ```python\n+x\n")
+    assert text.endswith("````diff\n ```python\n+x\n````\n")
+
+
 def test_page_of_a_command_opens_with_what_to_do() -> None:
     found = replace(ledger(EDITED, diff="fix.patch"), together=TOGETHER)
     page = Page("run", examined=Census(), ledger=found, patch="-a < b\n+a > b\n")

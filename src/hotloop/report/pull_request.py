@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 from hotloop.core.judgement import Diagnosis, Verdict
@@ -32,9 +33,15 @@ def render_pull_request(
         ),
         _measured(verdict),
         "\n".join(_conditions(ledger, verdict, kept, environment)),
-        f"```diff\n{diff.decode(errors='replace').rstrip()}\n```",
+        _fenced(diff.decode(errors="replace").rstrip()),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _fenced(diff: str) -> str:
+    """Within a fence that is longer than any that the source holds."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", diff)), default=0))
+    return f"{fence}diff\n{diff}\n{fence}"
 
 
 def _findings(diagnosis: Diagnosis, edited: list[TriedFix]) -> str:

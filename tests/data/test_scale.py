@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,9 +21,10 @@ from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.data import execute
 from hotloop.data.engines import engine as engine_module
 from hotloop.data.engines.engine import EngineDiffers, Reference
+from hotloop.data.manifest import JobRecord
 from hotloop.data.prepare import Preparation
 from hotloop.data.prepared import open_prepared, verify_prepared
-from hotloop.data.staging import STAGING
+from hotloop.data.staging import STAGING, Staging
 from preparing import contents, prepare_text
 
 ROOT = Path(__file__).parents[2]
@@ -84,16 +86,20 @@ def test_only_what_has_changed_is_done_again(corpus: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("damage", ["lost", "cut", "altered"])
 def test_job_whose_shard_is_damaged_is_done_again(
-    corpus: Path, tmp_path: Path, damage: str
+    corpus: Path, tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
+    write = Staging.write
 
-    def stop(what: str, done: float, total: float | None, note: str = "") -> None:
+    def stop(staging: Staging, number: int, record: JobRecord) -> None:
+        write(staging, number, record)
         if len(list((out / STAGING).glob("job-*.json"))) >= 2:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        in_jobs(corpus, out, progress=stop, workers=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Staging, "write", stop)
+        with pytest.raises(KeyboardInterrupt):
+            in_jobs(corpus, out, workers=1)
     record = min((out / STAGING).glob("job-*.json"))
     kept = [out / STAGING / shard["file"] for shard in json.loads(record.read_text())["shards"]]
     content = bytearray(kept[0].read_bytes())
@@ -111,8 +117,9 @@ def test_job_whose_shard_is_damaged_is_done_again(
 
 
 def test_killed_worker_is_one_clear_error_and_its_work_is_done_again(
-    corpus: Path, tmp_path: Path
+    corpus_of: Callable[[Path, int], Path], tmp_path: Path
 ) -> None:
+    corpus = corpus_of(tmp_path / "corpus", 400)  # more than is done before the first report
     out = tmp_path / "out"
 
     def kill(what: str, done: float, total: float | None, note: str = "") -> None:

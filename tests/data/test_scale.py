@@ -121,12 +121,14 @@ def test_killed_worker_is_one_clear_error_and_its_work_is_done_again(
 ) -> None:
     corpus = corpus_of(tmp_path / "corpus", 400)  # more than is done before the first report
     out = tmp_path / "out"
+    killed: list[int] = []
 
     def kill(what: str, done: float, total: float | None, note: str = "") -> None:
-        if what == "encoding":
+        if what == "encoding" and not killed:
             for child in psutil.Process().children():
                 if "spawn_main" in str(child.cmdline()):
                     child.kill()
+                    killed.append(child.pid)
 
     with pytest.raises(EnvironmentFailed, match="ended before its work was done"):
         in_jobs(corpus, out, progress=kill)

@@ -207,14 +207,16 @@ def test_budget_holds_the_runs_that_calibrate_and_the_longer_ones(
     assert known_s - needed_s(usual, fix, comparison) == pytest.approx(more_s)
 
 
-@pytest.mark.parametrize(("start_s", "steps"), [(0.5, 20), (10.0, 250)])
+@pytest.mark.parametrize(
+    ("start_s", "step_s", "steps"), [(0.5, 0.02, 20), (10.0, 0.02, 250), (10.0, 1.0, 10)]
+)
 def test_steps_that_take_little_beside_the_start_are_not_cut_further(
-    tmp_path: Path, start_s: float, steps: int
+    tmp_path: Path, start_s: float, step_s: float, steps: int
 ) -> None:
     runner = TrialRunner(
         Arm("baseline", ("python",), "step_clock", workdir=tmp_path),
         TrialPlan(3, 1000, timeout_s=120.0, in_place=True),
-        *(Costs(start_s, 0.02), tmp_path / "doctor", 60, 2000),
+        *(Costs(start_s, step_s), tmp_path / "doctor", 60, 2000),
         budget_s=60.0,
     )
     runner.fit(lambda: 1000.0)
@@ -222,7 +224,7 @@ def test_steps_that_take_little_beside_the_start_are_not_cut_further(
 
 
 def test_budget_that_proves_nothing_is_used_and_what_it_measured_counts(trying: Trying) -> None:
-    """As long as losses and two pairs fit, it is not refused."""
+    """As long as losses and a pair fit, it is not refused."""
     machine = Slower([1.0], a=1.3)
     machine.scatter = 0.002
     asked = refused(trying, machine, ["a"])

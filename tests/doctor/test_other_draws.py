@@ -169,7 +169,10 @@ def test_the_same_samples_augmented_with_other_numbers_learn_the_same(
     parity = _compare_losses(runner)
     assert _losses(runner, _workers()) == 0
     assert (parity.result, parity.parity_class) == ("within_noise", "other_draws"), parity.reason
-    assert "the same samples in the same order, augmented with other random" in parity.reason
+    assert (
+        "the same samples in the same order, with other random numbers in augmentation"
+        in parity.reason
+    )
     assert "equal to the last bit over 60 steps" in parity.reason
     runs = tmp_path / "doctor" / "trials" / OTHER_RNG
     assert len(list(runs.iterdir())) == OTHER_RNG_RUNS
@@ -262,3 +265,60 @@ def test_what_cannot_be_told_is_not_claimed(
     else:
         assert parity.result == "not_checked", parity.reason
         assert reason in parity.reason
+
+
+PADDED = """
+import torch
+from torch.utils.data import DataLoader
+torch.set_num_threads(1)
+torch.manual_seed(3)
+rows = torch.randint(2, 50, (240, 32)) * (torch.arange(32) < torch.arange(240)[:, None] % 7 * 2 + 3)
+data = [{"input_ids": row, "attention_mask": (row > 0).long()} for row in rows]
+table, head = torch.nn.Embedding(50, 8), torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD([*table.parameters(), *head.parameters()], lr=0.05)
+
+def seen(ids, mask):
+    drawn = torch.nn.functional.dropout(table(ids), 0.3)
+    return (drawn * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+
+loader = DataLoader(data, 4)
+for batch in loader:
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    loss = torch.nn.functional.cross_entropy(head(SEEN), ids[:, 0] % 2)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+MASKED = PADDED.replace("SEEN", "seen(ids, mask)")
+COUNTS_PADDING = PADDED.replace("SEEN", "seen(ids, torch.ones_like(mask))")
+DROPS_ITSELF = MASKED.replace(
+    "torch.nn.functional.dropout(table(ids), 0.3)",
+    "table(ids) * (torch.rand(ids.shape) > 0.3)[..., None]",
+)
+
+
+def _padding(runner: TrialRunner) -> Parity:
+    fix = Fix(CATALOGUE["dynamic_padding"], 8, ("HL111",), 4.0)
+    parity = LossComparisons(runner).of("dynamic_padding", [fix]).parity
+    assert _losses(runner, fix) == 0
+    return parity
+
+
+@pytest.mark.at_once(1)
+def test_padding_that_a_mask_leaves_out_may_go_though_dropout_draws_in_another_shape(
+    made: Any,
+) -> None:
+    parity = _padding(made(MASKED))
+    assert (parity.result, parity.parity_class) == ("within_noise", "other_draws"), parity.reason
+    assert parity.num_steps == 60
+    assert parity.max_difference is not None
+    assert parity.max_difference < 1e-5
+    assert parity.reason.startswith("without dropout its losses are ")
+
+
+@pytest.mark.at_once(2)
+@pytest.mark.parametrize("script", [COUNTS_PADDING, DROPS_ITSELF], ids=["counts", "drops_itself"])
+def test_padding_that_a_model_computes_with_stays(made: Any, script: str) -> None:
+    parity = _padding(made(script))
+    assert parity.result == "different", parity.reason
+    assert "without dropout, losses part" in parity.reason

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
@@ -109,3 +109,15 @@ def test_nothing_follows_what_confirms() -> None:
 def test_where_fixes_wait_for_their_confirmation_its_time_is_kept_from_the_first_pair_on() -> None:
     clock = Clock(60.0, must_confirm=True)
     assert pairs_made(clock, each_s=PAIR_S, reserved=True) == 6 - LOOKS[0] + 1
+
+
+@pytest.mark.parametrize(
+    ("step_s", "warmup"), [(0.01, 10), (0.2, 10), (0.5, 6), (1.0, 3), (30.0, 3)]
+)
+def test_slow_steps_are_warm_after_three_seconds_and_three_steps(
+    step_s: float, warmup: int
+) -> None:
+    seen = measured(10, 50)
+    records = tuple(replace(each, wall_s=step_s) for each in seen.records)
+    plan, _ = plan_for(replace(seen, records=records), steps=None)
+    assert plan.warmup_steps == warmup

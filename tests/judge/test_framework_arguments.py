@@ -23,8 +23,8 @@ ADVISING = [
     *(ROOT / "optimizations").glob("*/__init__.py"),
 ]
 ARGUMENT = re.compile(r"(?<![\w.])([a-z_]+)=(?!=)")
-OURS = {"mode", "dtype", "set_priority"}
-"""Of SQL, of hotloop's own configs, and of casts, which are no arguments of a framework."""
+OURS = {"mode", "dtype", "set_priority", "mask"}
+"""Of SQL, of hotloop's own configs and patches, and of casts, which are no arguments of a framework."""
 
 
 def named() -> dict[str, set[str]]:

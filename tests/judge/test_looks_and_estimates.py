@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,14 +72,20 @@ def test_a_session_goes_on_while_undecided_and_ends_at_the_last_look() -> None:
     assert should_stop(verdict(1.0, 10, scatter=10), 10)
 
 
+def test_a_session_goes_on_where_its_interval_would_help_nobody() -> None:
+    wide = replace(verdict(3.0, 4), ratio_low=1.5, ratio_high=17.4)
+    assert wide.outcome == "improved"
+    assert not should_stop(wide, 4)
+    assert should_stop(replace(wide, ratio_low=8.8), 4)
+    assert should_stop(replace(wide, num_pairs=6), 6)
+
+
 def test_a_session_never_stops_between_looks_on_a_good_result() -> None:
     assert verdict(1.3, 5).outcome == "improved"
     assert not should_stop(verdict(1.3, 5), 5)
 
 
 def test_a_session_with_incomparable_arms_stops_at_once() -> None:
-    from dataclasses import replace
-
     from judge_inputs import ENVIRONMENT
 
     other = pairs(1.3, 1, environment=replace(ENVIRONMENT, torch="1.0"))

@@ -22,8 +22,8 @@ MEANING = {
     "reduction_order": "reduction_order: the same sums in another order; losses agree to rounding "
     "(with products of bf16, fp16 or tf32 to theirs: judged as reduced_precision)",
     "reduced_precision": "reduced_precision: fewer digits; losses agree within a calibrated band",
-    "other_draws": "other_draws: the same samples in the same order, augmented with other random numbers of the same "
-    "distribution; with these numbers held fixed it is held to the class above, with its own to the script's spread",
+    "other_draws": "other_draws: the same samples in the same order, with other random numbers of the same distribution "
+    "in augmentation or dropout; with these held fixed, or dropout off, it is held to the class above",
     "changes_training": "changes_training: another training; only the result can be compared",
 }
 
@@ -52,7 +52,10 @@ def explain_optimization(technique: Optimization) -> str:
     on = ", ".join(f"{technique.key}={_shown(value)}" for value in technique.settings)
     rows = (
         ("parity", MEANING.get(technique.parity_class, technique.parity_class)),
-        ("parity of random", MEANING["other_draws"] if technique.other_draws_in else ""),
+        (
+            "parity of random",
+            MEANING["other_draws"] if technique.other_draws_in or technique.reshapes else "",
+        ),
         ("turn on", on if technique.key else ""),
         ("turn off", technique.key and f"{technique.key}={_shown(technique.off)}"),
         ("answers", ", ".join(technique.answers)),

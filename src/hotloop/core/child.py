@@ -30,6 +30,8 @@ SAME_RANDOMNESS = "HOTLOOP_SAME_RANDOMNESS"
 """Any value: seed, so that losses can be compared."""
 BATCH_RNG = "HOTLOOP_BATCH_RNG"
 """A number, of the random numbers that are held fixed for each batch."""
+NO_DROPOUT = "HOTLOOP_NO_DROPOUT"
+"""Any value: dropout drops nothing."""
 ROUNDING_NOISE = "HOTLOOP_ROUNDING_NOISE"
 """Size, relative, and seed of the noise put into weights and gradients: `1e-06:1`."""
 
@@ -40,7 +42,7 @@ PADDING = "HOTLOOP_PADDING"
 
 OF_A_TRIAL = (
     *(STEP_CLOCK, STEP_CLOCK_STOP, STEP_CLOCK_WEIGHTS, FIXES, FIXES_SETTINGS, TOGGLED, LOADER),
-    *(SAME_RANDOMNESS, BATCH_RNG, ROUNDING_NOISE, WITHIN, PADDING),
+    *(SAME_RANDOMNESS, BATCH_RNG, NO_DROPOUT, ROUNDING_NOISE, WITHIN, PADDING),
 )
 """What a trial sets, and must not inherit."""
 

@@ -10,16 +10,18 @@ from hotloop.doctor.compared_arms import (
     NOISE,
     NOISE_RUNS,
     candidate_runs,
-    class_of,
+    compared_arms,
+    draws_in_batches,
     rounded_otherwise,
     rounds_products,
+    same_rng_class_of,
     with_fixed_rng,
     with_other_rng,
 )
 from hotloop.doctor.confirmation import short_name
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparison
-from hotloop.doctor.trial_costs import FIRST_PAIRS, LOSS_RUNS, MARGIN, SLACK, budget_text
+from hotloop.doctor.trial_costs import LOSS_RUNS, MARGIN, SLACK, budget_text
 from hotloop.doctor.trial_runner import TrialRunner
 from hotloop.judge.looks import LOOKS
 from hotloop.judge.parity import MIN_STEPS
@@ -28,14 +30,14 @@ from hotloop.trial.measure import is_finished
 
 
 class BudgetTooSmall(UsageError):
-    """Not even the losses of one fix and two pairs fit into it."""
+    """Not even the losses of one fix and one pair fit into it."""
 
 
 def begin_within(runner: TrialRunner, fixes: Sequence[Fix], again: Callable[[str], str]) -> None:
     """Compares losses over fewer steps where else one fix could not be tried within the budget.
 
     again: the command that goes on with such a `--budget`. Raises `BudgetTooSmall` where not even its losses and
-    a first two pairs of the fewest steps fit: what it asks for proves one fix on a machine that becomes twice as slow.
+    a first pair of the fewest steps fit: what it asks for proves one fix on a machine that becomes twice as slow.
     """
     full, first = runner.plan, fixes[0]
     runner.fit(lambda: needed_s(runner, first))
@@ -44,7 +46,7 @@ def begin_within(runner: TrialRunner, fixes: Sequence[Fix], again: Callable[[str
     needed = needed_s(runner, first)
     budget = budget_text(MARGIN * needed)
     least = (LOSS_RUNS + 1) * runner.costs.process_s(runner.loss_steps)
-    least += FIRST_PAIRS * runner.costs.pair_s(runner.plan)
+    least += runner.costs.pair_s(runner.plan)
     runner.plan = full  # by how many steps it is cut shows when it is known what a process takes
     if least > runner.left_s:
         raise BudgetTooSmall(
@@ -131,19 +133,24 @@ def _losses(runner: TrialRunner, fix: Fix) -> float:
     runs = [
         (runner.baseline, of, n) for n in _up_to(LOSS_RUNS) for of in {runner.loss_steps, steps}
     ]
+    baseline, arm = compared_arms(runner, arm, [fix])
     runs.append((arm, steps, 1))
-    if class_of(runner, [fix]) == "other_draws":
-        drawn = [with_other_rng(runner.baseline, number) for number in _up_to(OTHER_RNG_RUNS)]
+    if baseline.name != runner.baseline.name:
+        runs.append((baseline, steps, 1))
+    if draws_in_batches(runner, [fix]):
+        drawn = [with_other_rng(baseline, number) for number in _up_to(OTHER_RNG_RUNS)]
         runs += [(each, steps, 1) for each in (*drawn, with_fixed_rng(arm, 1))]
     if not is_finished(runner.losses_place(arm, steps)):  # else it is known whether it needs them
         size = (
-            NOISE.get(class_of(runner, [fix])) if fix.technique.parity_class != "bitwise" else None
+            NOISE.get(same_rng_class_of(runner, [fix]))
+            if fix.technique.parity_class != "bitwise"
+            else None
         )
         if size is not None:
-            noisy = [(rounded_otherwise(runner.baseline, size, n), n) for n in _up_to(NOISE_RUNS)]
+            noisy = [(rounded_otherwise(baseline, size, n), n) for n in _up_to(NOISE_RUNS)]
             runs += [(each, steps, number) for each, number in noisy]
         if (longer := _learnt_steps(runner, fix)) is not None:
-            runs += [(runner.baseline, longer, 1), (arm, longer, 1)]
+            runs += [(baseline, longer, 1), (arm, longer, 1)]
     todo = [of for arm, of, n in runs if not is_finished(runner.losses_place(arm, of, n))]
     return _in_loss_runs(runner, todo)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hotloop.core.child import BATCH_RNG, ROUNDING_NOISE
+from hotloop.core.child import BATCH_RNG, NO_DROPOUT, ROUNDING_NOISE
 from hotloop.core.judgement import ParityClass
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_runner import TrialRunner
-from hotloop.optimizations.catalogue import changes_batch_rng, parity_of_live
+from hotloop.optimizations.catalogue import changes_batch_rng, parity_of_live, reshapes
 from hotloop.trial.arm import Arm
 
 NOISE: dict[ParityClass, float] = {
@@ -20,14 +20,24 @@ NOISE: dict[ParityClass, float] = {
 """Relative size of the noise: a convolution in another memory format rounds as much, products in bf16 do."""
 NOISE_RUNS = 2
 """At most: the second is made where the first does not explain what is seen."""
-ROUNDED_OTHERWISE, OTHER_RNG = "rounded-otherwise", "drawn-otherwise"
+ROUNDED_OTHERWISE, OTHER_RNG, UNDROPPED = "rounded-otherwise", "drawn-otherwise", "without-dropout"
 
 
 def class_of(runner: TrialRunner, fixes: Sequence[Fix]) -> ParityClass:
     """The most that these may change in what this command learns."""
-    if changes_batch_rng([fix.name for fix in fixes], runner.census):
+    if draws_in_batches(runner, fixes) or draws_in_shapes(fixes):
         return "other_draws"
     return same_rng_class_of(runner, fixes)
+
+
+def draws_in_batches(runner: TrialRunner, fixes: Sequence[Fix]) -> bool:
+    """Whether batches draw other random numbers with these."""
+    return changes_batch_rng([fix.name for fix in fixes], runner.census)
+
+
+def draws_in_shapes(fixes: Sequence[Fix]) -> bool:
+    """Whether dropout does, in batches of other shapes."""
+    return reshapes([fix.name for fix in fixes])
 
 
 def same_rng_class_of(runner: TrialRunner, fixes: Sequence[Fix]) -> ParityClass:
@@ -38,13 +48,26 @@ def same_rng_class_of(runner: TrialRunner, fixes: Sequence[Fix]) -> ParityClass:
 
 def candidate_runs(runner: TrialRunner, fixes: Sequence[Fix]) -> int:
     """Runs for losses that a candidate with these takes by itself."""
-    return 2 if class_of(runner, fixes) == "other_draws" else 1
+    return 2 if draws_in_batches(runner, fixes) else 1
 
 
 def rounded_otherwise(baseline: Arm, size: float, number: int) -> Arm:
     """The unchanged command, with noise of this relative size in its numbers."""
     env = {**baseline.env, ROUNDING_NOISE: f"{size:g}:{number}"}
     return replace(baseline, name=ROUNDED_OTHERWISE, env=env)
+
+
+def compared_arms(runner: TrialRunner, arm: Arm, fixes: Sequence[Fix]) -> tuple[Arm, Arm]:
+    """The baseline and `arm` as they are compared: without dropout, where that draws in other shapes."""
+    if not draws_in_shapes(fixes):
+        return runner.baseline, arm
+    undropped = replace(without_dropout(runner.baseline), name=UNDROPPED)
+    return undropped, without_dropout(arm)
+
+
+def without_dropout(arm: Arm) -> Arm:
+    """With nothing dropped."""
+    return replace(arm, env={**arm.env, NO_DROPOUT: "1"})
 
 
 def with_fixed_rng(arm: Arm, number: int) -> Arm:

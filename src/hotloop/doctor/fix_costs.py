@@ -9,6 +9,7 @@ from statistics import fmean, median
 
 from hotloop.core.ledger import TriedFix
 from hotloop.core.measurement import Measurement
+from hotloop.doctor.compared_arms import compared_arms
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_runner import TrialRunner
 from hotloop.trial.session import Pair, SessionResult
@@ -22,10 +23,11 @@ CLEAR_BYTES = 50_000_000
 def with_costs(runner: TrialRunner, fix: Fix, entry: TriedFix, result: SessionResult) -> TriedFix:
     """The entry of a kept fix with what it costs; another status where that is more than it brings, or than there is."""
     pairs = () if result.toggled else result.pairs
+    _, arm = compared_arms(runner, runner.with_fixes(fix.name, [fix]), [fix])
     return with_start_cost(
         with_memory(entry, pairs),
         pairs=pairs,
-        losses=runner.first_losses(runner.with_fixes(fix.name, [fix]), [fix]),
+        losses=runner.first_losses(arm, [fix]),
         total_steps=runner.total_steps,
     )
 

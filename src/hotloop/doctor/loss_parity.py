@@ -21,6 +21,9 @@ from hotloop.doctor.compared_arms import (
     NOISE,
     NOISE_RUNS,
     class_of,
+    compared_arms,
+    draws_in_batches,
+    draws_in_shapes,
     rounded_otherwise,
     rounds_products,
     same_rng_class_of,
@@ -41,7 +44,13 @@ from hotloop.judge.calibrated_parity import (
 )
 from hotloop.judge.loss_curves import compare_levels, why_not_repeatable
 from hotloop.judge.parity import judge_parity, not_checked
-from hotloop.judge.rng_parity import NOT_SEEN, OTHER_RNG_RUNS, RngRun, judge_other_rng
+from hotloop.judge.rng_parity import (
+    NOT_SEEN,
+    OTHER_RNG_RUNS,
+    RngRun,
+    judge_other_rng,
+    without_dropout_parity,
+)
 from hotloop.trial.arm import Arm
 
 Run = tuple[Measurement, Path]
@@ -90,7 +99,8 @@ class LossComparisons:
         """The parity of one run of `arm`, which has `fixes`: those not live in it are edited into its files."""
         runner = self._runner
         steps = runner.loss_steps_of(fixes)
-        baseline = self._baseline(runner.baseline, steps)
+        as_it_is, arm = compared_arms(runner, arm, fixes)
+        baseline = self._baseline(as_it_is, steps)
         measurement, place = self._run(arm, steps)
         parity_class = self.class_of(fixes)
         for fix in fixes:
@@ -105,21 +115,23 @@ class LossComparisons:
                 return LossComparison(Parity("not_checked", None, reason=why), f"{fix.name}: {why}")
         if self.not_comparable is not None:
             parity = Parity("not_checked", parity_class, reason=self.not_comparable)
-        elif parity_class == "other_draws":
-            parity = self._other_rng_parity(arm, fixes, steps)
+        elif draws_in_batches(runner, fixes):
+            parity = self._other_rng_parity(as_it_is, arm, fixes, steps)
         else:
-            parity = self._judged(runner.baseline, arm, fixes, steps)
+            parity = self._judged(as_it_is, arm, fixes, steps)
+        if draws_in_shapes(fixes):
+            parity = without_dropout_parity(parity)
         return LossComparison(
             _long_enough(parity, max(fix.warmup_steps for fix in fixes)),
             toggleable=can_be_toggled(place / "run", runner.most_children),
             slower_start_s=max(_seconds(measurement) - _seconds(baseline[-1][0]), 0.0),
         )
 
-    def _other_rng_parity(self, arm: Arm, fixes: Sequence[Fix], steps: int) -> Parity:
+    def _other_rng_parity(
+        self, baseline: Arm, arm: Arm, fixes: Sequence[Fix], steps: int
+    ) -> Parity:
         """Parity where batches draw other random numbers: with these held fixed, and among runs with others."""
-        first, *others = (
-            with_other_rng(self._runner.baseline, n) for n in range(1, OTHER_RNG_RUNS + 1)
-        )
+        first, *others = (with_other_rng(baseline, n) for n in range(1, OTHER_RNG_RUNS + 1))
         held = with_fixed_rng(arm, 1)
         try:
             if not _rng_run(*self._baseline(first, steps)[0]).rng.batches:

@@ -26,6 +26,10 @@ FASTER_S = 1.0
 """The same of the process that is expected to be faster: at least."""
 STEPS = (20, 1000)
 LEAST_STEPS = STEPS[0] // 2
+LEAST_COUNTED_S = 3.0
+"""Seconds of counted steps to which a budget may cut them: slow steps may be fewer than usual."""
+WARMUP_S = 3.0
+"""Slow steps are warm after this, and after three of them."""
 TOGGLED_STEPS = 2 * STEPS[0]
 """Steps of a fix that is toggled within a process, which counts twice as many: enough for blocks."""
 USUAL_PAIRS = LOOKS[1]
@@ -81,7 +85,8 @@ def plan_for(measurement: Measurement, *, steps: int | None) -> tuple[TrialPlan,
         raise UsageError("no step was seen, so no fix can be tried")
     median = walls[len(walls) // 2]
     total = len(measurement.records)
-    warmup = max(min(len(measurement.records) - len(records), total // 3), 3)
+    seen = len(measurement.records) - len(records)
+    warmup = max(min(seen, total // 3, math.ceil(WARMUP_S / max(median, 1e-6))), 3)
     queue = script_queue(measurement.census)
     if queue.fits(total):
         warmup = max(warmup, queue.warmup_steps)

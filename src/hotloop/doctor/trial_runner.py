@@ -28,6 +28,7 @@ from hotloop.doctor.trial_costs import (
     AA_RUNS,
     AFTER_EPOCH,
     FASTER_S,
+    LEAST_COUNTED_S,
     LEAST_STEPS,
     LOSS_RUNS,
     MARGIN,
@@ -176,13 +177,17 @@ class TrialRunner:
             return 0.0
         return max(margin * self.needed_s(pairs, **more) - self.left_s, 0.0)
 
-    def fit(self, needed_s: Callable[[], float], *, least_steps: int = STEPS[0]) -> None:
+    def fit(self, needed_s: Callable[[], float], *, least_steps: int = LEAST_STEPS) -> None:
         """Counts fewer steps where else what is needed, with a margin, does not fit into what is left.
 
-        Not so few that they take less than half of what starting does: that saves little and shows less.
+        Not so few that they take less than half of what starting does: that saves little and shows less. Nor fewer than
+        `STEPS[0]`, unless these are slow.
         """
         costs = self.first_costs
-        shown = math.ceil(0.5 * costs.start_s / max(costs.step_s, 1e-6))
+        shown = max(
+            math.ceil(0.5 * costs.start_s / max(costs.step_s, 1e-6)),
+            min(STEPS[0], math.ceil(LEAST_COUNTED_S / max(costs.step_s, 1e-6))),
+        )
         least = max(least_steps, shown)
         while MARGIN * needed_s() > self.left_s and self.plan.steps > least:
             self.plan = replace(self.plan, steps=max(self.plan.steps * 3 // 4, least))

@@ -23,6 +23,8 @@ DECIDED = ("improved", "regressed", "unchanged")
 LARGE, ENOUGH_PAIRS = 1.2, 6
 """Fewer pairs than so many end a comparison only where the whole interval lies beyond this ratio, or its inverse:
 load that comes and goes every few processes falls on one side of all of 4 pairs too often."""
+WIDE = 2.0
+"""Nor where one end of the interval is more than so many times the other: such a number helps nobody."""
 
 
 def default_levels(looks: Sequence[int]) -> tuple[float, ...]:
@@ -93,10 +95,13 @@ def should_stop(verdict: Verdict, num_pairs: int, looks: Sequence[int] = LOOKS) 
         return True
     few = num_pairs < ENOUGH_PAIRS and not verdict.switched
     return (
-        num_pairs in looks and verdict.outcome in DECIDED and not (few and not _is_large(verdict))
+        num_pairs in looks and verdict.outcome in DECIDED and not (few and not _is_clear(verdict))
     )
 
 
-def _is_large(verdict: Verdict) -> bool:
+def _is_clear(verdict: Verdict) -> bool:
+    """Whether the interval is large and narrow."""
     low, high = verdict.ratio_low, verdict.ratio_high
-    return (low is not None and low > LARGE) or (high is not None and high < 1 / LARGE)
+    if low is None or high is None or high > WIDE * low:
+        return False
+    return low > LARGE or high < 1 / LARGE

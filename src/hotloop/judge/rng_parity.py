@@ -21,6 +21,9 @@ the comparison is made twice (`doctor.loss_parity` makes the runs, `trial.fixed_
              runs 1 in 500 leaves the first over 60 steps, 3 in 100 over 20. Where augmentation moves the losses by
              half of what they move at all, nothing is shown: refused.
 
+Batches of another shape are another such change: dropout draws other numbers in them. There the comparison is made once,
+without dropout (`without_dropout_parity`).
+
 Refused is `not_checked`; only what is known to be otherwise is `different`. Not seen: a dataset that changes what it
 draws after the steps that are compared.
 """
@@ -56,8 +59,8 @@ FLOOR = 1e-6
 """Relative: rounding, where the numbers decide nothing."""
 NOT_SEEN = "how its batches draw random numbers was not seen"
 WHAT_STAYS = (
-    "the same samples in the same order, augmented with other random numbers (later epochs may be shuffled as with "
-    "another seed)"
+    "the same samples in the same order, with other random numbers in augmentation or dropout (later epochs may be "
+    "shuffled as with another seed)"
 )
 
 
@@ -92,6 +95,23 @@ def judge_other_rng(
         f"{parity.num_steps} steps; with its own {spread.reason}"
     )
     return replace(spread, reason=reason)
+
+
+def without_dropout_parity(parity: Parity) -> Parity:
+    """The parity of runs without dropout, said of runs with it.
+
+    Dropout draws each number by itself from one distribution, whatever the shape: what else the change does is what
+    these runs show.
+    """
+    if parity.result not in ("same", "within_noise"):
+        return replace(parity, reason=f"without dropout, {parity.reason}".rstrip(", "))
+    exactly = "equal to the last bit" if parity.max_difference == 0 else "the same but for rounding"
+    reason = (
+        f"without dropout its losses are {exactly} over {parity.num_steps} steps; dropout draws other numbers in the "
+        "batches' new shape, as with another seed"
+    )
+    reason = f"{reason}; {parity.reason}" if parity.parity_class == "other_draws" else reason
+    return replace(parity, parity_class="other_draws", result="within_noise", reason=reason)
 
 
 def reason_rng_differs(runs: Sequence[RngRun], held: RngRun) -> str | None:

@@ -85,5 +85,10 @@ def changes_batch_rng(names: Sequence[str], census: Census | None) -> bool:
     return census is not None and any(is_seen is not None and is_seen(census) for is_seen in found)
 
 
+def reshapes(names: Sequence[str]) -> bool:
+    """Whether batches have other shapes with one of them, in which dropout draws other numbers: `other_draws`."""
+    return any(CATALOGUE[name].reshapes for name in names)
+
+
 _SHORT = frozenset({"bfloat16", "float16", "tf32"})
 """Types of products with fewer digits than float32, by their names in a census."""

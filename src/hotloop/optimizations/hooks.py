@@ -202,8 +202,11 @@ Change = Callable[[Mapping[str, Any]], "Arguments | str"]
 """From all arguments of the loader to those that become others, or why none does, in words after its dataset's name."""
 
 
-def set_arguments(change: Change, report: Report) -> None:
-    """Have the loader that trains made with what `change` makes of its arguments."""
+def set_arguments(change: Change, report: Report, *, says_itself: bool = False) -> None:
+    """Have the loader that trains made with what `change` makes of its arguments.
+
+    says_itself: what they are set to says later whether it took effect.
+    """
     seen = json.loads(os.environ.get(LOADER, "{}"))
     if not seen:
         report.refused("where the loader that trains is made was not seen in the first run")
@@ -225,7 +228,8 @@ def set_arguments(change: Change, report: Report) -> None:
         else:
             given.arguments.update(changed)
             values = ", ".join(f"{key}={value}" for key, value in changed.items())
-            report.applied(f"the loader of {name} has {values}")
+            if not says_itself:
+                report.applied(f"the loader of {name} has {values}")
         return original(*given.args, **given.kwargs)
 
     def stepped(optimizer: Any) -> None:

@@ -135,6 +135,9 @@ class Optimization:
     other_draws_in: Callable[[Census], bool] | None = None
     """Whether batches of a foreign script that was seen so draw other random numbers with it, which makes its class
     `other_draws` there; `None`: they never do."""
+    reshapes: bool = False
+    """Batches of a foreign script have other shapes with it. Dropout draws other numbers in these, which makes its class
+    `other_draws`: the losses compared are those without dropout."""
     over: JudgedSteps = "steady"
     """The steps that its gain shows in: typical ones, or rare slow ones and with them all together."""
     batches_ahead: Callable[[Census, Any], BatchesAhead | None] | None = None

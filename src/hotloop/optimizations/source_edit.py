@@ -72,4 +72,42 @@ class BeforeLoop:
         return f"write `{self.line.format(model='model')}` before the first step"
 
 
-SourceEdit = Keywords | SetUp | AroundCall | BeforeLoop
+@dataclass(frozen=True, slots=True)
+class WrappedArgument:
+    """An argument of the call in which the live form took effect becomes `name(argument)`, with `definition` at the top."""
+
+    package: str
+    """As of `Keywords`."""
+    names: tuple[str, ...]
+    argument: str
+    """Where the call does not have it, it gets `name()`."""
+    place: int
+    """Which of the arguments without a name it may be, counted from 0."""
+    name: str
+    definition: str
+    """Python source of `name`. It may use the name `torch`."""
+    more: str = ""
+    """Another argument for `name`, as Python source."""
+
+    def in_words(self) -> str:
+        given = ", ".join(filter(None, (self.argument, self.more)))
+        return f"write\n{self.definition}\nand give `{self.argument}={self.name}({given})`"
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeTraining:
+    """A line before `trainer.train()`; `{owner}` in it is how the script names the trainer."""
+
+    name: str
+    definition: str
+    """Python source of `name`, for the top of that file. It may use the name `torch`."""
+    line: str
+    note: str = ""
+    """For who reads the patch."""
+
+    def in_words(self) -> str:
+        line = self.line.format(owner="trainer")
+        return f"write\n{self.definition}\nand `{line}` before `trainer.train()`"
+
+
+SourceEdit = Keywords | SetUp | AroundCall | BeforeLoop | WrappedArgument | BeforeTraining

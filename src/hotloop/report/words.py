@@ -188,8 +188,8 @@ def losses(parity: Parity) -> str:
             return f"the losses agree{_evidence(parity)}"
         case "within_noise" if parity.parity_class == "other_draws":
             return (
-                "the samples are the same, augmented with other random numbers, and the losses agree as those of runs "
-                f"with other numbers do{_evidence(parity)}"
+                "the samples are the same, augmentation or dropout draws other random numbers, and beside that the "
+                f"losses agree{_evidence(parity)}"
             )
         case "within_noise":
             return f"the losses agree{_evidence(parity) or ' within noise'}"

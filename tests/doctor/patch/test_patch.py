@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loader_uses import loader_use, seen_at
 
-from hotloop.core.census import Census, LoaderUse
-from hotloop.core.child import LOADER
+from hotloop.core.census import Census
 from hotloop.core.files import read_json
 from hotloop.core.ledger import LEDGER_FILE, Ledger
 from hotloop.doctor.patch.write import apply_patch
@@ -198,30 +197,6 @@ def test_package_like_mingpt_is_patched_where_its_calls_are(
     losses, fused = run_script(found.workdir, "projects/adder/adder.py")  # type: ignore[misc]
     assert fused is True
     assert losses == pytest.approx(found.printed[0], rel=1e-5)
-
-
-def loader_use(
-    site: str, *, epochs: int = 1, trains: bool = True, draws: bool = False
-) -> LoaderUse:
-    values: dict[str, object] = dict.fromkeys(LoaderUse.__dataclass_fields__) | {"num_batches": 48}
-    return LoaderUse(
-        **(
-            values
-            | {
-                "site": site,
-                "trains": trains,
-                "num_epochs": epochs,
-                "made": (),
-                "draws_random": draws,
-            }
-        ),
-    )  # type: ignore[arg-type]
-
-
-def seen_at(monkeypatch: pytest.MonkeyPatch, made: str) -> None:
-    """Trials are told that the loader that trains is made so."""
-    told = {"site": made.partition(" ")[0], "made": [made], "workdir": ""}
-    monkeypatch.setenv(LOADER, json.dumps(told))
 
 
 @pytest.mark.parametrize(("epochs", "draws"), [(1, False), (2, False), (2, True)])

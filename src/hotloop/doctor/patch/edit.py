@@ -37,7 +37,7 @@ class Insertion:
     after: bool
     again: Callable[[ast.Module], None]
     below: int = 0
-    """Blank lines under the last of them, a function."""
+    """Blank lines under the last of them, a function or class."""
 
 
 Edit = Change | Insertion
@@ -90,13 +90,13 @@ class _Editor(cst.CSTTransformer):
         made = list(cst.parse_module(edit.lines, self._config).body)
         made = [
             each.with_changes(leading_lines=_blank(2))
-            if isinstance(each, cst.FunctionDef)
+            if isinstance(each, (cst.FunctionDef, cst.ClassDef))
             else each
             for each in made
         ]
         if edit.below:
             last = made[-1]
-            assert isinstance(last, cst.FunctionDef)
+            assert isinstance(last, (cst.FunctionDef, cst.ClassDef))
             block = last.body.with_changes(footer=_blank(edit.below))
             made[-1] = last.with_changes(body=block)
         return [*made]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import libcst as cst
@@ -13,7 +13,7 @@ from hotloop.core.census import ONE_OF, Census
 from hotloop.doctor.applied import Frame
 from hotloop.doctor.patch.edit import Change, set_keywords
 from hotloop.doctor.patch.source import Source, Unsafe
-from hotloop.optimizations.source_edit import Keywords
+from hotloop.optimizations.source_edit import Keywords, WrappedArgument
 
 MOST_POSITIONAL = 5
 """Arguments by place: of a loader those before `num_workers`, of an optimizer those before `fused`."""
@@ -31,12 +31,39 @@ def keywords_edit(source: Source, call: cst.Call, wanted: Keywords) -> Change:
     places = {n: i for n, i in wanted.place.items() if n not in held and i < len(by_place)}
     _refuse_options(call, values, places)
     values = _conditional(call, values, wanted.unless_zero)
-    held |= places.keys()
-    missing = [name for name in values if name not in held]
+    _refuse_given_twice(call, [name for name in values if name not in held | places.keys()])
+    if len(by_place) > MOST_POSITIONAL:
+        raise Unsafe(f"`{next(iter(values))}` may be given by its place already")
+    return _setting(source, call, values, places)
+
+
+def wrapped_argument_edit(source: Source, call: cst.Call, wanted: WrappedArgument) -> Change:
+    """Raises `Unsafe` where the callee is not certain, or whether it has the argument."""
+    _refuse_other_callee(source, call, wanted)
+    given = _given(call, wanted.argument)
+    by_place = [each for each in call.args if each.keyword is None and each.star == ""]
+    places = {}
+    if given is None and wanted.place < len(by_place):
+        places, given = {wanted.argument: wanted.place}, by_place[wanted.place].value
+    _refuse_given_twice(call, [wanted.argument] if given is None else [])
+    before = cst.Module([]).code_for_node(given) if given is not None else ""
+    if before == "None":
+        before = ""
+    made = f"{wanted.name}({', '.join(filter(None, (before, wanted.more)))})"
+    return _setting(source, call, {wanted.argument: made}, places)
+
+
+def _refuse_given_twice(call: cst.Call, missing: Sequence[str]) -> None:
+    """Raises `Unsafe` where stars may hold what the call does not have by name."""
     if any(each.star == "**" for each in call.args) and missing:
         raise Unsafe(f"`{_text(call, '**')}` may hold `{missing[0]}` already")
-    if any(each.star == "*" for each in call.args) or len(by_place) > MOST_POSITIONAL:
+    if any(each.star == "*" for each in call.args):
         raise Unsafe(f"`{missing[0] if missing else 'it'}` may be given by its place already")
+
+
+def _setting(
+    source: Source, call: cst.Call, values: Mapping[str, str], places: Mapping[str, int]
+) -> Change:
     end = source.end(call)
 
     def to(updated: cst.Call) -> cst.Call:
@@ -92,7 +119,9 @@ def _is_literal(value: cst.BaseExpression) -> bool:
     return True
 
 
-def _refuse_other_callee(source: Source, call: cst.Call, wanted: Keywords) -> None:
+def _refuse_other_callee(
+    source: Source, call: cst.Call, wanted: Keywords | WrappedArgument
+) -> None:
     written = cst.Module([]).code_for_node(call.func)
     name = source.imported_as(call.func)
     if name is None:
@@ -194,7 +223,7 @@ def loader_frame(census: Census, workdir: Path, started_at: float) -> Frame:
     return Frame(file, int(line), "?", None, digest, direct=True)
 
 
-def loader_call(source: Source, frame: Frame, wanted: Keywords) -> cst.Call:
+def loader_call(source: Source, frame: Frame, wanted: Keywords | WrappedArgument) -> cst.Call:
     """The call on that line by the name of the class. Raises `Unsafe` where there is not one."""
     found = [
         each

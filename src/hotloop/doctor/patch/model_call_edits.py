@@ -7,6 +7,7 @@ import re
 
 import libcst as cst
 
+from hotloop.doctor.applied import Frame
 from hotloop.doctor.patch.edit import Change, Insertion, call_through
 from hotloop.doctor.patch.imports import (
     binds_torch,
@@ -16,7 +17,12 @@ from hotloop.doctor.patch.imports import (
     refuse_another_torch,
 )
 from hotloop.doctor.patch.source import Source, Unsafe
-from hotloop.optimizations.source_edit import AroundCall, BeforeLoop
+from hotloop.optimizations.source_edit import (
+    AroundCall,
+    BeforeLoop,
+    BeforeTraining,
+    WrappedArgument,
+)
 
 
 def around_call_edit(source: Source, call: cst.Call, wanted: AroundCall) -> Change:
@@ -41,8 +47,10 @@ def around_call_edit(source: Source, call: cst.Call, wanted: AroundCall) -> Chan
     return Change(call, to, redo)
 
 
-def definition_edit(source: Source, first: cst.Call, wanted: AroundCall) -> Insertion:
-    """The function, below the imports that come before its first use. Raises `Unsafe`."""
+def definition_edit(
+    source: Source, first: cst.Call, wanted: AroundCall | WrappedArgument | BeforeTraining
+) -> Insertion:
+    """The function or class, below the imports that come before its first use. Raises `Unsafe`."""
     for name in (wanted.name, *re.findall(r"(?m)^def (\w+)", wanted.definition)):
         if re.search(rf"\b{name}\b", source.module.code):
             raise Unsafe(f"`{name}` is a name in this file already")
@@ -104,13 +112,35 @@ def before_loop_edit(source: Source, call: cst.Call, wanted: BeforeLoop) -> Inse
     )
 
 
+def training_call(source: Source, frame: Frame) -> cst.Call:
+    """`trainer.train()` on that line. Raises `Unsafe` where there is not one."""
+    found = [
+        each
+        for each in source.calls()
+        if isinstance(each.func, cst.Attribute)
+        and each.func.attr.value == "train"
+        and source.start(each)[0] <= frame.line <= source.end(each)[0]
+    ]
+    if len(found) != 1:
+        raise Unsafe("no single call of `train` was found there")
+    return found[0]
+
+
+def before_training_edit(source: Source, call: cst.Call, wanted: BeforeTraining) -> Insertion:
+    """Before the statement of `training_call`. Raises `Unsafe`."""
+    assert isinstance(call.func, cst.Attribute)
+    owner = _names(call.func.value)[-1]
+    line = wanted.line.format(owner=owner) + "\n"
+    return inserted_before(source, source.statement_of(call), line)
+
+
 def _names(callee: cst.BaseExpression) -> list[str]:
-    """`self` and `self.model`; raises `Unsafe` where the callee is more than names and dots."""
+    """`self` and `self.model`; raises `Unsafe` where it is more than names and dots."""
     if isinstance(callee, cst.Attribute):
         inner = _names(callee.value)
         return [*inner, f"{inner[-1]}.{callee.attr.value}"]
     if not isinstance(callee, cst.Name):
-        raise Unsafe("the model has no plain name there")
+        raise Unsafe("what is called has no plain name there")
     return [callee.value]
 
 

@@ -16,16 +16,31 @@ from hotloop.doctor.applied import Frame, Taken, taken_in
 from hotloop.doctor.patch.diff import unified_diff
 from hotloop.doctor.patch.edit import Change, Edit, edited
 from hotloop.doctor.patch.imports import set_up_edit
-from hotloop.doctor.patch.keywords import keywords_edit, loader_call, loader_frame
+from hotloop.doctor.patch.keywords import (
+    keywords_edit,
+    loader_call,
+    loader_frame,
+    wrapped_argument_edit,
+)
 from hotloop.doctor.patch.model_call_edits import (
     around_call_edit,
     before_loop_edit,
+    before_training_edit,
     definition_edit,
+    training_call,
 )
 from hotloop.doctor.patch.source import Source, Unsafe
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import Optimization
-from hotloop.optimizations.source_edit import AroundCall, BeforeLoop, Keywords, SetUp, SourceEdit
+from hotloop.optimizations.source_edit import (
+    AroundCall,
+    BeforeLoop,
+    BeforeTraining,
+    Keywords,
+    SetUp,
+    SourceEdit,
+    WrappedArgument,
+)
 from hotloop.trial.arm import digest_of
 
 NOT_RUN = "the edited files were not run, and only what was measured is written"
@@ -161,7 +176,7 @@ def _patched(
     try:
         wanted = form_of(fix, taken)
         if technique.of_loader:
-            edits = [_at_loader(technique, fix.value, wanted, files, census)]
+            edits = _at_loader(technique, fix.value, wanted, files, census)
         else:
             edits = _edits(wanted, taken, said, files)
         if why_not is not None:
@@ -172,7 +187,7 @@ def _patched(
         return replace(fix, patch="words", patch_text=text)
     lines = sorted({(source.file, source.start(edit.node)[0]) for source, edit in edits})
     notes = [edit.note for _, edit in edits if isinstance(edit, Change) and edit.note]
-    notes += [wanted.note] if isinstance(wanted, SetUp) and wanted.note else []
+    notes += [wanted.note] if isinstance(wanted, (SetUp, BeforeTraining)) and wanted.note else []
     text = "; ".join([", ".join(f"{file}:{line}" for file, line in lines), *notes])
     return replace(fix, patch="edited", patch_text=text)
 
@@ -206,15 +221,26 @@ def _edits(
 
 def _at_loader(
     technique: Optimization, value: Any, wanted: SourceEdit, files: _Files, census: Census | None
-) -> tuple[Source, Edit]:
-    assert isinstance(wanted, Keywords)
+) -> list[tuple[Source, Edit]]:
     census = census or Census()
     frame = loader_frame(census, files.workdir, files.started_at)
     source = files.of(frame)
+    if isinstance(wanted, BeforeTraining):
+        call = training_call(source, frame)
+        return [
+            (source, definition_edit(source, call, wanted)),
+            (source, before_training_edit(source, call, wanted)),
+        ]
+    assert isinstance(wanted, (Keywords, WrappedArgument))
     call = loader_call(source, frame, wanted)
-    edit = keywords_edit(source, call, wanted)
     given = {each.keyword.value for each in call.args if each.keyword is not None}
-    return source, replace(edit, note=technique.patch_note(value, census, given))
+    note = technique.patch_note(value, census, given)
+    if isinstance(wanted, Keywords):
+        return [(source, replace(keywords_edit(source, call, wanted), note=note))]
+    return [
+        (source, definition_edit(source, call, wanted)),
+        (source, replace(wrapped_argument_edit(source, call, wanted), note=note)),
+    ]
 
 
 def _at_calls(

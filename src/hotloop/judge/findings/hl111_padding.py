@@ -12,11 +12,13 @@ forward and backward, `a` the share of attention written out, which grows with t
 length. Without a look at the operations `a` is 0, and fused attention is never told apart, so long
 sequences may gain more.
 
-Remedy. Pad to the longest of a batch, not of all: with transformers no `padding="max_length"` in the
-tokenizer's call, and `DataCollatorWithPadding(tokenizer)` as collate function (its Trainer takes that one
-where it is given the tokenizer). Put similar lengths together (`train_sampling_strategy="group_by_length"`
-in TrainingArguments); or pack several sequences into one. To test it: the seconds per sample over whole
-epochs, not per step. Site: the collate function where it is the script's own; else where batches are asked for.
+Remedy. Pad to the longest of a batch, not of all. The doctor tries it (`dynamic_padding`) where batches have an
+attention mask: its patch cuts what the collate function made. By hand, with transformers, no
+`padding="max_length"` in the tokenizer's call, and `DataCollatorWithPadding(tokenizer)` as collate function (its
+Trainer takes that one where it is given the tokenizer). Beyond that, put similar lengths together
+(`train_sampling_strategy="group_by_length"` in TrainingArguments), or pack several sequences into one. To test
+these: the seconds per sample over whole epochs, not per step. Site: the collate function where it is the script's
+own; else where batches are asked for.
 
 What can go wrong. Grouping by length changes the order of samples, and so the losses: compare final
 results. Changing lengths make a compiled model compile again (HL307) unless it is dynamic.
@@ -63,6 +65,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "source": padding.source,
             "forward_backward_fraction": computing,
         },
+        optimization="dynamic_padding",
         advice="Pad to the longest sequence of each batch, not to a fixed length (transformers: no "
         'padding="max_length" in the tokenizer\'s call, and DataCollatorWithPadding as collate function), and '
         'put similar lengths together (Trainer: train_sampling_strategy="group_by_length").',

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 PROBES = {
     "HOTLOOP_ROUNDING_NOISE": ("the noise", "hotloop.trial.rounding_noise"),
     "HOTLOOP_BATCH_RNG": ("held random numbers", "hotloop.trial.fixed_batch_rng"),
+    "HOTLOOP_NO_DROPOUT": ("dropout off", "hotloop.trial.no_dropout"),
     "HOTLOOP_FIXES": ("a fix", "hotloop.trial.live_fixes"),
     "HOTLOOP_STEP_CLOCK": ("the step clock", "hotloop.probe.step_clock"),
     "HOTLOOP_DOCTOR": ("the probe", "hotloop.probe.attach"),

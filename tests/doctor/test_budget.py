@@ -19,7 +19,7 @@ from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.judgement import Parity
 from hotloop.core.ledger import Ledger
 from hotloop.core.measurement import Measurement, Plan
-from hotloop.doctor.budget import needed_s
+from hotloop.doctor.budget import by_gain_per_second, needed_s
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparison
 from hotloop.doctor.trial_costs import LOSS_RUNS, Costs
@@ -221,6 +221,25 @@ def test_steps_that_take_little_beside_the_start_are_not_cut_further(
     )
     runner.fit(lambda: 1000.0)
     assert runner.plan.steps == steps
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "first"), [(250.0, "fused_optimizer"), (2000.0, "item_cache")]
+)
+def test_what_fits_into_the_budget_comes_before_what_promises_more(
+    tmp_path: Path, budget_s: float, first: str
+) -> None:
+    runner = TrialRunner(
+        Arm("baseline", ("python",), "step_clock", workdir=tmp_path),
+        TrialPlan(3, 60, timeout_s=120.0, in_place=True),
+        *(Costs(2.0, 0.05), tmp_path / "doctor", 60, 3000),
+        budget_s=budget_s,
+    )
+    kept = Fix(CATALOGUE["item_cache"], 1024, ("HL102",), 9.0, warmup_steps=900)
+    fused = Fix(CATALOGUE["fused_optimizer"], True, ("HL401",), 1.2)
+    plan = runner.plan
+    assert by_gain_per_second(runner, [fused, kept])[0].name == first
+    assert runner.plan == plan
 
 
 def test_budget_that_proves_nothing_is_used_and_what_it_measured_counts(trying: Trying) -> None:

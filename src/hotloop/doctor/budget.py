@@ -67,8 +67,20 @@ def pays_for_all(runner: TrialRunner, fixes: Sequence[Fix]) -> bool:
 
 
 def by_gain_per_second(runner: TrialRunner, fixes: Sequence[Fix]) -> list[Fix]:
-    """The fixes with the largest expected gain for the time that trying them takes first: a budget may end after any."""
-    return sorted(fixes, key=lambda fix: -math.log(fix.promise) / max(needed_s(runner, fix), 1.0))
+    """The fixes with the largest expected gain for the time that trying them takes first: a budget may end after any.
+
+    Before them those that fit into what is left: what does not would use it up and prove nothing.
+    """
+
+    def place(fix: Fix) -> tuple[bool, float]:
+        per_second = math.log(fix.promise) / max(needed_s(runner, fix), 1.0)
+        full = runner.plan
+        runner.fit(lambda: needed_s(runner, fix))
+        fits = needed_s(runner, fix) <= runner.left_s
+        runner.plan = full
+        return not fits, -per_second
+
+    return sorted(fixes, key=place)
 
 
 def needed_s(

@@ -146,6 +146,11 @@ def test_what_is_asked_for_is_enough_for_processes_that_take_up_to_twice_as_long
     gains=[1.3, 1.3],
     first=0.323,
 )
+@example(
+    times=[1.747450644123041, 5.20313211079653, 3.037420852942981, 1.1339853037473433],
+    gains=[0.9, 0.9, 0.9, 0.9],
+    first=0.6466476494553308,
+)
 @given(
     times=st.lists(st.floats(0.3, 6.0), min_size=1, max_size=30),
     gains=st.lists(st.sampled_from([0.9, 1.0, 1.02, 1.3]), min_size=1, max_size=4),
@@ -160,7 +165,7 @@ def test_each_answer_asks_for_no_more_before_what_it_got_is_used_and_repeats_not
     more = {"directory": f"run-{next(NUMBER)}", "again": again}
     budget_s = first * refused(trying, machine, names, directory=more["directory"])
     for _ in range(12):
-        begun = machine.now
+        begun, made = machine.now, len(machine.places)
         try:
             ledger = trying(machine, names, budget_s=budget_s, **more)
         except UsageError as error:
@@ -170,6 +175,8 @@ def test_each_answer_asks_for_no_more_before_what_it_got_is_used_and_repeats_not
             if ledger.continue_with is None:
                 break
             asked = seconds_of(ledger.continue_with)
+            assert len(machine.places) > made or asked > budget_s
+            assert not any("pairs were measured" in fix.why for fix in ledger.fixes)
             longest = 6.0 * (START_S + 60 * STEP_S)
             assert asked <= budget_s or machine.now - begun >= budget_s - 2 * longest
         budget_s = asked

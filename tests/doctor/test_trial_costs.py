@@ -71,11 +71,18 @@ class Clock:
     budget_s: float
     spent_s: float = 0.0
     must_confirm: bool = False
+    unconfirmed: int = LOOKS[0]
     costs: Costs = field(default_factory=Costs)
 
     @property
     def left_s(self) -> float:
         return self.budget_s - self.spent_s
+
+    def confirming_pairs(self, plan: TrialPlan) -> float:
+        return self.unconfirmed
+
+    def pays_for(self, seconds: float) -> bool:
+        return seconds <= self.left_s
 
 
 def pairs_made(clock: Clock, *, each_s: float, reserved: bool, most: int = 20) -> int:
@@ -84,7 +91,7 @@ def pairs_made(clock: Clock, *, each_s: float, reserved: bool, most: int = 20) -
     left = TimeLeft(cast(TrialRunner, runner), PLAN, slower_start_s=0.0, reserved=reserved)
     for number in range(1, most + 1):
         clock.spent_s += each_s
-        if left.is_up():
+        if left.is_up(number, number):
             return number
     return most
 
@@ -121,3 +128,26 @@ def test_slow_steps_are_warm_after_three_seconds_and_three_steps(
     records = tuple(replace(each, wall_s=step_s) for each in seen.records)
     plan, _ = plan_for(replace(seen, records=records), steps=None)
     assert plan.warmup_steps == warmup
+
+
+def test_no_time_is_kept_for_a_confirmation_that_is_finished() -> None:
+    clock = Clock(35.0, must_confirm=True, unconfirmed=0)
+    assert pairs_made(clock, each_s=PAIR_S, reserved=True) == 3
+    clock = Clock(65.0, must_confirm=True, unconfirmed=0)
+    assert pairs_made(clock, each_s=PAIR_S, reserved=True, most=9) == 9
+
+
+def test_pairs_of_earlier_calls_do_not_make_those_of_this_one_quicker() -> None:
+    runner: Any = Clock(LOOKS[0] * 8 * PAIR_S)
+    left = TimeLeft(cast(TrialRunner, runner), PLAN, slower_start_s=0.0, reserved=True)
+    runner.spent_s = 8 * PAIR_S
+    assert left.is_up(LOOKS[0], 1)
+    assert not left.is_up(LOOKS[0], LOOKS[0])
+
+
+def test_after_finished_pairs_alone_the_next_one_has_to_fit() -> None:
+    runner: Any = Clock(PAIR_S, must_confirm=True)
+    left = TimeLeft(cast(TrialRunner, runner), PLAN, slower_start_s=0.0, reserved=True)
+    assert not left.is_up(1, 0)
+    runner.spent_s = 1.0
+    assert left.is_up(1, 0)

@@ -214,3 +214,33 @@ def test_comparison_that_is_begun_goes_on_where_it_was(
     assert ended.pairs[0] == begun.pairs[0]
     assert len(ended.pairs) == 2
     assert ended.verdict.parity == known
+
+
+def test_finished_pairs_are_no_reason_to_end_a_comparison(
+    python: Callable[..., Arm], tmp_path: Path
+) -> None:
+    arms = python("pass", name="plain"), python("pass", name="other")
+    plan = TrialPlan(0, 1, timeout_s=60.0, looks=(2, 4), aa_pairs=0)
+    asked = list[str]()
+
+    def stop_now(num_pairs: int, num_new: int) -> bool:
+        asked.append(f"{num_new} of {num_pairs}")
+        return False
+
+    def goes_on(verdict: Verdict) -> bool:
+        asked.append(f"look at {verdict.num_pairs}")
+        return True
+
+    for pairs_now, then_asked in ((3, ["1 of 1", "2 of 2", "look at 2"]), (None, ["0 of 3"])):
+        asked.clear()
+        compare_arms(
+            *arms,
+            directory=tmp_path / "session",
+            plan=plan,
+            parity_class="bitwise",
+            alpha=(1e-9, 0.04),  # the first look decides nothing
+            pairs_now=pairs_now,
+            goes_on=goes_on,
+            stop_now=stop_now,
+        )
+        assert asked == then_asked

@@ -121,7 +121,9 @@ def asked_s(runner: TrialRunner, fixes: Sequence[Fix]) -> float:
     # Those that are not proven yet are confirmed together.
     shared = sum(not proves_at_once(runner, fix) for fix in fixes) - 1
     # What is finished is not in the needs: a comparison at least may be left.
-    return MARGIN * max(sum(needs) - max(shared, 0) * comparison_s, comparison_s, *needs)
+    expected = MARGIN * max(sum(needs) - max(shared, 0) * comparison_s, comparison_s, *needs)
+    # With less the next call would repeat what is finished, and end where this one did.
+    return max(expected, SLACK * runner.unpaid_s)
 
 
 def proves_at_once(runner: TrialRunner, fix: Fix) -> bool:

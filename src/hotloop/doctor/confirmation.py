@@ -140,7 +140,7 @@ def _compare_losses(
         return comparison
     place = runner.losses_place(arm, runner.loss_steps_of(fixes))
     losses = 0 if is_finished(place) else candidate_runs(runner, fixes)
-    if runner.short_s(1, losses=losses, reserved=False, place=arm.name):
+    if not runner.pays_for(runner.needed_s(1, losses=losses, reserved=False, place=arm.name)):
         return NOT_PAID
     try:
         comparison = comparisons.of_arm(arm, fixes)
@@ -188,8 +188,8 @@ def _timed(
     """On fresh pairs. Raises `CommandFailed` and `WritesOutside`."""
     names = [fix.name for fix in candidate.fixes]
     digest = candidate.patch.digest
-    pair_s = runner.costs.pair_s(runner.plan)
-    if runner.left_s >= min(runner.needed_s(1, reserved=False, place=candidate.arm.name), pair_s):
+    needed_s = runner.needed_s(1, reserved=False, place=candidate.arm.name)
+    if runner.pays_for(min(needed_s, runner.costs.pair_s(runner.plan))):
         # What cannot be turned would be on in both halves.
         toggled = comparison.toggleable.issuperset(names) and not candidate.arm.edited
         found = _compared(
@@ -217,11 +217,10 @@ def _within_processes(
     fixes = candidate.fixes
     arm = runner.with_fixes(short_name(f"{candidate.arm.name}-live"), fixes)
     live = comparisons.of(arm.name, fixes)
-    if (
-        not live.toggleable.issuperset(fix.name for fix in fixes)
-        or runner.toggled_plan(fixes) is None
-        or runner.short_s(1, reserved=False, place=arm.name, plan=runner.toggled_plan(fixes))
-    ):
+    plan = runner.toggled_plan(fixes)
+    if plan is None or not live.toggleable.issuperset(fix.name for fix in fixes):
+        return found
+    if runner.needed_s(1, reserved=False, place=arm.name, plan=plan) > runner.left_s:
         return found
     live = replace(live, parity=comparison.parity)
     within = _compared(runner, comparisons, arm, fixes, live, toggled=True)

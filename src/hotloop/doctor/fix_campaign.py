@@ -43,11 +43,7 @@ from hotloop.doctor.resumption import (
 )
 from hotloop.doctor.starting_point import cut_off, weak_isolation
 from hotloop.doctor.toggleable import most_children
-from hotloop.doctor.trial_costs import (
-    budget_text,
-    loss_steps,
-    plan_for,
-)
+from hotloop.doctor.trial_costs import budget_text, loss_steps, plan_for
 from hotloop.doctor.trial_runner import BASELINE, TrialRunner
 from hotloop.judge.loss_curves import learnt_after
 from hotloop.optimizations.catalogue import CATALOGUE

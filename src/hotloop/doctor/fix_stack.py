@@ -34,6 +34,7 @@ from hotloop.doctor.trial_runner import TrialRunner
 from hotloop.doctor.writes import WritesOutside
 from hotloop.judge.looks import LOOKS, divided_levels
 from hotloop.optimizations.catalogue import parity_of_live
+from hotloop.trial.measure import is_finished
 
 Tried = dict[str, TriedFix]
 ERROR_ON_TOP = 0.04
@@ -129,12 +130,14 @@ def _added(
     clash = conflict(stacked, fix)
     if clash is not None:
         return rejected(f"it cannot be together with {clash}")
-    if runner.short_s(LOOKS[0], losses=candidate_runs(runner, (*stacked, fix))):
-        why = f"{alone}; out of budget before it was tried on top of {onto}"
-        return replace(entry, status="not_tried", why=why), False
     names = [each.name for each in (*stacked, fix)]
     arm_name = short_name("with-" + "+".join(names))
     arm = runner.with_fixes(arm_name, (*stacked, fix))
+    losses_place = runner.losses_place(arm, runner.loss_steps_of((*stacked, fix)))
+    losses = 0 if is_finished(losses_place) else candidate_runs(runner, (*stacked, fix))
+    if not runner.pays_for(runner.needed_s(LOOKS[0], losses=losses, place=arm_name)):
+        why = f"{alone}; out of budget before it was tried on top of {onto}"
+        return replace(entry, status="not_tried", why=why), False
     try:
         comparison = comparisons.of(arm_name, (*stacked, fix))
         if comparison.not_applied is not None:
@@ -161,6 +164,9 @@ def _added(
     flaw = flaw_of(result, (*stacked, fix), arm, comparison)
     if flaw is not None:
         return rejected(f"on top of {onto} {flaw}", verdict)
+    if verdict.num_pairs < LOOKS[0] and verdict.outcome != "incomparable":
+        why = f"{alone}; out of budget while it was tried on top of {onto} ({showed(verdict)})"
+        return replace(entry, status="not_tried", why=why), False
     if verdict.outcome != "improved":
         return rejected(f"not on top of {onto}: {not_faster(verdict)}", verdict)
     why = (

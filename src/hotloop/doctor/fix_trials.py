@@ -29,9 +29,7 @@ from hotloop.doctor.fix_status import (
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparison, LossComparisons
 from hotloop.doctor.plausible import confirmed_over_more, is_surprising
-from hotloop.doctor.resumption import (
-    store_options,
-)
+from hotloop.doctor.resumption import store_options
 from hotloop.doctor.starting_point import isolation_of, network_of
 from hotloop.doctor.trial_costs import FIRST_PAIRS, SLACK, TOGGLED_STEPS, budget_text
 from hotloop.doctor.trial_runner import BASELINE, TrialRunner
@@ -145,30 +143,19 @@ class FixTrials:
             needed = partial(needed_s, self.runner, fix, comparison, cautious=True)
             if fix.name in comparison.toggleable:  # fewer would make pairs of processes of it
                 self.runner.fit(needed, least_steps=TOGGLED_STEPS)
-            if fix.name not in comparison.toggleable or not self._is_paid(
-                fix, comparison, margin=SLACK
-            ):
+            enough = SLACK * needed_s(self.runner, fix, comparison) <= self.runner.left_s
+            if fix.name not in comparison.toggleable or not enough:
                 self.runner.fit(needed)
             store_options(
                 *(self.runner.directory, self.runner.plan, self.runner.loss_steps),
                 at_once=self.runner.at_once,
             )
 
-    def _needed_s(self, fix: Fix, comparison: LossComparison | None = None) -> float:
-        """Seconds to try it and to confirm it at the first looks."""
-        return needed_s(self.runner, fix, comparison)
-
-    def _is_paid(
-        self, fix: Fix, comparison: LossComparison | None = None, *, margin: float = 1.0
-    ) -> bool:
-        needed = needed_s(self.runner, fix, comparison, cautious=margin > SLACK)
-        return margin * needed <= self.runner.left_s
-
     def _can_begin(self, fix: Fix, comparison: LossComparison | None = None) -> bool:
         """Whether it may take what is left: all of it where nothing waits to be confirmed."""
         if self.runner.must_confirm:
-            return self._is_paid(fix, comparison)
-        return self.runner.left_s >= self.runner.costs.process_s(self.runner.loss_steps)
+            return self.runner.pays_for(needed_s(self.runner, fix, comparison))
+        return self.runner.pays_for(self.runner.costs.process_s(self.runner.loss_steps))
 
     def _unpaid(
         self, fix: Fix, comparison: LossComparison | None = None, *, verdict: Verdict | None = None
@@ -178,7 +165,7 @@ class FixTrials:
         runner = self.runner
         why = (
             f"out of budget: {runner.spent_s:.0f} s of {runner.budget_s or 0:.0f} s used; it needs about "
-            f"{self._needed_s(fix, comparison):.0f} s more"
+            f"{needed_s(self.runner, fix, comparison):.0f} s more"
         )
         why += f" ({showed(verdict)})" if verdict is not None else ""
         return tried_fix(fix, "not_tried", why, verdict=verdict)
@@ -278,7 +265,8 @@ class FixTrials:
         usual, plan = runner.plan_for([fix]), runner.plan_for([fix], times=MORE_STEPS)
         assert usual is not None
         is_more = plan is not None and plan.steps >= MORE_STEPS / 1.5 * usual.steps
-        if is_more and not runner.short_s(LOOKS[0], plan=plan, place=f"{fix.name}-longer"):
+        more_s = runner.needed_s(LOOKS[0], plan=plan, place=f"{fix.name}-longer")
+        if is_more and more_s <= runner.left_s:
             over_more = self._compared(fix, comparison, times=MORE_STEPS)
         verdict = confirmed_over_more(
             result.verdict, over_more.verdict if over_more is not None else None, fix

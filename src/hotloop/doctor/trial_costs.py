@@ -145,31 +145,32 @@ class TimeLeft:
         self._slower_start_s = slower_start_s
         self._reserved = reserved
         self._begun_s = runner.spent_s
-        self._num_pairs = 0
 
     def for_more_pairs(self, verdict: Verdict) -> bool:
         """Whether the pairs up to the next look may be begun."""
         if verdict.num_pairs >= USUAL_PAIRS and not looks_faster(verdict):
             return False  # more pairs could only say how much slower
-        return not self._runner.short_s(
+        # Not with the time of what has to follow, on a machine that becomes slower too.
+        margin = MARGIN if self._reserved else 1.0
+        needed_s = self._runner.needed_s(
             max(later - look for look, later in pairwise(LOOKS)),
-            # Not with the time of what has to follow, on a machine that becomes slower too.
-            margin=MARGIN if self._reserved else 1.0,
             slower_start_s=self._slower_start_s,
             reserved=self._reserved,
             plan=self._plan,
         )
+        return margin * needed_s <= self._runner.left_s
 
-    def is_up(self) -> bool:
+    def is_up(self, num_pairs: int, num_new: int) -> bool:
         """When pairs take so much longer than expected that what has to follow would not fit.
 
-        Up to the first look that is the next pair: what is measured by then counts in a later call.
+        num_new: those of this call. Up to the first look what has to follow is the next pair, unless a fix waits to
+        be confirmed: what is measured by then counts in a later call.
         """
-        self._num_pairs += 1
-        pair_s = max(
-            self._runner.costs.pair_s(self._plan) + self._slower_start_s,
-            (self._runner.spent_s - self._begun_s) / self._num_pairs,
-        )
-        if self._num_pairs < LOOKS[0] and not (self._reserved and self._runner.must_confirm):
-            return self._runner.left_s < pair_s
-        return self._reserved and self._runner.left_s < LOOKS[0] * pair_s
+        pair_s = self._runner.costs.pair_s(self._plan) + self._slower_start_s
+        if not num_new:
+            return not self._runner.pays_for(pair_s)
+        pair_s = max(pair_s, (self._runner.spent_s - self._begun_s) / num_new)
+        confirming_s = self._runner.confirming_pairs(self._plan) * pair_s if self._reserved else 0.0
+        if num_pairs < LOOKS[0]:
+            return self._runner.left_s < max(pair_s, confirming_s * self._runner.must_confirm)
+        return confirming_s > 0 and self._runner.left_s < confirming_s

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 from zlib import crc32
 
 from hotloop.core.census import Census
@@ -84,6 +83,8 @@ class TrialRunner:
     """The first pairs of a fix are of its patched copy, and are its proof; else they choose what fresh ones confirm."""
     must_confirm: bool = False
     """A fix was faster: the pairs that confirm it have to fit after whatever is tried now."""
+    unpaid_s: float = 0.0
+    """The most that `pays_for` refused: a later call with a larger budget begins that."""
     _noise: tuple[Pair, ...] | None = None
     _besides_s: float = 0.0
     """What a trial takes beside its process."""
@@ -162,20 +163,25 @@ class TrialRunner:
         plan, costs = plan or self.plan, costs or self.costs
         each = 1 if plan.block_steps else 2
         todo = max(pairs * each - self._num_finished(place), 0) if place else pairs * each
-        if reserved:
-            todo += max(LOOKS[0] * each - self._num_finished("together-*"), 0)
-        needed = todo * (costs.pair_s(plan) + slower_start_s) / each
+        num_pairs = todo / each + (self.confirming_pairs(plan) if reserved else 0.0)
+        needed = num_pairs * (costs.pair_s(plan) + slower_start_s)
         if self._noise is None:
             noise = [self._noise_place(number) for number in range(1, AA_RUNS + 1)]
             missing = sum(not is_finished(place) for place in noise)
             needed += missing * costs.process_s(self.plan.num_steps)
         return needed + losses * costs.process_s(self.loss_steps)
 
-    def short_s(self, pairs: int, *, margin: float = 1.0, **more: Any) -> float:
-        """Seconds by which what is left falls short of `needed_s`; 0 where it may be begun."""
-        if self.budget_s is None:
-            return 0.0
-        return max(margin * self.needed_s(pairs, **more) - self.left_s, 0.0)
+    def confirming_pairs(self, plan: TrialPlan) -> float:
+        """Pairs of such a plan that a confirmation still takes up to its first look; half a pair is one process."""
+        each = 1 if plan.block_steps else 2
+        return max(LOOKS[0] - self._num_finished("together-*") / each, 0.0)
+
+    def pays_for(self, seconds: float) -> bool:
+        """Whether so much is left; what is not begun for want of it is in `unpaid_s`."""
+        if seconds <= self.left_s:
+            return True
+        self.unpaid_s = max(self.unpaid_s, seconds)
+        return False
 
     def fit(self, needed_s: Callable[[], float], *, least_steps: int = LEAST_STEPS) -> None:
         """Counts fewer steps where else what is needed, with a margin, does not fit into what is left.

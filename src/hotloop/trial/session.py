@@ -70,15 +70,17 @@ def compare_arms(
     cache: Path | None = None,
     workdir: Workdir | None = None,
     goes_on: Callable[[Verdict], bool] = lambda verdict: True,
-    stop_now: Callable[[], bool] = lambda: False,
+    stop_now: Callable[[int, int], bool] = lambda num_pairs, num_new: False,
     progress: Progress = silent,
 ) -> SessionResult:
     """Measure and judge. Calling it again with the same arms and plan reuses what was finished.
 
     over: which of the counted steps decide. alpha: error of each look, see `compare`. parity: known from runs
     of its own; `None` judges the losses of these pairs. aa_given: pairs of the baseline with itself, measured
-    before. pairs_now: stop after so many, to go on or not in another call. goes_on: asked after a planned look that decided nothing; `False` ends it there.
-    stop_now: asked after every pair, and must not depend on what they showed; `True` ends it there.
+    before. pairs_now: stop after so many, to go on or not in another call.
+    stop_now: asked before each pair to measure but the first, with how many there are and how many of them are of this
+    call, and must not depend on what they showed; `True` ends it there. goes_on: asked after it, at a planned look that
+    decided nothing; `False` ends it there.
     cache: of compiled code; `None` gives the session one of its own. workdir: what keeps the arms' own from
     being written to; `None` runs them in it.
     Raises `UsageError` (arms or plan that cannot be run, a directory of another session),
@@ -135,7 +137,7 @@ class _Session:
     progress: Progress
     pairs_now: int | None
     goes_on: Callable[[Verdict], bool]
-    stop_now: Callable[[], bool]
+    stop_now: Callable[[int, int], bool]
     off_halves: list[Pair] = field(default_factory=list)
     num_done: int = 0
     so_far: str = ""
@@ -155,6 +157,8 @@ class _Session:
             for number in range(1, self.plan.aa_pairs + 1)
         )
         pairs: list[Pair] = []
+        each = 1 if candidate.toggled else 2
+        finished = sum(map(is_finished, self.directory.glob("pair-*"))) // each
         order = candidate_first(self.looks[-1], self.plan.seed)
         for number, swapped in enumerate(order, 1):
             pairs.append(
@@ -162,11 +166,12 @@ class _Session:
             )
             verdict = judge(pairs, aa_pairs)
             self.so_far = f" (so far {verdict.ratio:.2f}x)" if verdict.ratio is not None else ""
-            if number == self.pairs_now or self.stop_now():
+            is_look = number in self.looks
+            if number == self.pairs_now or (is_look and should_stop(verdict, number, self.looks)):
                 break
-            if number not in self.looks:
-                continue
-            if should_stop(verdict, number, self.looks) or not self.goes_on(verdict):
+            if number < finished:
+                continue  # the next pair takes no time
+            if self.stop_now(number, number - finished) or (is_look and not self.goes_on(verdict)):
                 break
         write_json(self.directory / "verdict.json", verdict)
         if len(pairs) != self.pairs_now:

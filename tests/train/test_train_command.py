@@ -11,9 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from torch._dynamo.utils import counters
 
 from hotloop.cli.main import run as run_here
 from hotloop.core.step import read_steps
+from hotloop.train import run as run_module
 
 
 def hotloop(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -40,13 +43,20 @@ def begin(config: Path, run: Path, *overrides: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-LONG = ("train.steps=4000", "checkpoint.every_steps=50", "eval.every_steps=0")
+STEPS = 300
+LONG = (f"train.steps={STEPS}", "checkpoint.every_steps=20", "eval.every_steps=0")
 
 
 @pytest.mark.usefixtures("without_compiler")
-def test_ctrl_c_saves_and_the_same_command_continues(tiny_config: Path, tmp_path: Path) -> None:
+def test_killed_and_interrupted_the_same_command_continues_without_a_gap(
+    tiny_config: Path, tmp_path: Path
+) -> None:
     tiny_config.write_text(tiny_config.read_text().replace("  windows: 4\n", ""))
     run = tmp_path / "run"
+    child = begin(tiny_config, run, *LONG)
+    wait_for_steps(run, 30, child)
+    child.kill()
+    child.communicate()
     child = begin(tiny_config, run, *LONG)
     wait_for_steps(run, 60, child)
     child.send_signal(signal.SIGINT)
@@ -55,31 +65,12 @@ def test_ctrl_c_saves_and_the_same_command_continues(tiny_config: Path, tmp_path
     assert "run the same command again to continue" in errors
     done = max(record.step for record in read_steps(run / "steps.jsonl")) + 1
     assert f"saved at step {done}" in errors
-    child = begin(tiny_config, run, *LONG)
-    wait_for_steps(run, done + 20, child)
-    child.kill()
-    child.communicate()
-    steps = [record.step for record in read_steps(run / "steps.jsonl")]
-    assert steps == list(range(len(steps)))
-
-
-@pytest.mark.usefixtures("without_compiler")
-def test_killed_twice_it_still_continues_without_a_gap(tiny_config: Path, tmp_path: Path) -> None:
-    tiny_config.write_text(tiny_config.read_text().replace("  windows: 4\n", ""))
-    run = tmp_path / "run"
-    settings = (*LONG, "train.steps=400")
-    for count in (70, 160):
-        child = begin(tiny_config, run, *settings)
-        wait_for_steps(run, count, child)
-        child.kill()
-        child.communicate()
+    assert done < STEPS
     written = str(tmp_path / "out.json")
-    assert (
-        run_here(["train", str(tiny_config), "--out", str(run), *settings, "--json", written]) == 0
-    )
-    assert json.loads(Path(written).read_text())["steps"] == 400
+    assert run_here(["train", str(tiny_config), "--out", str(run), *LONG, "--json", written]) == 0
+    assert json.loads(Path(written).read_text())["steps"] == STEPS
     steps = [record.step for record in read_steps(run / "steps.jsonl")]
-    assert steps == list(range(400))
+    assert steps == list(range(STEPS))
 
 
 def test_bad_key_exits_2_without_a_traceback(tiny_config: Path, tmp_path: Path) -> None:
@@ -106,26 +97,44 @@ def test_without_a_compiler_it_trains_eager_and_says_so(tiny_config: Path, tmp_p
     assert any("train.compile is off" in note for note in census["notes"])
 
 
-@pytest.mark.at_once(1)
-@pytest.mark.parametrize(
-    "settings",
-    [
-        (
-            *("train.attention=plain", "optimizer.name=muon", "model.family=llama"),
-            *("model.kv_heads=1", "model.qk_norm=true", "model.value_embeddings=true"),
-        ),
-        ("train.attention=sdpa",),
-    ],
-    ids=["llama, muon, plain, value embeddings", "gpt2, adamw, sdpa"],
+LLAMA = (
+    *("train.attention=plain", "optimizer.name=muon", "model.family=llama"),
+    *("model.kv_heads=1", "model.qk_norm=true", "model.value_embeddings=true"),
 )
+
+
+@pytest.mark.at_once(1)
+@pytest.mark.parametrize("settings", [("train.attention=sdpa",), LLAMA], ids=["gpt2", "llama"])
 def test_compiled_training_is_one_graph_with_the_same_losses(
     tiny_config: Path, tmp_path: Path, settings: tuple[str, ...]
 ) -> None:
-    compiled, eager = tmp_path / "compiled", tmp_path / "eager"
+    """Through the whole compiler: a minute of CPU where nothing is cached yet."""
     train = ["train", str(tiny_config), *settings]
-    ended = hotloop(*train, "train.compile=true", "--out", str(compiled))
+    ended = hotloop(*train, "train.compile=true", "--out", str(tmp_path / "compiled"))
     assert ended.returncode == 0, ended.stderr
-    assert run_here([*train, "train.compile=false", "--out", str(eager)]) == 0
+    assert run_here([*train, "train.compile=false", "--out", str(tmp_path / "eager")]) == 0
+    assert_one_graph_with_the_same_losses(tmp_path / "compiled", tmp_path / "eager")
+
+
+def test_llama_with_muon_is_one_graph_with_the_same_losses_before_kernels_are_made(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        run_module, "compile_model", lambda model: model.compile(dynamic=False, backend="aot_eager")
+    )
+    train = ["train", str(tiny_config), *LLAMA]
+    torch._dynamo.reset()
+    counters.clear()
+    try:
+        assert run_here([*train, "train.compile=true", "--out", str(tmp_path / "compiled")]) == 0
+    finally:
+        torch._dynamo.reset()
+        counters.clear()
+    assert run_here([*train, "train.compile=false", "--out", str(tmp_path / "eager")]) == 0
+    assert_one_graph_with_the_same_losses(tmp_path / "compiled", tmp_path / "eager")
+
+
+def assert_one_graph_with_the_same_losses(compiled: Path, eager: Path) -> None:
     census = json.loads((compiled / "census.json").read_text())
     assert census["num_graphs"] == 1
     assert census["num_graph_breaks"] == 0

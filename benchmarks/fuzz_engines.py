@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 
 import numpy as np
@@ -55,6 +56,12 @@ class Remembered(Reference):
 
     def rows(self, texts: Sequence[str]) -> list[list[int]]:
         return [self._known[text] for text in texts]
+
+
+@cache
+def made(kind: str) -> Tokenizer:
+    """Each takes a second."""
+    return KINDS[kind]()
 
 
 class Comparison:
@@ -102,7 +109,7 @@ def every_character(one_in: int) -> Iterator[str]:
 
 def compare_every_character(kind: str, one_in: int = 1) -> Tried:
     """One kind on `every_character`, or on one in so many of them."""
-    comparison = Comparison(KINDS[kind]())
+    comparison = Comparison(made(kind))
     strings = every_character(one_in)
     while batch := list(islice(strings, BATCH)):
         comparison.compare(batch)
@@ -111,13 +118,12 @@ def compare_every_character(kind: str, one_in: int = 1) -> Tried:
 
 def fuzz(kinds: list[str], seed: int, strings: int, seconds: float = 0.0) -> dict[str, Tried]:
     """Tries so many strings with each kind, and again with other ones until the time is over."""
-    made = {kind: KINDS[kind]() for kind in kinds}
-    compared = {kind: Comparison(tokenizer) for kind, tokenizer in made.items()}
-    names = {name for tokenizer in made.values() for name in tokenizer.special_tokens}
+    compared = {kind: Comparison(made(kind)) for kind in kinds}
+    names = {name for kind in kinds for name in made(kind).special_tokens}
     source = StrangeText(seed, REAL, tuple(sorted({*names, "<s>", "##s", "<0x0A>"})))
     end = time.monotonic() + seconds
     while strings > 0 or time.monotonic() < end:
-        texts = source.strings(BATCH)
+        texts = source.strings(min(BATCH, strings) if strings > 0 else BATCH)
         for comparison in compared.values():
             comparison.compare(texts)
         strings -= BATCH

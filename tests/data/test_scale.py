@@ -84,34 +84,31 @@ def test_only_what_has_changed_is_done_again(corpus: Path, tmp_path: Path) -> No
     assert contents(out) == contents(tmp_path / "fresh")
 
 
-@pytest.mark.parametrize("damage", ["lost", "cut", "altered"])
-def test_job_whose_shard_is_damaged_is_done_again(
-    corpus: Path, tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+def test_jobs_whose_shards_are_damaged_are_done_again(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
     write = Staging.write
 
     def stop(staging: Staging, number: int, record: JobRecord) -> None:
         write(staging, number, record)
-        if len(list((out / STAGING).glob("job-*.json"))) >= 2:
+        if len(list((out / STAGING).glob("job-*.json"))) >= 4:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(Staging, "write", stop)
         with pytest.raises(KeyboardInterrupt):
             in_jobs(corpus, out, workers=1)
-    record = min((out / STAGING).glob("job-*.json"))
-    kept = [out / STAGING / shard["file"] for shard in json.loads(record.read_text())["shards"]]
-    content = bytearray(kept[0].read_bytes())
-    kept[0].unlink()
-    if damage == "cut":
-        kept[0].write_bytes(content[:-2])
-    elif damage == "altered":
-        content[len(content) // 2] ^= 1
-        kept[0].write_bytes(content)
+    records = [json.loads(path.read_text()) for path in sorted((out / STAGING).glob("job-*.json"))]
+    lost, cut, altered, _ = (out / STAGING / record["shards"][0]["file"] for record in records)
+    lost.unlink()
+    cut.write_bytes(cut.read_bytes()[:-2])
+    content = bytearray(altered.read_bytes())
+    content[len(content) // 2] ^= 1
+    altered.write_bytes(content)
     done = in_jobs(corpus, out)
     assert done.encoding is not None
-    assert done.encoding.jobs < len(done.manifest.jobs)
+    assert done.encoding.jobs == len(done.manifest.jobs) - 1
     in_jobs(corpus, tmp_path / "fresh")
     assert contents(out) == contents(tmp_path / "fresh")
 
@@ -167,7 +164,8 @@ def test_workers_do_not_load_torch(corpus: Path, tmp_path: Path) -> None:
     def look(what: str, done: float, total: float | None, note: str = "") -> None:
         if what == "encoding":
             for child in psutil.Process().children():
-                maps.extend(entry.path for entry in child.memory_maps())
+                if "spawn_main" in str(child.cmdline()):
+                    maps.extend(entry.path for entry in child.memory_maps())
 
     in_jobs(corpus, tmp_path / "out", progress=look)
     assert any("tokenizers" in path for path in maps)
@@ -183,9 +181,10 @@ def test_kills_at_random_instants_end_in_the_same_bytes() -> None:
     kills = importlib.util.module_from_spec(specification)
     sys.modules["prepare_kills"] = kills
     specification.loader.exec_module(kills)
-    found = kills.run(4, 11, "reference", "bytes")
+    found = kills.run(3, 51, "reference", "bytes")
+    assert {trial["victims"] for trial in found["trials"]} == {"parent", "all", "worker"}
     assert found["hit_a_running_one"] >= 1
-    assert found["identical"] == 4
+    assert found["identical"] == 3
 
 
 def lying(after: int) -> ModuleType:

@@ -56,7 +56,7 @@ os.execvp(command[3], command[3:])
 class Slurm:
     def __init__(self, spool: Path) -> None:
         self._spool = spool
-        self.request = parse_request("slurm:3", ["time=1:00:00", "partition=cpu"])
+        self.request = parse_request("slurm:2", ["time=1:00:00", "partition=cpu"])
 
     def script(self, number: int) -> str:
         return (self._spool / f"{number}.submitted").read_text()
@@ -95,17 +95,17 @@ def test_the_same_command_submits_waits_and_commits(
     corpus: Path, tmp_path: Path, in_jobs: Prepare, same_as_alone: Same, slurm: Slurm
 ) -> None:
     out = tmp_path / "out"
-    with pytest.raises(Interrupted, match="3 ranks, submitted as Slurm job 4242"):
+    with pytest.raises(Interrupted, match="2 ranks, submitted as Slurm job 4242"):
         in_jobs(corpus, out, on=slurm.request)
     script = slurm.script(4242)
-    assert "#SBATCH --array=0-2\n" in script
+    assert "#SBATCH --array=0-1\n" in script
     assert "#SBATCH --partition=cpu\n" in script
     with pytest.raises(Interrupted, match="job 4242 is at work: 0 of"):
         in_jobs(corpus, out, on=slurm.request)
-    assert slurm.run(4242, [0, 1]) == [0, 0]
+    assert slurm.run(4242, [0]) == [0]
     with pytest.raises(Interrupted, match=r"job 4242 is at work: [1-9][0-9]* of"):
         in_jobs(corpus, out, on=slurm.request)
-    assert slurm.run(4242, [0, 2]) == [0, 0]  # the first as after a requeue
+    assert slurm.run(4242, [0, 1]) == [0, 0]  # the first as after a requeue
     slurm.end(4242)
     done = in_jobs(corpus, out, on=slurm.request)
     assert done.outcome == "written"
@@ -119,9 +119,10 @@ def test_damaged_and_missing_work_is_done_again(
     corpus: Path, tmp_path: Path, in_jobs: Prepare, same_as_alone: Same, slurm: Slurm, then: str
 ) -> None:
     out = tmp_path / "out"
+    slurm.request = parse_request("slurm:1", ["time=1:00:00", "partition=cpu"])
     with pytest.raises(Interrupted, match="4242"):
         in_jobs(corpus, out, on=slurm.request)
-    slurm.run(4242, [0, 1, 2])
+    slurm.run(4242, [0])
     slurm.end(4242)
     made = sorted((out / STAGING).glob("round-*/rank-*/train-*.bin"))
     content = bytearray(made[0].read_bytes())
@@ -133,7 +134,7 @@ def test_damaged_and_missing_work_is_done_again(
             Interrupted, match=r"(?s)4242 ended with 2 of its .*checksum.*as Slurm job 4243"
         ):
             in_jobs(corpus, out, on=slurm.request)
-        slurm.run(4243, [0, 1])
+        slurm.run(4243, [0])
         slurm.end(4243)
         in_jobs(corpus, out, on=slurm.request)
     else:
@@ -155,10 +156,10 @@ def test_bad_line_found_by_a_rank_ends_the_others_and_the_next_run_submits_anew(
     with pytest.raises(Interrupted, match="4242"):
         in_jobs(directory, out, on=slurm.request)
     last = json.loads((out / STAGING / PLAN).read_bytes())["num_jobs"] - 1
-    assert slurm.run(4242, [last % 3]) != [0]
-    assert slurm.run(4242, [(last + 1) % 3, (last + 2) % 3]) == [0, 0]
+    assert slurm.run(4242, [last % 2]) != [0]
+    assert slurm.run(4242, [(last + 1) % 2]) == [0]
     made = {path.parent.name[:10] for path in (out / STAGING).glob("round-*/rank-*/job-*.json")}
-    assert made <= {f"rank-{last % 3:05d}"}
+    assert made <= {f"rank-{last % 2:05d}"}
     with pytest.raises(UsageError, match="malformed line") as caught:
         in_jobs(directory, out, on=slurm.request)
     assert "bad.jsonl:2" in str(caught.value.where)

@@ -26,7 +26,7 @@ def fuzzer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.at_once(1)
-@pytest.mark.parametrize("strings", [5_000, 100_000])
+@pytest.mark.parametrize("strings", [1_000, 100_000])
 def test_gigatoken_and_reference_agree(fuzzer: ModuleType, strings: int) -> None:
     """`strings` for every kind of tokenizer; 500 show each guard that is taken away and any show."""
     assert len(fuzzer.KINDS) >= 10
@@ -37,7 +37,7 @@ def test_gigatoken_and_reference_agree(fuzzer: ModuleType, strings: int) -> None
 
 
 @pytest.mark.at_once(1)
-@pytest.mark.parametrize(("kind", "one_in"), [("o200k", 5), ("o200k", 1), ("DeepSeek", 1)])
+@pytest.mark.parametrize(("kind", "one_in"), [("o200k", 10), ("o200k", 1), ("DeepSeek", 1)])
 def test_every_character_is_of_the_same_category_to_both(
     fuzzer: ModuleType, kind: str, one_in: int
 ) -> None:
@@ -53,7 +53,7 @@ def test_without_the_guard_the_same_strings_show_a_difference(
     monkeypatch.setattr(
         GigaToken, "_proven", property(lambda self: lambda *_: True, lambda *_: None), raising=False
     )
-    tried = fuzzer.fuzz([kind], seed=16, strings=5_000)[kind]
+    tried = fuzzer.fuzz([kind], seed=16, strings=1_000)[kind]
     assert tried.own == tried.strings
     assert tried.differ
 
@@ -107,7 +107,7 @@ def test_rare_documents_are_prepared_as_by_the_reference(
     with source.open("w") as file:
         for text in [fuzzer.REAL[:300], *rare, fuzzer.REAL[-300:]] * 50:
             file.write(json.dumps({"text": text}) + "\n")
-    fuzzer.KINDS[kind]().save(tmp_path / "tokenizer.json")
+    fuzzer.made(kind).save(tmp_path / "tokenizer.json")
     shards = []
     for name in ("gigatoken", "reference"):
         out, spec = tmp_path / name, str(tmp_path / "tokenizer.json")

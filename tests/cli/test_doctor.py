@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,6 +98,10 @@ def doctor(
     return done, json.loads(path.read_text()) if path.exists() else {}
 
 
+Examined = tuple[Path, subprocess.CompletedProcess[str], dict[str, Any]]
+"""A directory, the command that ran in it, and what it wrote for `--json`."""
+
+
 def wait_for(condition: Callable[[], bool], limit_s: float = 90.0) -> bool:
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
@@ -106,12 +111,21 @@ def wait_for(condition: Callable[[], bool], limit_s: float = 90.0) -> bool:
     return condition()
 
 
+@pytest.fixture(scope="module")
+def waits(tmp_path_factory: pytest.TempPathFactory) -> Examined:
+    """A plain loop that waits for data, examined with all of torch."""
+    directory = tmp_path_factory.mktemp("waits")
+    return directory, *doctor(directory, script(directory, steps=60), with_compiler=True)
+
+
 def test_a_plain_loop_that_waits_for_data_is_told_so_and_prints_what_it_always_prints(
-    tmp_path: Path,
+    waits: Examined,
 ) -> None:
-    command = script(tmp_path, steps=60)
-    plain = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    done, found = doctor(tmp_path, command, with_compiler=True)
+    tmp_path, done, found = waits
+    command = [sys.executable, "train.py"]
+    plain = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == plain.stdout  # losses to the last bit
     assert found["bound"] == "input"
@@ -141,9 +155,8 @@ def test_a_plain_loop_that_waits_for_data_is_told_so_and_prints_what_it_always_p
 def test_what_reads_its_input_is_examined_and_no_fix_is_tried_without_it(
     tmp_path: Path, kind: str
 ) -> None:
-    command = script(tmp_path)
-    text = (tmp_path / "train.py").read_text()
-    (tmp_path / "train.py").write_text(f"print('asked:', input())\n{text}")
+    command = [sys.executable, "train.py"]
+    (tmp_path / "train.py").write_text(f"print('asked:', input())\n{RECORDS}")
     answers = tmp_path / "answers"
     answers.write_text("yes\nno\n")
     with answers.open() as file:
@@ -163,41 +176,17 @@ def test_what_reads_its_input_is_examined_and_no_fix_is_tried_without_it(
     assert json.loads((tmp_path / "run" / "doctor.json").read_text())["reads_input"] is True
 
 
-def test_a_step_is_an_update_where_gradients_are_accumulated(tmp_path: Path) -> None:
-    done, found = doctor(tmp_path, script(tmp_path, wait=0.0005, every=4, steps=20))
-    assert done.returncode == 0, done.stderr
-    steps = found["steps"]
+@pytest.fixture(scope="module")
+def crashes(tmp_path_factory: pytest.TempPathFactory) -> Examined:
+    """A loop that makes an update of every four batches, 20 in all, and then raises an error."""
+    directory = tmp_path_factory.mktemp("crashes")
+    raises = "    raise RuntimeError('of the script')"
+    return directory, *doctor(directory, script(directory, every=4, steps=20, after=raises))
+
+
+def test_a_step_is_an_update_where_gradients_are_accumulated(crashes: Examined) -> None:
+    steps = crashes[2]["steps"]
     assert steps["measured"] + steps["warmup"] == 20
-
-
-def test_two_ranks_are_compared(tmp_path: Path) -> None:
-    path = tmp_path / "ranks.py"
-    path.write_text(
-        "import os, time, torch\n"
-        "torch.distributed.init_process_group('gloo')\n"
-        "rank = torch.distributed.get_rank()\n"
-        "torch.manual_seed(0)\n"
-        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))\n"
-        "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
-        "for step in range(30):\n"
-        "    model(torch.randn(8, 64)).square().mean().backward()\n"
-        "    optimizer.step()\n"
-        "    optimizer.zero_grad()\n"
-        "torch.distributed.destroy_process_group()\n"
-    )
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-    ]
-    done, found = doctor(tmp_path, [*torchrun, "ranks.py"])
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "run" / "steps-0.jsonl").exists()
-    assert (tmp_path / "run" / "steps-1.jsonl").exists()
-    assert len(found["ranks"]["ranks"]) == 2
 
 
 def test_steps_end_it_without_its_own_ending(tmp_path: Path) -> None:
@@ -210,9 +199,8 @@ def test_steps_end_it_without_its_own_ending(tmp_path: Path) -> None:
     assert not (tmp_path / "ending").exists()
 
 
-def test_a_crash_is_its_own_and_what_was_measured_is_shown(tmp_path: Path) -> None:
-    command = script(tmp_path, after="    raise RuntimeError('of the script')")
-    done, found = doctor(tmp_path, command)
+def test_a_crash_is_its_own_and_what_was_measured_is_shown(crashes: Examined) -> None:
+    _, done, found = crashes
     assert done.returncode == 5
     assert "RuntimeError: of the script" in done.stderr
     assert found["doctor"]["returncode"] == 1
@@ -315,25 +303,23 @@ def test_half_a_run_is_reported_when_everything_was_killed(
 
 
 def test_report_says_the_same_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    waits: Examined,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    done, found = doctor(tmp_path, script(tmp_path))
-    monkeypatch.chdir(tmp_path)
+    directory, done, found = waits
+    monkeypatch.chdir(directory)
+    page, written = tmp_path / "page.html", tmp_path / "again.json"
     capsys.readouterr()
-    assert run(["report", "run", "--html", "page.html", "--json", "again.json"]) == 0
-    said = capsys.readouterr().out.removesuffix("\n\npage written to page.html\n")
+    assert run(["report", "run", "--html", str(page), "--json", str(written)]) == 0
+    said = capsys.readouterr().out.removesuffix(f"\n\npage written to {page}\n")
     assert "waits for data" in said
     assert said in done.stderr
-    again = json.loads(Path("again.json").read_text())
+    again = json.loads(written.read_text())
     assert again["diagnosis"]["breakdown"] == found["breakdown"]
     assert again["doctor"] == found["doctor"]
-    assert Path("page.html").read_text() == Path("run/report.html").read_text()
-
-
-def test_a_script_that_ends_while_it_is_profiled_ends_as_ever(tmp_path: Path) -> None:
-    done, found = doctor(tmp_path, script(tmp_path, steps=41))
-    assert done.returncode == 0, done.stderr
-    assert found["doctor"]["returncode"] == 0
+    assert page.read_text() == Path("run/report.html").read_text()
 
 
 @pytest.mark.parametrize(

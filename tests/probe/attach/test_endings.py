@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from hotloop.probe.attach.step_profiler import FIRST_STEP
+
 AT_TEARDOWN = """
 import logging, os, sys, builtins
 say = print
@@ -73,7 +75,7 @@ ENDINGS = {
 def test_no_step_is_lost_where_no_exit_handler_runs(run, how: str) -> None:  # type: ignore[no-untyped-def]
     ending, code, finished = ENDINGS[how]
     source = (
-        "model, optimizer = build()\nfor _ in range(60):\n    train(model, optimizer, 1); time.sleep(0.03)\n"
+        "model, optimizer = build()\nfor _ in range(60):\n    train(model, optimizer, 1); time.sleep(0.02)\n"
         f"print('its end', flush=True)\n{ending}"
     )
     ended = run(source, code=code)
@@ -81,6 +83,13 @@ def test_no_step_is_lost_where_no_exit_handler_runs(run, how: str) -> None:  # t
     assert [record.step for record in ended.steps][:60] == list(range(60))
     assert ended.clock["finished"] is finished
     assert "44 steps" not in str(ended.census.notes)
+
+
+def test_a_script_that_ends_while_it_is_profiled_ends_as_before(run) -> None:  # type: ignore[no-untyped-def]
+    source = f"train(*build(), {FIRST_STEP + 1})\nprint('its end')"
+    ended, plain = run(source), run(source, watched=False)
+    assert (ended.out, ended.err) == (plain.out, plain.err) == ("its end\n", "")
+    assert "profiled" in ended.steps[-1].tags
 
 
 def test_a_child_of_multiprocessing_that_trains_loses_no_step(run) -> None:  # type: ignore[no-untyped-def]
@@ -98,7 +107,6 @@ if __name__ == "__main__":
 
 
 FAILS = {
-    "in a submodule": "model[1].forward = lambda x: 1 / 0\n",
     "in the pass backward": "model[1].register_full_backward_hook(lambda *_: 1 / 0)\n",
     "in an update": "optimizer.register_step_pre_hook(lambda *_: 1 / 0)\n",
     "from another one": """
@@ -116,8 +124,9 @@ model[1].forward = failing
 def test_error_that_ends_the_script_shows_no_frame_of_the_probe(run, fails: str) -> None:  # type: ignore[no-untyped-def]
     source = f"model, optimizer = build()\ntrain(model, optimizer, 15)\n{FAILS[fails]}train(model, optimizer, 1)\n"
     code = -2 if fails == "by Ctrl-C" else 1
-    ended = run(source, code=code, fresh=True)
-    plain = run(source, watched=False, code=code, fresh=True)
+    fresh = fails in ("from another one", "by Ctrl-C")  # what Python itself prints
+    ended = run(source, code=code, fresh=fresh)
+    plain = run(source, watched=False, code=code, fresh=fresh)
     assert "hotloop" not in ended.err
 
     def own(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""A sample of the live patients, about a minute; all of them are `live.py`, in `make proof`.
+"""A sample of the live patients; all of them are `live.py`, in `make proof`.
 
 Those that one CPU is enough for: their shares are the same whatever the others do. A wrong verdict is
 excused only where other programs were measured to have taken that CPU.
@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 from cases import CASES, Case
-from live import robbed, run_alone, run_examined, what_is_wrong
+from live import robbed, run_examined, what_is_wrong
 
 from hotloop.core.judgement import Diagnosis
 from hotloop.core.measurement import Measurement
 
 STEPS = ("--steps", "45")
-"""Half of what they make by themselves: enough to measure, and to train otherwise."""
+"""Half of what they make by themselves: enough to measure."""
 SAMPLE = ("logging_per_step", "frequent_checkpoint", "garbage_collection")
 
 
@@ -39,11 +39,10 @@ def hold(diagnosis: Diagnosis, measurement: Measurement, case: Case, *, healthy:
 
 @pytest.mark.at_once(1)
 @pytest.mark.parametrize("name", SAMPLE)
-def test_live_patient_is_named_and_trains_as_without_the_doctor(name: str, tmp_path: Path) -> None:
+def test_live_patient_is_named(name: str, tmp_path: Path) -> None:
     # With all of torch: what it keeps alive is what a garbage collection goes through.
     case = next(case for case in CASES if case.name == name)
-    examined, measurement, diagnosis = run_examined(case, tmp_path / "run", *STEPS, healthy=False)
-    assert examined.loss == run_alone(case, *STEPS, healthy=False).loss
+    _, measurement, diagnosis = run_examined(case, tmp_path / "run", *STEPS, healthy=False)
     hold(diagnosis, measurement, case, healthy=False)
 
 

@@ -57,7 +57,7 @@ for number in range({steps}):
     "source",
     [
         PPO.format(rounds=30, length=16),
-        PPO.format(rounds=12, length=2048),
+        PPO.format(rounds=4, length=2048),
         DQN.format(steps=160, every=4),
         DQN.format(steps=60, every=1),
     ],

@@ -145,8 +145,9 @@ def test_explain_lists_and_prints_pages_and_corrects_a_typo(report: Report) -> N
     assert "reduced_precision" in page
     assert "train.precision=bf16" in page
     _, page, _ = report("explain", "loader_workers")
-    assert "the same samples in the same order, augmented with other random numbers" in " ".join(
-        page.split()
+    assert (
+        "the same samples in the same order, with other random numbers of the same distribution"
+        in " ".join(page.split())
     )
     code, _, err = report("explain", "precison")
     assert code == 2

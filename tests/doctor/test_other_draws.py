@@ -317,7 +317,13 @@ def test_padding_that_a_mask_leaves_out_may_go_though_dropout_draws_in_another_s
 
 
 @pytest.mark.at_once(2)
-@pytest.mark.parametrize("script", [COUNTS_PADDING, DROPS_ITSELF], ids=["counts", "drops_itself"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(COUNTS_PADDING, id="counts"),
+        pytest.param(DROPS_ITSELF, id="drops_itself", marks=pytest.mark.slow),
+    ],
+)
 def test_padding_that_a_model_computes_with_stays(made: Any, script: str) -> None:
     parity = _padding(made(script))
     assert parity.result == "different", parity.reason

@@ -58,7 +58,7 @@ def test_other_random_numbers_are_named() -> None:
     found = verdict("improved", "within_noise")
     found = replace(found, parity=replace(found.parity, parity_class="other_draws"))
     assert (
-        "the samples are the same, augmented with other random numbers, and the losses"
+        "the samples are the same, augmentation or dropout draws other random numbers, and"
         in answer(found)
     )
     assert headline(found) == "improved, and it learns the same from other random numbers"

@@ -11,7 +11,7 @@ import pytest
 from hotloop.core.census import Census, LoaderUse
 from hotloop.core.judgement import Parity
 from hotloop.doctor.budget import _losses
-from hotloop.doctor.compared_arms import OTHER_RNG
+from hotloop.doctor.compared_arms import OTHER_RNG, unfinished_runs
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparisons
 from hotloop.doctor.trial_costs import LOSS_RUNS, Costs
@@ -299,8 +299,10 @@ DROPS_ITSELF = MASKED.replace(
 
 def _padding(runner: TrialRunner) -> Parity:
     fix = Fix(CATALOGUE["dynamic_padding"], 8, ("HL111",), 4.0)
+    arm = runner.with_fixes("dynamic_padding", [fix])
+    assert unfinished_runs(runner, arm, [fix]) == 1
     parity = LossComparisons(runner).of("dynamic_padding", [fix]).parity
-    assert _losses(runner, fix) == 0
+    assert _losses(runner, fix) == unfinished_runs(runner, arm, [fix]) == 0
     return parity
 
 

@@ -11,6 +11,7 @@ from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_runner import TrialRunner
 from hotloop.optimizations.catalogue import changes_batch_rng, parity_of_live, reshapes
 from hotloop.trial.arm import Arm
+from hotloop.trial.measure import is_finished
 
 NOISE: dict[ParityClass, float] = {
     "bitwise": 1e-6,
@@ -49,6 +50,13 @@ def same_rng_class_of(runner: TrialRunner, fixes: Sequence[Fix]) -> ParityClass:
 def candidate_runs(runner: TrialRunner, fixes: Sequence[Fix]) -> int:
     """Runs for losses that a candidate with these takes by itself."""
     return 2 if draws_in_batches(runner, fixes) else 1
+
+
+def unfinished_runs(runner: TrialRunner, arm: Arm, fixes: Sequence[Fix]) -> int:
+    """Runs for losses that a candidate with these still takes by itself."""
+    _, compared = compared_arms(runner, arm, fixes)
+    place = runner.losses_place(compared, runner.loss_steps_of(fixes))
+    return 0 if is_finished(place) else candidate_runs(runner, fixes)
 
 
 def rounded_otherwise(baseline: Arm, size: float, number: int) -> Arm:

@@ -15,7 +15,7 @@ from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import TriedFix
 from hotloop.doctor.applied import why_not_applied, why_wrong
-from hotloop.doctor.compared_arms import candidate_runs
+from hotloop.doctor.compared_arms import unfinished_runs
 from hotloop.doctor.fix_status import longer, not_faster
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparison, LossComparisons
@@ -24,7 +24,6 @@ from hotloop.doctor.trial_runner import BASELINE, TrialRunner
 from hotloop.doctor.writes import WritesOutside
 from hotloop.judge.looks import LOOKS
 from hotloop.trial.arm import Arm
-from hotloop.trial.measure import is_finished
 from hotloop.trial.session import SessionResult
 
 if TYPE_CHECKING:
@@ -138,8 +137,7 @@ def _compare_losses(
         if comparison.not_applied is not None:
             raise _NotConfirmed(f"not applied: {comparison.not_applied}")
         return comparison
-    place = runner.losses_place(arm, runner.loss_steps_of(fixes))
-    losses = 0 if is_finished(place) else candidate_runs(runner, fixes)
+    losses = unfinished_runs(runner, arm, fixes)
     if not runner.pays_for(runner.needed_s(1, losses=losses, reserved=False, place=arm.name)):
         return NOT_PAID
     try:

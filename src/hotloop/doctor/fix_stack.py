@@ -17,7 +17,7 @@ from types import MappingProxyType
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import Status, TriedFix
-from hotloop.doctor.compared_arms import candidate_runs
+from hotloop.doctor.compared_arms import unfinished_runs
 from hotloop.doctor.confirmation import (
     NOT_PAID,
     Confirmed,
@@ -34,7 +34,6 @@ from hotloop.doctor.trial_runner import TrialRunner
 from hotloop.doctor.writes import WritesOutside
 from hotloop.judge.looks import LOOKS, divided_levels
 from hotloop.optimizations.catalogue import parity_of_live
-from hotloop.trial.measure import is_finished
 
 Tried = dict[str, TriedFix]
 ERROR_ON_TOP = 0.04
@@ -133,8 +132,7 @@ def _added(
     names = [each.name for each in (*stacked, fix)]
     arm_name = short_name("with-" + "+".join(names))
     arm = runner.with_fixes(arm_name, (*stacked, fix))
-    losses_place = runner.losses_place(arm, runner.loss_steps_of((*stacked, fix)))
-    losses = 0 if is_finished(losses_place) else candidate_runs(runner, (*stacked, fix))
+    losses = unfinished_runs(runner, arm, (*stacked, fix))
     if not runner.pays_for(runner.needed_s(LOOKS[0], losses=losses, place=arm_name)):
         why = f"{alone}; out of budget before it was tried on top of {onto}"
         return replace(entry, status="not_tried", why=why), False

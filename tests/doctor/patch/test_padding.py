@@ -66,6 +66,22 @@ NAMED = PLAIN.replace("ITEM", '{"input_ids": ids, "attention_mask": (ids > 0).lo
 PLACED = PLAIN.replace("ITEM", "ids, (ids > 0).long()").replace("PAIR", "batch")
 
 
+@pytest.fixture
+def cut(tried: Try, monkeypatch: pytest.MonkeyPatch) -> Try:
+    """`cut(script, arguments)`: run with the fix, its loader made with these arguments."""
+
+    def make(script: str, arguments: str) -> Any:
+        script = script.replace("ARGUMENTS", arguments)
+        site = f"train.py:{script.split('loader = DataLoader')[0].count(chr(10)) + 1}"
+        seen_at(monkeypatch, site)
+        found = tried({"train.py": script}, {"dynamic_padding": 8})
+        found.census = Census(loaders=(loader_use(site),))
+        monkeypatch.delenv(LOADER)
+        return found
+
+    return make
+
+
 @pytest.mark.parametrize(
     ("script", "arguments", "edited"),
     [
@@ -85,19 +101,9 @@ PLACED = PLAIN.replace("ITEM", "ids, (ids > 0).long()").replace("PAIR", "batch")
     ],
 )
 def test_collate_function_is_wrapped_where_the_loader_is_made(
-    tried: Try,
-    run_script: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-    script: str,
-    arguments: str,
-    edited: str,
+    cut: Try, run_script: Callable[..., Any], script: str, arguments: str, edited: str
 ) -> None:
-    script = script.replace("ARGUMENTS", arguments)
-    site = f"train.py:{script.split('loader = DataLoader')[0].count(chr(10)) + 1}"
-    seen_at(monkeypatch, site)
-    found = tried({"train.py": script}, {"dynamic_padding": 8})
-    found.census = Census(loaders=(loader_use(site),))
-    monkeypatch.delenv(LOADER)
+    found = cut(script, arguments)
     losses, lengths = run_script(found.workdir, "train.py")
     assert set(lengths) == {32}
     (fix,) = found.write().fixes
@@ -120,13 +126,9 @@ def test_collate_function_is_wrapped_where_the_loader_is_made(
     ],
 )
 def test_loader_that_may_have_a_collate_function_is_words(
-    tried: Try, monkeypatch: pytest.MonkeyPatch, arguments: str, why: str
+    cut: Try, arguments: str, why: str
 ) -> None:
-    script = NAMED.replace("ARGUMENTS", arguments)
-    site = f"train.py:{script.split('loader = DataLoader')[0].count(chr(10)) + 1}"
-    seen_at(monkeypatch, site)
-    found = tried({"train.py": script}, {"dynamic_padding": 8})
-    found.census = Census(loaders=(loader_use(site),))
+    found = cut(NAMED, arguments)
     (fix,) = found.write().fixes
     assert fix.patch == "words"
     assert why in (fix.patch_text or "")

@@ -184,7 +184,7 @@ def test_each_answer_asks_for_no_more_before_what_it_got_is_used_and_repeats_not
         pytest.fail("it never came to an end")
     assert len(machine.places) == len(set(machine.places))
     loss_runs = [place for place in machine.places if "/losses-" in place]
-    assert sum(place.startswith("baseline/") for place in loss_runs) == LOSS_RUNS
+    assert sum(place.startswith("baseline/") for place in loss_runs) == 1  # all equal
     for fix in ledger.fixes:
         said = ("not tried further", "tries it all the same")
         assert fix.status != "not_tried" or any(words in fix.why for words in said)
@@ -192,7 +192,7 @@ def test_each_answer_asks_for_no_more_before_what_it_got_is_used_and_repeats_not
 
 @pytest.mark.parametrize(
     ("name", "losses_s", "more_s"),
-    [("prefetch", 3 * 8, 0), ("fused_optimizer", 5 * 8, 0), ("precision", 5 * 8 + 2 * 42, 42)],
+    [("prefetch", 2 * 8, 0), ("fused_optimizer", 5 * 8, 0), ("precision", 5 * 8 + 2 * 42, 42)],
 )
 def test_budget_holds_the_runs_that_calibrate_and_the_longer_ones(
     tmp_path: Path, name: str, losses_s: float, more_s: float
@@ -258,7 +258,7 @@ def test_budget_that_proves_nothing_is_used_and_what_it_measured_counts(trying: 
     ledger = trying(machine, ["a"], budget_s=asked / 3, again=again, warn=said.append)
     assert any("may not be enough to prove a fix" in text for text in said)
     assert ledger.kept == ()
-    assert len(machine.places) > LOSS_RUNS
+    assert any("/pair-" in place for place in machine.places)
     assert ledger.continue_with is not None
     assert seconds_of(ledger.continue_with) <= asked
     begun = machine.now

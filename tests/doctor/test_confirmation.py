@@ -113,14 +113,14 @@ def _workers() -> Fix:
 def test_loader_that_gives_other_batches_with_workers_learns_something_else(
     tmp_path: Path, loader: str
 ) -> None:
-    comparisons = LossComparisons(_runner(tmp_path, HEAD + loader + TRAINS))
+    comparisons = LossComparisons(_runner(tmp_path, HEAD + loader + TRAINS), [_workers()])
     comparison = comparisons.of("loader_workers", [_workers()])
     assert comparison.parity.result == "different"
     assert "losses part by" in comparison.parity.reason
 
 
 def test_workers_that_are_spawned_and_cannot_be_fail_in_words(tmp_path: Path) -> None:
-    comparisons = LossComparisons(_runner(tmp_path, HEAD + SPAWNS + TRAINS))
+    comparisons = LossComparisons(_runner(tmp_path, HEAD + SPAWNS + TRAINS), [_workers()])
     with pytest.raises(CommandFailed) as failed:
         comparisons.of("loader_workers", [_workers()])
     assert "pickle" in f"{failed.value.what} {failed.value.do}"
@@ -136,7 +136,7 @@ def test_patch_that_is_something_else_than_was_tried_is_dropped(
     wrong = replace(CATALOGUE["loader_workers"], source_edit=also_shuffled)
     monkeypatch.setitem(CATALOGUE, "loader_workers", wrong)
     runner = _runner(tmp_path, HEAD + "loader = DataLoader(Points(), 4)" + TRAINS)
-    comparisons = LossComparisons(runner)
+    comparisons = LossComparisons(runner, [_workers()])
     comparison = comparisons.of("loader_workers", [_workers()])
     assert comparison.parity.result == "same", comparison.parity.reason
     entry = tried_fix(_workers(), "kept", "faster, and learns the same")

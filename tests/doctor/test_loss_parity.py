@@ -58,7 +58,7 @@ def learns(tmp_path: Path) -> Learns:
             num_steps=60,
         )
         fix = Fix(CATALOGUE[name], True, (), None)
-        return LossComparisons(runner).of(name, [fix])
+        return LossComparisons(runner, [fix]).of(name, [fix])
 
     return run
 

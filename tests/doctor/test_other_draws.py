@@ -154,7 +154,7 @@ def _workers(number: int = 2) -> Fix:
 
 
 def _compare_losses(runner: TrialRunner, number: int = 2) -> Parity:
-    return LossComparisons(runner).of("loader_workers", [_workers(number)]).parity
+    return LossComparisons(runner, [_workers(number)]).of("loader_workers", [_workers(number)]).parity
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_mistake_in_the_patched_script_is_found_beneath_the_noise(
     edited = script.replace("shuffle=True", "shuffle=True, num_workers=2").replace(right, wrong)
     assert edited != script
     arm = runner.with_fixes("together", [], edited={"train.py": edited.encode()})
-    parity = LossComparisons(runner).of_arm(arm, [_workers()]).parity
+    parity = LossComparisons(runner, [_workers()]).of_arm(arm, [_workers()]).parity
     assert parity.result == "different", parity.reason
     assert "held fixed too, losses part by" in parity.reason
 
@@ -301,7 +301,7 @@ def _padding(runner: TrialRunner) -> Parity:
     fix = Fix(CATALOGUE["dynamic_padding"], 8, ("HL111",), 4.0)
     arm = runner.with_fixes("dynamic_padding", [fix])
     assert unfinished_runs(runner, arm, [fix]) == 1
-    parity = LossComparisons(runner).of("dynamic_padding", [fix]).parity
+    parity = LossComparisons(runner, [fix]).of("dynamic_padding", [fix]).parity
     assert _losses(runner, fix) == unfinished_runs(runner, arm, [fix]) == 0
     return parity
 

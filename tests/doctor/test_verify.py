@@ -50,9 +50,9 @@ def test_gains_that_add_up_are_kept_together_on_fresh_pairs(trying: Trying) -> N
     assert entries["a"].added.ratio == pytest.approx(1.2, rel=0.01)
     assert entries["b"].added is None
     assert entries["c"].status == "rejected"
-    # Noise and losses of the unchanged command are measured once, whatever is tried.
+    # Losses of the unchanged command are compared once, whatever is tried: they were equal, so one run did.
     as_it_is = [place for place in machine.places if place.startswith("baseline/")]
-    assert len(as_it_is) == 4
+    assert len(as_it_is) == 1
 
 
 def scattered(seed: int, **gains: float) -> Callable[[frozenset[str], str], float]:
@@ -189,7 +189,6 @@ def test_small_gain_is_seen_within_processes_that_differ_by_more(trying: Trying)
     alone = [place for place in machine.places if place.startswith("together-a/pair-")]
     assert entry.verdict is not None
     assert len(alone) == entry.verdict.num_pairs
-    assert not any(place.startswith("baseline/noise") for place in machine.places)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -481,8 +480,8 @@ def test_losses_are_compared_where_a_late_fix_has_begun(trying: Trying) -> None:
     assert entries["a"].status == "rejected"
     assert "learns something else: losses part" in entries["a"].why
     assert ledger.kept == ("b",)
-    # Two runs more as it is, and once for both.
-    assert sum(place.startswith("baseline/losses") for place in machine.places) == 4
+    # Two runs as it is, once for both, and none of fewer steps.
+    assert sum(place.startswith("baseline/losses") for place in machine.places) == 2
 
 
 def test_command_that_fails_beside_a_fix_does_not_end_the_rest(trying: Trying) -> None:
@@ -614,7 +613,7 @@ def test_ledger_says_whether_trials_of_an_earlier_call_were_used(
     trying: Trying, tmp_path: Path
 ) -> None:
     assert not trying(Machine(product(a=1.0)), ["a"]).continued
-    place = tmp_path / "run" / "trials" / "baseline" / "noise-of-an-earlier-call"
+    place = tmp_path / "run" / "trials" / "baseline" / "losses-of-an-earlier-call"
     place.mkdir(parents=True)
     (place / "measurement.json").write_text("{}")
     (tmp_path / "run" / "ledger.json").unlink()  # ended before it was written
@@ -685,3 +684,14 @@ def test_what_pairs_could_have_shown_is_said_where_it_is_a_number(
     parity = Parity("same", "bitwise")
     verdict = Verdict("inconclusive", 1.0, 0.1, 9.0, 0.95, parity, "a", "b")
     assert not_faster(replace(verdict, minimum_detectable_effect=effect)) == words
+
+
+@pytest.mark.parametrize(("other", "kept", "num_runs"), [((), ("a",), 1), (("a",), (), 2)])
+def test_second_run_as_it_is_is_made_only_where_losses_are_not_equal(
+    trying: Trying, other: tuple[str, ...], kept: tuple[str, ...], num_runs: int
+) -> None:
+    machine = Machine(product(a=1.5))
+    machine.other_losses = frozenset(other)
+    assert trying(machine, ["a"]).kept == kept
+    runs = [place for place in machine.places if place.startswith("baseline/losses-")]
+    assert len(runs) == num_runs

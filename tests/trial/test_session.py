@@ -210,7 +210,7 @@ def test_comparison_that_is_begun_goes_on_where_it_was(
     assert begun.verdict.outcome == "inconclusive"
     assert begun.verdict.ratio_low is None
     known = Parity("within_noise", "bitwise", reason="known from elsewhere")
-    ended = compared(goes_on=lambda verdict: False, parity=known, aa_given=[begun.pairs[0]])
+    ended = compared(goes_on=lambda verdict: False, parity=known)
     assert ended.pairs[0] == begun.pairs[0]
     assert len(ended.pairs) == 2
     assert ended.verdict.parity == known

@@ -10,6 +10,7 @@ from hotloop.doctor.compared_arms import (
     NOISE,
     NOISE_RUNS,
     candidate_runs,
+    class_of,
     compared_arms,
     draws_in_batches,
     rounded_otherwise,
@@ -45,7 +46,7 @@ def begin_within(runner: TrialRunner, fixes: Sequence[Fix], again: Callable[[str
         runner.loss_steps = max(runner.loss_steps // 2, MIN_STEPS)
     needed = needed_s(runner, first)
     budget = budget_text(MARGIN * needed)
-    least = (LOSS_RUNS + 1) * runner.costs.process_s(runner.loss_steps)
+    least = 2 * runner.costs.process_s(runner.loss_steps)
     least += runner.costs.pair_s(runner.plan)
     runner.plan = full  # by how many steps it is cut shows when it is known what a process takes
     if least > runner.left_s:
@@ -144,17 +145,15 @@ def _written(runner: TrialRunner, fix: Fix) -> float:
 def _losses(runner: TrialRunner, fix: Fix) -> float:
     """Runs of `loss_steps` steps that its losses may still take, those included that a harmless fix does without."""
     steps, arm = runner.loss_steps_of([fix]), runner.with_fixes(fix.name, [fix])
-    runs = [
-        (runner.baseline, of, n) for n in _up_to(LOSS_RUNS) for of in {runner.loss_steps, steps}
-    ]
     baseline, arm = compared_arms(runner, arm, [fix])
-    runs.append((arm, steps, 1))
-    if baseline.name != runner.baseline.name:
-        runs.append((baseline, steps, 1))
+    is_known = is_finished(runner.losses_place(arm, steps))  # and so what else was needed
+    # What has to equal the baseline to the last bit is kept or rejected without a second run of that.
+    number = 1 if is_known or class_of(runner, [fix]) == "bitwise" else LOSS_RUNS
+    runs = [(arm, steps, 1), *((baseline, steps, n) for n in _up_to(number))]
     if draws_in_batches(runner, [fix]):
         drawn = [with_other_rng(baseline, number) for number in _up_to(OTHER_RNG_RUNS)]
         runs += [(each, steps, 1) for each in (*drawn, with_fixed_rng(arm, 1))]
-    if not is_finished(runner.losses_place(arm, steps)):  # else it is known whether it needs them
+    if not is_known:
         size = (
             NOISE.get(same_rng_class_of(runner, [fix]))
             if fix.technique.parity_class != "bitwise"

@@ -1,8 +1,8 @@
 """Every fix against the unchanged command: is it faster, does it learn the same; then all that helped, as a patch.
 
 ```
-losses    two baseline runs and one with each fix, all drawing the same random numbers
-noise     the command with itself, once for all
+losses    a baseline run and one with each fix, both drawing the same random numbers; a second baseline run
+          where they are not equal to the last bit
 pairs     each fix against the unchanged command, interleaved, judged at planned looks; within each process
           where it can go on and off there. Where it is the only one, or the budget does not pay for all, the
           fix as a patch would have it, and these pairs prove it
@@ -201,7 +201,9 @@ def run_campaign(
                 warn(said)
         store_options(directory, runner.plan, runner.loss_steps, at_once=runner.at_once)
         continued = any((directory / TRIALS).glob(f"*/*/{MEASUREMENT_FILE}"))
-        trying = FixTrials(runner, may_fit="steps" not in begun, all_asked=bool(asked), again=again)
+        trying = FixTrials(
+            runner, fixes[0], may_fit="steps" not in begun, all_asked=bool(asked), again=again
+        )
         ledger = trying.all(fixes)
         ledger = replace(
             ledger,

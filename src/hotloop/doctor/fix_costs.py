@@ -23,11 +23,11 @@ CLEAR_BYTES = 50_000_000
 def with_costs(runner: TrialRunner, fix: Fix, entry: TriedFix, result: SessionResult) -> TriedFix:
     """The entry of a kept fix with what it costs; another status where that is more than it brings, or than there is."""
     pairs = () if result.toggled else result.pairs
-    _, arm = compared_arms(runner, runner.with_fixes(fix.name, [fix]), [fix])
+    baseline, arm = compared_arms(runner, runner.with_fixes(fix.name, [fix]), [fix])
     return with_start_cost(
         with_memory(entry, pairs),
         pairs=pairs,
-        losses=runner.first_losses(arm, [fix]),
+        losses=runner.first_losses(baseline, arm, [fix]),
         total_steps=runner.total_steps,
     )
 

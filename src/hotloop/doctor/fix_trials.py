@@ -50,12 +50,13 @@ class FixTrials:
     def __init__(
         self,
         runner: TrialRunner,
+        first: Fix,
         *,
         may_fit: bool,
         all_asked: bool,
         again: Callable[[str], str],
     ) -> None:
-        """all_asked: the fixes were asked for by name, so that each is tried."""
+        """first: to be tried first. all_asked: the fixes were asked for by name, so that each is tried."""
         self.runner = runner
         self.may_fit = may_fit and runner.budget_s is not None
         """No comparison was begun: it may still be one of fewer steps."""
@@ -67,11 +68,7 @@ class FixTrials:
         """Error of each look at pairs that prove a fix at once."""
         self.proven: dict[str, Confirmed] = {}
         self.others_wait = False
-        self.comparisons = LossComparisons(runner)
-        if self.comparisons.not_comparable is not None:
-            runner.warn(
-                f"its steps are not comparable from run to run: {self.comparisons.not_comparable}"
-            )
+        self.comparisons = LossComparisons(runner, [first])
 
     def all(self, fixes: Sequence[Fix]) -> Ledger:
         tried: dict[str, TriedFix] = {}

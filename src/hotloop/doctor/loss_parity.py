@@ -75,14 +75,22 @@ class LossComparison:
 class LossComparisons:
     """Losses of the unchanged command, and of runs with fixes against them."""
 
-    def __init__(self, runner: TrialRunner) -> None:
+    def __init__(self, runner: TrialRunner, first_fixes: Sequence[Fix]) -> None:
+        """Makes the baseline run that `first_fixes`, to be compared first, need.
+
+        Raises `CommandFailed` where the command does not run in a trial, `UsageError` where it writes outside.
+        """
         self._runner = runner
         self._noisy: dict[tuple[str, int, float, int], ComparedRun | str] = {}
         self._known: dict[frozenset[str], LossComparison] = {}
-        self._baselines: dict[tuple[str, int], list[Run]] = {}
-        first = self._baseline(runner.baseline, runner.loss_steps)
-        runner.correct_costs(first[-1][0])
-        self.not_comparable = why_not_repeatable(*(run.records for run, _ in first))
+        self._equal_steps = 0
+        """Over which two runs of the unchanged command were equal to the last bit."""
+        self.not_comparable: str | None = None
+        """Why its losses tell nothing; `None`: no reason is known yet."""
+        as_it_is, _ = compared_arms(runner, runner.baseline, first_fixes)
+        first, _ = self._run_baseline(as_it_is, runner.loss_steps_of(first_fixes))
+        runner.correct_costs(first)
+        self._say(why_not_repeatable(first.records, first.records))
 
     def class_of(self, fixes: Sequence[Fix]) -> ParityClass:
         """The most that these may change in what this command learns."""
@@ -100,7 +108,7 @@ class LossComparisons:
         runner = self._runner
         steps = runner.loss_steps_of(fixes)
         as_it_is, arm = compared_arms(runner, arm, fixes)
-        baseline = self._baseline(as_it_is, steps)
+        first, _ = self._run_baseline(as_it_is, steps)
         measurement, place = self._run(arm, steps)
         parity_class = self.class_of(fixes)
         for fix in fixes:
@@ -113,8 +121,9 @@ class LossComparisons:
             why = why_not_applied(fix, runs, [measurement])
             if why is not None:
                 return LossComparison(Parity("not_checked", None, reason=why), f"{fix.name}: {why}")
-        if self.not_comparable is not None:
-            parity = Parity("not_checked", parity_class, reason=self.not_comparable)
+        why_not = self._why_not_comparable(as_it_is, first, measurement)
+        if why_not is not None:
+            parity = Parity("not_checked", parity_class, reason=why_not)
         elif draws_in_batches(runner, fixes):
             parity = self._other_rng_parity(as_it_is, arm, fixes, steps)
         else:
@@ -124,8 +133,28 @@ class LossComparisons:
         return LossComparison(
             _long_enough(parity, max(fix.warmup_steps for fix in fixes)),
             toggleable=can_be_toggled(place / "run", runner.most_children),
-            slower_start_s=max(_seconds(measurement) - _seconds(baseline[-1][0]), 0.0),
+            slower_start_s=max(_seconds(measurement) - _seconds(first), 0.0),
         )
+
+    def _why_not_comparable(
+        self, baseline: Arm, first: Measurement, candidate: Measurement
+    ) -> str | None:
+        """Why losses tell nothing. A second run of the baseline shows it, made where `candidate` differs from the first."""
+        steps = len(first.records)
+        if self.not_comparable is None and not self._is_repeated(first, candidate):
+            runs = [run for run, _ in self._both(baseline, steps)]
+            self._equal_steps = steps if _are_equal(*runs) else 0
+            self._say(why_not_repeatable(*(run.records for run in runs)))
+        return self.not_comparable
+
+    def _is_repeated(self, first: Measurement, candidate: Measurement) -> bool:
+        """Whether a second run of the baseline would tell nothing."""
+        return len(first.records) <= self._equal_steps or _are_equal(first, candidate)
+
+    def _say(self, not_comparable: str | None) -> None:
+        self.not_comparable = not_comparable
+        if not_comparable is not None:
+            self._runner.warn(f"its steps are not comparable from run to run: {not_comparable}")
 
     def _other_rng_parity(
         self, baseline: Arm, arm: Arm, fixes: Sequence[Fix], steps: int
@@ -134,7 +163,7 @@ class LossComparisons:
         first, *others = (with_other_rng(baseline, n) for n in range(1, OTHER_RNG_RUNS + 1))
         held = with_fixed_rng(arm, 1)
         try:
-            if not _rng_run(*self._baseline(first, steps)[0]).rng.batches:
+            if not _rng_run(*self._run_baseline(first, steps)).rng.batches:
                 return not_checked("other_draws", NOT_SEEN)
             parity = self._judged(first, held, fixes, steps)
         except CommandFailed as error:
@@ -143,15 +172,15 @@ class LossComparisons:
         if parity.result not in ("same", "within_noise"):
             why = f"with the random numbers of each batch held fixed too, {parity.reason}"
             return replace(parity, parity_class="other_draws", reason=why)
-        runs = [_rng_run(*self._baseline(first, steps)[0])]
+        runs = [_rng_run(*self._run_baseline(first, steps))]
         runs += [_rng_run(*self._run_baseline(each, steps)) for each in others]
         candidate = _compared(*self._run(arm, steps))
         return judge_other_rng(runs, candidate, _rng_run(*self._run(held, steps)), parity)
 
     def _judged(self, baseline: Arm, arm: Arm, fixes: Sequence[Fix], steps: int) -> Parity:
         """Parity of runs in which batches draw the same random numbers."""
-        runs = self._baseline(baseline, steps)
         measurement, place = self._run(arm, steps)
+        runs = self._baseline_runs(baseline, steps, measurement)
         parity_class = same_rng_class_of(self._runner, fixes)
         plain = judge_parity([run.records for run, _ in runs], [measurement.records], parity_class)
         base = [_compared(run, at) for run, at in runs]
@@ -219,15 +248,13 @@ class LossComparisons:
                 self._noisy[key] = f"how it amplifies rounding is not known: {error.what}"
         return self._noisy[key]
 
-    def _baseline(self, arm: Arm, steps: int) -> list[Run]:
-        """Baseline runs; one does where runs of this command are known to be equal."""
-        key = (arm.name, steps)
-        if key not in self._baselines:
-            known = self._baselines.get((self._runner.baseline.name, steps))
-            number = 1 if known is not None and _are_equal(known) else LOSS_RUNS
-            runs = [self._run_baseline(arm, steps, n) for n in range(1, number + 1)]
-            self._baselines[key] = runs
-        return self._baselines[key]
+    def _baseline_runs(self, arm: Arm, steps: int, candidate: Measurement) -> list[Run]:
+        """Runs of a baseline, two where these may differ."""
+        first = self._run_baseline(arm, steps)
+        return [first] if self._is_repeated(first[0], candidate) else self._both(arm, steps)
+
+    def _both(self, arm: Arm, steps: int) -> list[Run]:
+        return [self._run_baseline(arm, steps, number) for number in range(1, LOSS_RUNS + 1)]
 
     def _run(self, arm: Arm, steps: int) -> Run:
         """A run of a candidate. Raises `CommandFailed`, `WritesOutside`."""
@@ -268,9 +295,8 @@ def _rng_run(measurement: Measurement, place: Path) -> RngRun:
     return RngRun(_compared(measurement, place), read_rng_log(place / "run"))
 
 
-def _are_equal(runs: Sequence[Run]) -> bool:
-    losses = [[record.loss for record in run.records] for run, _ in runs]
-    return all(each == losses[0] for each in losses)
+def _are_equal(one: Measurement, other: Measurement) -> bool:
+    return [record.loss for record in one.records] == [record.loss for record in other.records]
 
 
 def _compared(measurement: Measurement, place: Path) -> ComparedRun:

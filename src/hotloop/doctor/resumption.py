@@ -102,7 +102,7 @@ def begun_options(directory: Path, *, in_place: bool) -> dict[str, int]:
     """
     trials = directory / TRIALS
     stored = _mapping(trials / OPTIONS_FILE)
-    is_begun = any(trials.glob("*/plan.json")) or any(trials.glob(f"*/noise-*/{MEASUREMENT_FILE}"))
+    is_begun = any(trials.glob("*/plan.json"))
     if is_begun and stored.get("in_place", in_place) != in_place:
         first = "with" if stored["in_place"] else "without"
         raise _other("--in-place", f"its trials were begun {first} it", directory)

@@ -46,7 +46,6 @@ SLACK, MARGIN = 1.25, 2.0
 machine. A budget has to hold the first to be begun with; what is asked for holds the second."""
 LOSS_RUNS = 2
 """Runs of the baseline for its losses."""
-AA_RUNS = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The trials of one doctor's run: one plan, one budget, one noise measurement for all."""
+"""The trials of one doctor's run: one plan and one budget for all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from hotloop.doctor.loader_place import variables_for
 from hotloop.doctor.plausible import with_doubts
 from hotloop.doctor.starting_point import start_of
 from hotloop.doctor.trial_costs import (
-    AA_RUNS,
     AFTER_EPOCH,
     FASTER_S,
     LEAST_COUNTED_S,
@@ -40,7 +39,7 @@ from hotloop.judge.looks import LOOKS
 from hotloop.trial.arm import Arm
 from hotloop.trial.measure import Workdir, is_finished, trial
 from hotloop.trial.plan import TrialPlan
-from hotloop.trial.session import Pair, SessionResult, compare_arms
+from hotloop.trial.session import SessionResult, compare_arms
 from hotloop.trial.toggling import block_steps_for, counted_in_blocks
 
 BASELINE = "baseline"
@@ -85,7 +84,6 @@ class TrialRunner:
     """A fix was faster: the pairs that confirm it have to fit after whatever is tried now."""
     unpaid_s: float = 0.0
     """The most that `pays_for` refused: a later call with a larger budget begins that."""
-    _noise: tuple[Pair, ...] | None = None
     _besides_s: float = 0.0
     """What a trial takes beside its process."""
 
@@ -158,17 +156,13 @@ class TrialRunner:
 
         reserved: with the confirmation on fresh pairs after them. slower_start_s: of a process with the fix than
         of one without. plan: of its pairs, where it is another. place: of these pairs; what is finished there, or
-        of the noise and of a confirmation, takes no time again. costs: others than the last process had.
+        of a confirmation, takes no time again. costs: others than the last process had.
         """
         plan, costs = plan or self.plan, costs or self.costs
         each = 1 if plan.block_steps else 2
         todo = max(pairs * each - self._num_finished(place), 0) if place else pairs * each
         num_pairs = todo / each + (self.confirming_pairs(plan) if reserved else 0.0)
         needed = num_pairs * (costs.pair_s(plan) + slower_start_s)
-        if self._noise is None:
-            noise = [self._noise_place(number) for number in range(1, AA_RUNS + 1)]
-            missing = sum(not is_finished(place) for place in noise)
-            needed += missing * costs.process_s(self.plan.num_steps)
         return needed + losses * costs.process_s(self.loss_steps)
 
     def confirming_pairs(self, plan: TrialPlan) -> float:
@@ -239,38 +233,20 @@ class TrialRunner:
         timeout_s = self._timeout_of(replace(self.plan, timeout_s=self.plan.timeout_s * more))
         return self._run(arm, place, Plan(0, steps, timeout_s), what), place
 
-    def first_losses(self, arm: Arm, fixes: Sequence[Fix]) -> tuple[list[Measurement], Measurement]:
-        """The baseline runs for losses, and that of `arm`; they were made before."""
+    def first_losses(
+        self, baseline: Arm, arm: Arm, fixes: Sequence[Fix]
+    ) -> tuple[list[Measurement], Measurement]:
+        """The runs of `baseline` for losses that were made, and that of `arm`."""
         steps = self.loss_steps_of(fixes)
         numbers = range(1, LOSS_RUNS + 1)
-        as_it_is = [self.losses_of(self.baseline, steps, number)[0] for number in numbers]
+        made = [n for n in numbers if is_finished(self.losses_place(baseline, steps, n))]
+        as_it_is = [self.losses_of(baseline, steps, number)[0] for number in made]
         return as_it_is, self.losses_of(arm, steps)[0]
 
     def losses_place(self, arm: Arm, steps: int, number: int = 1) -> Path:
         """Named by all that decides them: a run of something else is never taken for it."""
         arm = replace(arm, comparable=True)
         return self.place_of(arm.name) / f"losses-{self._digest(arm, steps)}-{number}"
-
-    def noise(self) -> tuple[Pair, ...]:
-        """Pairs of the command with itself, measured once for all fixes."""
-        if self._noise is not None:
-            return self._noise
-        runs = []
-        for number in range(1, AA_RUNS + 1):
-            plan = Plan(
-                *(self.plan.warmup_steps, self.plan.steps, self._timeout_of(self.plan)),
-                pair=(number + 1) // 2,
-                position=(number - 1) % 2,
-            )
-            place = self._noise_place(number)
-            runs.append(self._run(self.baseline, place, plan, "the noise of the machine"))
-        self.correct_costs(runs[-1])
-        self._noise = tuple(zip(runs[::2], runs[1::2], strict=True))
-        return self._noise
-
-    def _noise_place(self, number: int) -> Path:
-        digest = self._digest(self.baseline, self.plan.num_steps)
-        return self.place_of(BASELINE) / f"noise-{digest}-{number}"
 
     def correct_costs(self, measured: Measurement) -> None:
         """By a process of the unchanged command."""
@@ -305,9 +281,6 @@ class TrialRunner:
         else:
             shown = self.plan_for(fixes, times=times)
         assert shown is not None
-        as_it_is = baseline.name == BASELINE and not candidate.toggled
-        counted = (shown.warmup_steps, shown.steps)
-        same_steps = counted == (self.plan.warmup_steps, self.plan.steps)
         plan = replace(
             shown,
             looks=LOOKS,
@@ -315,9 +288,6 @@ class TrialRunner:
             seed=crc32(place.encode()),
             timeout_s=self._timeout_of(shown),
         )
-
-        # They are about the unchanged command over the usual steps; other arms have the noise of their own runs.
-        noise = self.noise() if as_it_is and same_steps else ()
         time_left = TimeLeft(self, shown, slower_start_s=slower_start_s, reserved=reserved)
         directory = self.place_of(place)
         try:
@@ -329,7 +299,6 @@ class TrialRunner:
                 parity_class=parity_class,
                 parity=parity,
                 over="all" if any(fix.technique.over == "all" for fix in fixes) else "steady",
-                aa_given=noise,
                 alpha=alpha,
                 pairs_now=pairs_now,
                 cache=self.directory / TRIALS / "cache",
@@ -342,7 +311,7 @@ class TrialRunner:
             refuse_writes(directory, baseline.name)  # then that is why it failed
             raise
         refuse_writes(directory, baseline.name)
-        if as_it_is:  # what it takes now, beside whatever else the machine does
+        if baseline.name == BASELINE and not candidate.toggled:  # what it takes now, beside whatever else the machine does
             self.correct_costs(result.pairs[-1][0])
         return with_doubts(result, fixes)
 

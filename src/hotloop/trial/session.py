@@ -63,7 +63,6 @@ def compare_arms(
     plan: TrialPlan,
     parity_class: ParityClass,
     parity: Parity | None = None,
-    aa_given: Sequence[Pair] = (),
     over: JudgedSteps = "steady",
     alpha: Sequence[float] | None = None,
     pairs_now: int | None = None,
@@ -76,8 +75,8 @@ def compare_arms(
     """Measure and judge. Calling it again with the same arms and plan reuses what was finished.
 
     over: which of the counted steps decide. alpha: error of each look, see `compare`. parity: known from runs
-    of its own; `None` judges the losses of these pairs. aa_given: pairs of the baseline with itself, measured
-    before. pairs_now: stop after so many, to go on or not in another call.
+    of its own; `None` judges the losses of these pairs.
+    pairs_now: stop after so many, to go on or not in another call.
     stop_now: asked before each pair to measure but the first, with how many there are and how many of them are of this
     call, and must not depend on what they showed; `True` ends it there. goes_on: asked after it, at a planned look that
     decided nothing; `False` ends it there.
@@ -108,7 +107,7 @@ def compare_arms(
         def judge(pairs: Sequence[Pair], aa_pairs: Sequence[Pair]) -> Verdict:
             return compare(
                 pairs,
-                baseline_aa=(*aa_given, *aa_pairs, *session.off_halves),
+                baseline_aa=(*aa_pairs, *session.off_halves),
                 parity_class=parity_class,
                 parity=parity,
                 looks=session.looks,

@@ -22,7 +22,7 @@ from hotloop.core.measurement import Measurement, Plan
 from hotloop.doctor.budget import by_gain_per_second, needed_s
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparison
-from hotloop.doctor.trial_costs import LOSS_RUNS, Costs
+from hotloop.doctor.trial_costs import Costs
 from hotloop.doctor.trial_runner import TrialRunner
 from hotloop.judge.looks import LOOKS
 from hotloop.optimizations.catalogue import CATALOGUE

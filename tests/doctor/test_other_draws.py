@@ -154,7 +154,9 @@ def _workers(number: int = 2) -> Fix:
 
 
 def _compare_losses(runner: TrialRunner, number: int = 2) -> Parity:
-    return LossComparisons(runner, [_workers(number)]).of("loader_workers", [_workers(number)]).parity
+    return (
+        LossComparisons(runner, [_workers(number)]).of("loader_workers", [_workers(number)]).parity
+    )
 
 
 @pytest.mark.parametrize(

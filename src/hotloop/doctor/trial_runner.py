@@ -311,7 +311,9 @@ class TrialRunner:
             refuse_writes(directory, baseline.name)  # then that is why it failed
             raise
         refuse_writes(directory, baseline.name)
-        if baseline.name == BASELINE and not candidate.toggled:  # what it takes now, beside whatever else the machine does
+        if (
+            baseline.name == BASELINE and not candidate.toggled
+        ):  # what it takes now, beside whatever else the machine does
             self.correct_costs(result.pairs[-1][0])
         return with_doubts(result, fixes)
 

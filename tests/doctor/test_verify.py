@@ -686,12 +686,20 @@ def test_what_pairs_could_have_shown_is_said_where_it_is_a_number(
     assert not_faster(replace(verdict, minimum_detectable_effect=effect)) == words
 
 
-@pytest.mark.parametrize(("other", "kept", "num_runs"), [((), ("a",), 1), (("a",), (), 2)])
-def test_second_run_as_it_is_is_made_only_where_losses_are_not_equal(
-    trying: Trying, other: tuple[str, ...], kept: tuple[str, ...], num_runs: int
+@pytest.mark.parametrize(
+    ("wrong_by", "parity_class", "kept", "num_runs"),
+    [
+        (1.0, "bitwise", ("a",), 1),
+        (1 + 1e-6, "reduction_order", ("a",), 1),
+        (1 + 1e-6, "bitwise", (), 2),
+        (1 + 1e-4, "reduction_order", (), 2),
+    ],
+)
+def test_second_run_as_it_is_is_made_only_where_the_narrowest_band_does_not_hold_losses(
+    trying: Trying, wrong_by: float, parity_class: str, kept: tuple[str, ...], num_runs: int
 ) -> None:
     machine = Machine(product(a=1.5))
-    machine.other_losses = frozenset(other)
-    assert trying(machine, ["a"]).kept == kept
+    machine.other_losses, machine.wrong_by = frozenset({"a"}), wrong_by
+    assert trying(machine, ["a"], {"a": parity_class}).kept == kept
     runs = [place for place in machine.places if place.startswith("baseline/losses-")]
     assert len(runs) == num_runs

@@ -2,7 +2,7 @@
 
 ```
 losses    a baseline run and one with each fix, both drawing the same random numbers; a second baseline run
-          where they are not equal to the last bit
+          where the narrowest band does not hold both
 pairs     each fix against the unchanged command, interleaved, judged at planned looks; within each process
           where it can go on and off there. Where it is the only one, or the budget does not pay for all, the
           fix as a patch would have it, and these pairs prove it

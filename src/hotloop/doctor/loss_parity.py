@@ -16,6 +16,7 @@ from hotloop.core.files import read_json
 from hotloop.core.judgement import Parity, ParityClass
 from hotloop.core.measurement import Measurement
 from hotloop.core.parity_records import WeightUpdates, read_rng_log
+from hotloop.core.step import StepRecord
 from hotloop.doctor.applied import why_not_applied, why_wrong
 from hotloop.doctor.compared_arms import (
     NOISE,
@@ -121,9 +122,8 @@ class LossComparisons:
             why = why_not_applied(fix, runs, [measurement])
             if why is not None:
                 return LossComparison(Parity("not_checked", None, reason=why), f"{fix.name}: {why}")
-        why_not = self._why_not_comparable(as_it_is, first, measurement)
-        if why_not is not None:
-            parity = Parity("not_checked", parity_class, reason=why_not)
+        if self.not_comparable is not None:
+            parity = Parity("not_checked", parity_class, reason=self.not_comparable)
         elif draws_in_batches(runner, fixes):
             parity = self._other_rng_parity(as_it_is, arm, fixes, steps)
         else:
@@ -135,21 +135,6 @@ class LossComparisons:
             toggleable=can_be_toggled(place / "run", runner.most_children),
             slower_start_s=max(_seconds(measurement) - _seconds(first), 0.0),
         )
-
-    def _why_not_comparable(
-        self, baseline: Arm, first: Measurement, candidate: Measurement
-    ) -> str | None:
-        """Why losses tell nothing. A second run of the baseline shows it, made where `candidate` differs from the first."""
-        steps = len(first.records)
-        if self.not_comparable is None and not self._is_repeated(first, candidate):
-            runs = [run for run, _ in self._both(baseline, steps)]
-            self._equal_steps = steps if _are_equal(*runs) else 0
-            self._say(why_not_repeatable(*(run.records for run in runs)))
-        return self.not_comparable
-
-    def _is_repeated(self, first: Measurement, candidate: Measurement) -> bool:
-        """Whether a second run of the baseline would tell nothing."""
-        return len(first.records) <= self._equal_steps or _are_equal(first, candidate)
 
     def _say(self, not_comparable: str | None) -> None:
         self.not_comparable = not_comparable
@@ -169,6 +154,8 @@ class LossComparisons:
         except CommandFailed as error:
             why = f"it could not be run with the random numbers of its batches held fixed: {error.what}"
             return Parity("not_checked", "other_draws", reason=why)
+        if self.not_comparable is not None:
+            return replace(parity, parity_class="other_draws")
         if parity.result not in ("same", "within_noise"):
             why = f"with the random numbers of each batch held fixed too, {parity.reason}"
             return replace(parity, parity_class="other_draws", reason=why)
@@ -180,8 +167,10 @@ class LossComparisons:
     def _judged(self, baseline: Arm, arm: Arm, fixes: Sequence[Fix], steps: int) -> Parity:
         """Parity of runs in which batches draw the same random numbers."""
         measurement, place = self._run(arm, steps)
-        runs = self._baseline_runs(baseline, steps, measurement)
         parity_class = same_rng_class_of(self._runner, fixes)
+        runs = self._baseline_runs(baseline, steps, measurement, parity_class)
+        if self.not_comparable is not None:
+            return Parity("not_checked", parity_class, reason=self.not_comparable)
         plain = judge_parity([run.records for run, _ in runs], [measurement.records], parity_class)
         base = [_compared(run, at) for run, at in runs]
         if does_not_move(base):
@@ -248,10 +237,19 @@ class LossComparisons:
                 self._noisy[key] = f"how it amplifies rounding is not known: {error.what}"
         return self._noisy[key]
 
-    def _baseline_runs(self, arm: Arm, steps: int, candidate: Measurement) -> list[Run]:
-        """Runs of a baseline, two where these may differ."""
+    def _baseline_runs(
+        self, arm: Arm, steps: int, candidate: Measurement, parity_class: ParityClass
+    ) -> list[Run]:
+        """Runs of a baseline: a second where it may tell something, such as why losses cannot be compared."""
         first = self._run_baseline(arm, steps)
-        return [first] if self._is_repeated(first[0], candidate) else self._both(arm, steps)
+        if steps <= self._equal_steps or _agree(first[0], candidate, parity_class):
+            return [first]
+        runs = self._both(arm, steps)
+        one, other = (run.records for run, _ in runs)
+        if _losses(one) == _losses(other):
+            self._equal_steps = steps
+        self._say(why_not_repeatable(one, other))
+        return runs
 
     def _both(self, arm: Arm, steps: int) -> list[Run]:
         return [self._run_baseline(arm, steps, number) for number in range(1, LOSS_RUNS + 1)]
@@ -295,8 +293,16 @@ def _rng_run(measurement: Measurement, place: Path) -> RngRun:
     return RngRun(_compared(measurement, place), read_rng_log(place / "run"))
 
 
-def _are_equal(one: Measurement, other: Measurement) -> bool:
-    return [record.loss for record in one.records] == [record.loss for record in other.records]
+def _agree(baseline: Measurement, candidate: Measurement, parity_class: ParityClass) -> bool:
+    """Whether the narrowest band holds both: a second run of the baseline could only widen it, and does repeat."""
+    one, other = baseline.records, candidate.records
+    if parity_class != "reduction_order":
+        return _losses(one) == _losses(other)
+    return judge_parity([one], [other], parity_class).result in ("same", "within_noise")
+
+
+def _losses(records: Sequence[StepRecord]) -> list[float | None]:
+    return [record.loss for record in records]
 
 
 def _compared(measurement: Measurement, place: Path) -> ComparedRun:

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from hotloop.cli import progress as drawing
-from hotloop.cli.progress import plain_lines, progress_bar, status_line
+from hotloop.cli.progress import plain_lines, progress_bar
 
 
 @pytest.fixture
@@ -49,38 +49,6 @@ def test_without_a_terminal_lines_go_to_stderr(capsys: pytest.CaptureFixture[str
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-def test_the_status_line_is_rewritten_gives_way_to_lines_that_stay_and_is_gone_at_the_end(
-    monkeypatch: pytest.MonkeyPatch, clock: list[float]
-) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "30")
-    with status_line(300.0) as line:
-        for _ in range(3):
-            clock[0] += 40.0
-            line.progress("pair 1 of up to 10: fused_optimizer", 0, None, "3 s")
-            line.progress("too soon", 0, None, "")
-        line.say("note")
-        line.say("another")
-        clock[0] += 1.0
-        line.progress("pair 2", 0, None, "")
-    lines = [f"\r\x1b[K{time} of 5:00  pair 1 of up to" for time in ("0:40", "1:20", "2:00")]
-    assert terminal.getvalue() == (
-        "".join(lines) + "\r\x1b[Knote\nanother\n" + "\r\x1b[K2:01 of 5:00  pair 2" + "\r\x1b[K"
-    )
-
-
-def test_the_status_of_a_command_without_a_terminal_is_a_line_each_half_minute(
-    clock: list[float], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with status_line() as line:
-        for second in range(61):
-            line.progress(f"pair {second // 10}", 0, None, f"{second % 10} s")
-            clock[0] += 1.0
-    assert capsys.readouterr().err == "0:30  pair 3, 0 s\n1:00  pair 6, 0 s\n"
 
 
 def test_on_a_terminal_a_bar_is_drawn_and_markup_in_notes_is_left_alone(

@@ -18,6 +18,7 @@ from hotloop.core.connections import Network
 from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Interval, Parity, ParityClass, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
+from hotloop.core.trial_progress import TrialProgress
 from hotloop.doctor.fix_status import may_yet, not_faster
 from hotloop.judge.looks import TOTAL_ERROR
 from hotloop.trial.arm import digest_of
@@ -287,15 +288,26 @@ def test_nothing_is_tried_on_top_of_what_brings_all_that_its_findings_could(
     assert says != is_tried
 
 
-def test_what_is_done_now_says_for_which_fix(trying: Trying) -> None:
-    seen: list[str] = []
-    trying(
-        Machine(product(a=1.5, b=1.0)),
-        ["a", "b"],
-        progress=lambda what, done, total, note: seen.append(what),
-    )
-    told = [what.partition(":")[0] for what in seen if "losses" not in what]
-    assert list(dict.fromkeys(told)) == ["a (1 of 2)", "b (2 of 2)", "together"]
+def test_each_state_of_the_trials_is_shown_with_the_verdict_of_the_pairs_so_far(
+    trying: Trying,
+) -> None:
+    seen: list[TrialProgress] = []
+    ledger = trying(Machine(product(a=1.5, b=1.0)), ["a", "b"], show=seen.append)
+    assert {now.fixes for now in seen[1:]} == {("a", "b")}
+    stages = dict.fromkeys((now.current, now.together, len(now.tried)) for now in seen)
+    assert list(stages) == [
+        *((None, False, 0), ("a", False, 0), (None, False, 1), ("b", False, 1), (None, False, 2)),
+        (None, True, 2),
+    ]
+    assert [fix.status for fix in seen[-1].tried] == ["kept", "rejected"]
+    assert {now.pair for now in seen if now.process.startswith("the losses")} == {None}
+    known = [now.pair.interim for now in seen if now.pair is not None and now.tried == ()]
+    counts = [0 if each is None else each.num_pairs for each in known]
+    assert list(dict.fromkeys(counts)) == [0, 1, 2, 3]
+    verdict = by_name(ledger)["a"].verdict
+    assert verdict is not None
+    assert known[-1] is not None
+    assert known[-1].pair_ratios == verdict.pair_ratios[:3]
 
 
 def test_error_is_shared_by_fixes_that_are_proven_at_once(trying: Trying) -> None:

@@ -15,6 +15,7 @@ import pytest
 from hotloop.core.errors import CommandFailed, EnvironmentFailed, UsageError
 from hotloop.core.files import read_json
 from hotloop.core.judgement import Parity, Verdict
+from hotloop.core.trial_progress import PairProgress
 from hotloop.trial.arm import Arm
 from hotloop.trial.isolation import list_workdir
 from hotloop.trial.plan import TrialPlan
@@ -75,11 +76,13 @@ def test_planted_difference_is_found_with_its_sign(
     tmp_path: Path, baseline_s: float, candidate_s: float, outcome: str
 ) -> None:
     seen: list[tuple[str, float, float | None]] = []
+    pairs: list[PairProgress] = []
     result = session(
         tmp_path / "session",
         sleeper("plain", baseline_s),
         sleeper("other", candidate_s),
         progress=lambda what, done, total, note: seen.append((what, done, total)),
+        on_pair=pairs.append,
     )
     assert result.verdict.outcome == outcome
     assert result.verdict.num_pairs == 4
@@ -95,6 +98,9 @@ def test_planted_difference_is_found_with_its_sign(
     so_far = [what for what, _, _ in seen if what.startswith("pair 3 of up to 4: other (so far ")]
     ratio = float(so_far[0].removesuffix("x)").split()[-1])
     assert (ratio > 1) == (outcome == "improved")
+    assert [(pair.number, pair.up_to) for pair in pairs] == [(n, 4) for n in (1, 2, 3, 4)]
+    interim = [pair.interim.pair_ratios for pair in pairs if pair.interim is not None]
+    assert interim == [result.verdict.pair_ratios[:n] for n in (1, 2, 3)]
     assert {f"aa-01-{letter}-plain" for letter in "ab"} < set(finished(tmp_path / "session"))
 
 

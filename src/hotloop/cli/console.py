@@ -88,9 +88,13 @@ def refuse_lost_output() -> None:
 
 
 def say(text: str) -> None:
-    """A line (or several) on stderr, without what a terminal would obey: a file name may hold it."""
-    printable = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
-    print(printable, file=sys.stderr, flush=True)  # noqa: T201
+    """A line (or several) on stderr, without what a terminal would obey."""
+    print(printable(text), file=sys.stderr, flush=True)  # noqa: T201
+
+
+def printable(text: str) -> str:
+    """The text with `?` for what a terminal would obey: a file name may hold it."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 
 def note(message: str) -> None:

@@ -300,12 +300,12 @@ class _Start:
 
 def _tried(examined: Examined, options: _Options) -> Ledger:
     """What came of trying fixes, said on the terminal."""
-    from hotloop.cli.progress import status_line
+    from hotloop.cli.trial_view import trial_view
     from hotloop.doctor.fix_campaign import try_fixes
     from hotloop.report.ledger import render_ledger
 
     budget_s = options.trials_s()
-    with status_line(budget_s) as line:
+    with trial_view(budget_s) as view:
         ledger = try_fixes(
             examined,
             budget_s=budget_s,
@@ -313,8 +313,8 @@ def _tried(examined: Examined, options: _Options) -> Ledger:
             in_place=options.in_place,
             network=options.network or NO_NETWORK,
             options=options.of_trials(),
-            progress=line.progress,
-            warn=lambda text: line.say(f"hotloop: {text}"),
+            show=view.show,
+            warn=lambda text: view.say(f"hotloop: {text}"),
         )
     click.echo(f"\n{render_ledger(ledger)}", err=True)
     return ledger

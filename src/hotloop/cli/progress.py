@@ -4,19 +4,17 @@ while somebody reads: a stopped terminal or pager must not hold up what is train
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from hotloop.cli.console import can_show, say, say_if_read
+from hotloop.cli.console import can_show, say_if_read
 from hotloop.core.progress import Progress, silent
 
 DRAW_EVERY_S = 0.5
 """Also while a child is being timed, so a bar must cost next to nothing: no thread, two draws a second."""
 LINE_EVERY_S = 15.0
-STATUS_EVERY_S = 30.0
 
 
 @contextmanager
@@ -27,59 +25,6 @@ def progress_bar() -> Iterator[Progress]:
             yield progress
     else:
         yield plain_lines(say_if_read)
-
-
-class StatusLine:
-    """One line on stderr that says what is done now and since when; where that is no terminal, a line now and then."""
-
-    def __init__(self, total_s: float | None = None) -> None:
-        """total_s: seconds that it may take."""
-        self._of = f" of {_minutes(total_s)}" if total_s is not None else ""
-        self._on_terminal = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-        self._begun = self._drawn_at = time.monotonic()
-        self._is_drawn = False
-
-    def progress(self, what: str, done: float, total: float | None, note: str = "") -> None:
-        now = time.monotonic()
-        if now - self._drawn_at < (DRAW_EVERY_S if self._on_terminal else STATUS_EVERY_S):
-            return
-        self._drawn_at = now
-        text = f"{_minutes(now - self._begun)}{self._of}  {what}{', ' + note if note else ''}"
-        if not self._on_terminal:
-            say_if_read(text)
-        elif can_show():
-            width = max(shutil.get_terminal_size().columns - 1, 20)
-            self._write(f"\r\x1b[K{text[:width]}")
-            self._is_drawn = True
-
-    def say(self, text: str) -> None:
-        """A line that stays."""
-        self.clear()
-        say(text)
-
-    def clear(self) -> None:
-        if self._is_drawn:
-            self._write("\r\x1b[K")
-            self._is_drawn = False
-
-    def _write(self, text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
-
-
-def _minutes(total_s: float) -> str:
-    minutes, seconds = divmod(round(total_s), 60)
-    return f"{minutes}:{seconds:02d}"
-
-
-@contextmanager
-def status_line(total_s: float | None = None) -> Iterator[StatusLine]:
-    """A `StatusLine` that is gone at the end of the block."""
-    line = StatusLine(total_s)
-    try:
-        yield line
-    finally:
-        line.clear()
 
 
 def plain_lines(write: Callable[[str], None]) -> Progress:

@@ -27,7 +27,7 @@ from hotloop.core.files import write_json
 from hotloop.core.judgement import DIAGNOSIS_FILE, Diagnosis, Final, TrialOutcome
 from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
 from hotloop.core.measurement import Measurement
-from hotloop.core.progress import Progress, silent
+from hotloop.core.trial_progress import ShowTrials
 from hotloop.doctor.budget import begin_within, by_gain_per_second, pays_for_all
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fix_status import tried_fix
@@ -60,7 +60,7 @@ def try_fixes(
     in_place: bool = False,
     network: Network = NO_NETWORK,
     options: Sequence[str] = (),
-    progress: Progress = silent,
+    show: ShowTrials = lambda now: None,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Ledger:
     """Try what answers the findings of a run that has ended well, and store the ledger beside it.
@@ -118,7 +118,7 @@ def try_fixes(
             left_out=left_out,
             again=again,
             notice=notice,
-            progress=progress,
+            show=show,
             warn=warn,
         )
     except (Interrupted, KeyboardInterrupt):
@@ -150,7 +150,7 @@ def run_campaign(
         f"the same command with --out and --budget {budget}"
     ),
     notice: str = "",
-    progress: Progress = silent,
+    show: ShowTrials = lambda now: None,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Ledger:
     """Try each fix, then together those that helped. Called again, finished trials are not repeated.
@@ -184,7 +184,7 @@ def run_campaign(
         census=measurement.census,
         examined_at=examined_at,
         budget_s=budget_s,
-        progress=progress,
+        show=show,
         warn=warn,
         network=network,
     )
@@ -199,6 +199,7 @@ def run_campaign(
         for said in (notice, weak_isolation(runner.listing), cut_off(directory, runner.listing)):
             if said:
                 warn(said)
+        runner.report(fixes=tuple(fix.name for fix in fixes))
         store_options(directory, runner.plan, runner.loss_steps, at_once=runner.at_once)
         continued = any((directory / TRIALS).glob(f"*/*/{MEASUREMENT_FILE}"))
         trying = FixTrials(

@@ -63,6 +63,7 @@ def stack(
             continue
         entry, stays = _added(runner, comparisons, stacked, fix, tried[fix.name], levels)
         tried[fix.name] = entry
+        runner.report(tried=tuple(tried.values()))
         if stays:
             stacked.append(fix)
     first = proven.get(stacked[0].name) if stacked else None

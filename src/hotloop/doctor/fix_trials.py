@@ -74,12 +74,15 @@ class FixTrials:
         tried: dict[str, TriedFix] = {}
         self.levels = divided_levels(LOOKS, len(fixes), TOTAL_ERROR)
         self.others_wait = self.runner.budget_s is not None and len(fixes) > 1
-        for number, fix in enumerate(fixes, 1):
-            self.runner.about = f"{fix.name} ({number} of {len(fixes)})"
+        for fix in fixes:
+            self.runner.report(current=fix.name)
             tried[fix.name] = self._nothing_left(fix, tried) or self._tried(fix)
+            self.runner.report(
+                tried=tuple(tried.values()), current=None, pair=None, process="", note=""
+            )
             kept = tried[fix.name].status == "kept"
             self.runner.must_confirm |= kept and fix.name not in self.proven
-        self.runner.about = "together"
+        self.runner.report(together=True)
         kept_alone = [fix for fix in fixes if tried[fix.name].status == "kept"]
         undecided = [fix for fix in fixes if may_yet(tried[fix.name])]
         order = order_of(kept_alone, undecided, tried)

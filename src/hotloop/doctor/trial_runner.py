@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 from zlib import crc32
 
 from hotloop.core.census import Census
@@ -17,7 +18,7 @@ from hotloop.core.connections import NO_NETWORK, Network
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Parity, ParityClass
 from hotloop.core.measurement import Measurement, Plan
-from hotloop.core.progress import Progress, silent
+from hotloop.core.trial_progress import ShowTrials, TrialProgress
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loader_place import variables_for
@@ -67,9 +68,8 @@ class TrialRunner:
     """What the diagnosed run used: where its loaders were made, in which files."""
     examined_at: float = math.inf
     budget_s: float | None = None
-    progress: Progress = silent
-    about: str = ""
-    """What the trials are for that are made now."""
+    show: ShowTrials = lambda now: None
+    now: TrialProgress = field(default_factory=TrialProgress)
     warn: Callable[[str], None] = lambda text: None
     started: float = field(default_factory=lambda: time.monotonic())
     listing: Workdir | None = field(init=False)
@@ -305,7 +305,8 @@ class TrialRunner:
                 goes_on=time_left.for_more_pairs,
                 stop_now=time_left.is_up,
                 workdir=self.listing,
-                progress=self._tell,
+                progress=lambda what, done, total, note: self.report(process=what, note=note),
+                on_pair=lambda pair: self.report(pair=pair, process="", note=""),
             )
         except CommandFailed:
             refuse_writes(directory, baseline.name)  # then that is why it failed
@@ -317,8 +318,10 @@ class TrialRunner:
             self.correct_costs(result.pairs[-1][0])
         return with_doubts(result, fixes)
 
-    def _tell(self, what: str, done: float, total: float | None, note: str = "") -> None:
-        self.progress(f"{self.about}: {what}" if self.about else what, done, total, note)
+    def report(self, **changes: Any) -> None:
+        """Show what changed: fields of `TrialProgress`."""
+        self.now = replace(self.now, **changes)
+        self.show(self.now)
 
     def _timeout_of(self, plan: TrialPlan) -> float:
         """No process may take much more than what is left, however patient the plan is."""
@@ -328,7 +331,7 @@ class TrialRunner:
     def _run(self, arm: Arm, place: Path, plan: Plan, what: str) -> Measurement:
         is_new, begun = not is_finished(place), time.monotonic()
         if is_new:
-            self._tell(what, 0, None, "")
+            self.report(pair=None, process=what, note="")
         measured = trial(
             arm,
             place,
@@ -337,7 +340,7 @@ class TrialRunner:
             cache=self.directory / TRIALS / "cache",
             workdir=self.listing,
             what=what,
-            tick=lambda seconds: self._tell(what, 0, None, f"{seconds:.0f} s"),
+            tick=lambda seconds: self.report(note=f"{seconds:.0f} s"),
         )
         if is_new and measured.process_s is not None:
             self._besides_s = max(time.monotonic() - begun - measured.process_s, 0.0)

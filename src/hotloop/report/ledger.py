@@ -77,10 +77,10 @@ def _line(fix: TriedFix, width: int) -> str:
     ratio = ratio_words(measured) if measured is not None and not measured.doubts else ""
     parts = (fix.why, ratio, on_top(fix), start_cost(fix), memory_cost(fix), expected(fix))
     said = ", ".join(part for part in parts if part)
-    return f"  {_status(fix):<11} {fix.name:<{width}}  {said}"
+    return f"  {status_words(fix):<11} {fix.name:<{width}}  {said}"
 
 
-def _status(fix: TriedFix) -> str:
+def status_words(fix: TriedFix) -> str:
     """A word for it: `undecided` where its pairs could not tell, `stopped` before they were enough, `pays late`
     where the command ends before it has paid for its start."""
     if fix.status == "does_not_pay":
@@ -163,7 +163,7 @@ def ledger_section(ledger: Ledger | None) -> str:
         parts.append(f"<p>{escape(said)}</p>")
     rows = [
         (
-            _status(fix),
+            status_words(fix),
             f"`{fix.name}` {'' if fix.value is True else fix.value}".strip(),
             "" if fix.verdict is None or fix.verdict.doubts else ratio_words(fix.verdict),
             on_top(fix),

@@ -26,6 +26,7 @@ from hotloop.core.files import storage_error, write_json
 from hotloop.core.judgement import JudgedSteps, Parity, ParityClass, Verdict
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.progress import Progress, silent
+from hotloop.core.trial_progress import PairProgress
 from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.judge.compare import compare
 from hotloop.judge.looks import should_stop
@@ -71,6 +72,7 @@ def compare_arms(
     goes_on: Callable[[Verdict], bool] = lambda verdict: True,
     stop_now: Callable[[int, int], bool] = lambda num_pairs, num_new: False,
     progress: Progress = silent,
+    on_pair: Callable[[PairProgress], None] = lambda pair: None,
 ) -> SessionResult:
     """Measure and judge. Calling it again with the same arms and plan reuses what was finished.
 
@@ -81,7 +83,7 @@ def compare_arms(
     call, and must not depend on what they showed; `True` ends it there. goes_on: asked after it, at a planned look that
     decided nothing; `False` ends it there.
     cache: of compiled code; `None` gives the session one of its own. workdir: what keeps the arms' own from
-    being written to; `None` runs them in it.
+    being written to; `None` runs them in it. on_pair: called before each pair.
     Raises `UsageError` (arms or plan that cannot be run, a directory of another session),
     `CommandFailed` (an arm failed; what was finished is kept), `Interrupted` after Ctrl-C, when every
     process has ended, and `EnvironmentFailed` when the disk refuses.
@@ -99,6 +101,7 @@ def compare_arms(
             workdir,
             cache or directory / "cache",
             progress,
+            on_pair,
             pairs_now=pairs_now,
             goes_on=goes_on,
             stop_now=stop_now,
@@ -134,13 +137,14 @@ class _Session:
     workdir: Workdir | None
     cache: Path
     progress: Progress
+    on_pair: Callable[[PairProgress], None]
     pairs_now: int | None
     goes_on: Callable[[Verdict], bool]
     stop_now: Callable[[int, int], bool]
     off_halves: list[Pair] = field(default_factory=list)
     num_done: int = 0
-    so_far: str = ""
-    """Mean ratio of the pairs that are made, in brackets."""
+    interim: Verdict | None = None
+    """Of the pairs that were made."""
 
     @property
     def looks(self) -> tuple[int, ...]:
@@ -160,11 +164,11 @@ class _Session:
         finished = sum(map(is_finished, self.directory.glob("pair-*"))) // each
         order = candidate_first(self.looks[-1], self.plan.seed)
         for number, swapped in enumerate(order, 1):
+            self.on_pair(PairProgress(number, self.looks[-1], self.interim))
             pairs.append(
                 self._pair("pair", number, self.looks[-1], baseline, candidate, swapped=swapped)
             )
-            verdict = judge(pairs, aa_pairs)
-            self.so_far = f" (so far {verdict.ratio:.2f}x)" if verdict.ratio is not None else ""
+            self.interim = verdict = judge(pairs, aa_pairs)
             is_look = number in self.looks
             if number == self.pairs_now or (is_look and should_stop(verdict, number, self.looks)):
                 break
@@ -184,12 +188,11 @@ class _Session:
         if second.toggled:
             return self._toggled(number, up_to, first, second)
         arms = (second, first) if swapped else (first, second)
+        what = (
+            f"A/A pair {number} of {up_to}" if kind == "aa" else f"pair {number} of up to {up_to}"
+        )
         measured = []
         for position, arm in enumerate(arms):
-            what = {
-                "aa": f"A/A pair {number} of {up_to}",
-                "pair": f"pair {number} of up to {up_to}",
-            }
             place = self.directory / f"{kind}-{number:02d}-{'ab'[position]}-{arm.name}"
             plan = Plan(
                 warmup_steps=self.plan.warmup_steps,
@@ -198,7 +201,7 @@ class _Session:
                 pair=number,
                 position=position,
             )
-            measured.append(self._trial(place, arm, plan, f"{what[kind]}: {arm.name}"))
+            measured.append(self._trial(place, arm, plan, f"{what}: {arm.name}"))
             self.num_done += 1
         return (measured[1], measured[0]) if swapped else (measured[0], measured[1])
 
@@ -221,7 +224,8 @@ class _Session:
     def _trial(
         self, place: Path, arm: Arm, plan: Plan, what: str, schedule: ToggleSchedule | None = None
     ) -> Measurement:
-        shown = what + self.so_far
+        ratio = None if self.interim is None else self.interim.ratio
+        shown = what if ratio is None else f"{what} (so far {ratio:.2f}x)"
         if not is_finished(place):
             self.progress(shown, self.num_done, self.num_trials, "")
 

@@ -119,7 +119,7 @@ def use_rows(found: StoredRun) -> list[tuple[str, str]]:
 
 
 def compile_cost(quickstart: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """What compiling cost, and when it is won back: a ratio of steady steps does not say."""
+    """Names and texts: how long compiling took, and after how many steps that has paid. Empty where it is not known."""
     found = quickstart or {}
     spent, pays = found.get("compile_s"), found.get("steps_until_compile_pays")
     if not isinstance(spent, int | float) or not isinstance(pays, int):

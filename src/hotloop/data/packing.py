@@ -34,7 +34,7 @@ class PackedRows:
     def __init__(
         self, stream: TokenStream, index: PieceIndex, *, context: int, with_documents: bool
     ) -> None:
-        """Raises `UsageError` for a split without a single target."""
+        """Raises `UsageError` where no document of the split has two tokens: nothing could be predicted."""
         self.stream = stream
         self.num_rows = index.num_groups
         self._index = index

@@ -21,7 +21,7 @@ from hotloop.data.tokenizer import Tokenizer, trained_size
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """All that a preparation depends on: which text, how it is read, and which ids it becomes."""
+    """What `hotloop prepare` is asked for: sources, how to read them, tokenizer, split, shards."""
 
     sources: tuple[str, ...]
     tokenizer: str = "bytes"
@@ -31,7 +31,7 @@ class Spec:
     seed: int = 0
     shard_tokens: int = SHARD_TOKENS
     job_bytes: int | None = None
-    """This and `shard_tokens` change where shards end."""
+    """Source bytes of a job, `None` by default; like `shard_tokens` it changes where shards end."""
 
 
 def check_spec(spec: Spec, workers: int | None, engine: str) -> None:

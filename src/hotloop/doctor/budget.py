@@ -1,4 +1,4 @@
-"""What trying fixes takes, held against a budget: before anything is begun, and after each step of it."""
+"""What trying fixes takes, held against a budget: before anything is begun, and after each step of it (`FixTrials` asks)."""
 
 from __future__ import annotations
 

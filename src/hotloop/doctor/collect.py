@@ -191,7 +191,7 @@ def refuse_unseen(directory: Path) -> None:
     raise EnvironmentFailed(
         f"the command was ended when it imported torch, since nothing of it could have been recorded: {error}",
         where=str(directory / NOTES_FILE),
-        do="examine it in an environment whose torch is one that hotloop knows (README.md names the versions)",
+        do="examine it in an environment with a torch that hotloop knows: 2.11 or newer",
     )
 
 

@@ -229,7 +229,10 @@ def _is_not_worth(examined: Examined) -> bool:
 
 
 def patch_of(examined: Examined, ledger: Ledger, *, target: Path) -> tuple[Ledger, Patch]:
-    """Write what was kept to `target` as a diff; the ledger with what became of each fix, and the patch."""
+    """Write the diff of the kept fixes to `target`, and what became of each into the ledger; returns both.
+
+    No diff is written where no fix can be edited, or the files would not be those that were confirmed.
+    """
     measurement = load_measurement(examined.directory / MEASUREMENT_FILE)
     return write_patch(
         ledger,

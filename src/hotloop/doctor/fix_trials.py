@@ -116,7 +116,7 @@ class FixTrials:
             same = set(fix.answers) <= set(tried[name].answers)
             if same and ratio is not None and fix.gain_at_most / ratio < NOTHING_LEFT:
                 why = (
-                    f"{name} brings {ratio:.2f}x, and what it answers could bring {fix.gain_at_most:.2f}x at most; "
+                    f"{name} already brings {ratio:.2f}x, and its finding promised {fix.gain_at_most:.2f}x at most; "
                     f"--only {fix.name} tries it all the same"
                 )
                 return tried_fix(fix, "not_tried", why)

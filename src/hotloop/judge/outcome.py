@@ -25,7 +25,7 @@ Pair = tuple[Measurement, Measurement]
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """All pairs, by the typical step of each process or by all its steps together."""
+    """The speed ratio that all pairs show. `over` says what stands for each process: its median step, or all its steps."""
 
     over: JudgedSteps
     logs: tuple[float, ...]

@@ -116,7 +116,7 @@ class Optimization:
     patch_note: Callable[[Any, Census, Collection[str]], str] = lambda value, census, given: ""
     """What the patched script does otherwise than before; given the keywords that the edited call had already."""
     live_form: Callable[..., Any] | None = None
-    """Applied to a live foreign process: called with the value and a `live.Report`."""
+    """Applied to a live foreign process: called with the value and a `live_report.Report`."""
     no_live_form: str = ""
     """Why there is no live form."""
     leaves: str = ""

@@ -99,7 +99,10 @@ def find_trials(directory: Path) -> tuple[Trials | None, list[HotloopError]]:
 def _runs_of(
     run: Measurement, arm: str, baseline: str, plan: dict[str, Any], place: str
 ) -> dict[str, Measurement]:
-    """A process as it was, or its two halves where fixes went on and off within it."""
+    """Arm -> steps of one process: all, or those without and those with its fixes where these were toggled.
+
+    place: name of the process's directory, which seeds the schedule of toggling.
+    """
     toggled = plan["candidate"].get("switched")
     if not toggled:
         return {arm: run}

@@ -89,8 +89,8 @@ class ToggleSchedule:
 class Toggler:
     """Toggles techniques in this process at the steps that a `ToggleSchedule` names.
 
-    Writes `turns.json` after the second step: which techniques can be toggled, what else runs here that
-    could make batches ahead, and, once a technique has been off and on again, that it was.
+    Without a schedule it only tells which can be toggled. Rank 0 writes `turns.json` after the second step (that, and
+    which child processes and threads may make batches ahead) and once more after the first time off and on.
     """
 
     def __init__(self, directory: Path, schedule: ToggleSchedule | None) -> None:

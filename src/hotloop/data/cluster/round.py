@@ -69,12 +69,12 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A rank's sign of life, written every second."""
+    """A rank's heartbeat, written every second."""
 
     at: int
-    """Its own clock, in ns: only for telling one beat from another."""
+    """Wall-clock time on its machine, in ns: clocks of machines differ, so it only tells one beat from another."""
     pid: int
-    """For people who look for it."""
+    """For debugging."""
     ended: bool
 
 

@@ -121,7 +121,10 @@ def call_ending(tree: ast.Module, end: Position) -> ast.Call:
 def set_keywords(
     tree: ast.Module, end: Position, values: Mapping[str, str], places: Mapping[str, int]
 ) -> None:
-    """Replace the keywords of the call that ends there, or add them at its end. places: of those given without a name."""
+    """Set arguments of the call whose closing bracket is at `end`, in `tree` itself: the `ast` twin of `keywords_edit`.
+
+    values: keyword -> Python source; one that is not there is added. places: keyword -> position, where given by it.
+    """
     call = call_ending(tree, end)
     for name, text in values.items():
         value = _parsed(text)[0].value  # type: ignore[attr-defined]

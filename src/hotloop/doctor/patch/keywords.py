@@ -20,7 +20,11 @@ MOST_POSITIONAL = 5
 
 
 def keywords_edit(source: Source, call: cst.Call, wanted: Keywords) -> Change:
-    """Raises `Unsafe` where the callee is not certain, or an argument may be given twice."""
+    """The edit that gives `call` the `wanted` arguments; those in `where_given` only where it has them.
+
+    Raises `Unsafe` where the callee is not certain, the script computes a present value, or `*`, `**` or a position
+    may give an argument already.
+    """
     _refuse_other_callee(source, call, wanted)
     held = {each.keyword.value for each in call.args if each.keyword is not None}
     values = {

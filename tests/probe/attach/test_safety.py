@@ -142,7 +142,7 @@ print(threading.active_count())
     assert names[0].startswith("idle-")
 
 
-@pytest.mark.parametrize(("seconds", "least"), [(0.0, 40), (0.4, 100)])
+@pytest.mark.parametrize(("seconds", "least"), [(0.0, 40), (0.4, 60)])
 def test_run_that_is_to_end_after_so_many_seconds_of_steps_makes_a_few_all_the_same(
     run: Any, seconds: float, least: int
 ) -> None:

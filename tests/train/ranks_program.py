@@ -1,15 +1,18 @@
-"""Started by torchrun in tests: several `hotloop` commands one after the other, each a run of its own.
+"""Several `hotloop` commands one after the other on two ranks, each a run of its own.
 
-One start of Python and torch serves them all. `argv[1]` is a JSON list of `{"arguments", ...}`; the exit
-codes of this rank go to `codes-RANK.json` beside it, and what each said to `said-N-RANK.txt`.
+One start of Python and torch serves them all: the ranks are forks, with the environment that torchrun gives.
+`argv[1]` is a JSON list of `{"arguments", ...}`; the exit codes of a rank go to `codes-RANK.json` beside it, and
+what each said to `said-N-RANK.txt`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo.repro.after_aot  # what compiled steps load: once, before the forks
 from torch import distributed as dist
 from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
@@ -27,11 +31,11 @@ from hotloop.data.loader import Batch, Loader
 from hotloop.train import group, loop
 from hotloop.train import run as run_module
 
-RANK = int(os.environ["RANK"])
+NUM_RANKS = 2
 
 
 @contextlib.contextmanager
-def planted(job: dict[str, Any]) -> Iterator[None]:
+def planted(job: dict[str, Any], rank: int) -> Iterator[None]:
     """The sickness of a job, on the rank that has it."""
     real_batch, real_update, real_compile = Loader.batch, loop.update, run_module.compile_model
     updates = 0
@@ -59,11 +63,11 @@ def planted(job: dict[str, Any]) -> Iterator[None]:
         group.DistributedDataParallel = partial(
             DistributedDataParallel, bucket_cap_mb=job["bucket_mb"]
         )
-    if job.get("sick_rank") == RANK and job.get("drifts"):
+    if job.get("sick_rank") == rank and job.get("drifts"):
         loop.update = drifts
-    if job.get("sick_rank") == RANK and "slow_s" in job:
+    if job.get("sick_rank") == rank and "slow_s" in job:
         Loader.batch = slow  # type: ignore[method-assign]
-    if job.get("sick_rank") == RANK and "dies_after" in job:
+    if job.get("sick_rank") == rank and "dies_after" in job:
         loop.update = dies
     if "backend" in job:  # the whole way through the compiler but for its slow last part
         run_module.compile_model = lambda model: model.compile(
@@ -78,20 +82,54 @@ def planted(job: dict[str, Any]) -> Iterator[None]:
         dist._DEFAULT_FIRST_BUCKET_BYTES = first_bucket
 
 
-def main(file: Path) -> None:
+def work(jobs: list[dict[str, Any]], rank: int, beside: Path) -> None:
+    """What one rank does, in a process of its own."""
     codes = []
-    for number, job in enumerate(json.loads(file.read_text())):
+    for number, job in enumerate(jobs):
         if dist.is_initialized():  # left by one that failed, as processes do when they end
             dist.destroy_process_group()
         os.environ["TORCHELASTIC_RESTART_COUNT"] = str(number)  # a fresh page of the store
         said = io.StringIO()
-        with planted(job), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            own = job.get("settings_of_rank_1", ()) if RANK == 1 else ()
+        with planted(job, rank), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            own = job.get("settings_of_rank_1", ()) if rank == 1 else ()
             codes.append(int(run([*job["arguments"], *own])))
         if "backend" in job:
             said.write(f"graphs below the buckets: {counters['aot_autograd']['ok']}\n")
-        file.with_name(f"said-{number}-{RANK}.txt").write_text(said.getvalue())
-        file.with_name(f"codes-{RANK}.json").write_text(json.dumps(codes))
+        (beside / f"said-{number}-{rank}.txt").write_text(said.getvalue())
+        (beside / f"codes-{rank}.json").write_text(json.dumps(codes))
+
+
+def begin(jobs: list[dict[str, Any]], rank: int, port: int, beside: Path) -> int:
+    """Forks a rank; returns its process id."""
+    if pid := os.fork():
+        return pid
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    os.environ.update(WORLD_SIZE=str(NUM_RANKS), LOCAL_WORLD_SIZE=str(NUM_RANKS))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    code = 1
+    try:
+        work(jobs, rank, beside)
+        code = 0
+    except BaseException:  # noqa: BLE001 - printed as Python does
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+    finally:
+        os._exit(code)  # without taking torch apart
+
+
+def main(file: Path) -> None:
+    jobs = json.loads(file.read_text())
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        gc.freeze()  # a fork that collects would copy every page
+        ranks = [
+            begin(jobs, rank, server.getsockname()[1], file.parent) for rank in range(NUM_RANKS)
+        ]
+        # After the forks, which would not have its thread.
+        store = dist.TCPStore("127.0.0.1", server.getsockname()[1], is_master=True,
+                              wait_for_workers=False, master_listen_fd=server.detach())  # fmt: skip
+    ended = [os.waitpid(rank, 0)[1] for rank in ranks]
+    del store
+    sys.exit(any(ended))
 
 
 if __name__ == "__main__":

@@ -56,12 +56,13 @@ class Place:
     config: Path
 
     def torchrun(self, *arguments: str) -> subprocess.Popen[str]:
+        launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+        return self.python(*launcher, *arguments)
+
+    def python(self, *arguments: str) -> subprocess.Popen[str]:
         paths = [str(self.root / "customized"), os.environ.get("PYTHONPATH", "")]
         return subprocess.Popen(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-                *("--nproc-per-node=2", *arguments),
-            ],
+            [sys.executable, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -182,7 +183,7 @@ def test_ranks_train_on_growing_text_what_one_process_trains_on_prepared_text(
         {"arguments": [*train[2:4], *in_order, "--out", str(place.root / "in order")]},
     ]
     (place.root / "jobs.json").write_text(json.dumps(jobs))
-    child = place.torchrun(str(PROGRAM), str(place.root / "jobs.json"))
+    child = place.python(str(PROGRAM), str(place.root / "jobs.json"))
     _, err = child.communicate(timeout=240)
     assert child.returncode == 0, err
     for rank in (0, 1):

@@ -43,7 +43,7 @@ RunForeign = Callable[..., Ran]
 
 @pytest.fixture
 def run_foreign(tmp_path: Path) -> RunForeign:
-    """`run_foreign(script, fixes, environment=...)` in a process of its own."""
+    """`run_foreign(script, fixes, environment=...)` in a process of its own; fixture `without_compiler` counts."""
 
     def run(
         script: str,
@@ -54,7 +54,8 @@ def run_foreign(tmp_path: Path) -> RunForeign:
         path = tmp_path / "script.py"
         path.write_text(script)
         (tmp_path / APPLIED_FILE).unlink(missing_ok=True)
-        own = [str(Path(bootstrap.__file__).parent), SOURCE]
+        more = [each for each in [os.environ.get("PYTHONPATH")] if each]
+        own = [str(Path(bootstrap.__file__).parent), SOURCE, *more]
         variables: dict[str, str | None] = {**os.environ, "PYTHONPATH": os.pathsep.join(own)}
         if fixes:
             variables[FIXES] = str(tmp_path)

@@ -34,7 +34,8 @@ def run(
     path = tmp_path / "script.py"
     path.write_text(MODEL + script)
     (tmp_path / APPLIED_FILE).unlink(missing_ok=True)
-    own = [str(Path(bootstrap.__file__).parent), SOURCE]
+    more = [each for each in [os.environ.get("PYTHONPATH")] if each]  # fixture `without_compiler`
+    own = [str(Path(bootstrap.__file__).parent), SOURCE, *more]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(own)}
     if fixes:
         environment |= {
@@ -231,6 +232,7 @@ def test_technique_without_a_live_form_is_said(tmp_path: Path) -> None:
     assert len(lines) == 2
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_every_place_where_it_took_effect_is_written_down(tmp_path: Path) -> None:
     script = """
 def step(model):
@@ -259,6 +261,7 @@ print(json.dumps(0))
     assert [name for name, _, _ in sorted(found)] == ["<lambda>", "step", "step"]
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_optimizer_of_a_library_is_not_taken_for_the_users_own_call(tmp_path: Path) -> None:
     library = tmp_path / "site-packages" / "library.py"
     library.parent.mkdir()

@@ -45,6 +45,7 @@ def test_environment_gave_one_thread_and_there_are_more(run_foreign: Any) -> Non
     assert ran.said == [("threads", True, "threads: 2 instead of 1")]
 
 
+@pytest.mark.usefixtures("without_compiler")
 def test_too_many_threads_become_fewer(run_foreign: Any) -> None:
     many = {"OMP_NUM_THREADS": "2"}
     threads, plain = run_foreign(script(), environment=many).printed

@@ -40,7 +40,7 @@ def python() -> Callable[..., Arm]:
 
 
 @pytest.fixture
-def training(python: Callable[..., Arm]) -> Callable[..., Arm]:
+def training(python: Callable[..., Arm], without_compiler: None) -> Callable[..., Arm]:
     """An arm that trains a very small model, printing each loss, and then writes a file."""
 
     def make(*, steps: int = 100, ending: Path = Path("saved.pt"), **rest: Any) -> Arm:

@@ -159,14 +159,28 @@ def _compare_losses(runner: TrialRunner, number: int = 2) -> Parity:
     )
 
 
+OTHER_RATE = ("lr=0.05", "lr=0.051")
+BATCH_LEFT_OUT = (
+    "for x, y in loader:\n",
+    "for n, (x, y) in enumerate(loader):\n        if n == 7: continue\n",
+)
+
+
 @pytest.mark.parametrize(
-    "loader", [BY_NUMPY, BY_TORCH, BY_RANDOM, MIXUP], ids=["numpy", "torch", "random", "mixup"]
+    ("loader", "mistake"),
+    [
+        pytest.param(BY_NUMPY, OTHER_RATE, id="numpy"),
+        pytest.param(BY_TORCH, BATCH_LEFT_OUT, id="torch"),
+        pytest.param(BY_RANDOM, OTHER_RATE, id="random"),
+        pytest.param(MIXUP, BATCH_LEFT_OUT, id="mixup"),
+    ],
 )
 @pytest.mark.at_once(1)
-def test_the_same_samples_augmented_with_other_numbers_learn_the_same(
-    made: Any, tmp_path: Path, loader: str
+def test_other_augmentation_numbers_learn_the_same_and_a_mistake_is_found_beneath_them(
+    made: Any, tmp_path: Path, loader: str, mistake: tuple[str, str]
 ) -> None:
-    runner = made(HEAD + loader + TRAINS)
+    script = HEAD + loader + TRAINS
+    runner = made(script)
     assert _losses(runner, _workers()) == LOSS_RUNS + OTHER_RNG_RUNS + 2
     parity = _compare_losses(runner)
     assert _losses(runner, _workers()) == 0
@@ -178,6 +192,14 @@ def test_the_same_samples_augmented_with_other_numbers_learn_the_same(
     assert "equal to the last bit over 60 steps" in parity.reason
     runs = tmp_path / "doctor" / "trials" / OTHER_RNG
     assert len(list(runs.iterdir())) == OTHER_RNG_RUNS
+
+    patched = script.replace("shuffle=True", "shuffle=True, num_workers=2")
+    edited = patched.replace(*mistake)
+    assert script != patched != edited
+    arm = runner.with_fixes("together", [], edited={"train.py": edited.encode()})
+    parity = LossComparisons(runner, [_workers()]).of_arm(arm, [_workers()]).parity
+    assert parity.result == "different", parity.reason
+    assert "held fixed too, losses part by" in parity.reason
 
 
 @pytest.mark.parametrize(
@@ -205,31 +227,6 @@ def test_what_workers_do_otherwise_is_found_beneath_the_noise(
     assert parity.result == "different", parity.reason
     assert parity.parity_class == "other_draws"
     assert reason in parity.reason
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        ("lr=0.05", "lr=0.051"),
-        (
-            "for x, y in loader:\n",
-            "for n, (x, y) in enumerate(loader):\n        if n == 7: continue\n",
-        ),
-    ],
-    ids=["learning_rate", "batch_left_out"],
-)
-@pytest.mark.at_once(1)
-def test_mistake_in_the_patched_script_is_found_beneath_the_noise(
-    made: Any, right: str, wrong: str
-) -> None:
-    script = HEAD + BY_TORCH + TRAINS
-    runner = made(script)
-    edited = script.replace("shuffle=True", "shuffle=True, num_workers=2").replace(right, wrong)
-    assert edited != script
-    arm = runner.with_fixes("together", [], edited={"train.py": edited.encode()})
-    parity = LossComparisons(runner, [_workers()]).of_arm(arm, [_workers()]).parity
-    assert parity.result == "different", parity.reason
-    assert "held fixed too, losses part by" in parity.reason
 
 
 @pytest.mark.parametrize(

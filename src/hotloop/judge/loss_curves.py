@@ -30,9 +30,8 @@ def why_not_repeatable(first: Sequence[StepRecord], second: Sequence[StepRecord]
     steps = steps[:MIN_STEPS]
     if not all(math.isfinite(one[step]) and math.isfinite(other[step]) for step in steps):
         return f"its loss is not a number within the first {MIN_STEPS} steps"
-    parts = [
-        (step, abs(one[step] - other[step]) / _scale(one[step], other[step])) for step in steps
-    ]
+    scales = {step: max(abs(one[step]), abs(other[step]), 1e-12) for step in steps}
+    parts = [(step, abs(one[step] - other[step]) / scales[step]) for step in steps]
     largest = max(part for _, part in parts)
     if largest <= MAX_ENVELOPE:
         return None
@@ -45,10 +44,6 @@ def why_not_repeatable(first: Sequence[StepRecord], second: Sequence[StepRecord]
     else:
         where = f"equal up to step {start - 1}, apart from step {start} on"
     return f"two unchanged runs, seeded alike, part by {largest:.1e} within {MIN_STEPS} steps ({where})"
-
-
-def _scale(one: float, other: float) -> float:
-    return max(abs(one), abs(other), 1e-12)
 
 
 SHARE = 0.8

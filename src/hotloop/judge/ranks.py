@@ -38,7 +38,9 @@ def compare_ranks(
     on_cpu: of DistributedDataParallel on a CPU, which waits inside the pass backward, what lies outside
     of it is compared; a GPU's host never waits there.
     """
-    start = _start_of(records[min(records)]) if records else 0
+    # That of the newest processes: before a resume there may have been others.
+    first = records[min(records)] if records else ()
+    start = max((record.step for record in first if "resumed" in record.tags), default=0)
     times = {
         rank: _times([r for r in kept if r.step >= start])
         for rank, kept in records.items()
@@ -113,11 +115,6 @@ def _compare(
         slower_by=excess if stands_out else None,
         hidden=bool(wall),
     )
-
-
-def _start_of(records: Sequence[StepRecord]) -> int:
-    """The first step of the newest processes: before a resume there may have been others."""
-    return max((record.step for record in records if "resumed" in record.tags), default=0)
 
 
 def _times(records: Sequence[StepRecord]) -> dict[int, tuple[float, float]]:

@@ -44,7 +44,8 @@ def noncentral_cdf(value: float, degrees: int, noncentrality: float) -> float:
         p(j) = exp(-h) h^j / (2 Gamma(j + 1)),   q(j) = d exp(-h) h^j / (2 sqrt(2) Gamma(j + 3/2))
 
     with `I(a)` the incomplete beta function at `value^2 / (value^2 + degrees)`. Summed downwards around the largest
-    terms: `I(a - 1)` is `I(a)` and something positive.
+    terms: `I(a - 1)` is `I(a)` and something positive. Each is a multiple of the one before it, unless that was
+    too small for a float.
     """
     below = normal_cdf(-noncentrality)
     x, b, half = value * value / (value * value + degrees), degrees / 2, noncentrality**2 / 2
@@ -54,11 +55,18 @@ def noncentral_cdf(value: float, degrees: int, noncentrality: float) -> float:
     first, last = max(int(half - around), 0), int(half + around)
     log_half = math.log(half) if half > 0 else -math.inf
     for shift, factor in ((0.5, 0.5), (1.0, noncentrality / math.sqrt(8))):
-        beta = incomplete_beta(last + shift, b, x)
+        beta, weight, step = incomplete_beta(last + shift, b, x), 0.0, 0.0
         for term in range(last, first - 1, -1):
-            power = term * log_half if term else 0.0
-            below += factor * math.exp(power - half - math.lgamma(term + shift + 0.5)) * beta
-            beta += _beta_step(term + shift - 1, b, x) if term > first else 0.0
+            a = term + shift
+            if weight > SMALLEST:
+                weight *= (a + 0.5) / half
+            else:
+                power = term * log_half if term else 0.0
+                weight = math.exp(power - half - math.lgamma(a + 0.5))
+            below += factor * weight * beta
+            if term > first:
+                step = step * a / ((a + b - 1) * x) if step > SMALLEST else _beta_step(a - 1, b, x)
+                beta += step
     return below
 
 

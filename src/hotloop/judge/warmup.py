@@ -23,6 +23,8 @@ TOLERANCE = 0.10
 LONGEST = 0.5
 """Share of the steps that may be start: what later ones are like is told from the rest."""
 
+COMES_AGAIN = {"epoch", "eval", "checkpoint", "gc", "recompile"}
+"""Tags of steps that are slow for a reason that comes again, and so belongs to the training."""
 
 ENOUGH_BEFORE = 20
 """Steps before torch's profiler from which on they can speak for the script alone."""
@@ -80,7 +82,7 @@ def first_steady(records: Sequence[StepRecord]) -> int | None:
             while (
                 start < last
                 and records[start].wall_s > 2 * limit
-                and not _explained(records[start])
+                and not COMES_AGAIN & set(records[start].tags)
             ):
                 start += 1
             return start
@@ -112,8 +114,3 @@ def _tag_after_profiler(records: tuple[StepRecord, ...]) -> tuple[StepRecord, ..
 def _computing(records: Sequence[StepRecord]) -> list[float]:
     phases = ("forward", "backward", "optimizer")
     return [sum(record.host.get(phase, 0.0) for phase in phases) for record in records]
-
-
-def _explained(record: StepRecord) -> bool:
-    """Slow for a reason that comes again, and so belongs to the training."""
-    return bool({"epoch", "eval", "checkpoint", "gc", "recompile"} & set(record.tags))

@@ -120,24 +120,14 @@ def bench_tokenize(
         for number in range(rounds):
             progress("bench", number + 1, rounds + 1, f"round {number + 1} of {rounds}")
             shutil.rmtree(work / "ours", ignore_errors=True)
-            said = _answer(_start("ours", {**given, "engine": engine}, cores))
-            times[OURS].append(said["seconds"])
-            sizes[OURS] = said["bytes"]
-            shares = [
-                _answer(child)
-                for child in [_start("raw", {**given, "share": k}, 1) for k in range(cores)]
-            ]
-            # They work at the same time; each one's clock stands still while it reads.
-            speed = sum(share["bytes"] / share["seconds"] for share in shares if share["bytes"])
-            sizes[alone] = sum(share["bytes"] for share in shares)
-            times[alone].append(sizes[alone] / speed)
+            ran = {OURS: _answer(_start("ours", {**given, "engine": engine}, cores))}
+            ran[alone] = _in_memory(given, cores)
             if FILES in times:
-                said = _answer(_start("from_files", given, cores))
-                times[FILES].append(said["seconds"])
-                sizes[FILES] = said["bytes"]
-            said = _answer(_start("datasets_map", given, 1))
-            times[MAP].append(said["seconds"])
-            sizes[MAP] = said["bytes"]
+                ran[FILES] = _answer(_start("from_files", given, cores))
+            ran[MAP] = _answer(_start("datasets_map", given, 1))
+            for name, answer in ran.items():
+                times[name].append(answer["seconds"])
+                sizes[name] = answer["bytes"]
         identical, reference_speed = None, None
         if check:
             identical, reference_speed = _check(sources, trained, work, cores, progress)
@@ -152,6 +142,16 @@ def bench_tokenize(
         identical_to_reference=identical,
         reference_bytes_per_s=reference_speed,
     )
+
+
+def _in_memory(given: dict[str, Any], cores: int) -> dict[str, Any]:
+    """Seconds and bytes of a process per core, each with its share of the text in memory."""
+    children = [_start("raw", {**given, "share": number}, 1) for number in range(cores)]
+    shares = [_answer(child) for child in children]
+    # They work at the same time; each one's clock stands still while it reads.
+    speed = sum(share["bytes"] / share["seconds"] for share in shares if share["bytes"])
+    size = sum(share["bytes"] for share in shares)
+    return {"seconds": size / speed, "bytes": size}
 
 
 def _plain(sources: Sequence[str]) -> bool:

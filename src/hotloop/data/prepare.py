@@ -133,18 +133,21 @@ def prepare_text(
                 executor = ClusterExecutor(on, **options)
             manifest = _encode(out, spec, planned, key, ready, below, before, executor)
         except BaseException as error:
-            # What was made of a source without text helps nobody; of others, it may.
-            useless = isinstance(error, NoTextError) and len(sources) == 1
-            wrong = isinstance(error, EngineDiffers) or useless
-            discarded = discard_staging(out, unless_useful=not wrong)
-            interrupted = isinstance(error, Interrupted)
-            if isinstance(error, HotloopError) and not (discarded or interrupted):
-                kept = "what is finished is kept: the next command continues from there"
-                error.do = f"{error.do}\n  {kept}" if error.do else kept
+            _keep_what_is_useful(out, error, len(sources))
             raise
         commit(out)
     outcome: Literal["written", "updated"] = "written" if before is None else "updated"
     return Preparation(manifest, outcome, time.monotonic() - started, executor.summary())
+
+
+def _keep_what_is_useful(out: Path, error: BaseException, num_sources: int) -> None:
+    """Discards finished work that helps nobody after this error; else its remedy says that it is kept."""
+    without_text = isinstance(error, NoTextError) and num_sources == 1
+    wrong = isinstance(error, EngineDiffers) or without_text
+    discarded = discard_staging(out, unless_useful=not wrong)
+    if isinstance(error, HotloopError) and not (discarded or isinstance(error, Interrupted)):
+        kept = "what is finished is kept: the next command continues from there"
+        error.do = f"{error.do}\n  {kept}" if error.do else kept
 
 
 def _tokenizer(

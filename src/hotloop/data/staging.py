@@ -247,16 +247,12 @@ def _renumbered(record: JobRecord, number: int, source: Path, directory: Path) -
     """The same job under another number, its files linked or copied. Raises `OSError`."""
     shards = []
     for shard in record.shards:
-        new = [_renamed(name, number) for name in shard.files]
+        new = [re.sub(r"-[0-9]+", f"-{number:05d}", name, count=1) for name in shard.files]
         for old, name in zip(shard.files, new):
             _link(source / old, directory / name)
         shards.append(replace(shard, file=new[0], documents_file=new[1]))
     fsync_directory(directory)
     return replace(record, shards=tuple(shards))
-
-
-def _renamed(name: str, number: int) -> str:
-    return re.sub(r"-[0-9]+", f"-{number:05d}", name, count=1)
 
 
 def _link(source: Path, target: Path) -> None:

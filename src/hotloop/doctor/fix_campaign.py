@@ -51,6 +51,11 @@ from hotloop.trial.arm import Arm
 from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement
 from hotloop.trial.session import alone_in
 
+NEEDS_OPTIMIZER = (
+    "trials are timed from one update of a torch optimizer to the next, and none was seen; "
+    "`import hotloop; hotloop.step()` where a step ends makes up for it"
+)
+
 
 def try_fixes(
     examined: Examined,
@@ -73,27 +78,14 @@ def try_fixes(
     fixes = fixes_for(
         examined.diagnosis, machine, census, only=asked, num_steps=len(measurement.records)
     )
-    left_out: tuple[TriedFix, ...] = (
-        () if asked else left_out_of(examined.diagnosis, fixes, machine, census)
-    )
+    left_out = () if asked else left_out_of(examined.diagnosis, fixes, machine, census)
     if census is not None and NO_OPTIMIZER in census.notes:
-        why = (
-            "trials are timed from one update of a torch optimizer to the next, and none was seen; "
-            "`import hotloop; hotloop.step()` where a step ends makes up for it"
-        )
-        left_out = (*(tried_fix(fix, "not_tried", why) for fix in fixes), *left_out)
+        left_out = (*(tried_fix(fix, "not_tried", NEEDS_OPTIMIZER) for fix in fixes), *left_out)
         fixes = ()
     known = {*(fix.name for fix in fixes), *(entry.name for entry in left_out)}
     for name, values in asked.items():
         if name not in known:
             warn(f"{name} is not tried: {why_left_out(name, values, machine, census)}")
-
-    notice = ""
-    if fixes:
-        names = ", ".join(fix.name for fix in fixes)
-        longer = "for longer runs than this one, " if _is_not_worth(examined) and not asked else ""
-        within = "" if budget_s is None else f"within {budget_text(budget_s)}; "
-        notice = f"{longer}testing now: {names} ({within}Ctrl-C ends it, --no-try leaves it out)"
 
     def again(budget: str) -> str:
         steps = () if examined.run.steps is None else ("--steps", str(examined.run.steps))
@@ -117,7 +109,7 @@ def try_fixes(
             asked=tuple(asked),
             left_out=left_out,
             again=again,
-            notice=notice,
+            notice=_notice(examined, fixes, budget_s, asked=bool(asked)),
             show=show,
             warn=warn,
         )
@@ -130,6 +122,18 @@ def try_fixes(
         ) from None
     write_json(examined.directory / DIAGNOSIS_FILE, with_outcomes(examined.diagnosis, ledger))
     return ledger
+
+
+def _notice(
+    examined: Examined, fixes: Sequence[Fix], budget_s: float | None, *, asked: bool
+) -> str:
+    """What is said before the first trial; empty where there is none."""
+    if not fixes:
+        return ""
+    names = ", ".join(fix.name for fix in fixes)
+    longer = "for longer runs than this one, " if _is_not_worth(examined) and not asked else ""
+    within = "" if budget_s is None else f"within {budget_text(budget_s)}; "
+    return f"{longer}testing now: {names} ({within}Ctrl-C ends it, --no-try leaves it out)"
 
 
 def run_campaign(

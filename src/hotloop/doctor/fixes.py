@@ -93,7 +93,7 @@ def fixes_for(
             (
                 v
                 for v in only.get(name) or _values(technique, census)
-                if _can_be(technique, v, machine)
+                if technique.why_not(machine, v, {}) is None
             ),
             None,
         )
@@ -219,10 +219,6 @@ def expected(technique: Optimization, value: Any, asking: Sequence[Finding]) -> 
 def live_names() -> list[str]:
     """Names of the techniques that can be put into a running script."""
     return [name for name, each in CATALOGUE.items() if each.live_form is not None]
-
-
-def _can_be(technique: Optimization, value: Any, machine: Machine) -> bool:
-    return technique.why_not(machine, value, {}) is None
 
 
 def machine_of(measurement: Measurement) -> Machine:

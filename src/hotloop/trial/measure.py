@@ -17,7 +17,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -130,35 +130,13 @@ def measure(
     `UsageError` when it cannot be started; `EnvironmentFailed` when the disk refuses.
     """
     directory = directory.resolve()
-    run, work, log = directory / "run", directory / "work", directory / LOG_FILE
-    try:
-        run.mkdir(parents=True)
-        cache.mkdir(parents=True, exist_ok=True)
-        if workdir is None and arm.workdir is None:
-            work.mkdir()
-    except OSError as error:
-        raise storage_error(error, directory, "prepare a trial") from error
-    command = [argument.replace(RUN_PLACEHOLDER, str(run)) for argument in arm.command]
-    if isinstance(workdir, Layered):
-        work = workdir.root
-    elif workdir is not None:
-        copy_workdir(workdir, work)
-        lay_over(arm.edited, work)
-        command = [in_copy(argument, workdir.root, work) for argument in command]
-    elif arm.workdir is not None:
-        if arm.edited:
-            raise UsageError(
-                f"arm {arm.name!r} edits files, and in the working directory itself none is edited"
-            )
-        work = arm.workdir.resolve()
+    run, log = directory / "run", directory / LOG_FILE
+    command, work = _prepared(arm, directory, cache, workdir)
     environment = read_host(workdir=arm.workdir)
     with temporary_directory(directory) as temporary:
         env = _variables(arm, plan, directory, temporary, cache, seed)
         if schedule is not None:
             env[child.TOGGLED] = schedule.to_json()
-        if arm.comparable:
-            seeded = {"PYTHONHASHSEED": str(child.SEED), **env}
-            env = {**seeded, child.SAME_RANDOMNESS: str(run), child.STEP_CLOCK_WEIGHTS: "1"}
         if arm.sandboxed and not _is_users(work, directory):
             within = (run, directory, temporary, cache.resolve())
             env[child.WITHIN] = os.pathsep.join(map(str, within))
@@ -171,27 +149,7 @@ def measure(
             name=arm.name,
             tick=tick,
         )
-        if isinstance(workdir, Layered):
-            shared = (run, directory / "path", temporary, cache)
-            finished = run_layered(
-                command,
-                workdir,
-                place=directory / "layer",
-                shared=shared,
-                process=process,
-                edited=arm.edited,
-            )
-        elif workdir is not None and workdir.restricted:
-            writable = [directory, temporary, cache.resolve(), *map(Path, write_guard.caches())]
-            finished = run_restricted(
-                command,
-                place=directory / "launch",
-                writable=writable,
-                network=workdir.network,
-                process=process,
-            )
-        else:
-            finished = process(command)
+        finished = _run(command, arm, directory, temporary, cache, workdir, process)
     if finished.returncode:
         raise CommandFailed(
             f"`{arm.name}` {describe_end(finished.returncode)}",
@@ -204,6 +162,59 @@ def measure(
     if not _is_users(work, directory):
         shutil.rmtree(work, ignore_errors=True)
     return measurement
+
+
+def _prepared(
+    arm: Arm, directory: Path, cache: Path, workdir: Workdir | None
+) -> tuple[list[str], Path]:
+    """The command, and the directory in which it runs; what they need is made in `directory`."""
+    run, work = directory / "run", directory / "work"
+    try:
+        run.mkdir(parents=True)
+        cache.mkdir(parents=True, exist_ok=True)
+        if workdir is None and arm.workdir is None:
+            work.mkdir()
+    except OSError as error:
+        raise storage_error(error, directory, "prepare a trial") from error
+    command = [argument.replace(RUN_PLACEHOLDER, str(run)) for argument in arm.command]
+    if isinstance(workdir, Layered):
+        return command, workdir.root
+    if workdir is not None:
+        copy_workdir(workdir, work)
+        lay_over(arm.edited, work)
+        return [in_copy(argument, workdir.root, work) for argument in command], work
+    if arm.workdir is None:
+        return command, work
+    if arm.edited:
+        raise UsageError(
+            f"arm {arm.name!r} edits files, and in the working directory itself none is edited"
+        )
+    return command, arm.workdir.resolve()
+
+
+def _run(
+    command: Sequence[str],
+    arm: Arm,
+    directory: Path,
+    temporary: Path,
+    cache: Path,
+    workdir: Workdir | None,
+    process: Callable[[Sequence[str]], Finished],
+) -> Finished:
+    """Runs the command, over a layer or with restricted rights where `workdir` asks for it."""
+    if isinstance(workdir, Layered):
+        shared = (directory / "run", directory / "path", temporary, cache)
+        layer = directory / "layer"
+        return run_layered(
+            command, workdir, place=layer, shared=shared, process=process, edited=arm.edited
+        )
+    if workdir is not None and workdir.restricted:
+        writable = [directory, temporary, cache.resolve(), *map(Path, write_guard.caches())]
+        launch, network = directory / "launch", workdir.network
+        return run_restricted(
+            command, place=launch, writable=writable, network=network, process=process
+        )
+    return process(command)
 
 
 def store_measurement(path: Path, measurement: Measurement) -> None:
@@ -236,6 +247,9 @@ def _variables(
         env["PYTHONPATH"] = os.pathsep.join(
             [*own, *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])]
         )
+    if arm.comparable:
+        env = {"PYTHONHASHSEED": str(child.SEED), **env}
+        env |= {child.SAME_RANDOMNESS: str(directory / "run"), child.STEP_CLOCK_WEIGHTS: "1"}
     return env
 
 

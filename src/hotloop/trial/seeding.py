@@ -24,7 +24,7 @@ def install_from_environment() -> None:
     after_import(
         {
             "numpy.random": _seed_numpy,
-            "torch": _seed_torch,
+            "torch": lambda torch: torch.manual_seed(SEED),
             "torch._inductor.config": _draw_as_eager,
         }
     )
@@ -39,10 +39,6 @@ def _seed_numpy(numpy_random: Any) -> None:
         return original([SEED, next(numbers)] if seed is None else seed)
 
     numpy_random.default_rng = default_rng
-
-
-def _seed_torch(torch: Any) -> None:
-    torch.manual_seed(SEED)
 
 
 def _draw_as_eager(config: Any) -> None:

@@ -1,7 +1,7 @@
 """torch without its compiler, in processes that have this directory on PYTHONPATH (fixture `without_compiler`).
 
-`import torch` registers what the compiler asks of each operator, and the first step of any optimizer loads
-`torch._dynamo`, only to be left out of graphs: two of four seconds of CPU in each of the hundreds of processes of the
+`import torch` registers what the compiler asks of each operator and loads `torch.export`, and the first step of any
+optimizer loads `torch._dynamo`, only to be left out of graphs: two of four seconds of CPU in each of the hundreds of processes of the
 tests that compile nothing. Whatever else is asked of these modules fails.
 """
 
@@ -14,12 +14,14 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+COMPILER = ("torch._meta_registrations", "torch._dynamo", "torch.export")
+
 
 class _Nothing:
     """Finds and loads modules that compile nothing."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name in ("torch._meta_registrations", "torch._dynamo"):
+        if name in COMPILER:
             return importlib.util.spec_from_loader(name, self)  # type: ignore[arg-type]
         if name == "torch" and "torch._C" not in sys.modules:
             gc.disable()  # the import makes many objects and no garbage

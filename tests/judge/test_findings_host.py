@@ -19,7 +19,7 @@ from script_inputs import (
     with_phase,
 )
 
-from hotloop.core.census import CallUse, CollectionUse, OperatorUse
+from hotloop.core.census import CallUse, CollectionUse, DebugSwitch, OperatorUse
 from hotloop.core.measurement import Measurement
 from hotloop.core.step import StepRecord
 from hotloop.judge.diagnose import diagnose
@@ -224,6 +224,56 @@ def test_what_the_census_counted_is_divided_by_the_steps_that_it_counted() -> No
     assert diagnosis.steps.warmup == 18  # the window of five forgives two
     assert codes(diagnosis) == ["HL804"]
     assert diagnosis.findings[0].evidence["collection_fraction"] == pytest.approx(0.1)
+
+
+FILLING = OperatorUse("uninitialized::fill_", "float", num=9, self_s=0.02)
+DETERMINISTIC = (
+    DebugSwitch("fill_uninitialized_memory", "train.py:3"),
+    DebugSwitch("use_deterministic_algorithms", "train.py:3"),
+)
+
+
+def test_filling_by_deterministic_algorithms_is_found_by_its_time() -> None:
+    operators = (*HEALTHY.operators, FILLING)
+    on = replace(HEALTHY, debug_switches=DETERMINISTIC, operators=operators)
+    finding = only(script(steps(), on), "HL808")
+    assert finding.site == "train.py:3"
+    assert finding.evidence == {
+        "switches": "fill_uninitialized_memory (train.py:3)",
+        "fill_fraction": pytest.approx(0.2),
+    }
+    assert finding.gain_at_most == pytest.approx(1 / 0.8)
+    assert finding.optimization == "uninitialized_fill"
+    assert "deterministic algorithms stay" in finding.advice
+    little = replace(on, operators=(*HEALTHY.operators, replace(FILLING, self_s=0.004)))
+    assert diagnose(script(steps(), little)).findings == ()
+
+
+@pytest.mark.parametrize("name", ["CUDA_LAUNCH_BLOCKING", "cudnn.deterministic"])
+def test_settings_that_cost_a_gpu_only_are_no_finding_on_a_cpu(name: str) -> None:
+    switches = (DebugSwitch(name),)
+    assert diagnose(script(steps(), replace(HEALTHY, debug_switches=switches))).findings == ()
+    on_gpu = replace(GPU_HEALTHY, debug_switches=switches)
+    idle = {"compute": 0.06, "memcpy": 0.0, "idle": 0.04}
+    finding = found(script(steps(device=idle), on_gpu), "HL808")
+    assert finding is not None
+    assert finding.evidence["switches"] == f"{name} (environment)"
+
+
+def test_checks_of_collectives_need_several_processes() -> None:
+    alone = replace(HEALTHY, debug_switches=(DebugSwitch("TORCH_DISTRIBUTED_DEBUG"),))
+    assert diagnose(script(steps(), alone)).findings == ()
+    together = script(steps(), replace(alone, num_ranks=2, num_local_ranks=2))
+    finding = found(together, "HL808")
+    assert finding is not None
+    assert finding.optimization == "debug_environment"
+
+
+def test_profiler_that_was_left_on_is_found_and_has_no_fix() -> None:
+    on = replace(HEALTHY, debug_switches=(DebugSwitch("profiler", "train.py:9"),))
+    finding = only(script(steps(), on), "HL808")
+    assert finding.optimization is None
+    assert "torch.profiler.schedule" in finding.advice
 
 
 def test_anomaly_detection_that_was_left_on_is_found() -> None:

@@ -72,6 +72,7 @@ CASES = (
     Case("garbage_collection", "HL804", share=0.20, site=r"gc\.collect"),
     Case("one_thread", "HL802", share=0.20, loss=1e-2, cpus=2),
     Case("anomaly_detection", "HL807", share=0.20),
+    Case("deterministic_fill", "HL808", share=0.20, site="use_deterministic_algorithms"),
 )
 
 

@@ -134,6 +134,16 @@ class PaddingUse:
 
 
 @dataclass(frozen=True, slots=True)
+class DebugSwitch:
+    """A setting for debugging that was on."""
+
+    name: str
+    """As it is called in the environment or in torch: `CUDA_LAUNCH_BLOCKING`, `use_deterministic_algorithms`, ..."""
+    site: str | None = None
+    """`file:line` that turned it on; `None` where that was the environment, or was not seen."""
+
+
+@dataclass(frozen=True, slots=True)
 class Census:
     """What was observed, as opposed to asked for. `None` means not observed."""
 
@@ -219,6 +229,7 @@ class Census:
     channels_last: bool | None = None
     """The model's convolution weights are stored with the channels last."""
     cudnn_benchmark: bool | None = None
+    debug_switches: tuple[DebugSwitch, ...] | None = None
     alloc_retries: int | None = None
     """How often, over the counted steps, the device's allocator had to free its cache and ask again."""
     device_allocated_bytes: int | None = None
@@ -274,6 +285,12 @@ class Census:
         if not batches or not self.counted_steps:
             return max(round(self.microbatches or 1.0), 1)
         return max(round(batches / self.counted_steps), 1)
+
+    def has_switch(self, name: str) -> bool | None:
+        """Whether a setting for debugging was on; `None` where nobody looked."""
+        if self.debug_switches is None:
+            return None
+        return any(each.name == name for each in self.debug_switches)
 
     def to_mapping(self) -> dict[str, object]:
         return asdict(self)

@@ -293,6 +293,17 @@ def test_number_of_threads_is_said_to_be_of_one_machine(tmp_path: Path) -> None:
     assert "suits this machine alone" in threads.note
 
 
+def test_filling_of_memory_is_turned_off_unless_the_script_speaks_of_it(tmp_path: Path) -> None:
+    fill = form("uninitialized_fill", False)
+    assert isinstance(fill, SetUp)
+    line = "torch.utils.deterministic.fill_uninitialized_memory = False\n"
+    asks = "torch.use_deterministic_algorithms(True)\n"
+    new = set_up(tmp_path, f"import torch\n{asks}", fill)
+    assert new == f"import torch\n{line}{asks}"
+    with pytest.raises(Unsafe, match="speaks of `fill_uninitialized_memory`"):
+        set_up(tmp_path, new, fill)
+
+
 def test_workers_are_never_told_to_persist(tmp_path: Path) -> None:
     wanted = form("loader_workers", 4)
     assert isinstance(wanted, Keywords)

@@ -15,6 +15,7 @@ from hotloop.probe.attach.batch_times import watch_fetches
 from hotloop.probe.attach.boundary import Boundary
 from hotloop.probe.attach.connections import watch_connections
 from hotloop.probe.attach.cost import Cost
+from hotloop.probe.attach.debug_switches import DebugSwitches
 from hotloop.probe.attach.device_calls import watch_device_calls, when_cuda_starts
 from hotloop.probe.attach.device_clock import DeviceClock, DeviceSeen
 from hotloop.probe.attach.evaluation_watch import EvaluationWatch
@@ -115,9 +116,10 @@ def install(directory: Path, *, bound: str = "") -> Watch:
         model=ModelSeen(),
         device=DeviceSeen(),
         cost=Cost(watch),
+        switches=DebugSwitches(watch),
     )
     writer = Writer(parts)
-    watch.at_boundary = partial(_at_boundary, watch, parts.profiler, CompileWatch(watch))
+    watch.at_boundary = partial(_at_boundary, parts, CompileWatch(watch))
     watch.after_boundary = partial(
         _after_boundary, parts, writer, Enough(watch, parts.profiler, bound)
     )
@@ -157,6 +159,7 @@ def _hook(parts: Parts, evaluations: EvaluationWatch) -> None:
     hide_own_frames()
     when_cuda_starts(lambda: watch.tried(watch_device_calls, watch))
     parts.profiler.install()
+    parts.switches.install()
     parts.garbage.install()
     entry.after_called_step(lambda: watch.guarded(_explicit, watch, parts.boundary))
 
@@ -189,9 +192,11 @@ def _explicit(watch: Watch, boundary: Boundary) -> None:
         boundary.explicit()
 
 
-def _at_boundary(watch: Watch, profiler: StepProfiler, compiling: CompileWatch) -> None:
+def _at_boundary(parts: Parts, compiling: CompileWatch) -> None:
+    watch, profiler = parts.watch, parts.profiler
     if not profiler.over:
         watch.tried(profiler.at_boundary)
+    watch.tried(parts.switches.at_boundary)
     watch.tried(compiling.at_boundary)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hotloop.core.census import OperatorUse
@@ -30,6 +30,9 @@ _DTYPES = {
     "unsigned char": "uint8", "bool": "bool", "c10::Float8_e4m3fn": "float8_e4m3fn",
     "c10::Float8_e5m2": "float8_e5m2",
 }  # fmt: skip
+FILLED = "uninitialized::fill_"
+"""Filling of memory just allocated, by which deterministic algorithms show what reads it: `zeros` and `full` are none."""
+_ALLOCATING = ("aten::empty", "aten::resize_")
 _SDPA = "aten::_scaled_dot_product_"
 
 
@@ -60,7 +63,8 @@ class _Open:
     """An operation that has begun and not ended, in the order of its thread."""
 
     end: int
-    sum: _Sum = field(default_factory=_Sum)
+    sum: _Sum
+    name: str
 
 
 def summed(
@@ -130,11 +134,13 @@ def _nest(
             stack.pop()
         if stack:
             stack[-1].sum.self_ns -= duration
+            if name == "aten::fill_" and stack[-1].name.startswith(_ALLOCATING):
+                name = FILLED
         found = sums[name, dtype]
         found.num += 1
         found.self_ns += duration
         by_correlation[event.correlation_id()] = found
-        stack.append(_Open(start + duration, found))
+        stack.append(_Open(start + duration, found, name))
         if name in _PRODUCTS and dtype:
             dtypes.add(dtype)
         elif name.startswith(_SDPA):

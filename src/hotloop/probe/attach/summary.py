@@ -10,6 +10,7 @@ import torch
 from hotloop.core.census import Census
 from hotloop.probe.attach.boundary import Boundary
 from hotloop.probe.attach.cost import Cost
+from hotloop.probe.attach.debug_switches import DebugSwitches
 from hotloop.probe.attach.device_clock import DeviceSeen
 from hotloop.probe.attach.garbage_watch import GarbageWatch
 from hotloop.probe.attach.loader_watch import LoaderWatch
@@ -37,6 +38,7 @@ class Parts:
     cost: Cost
     model: ModelSeen
     device: DeviceSeen
+    switches: DebugSwitches
 
     def clear(self) -> None:
         """What was taken for steps was none."""
@@ -44,6 +46,7 @@ class Parts:
         self.garbage.clear()
         self.loaders.clear()
         self.busy.clear()
+        self.switches.clear()
         self.watch.calls.clear()
 
 
@@ -88,6 +91,7 @@ def census_of(parts: Parts) -> Census:
         **parts.model.used(),
         **parts.device.used(),
         cudnn_benchmark=torch.backends.cudnn.benchmark if on_device else None,
+        debug_switches=parts.switches.used(),
         loaders=parts.loaders.uses(),
         copies=calls.uses("copies", sites),
         syncs=calls.uses("syncs", sites),

@@ -1,0 +1,31 @@
+"""Leaving variables for debugging out of a process that has just imported torch. `CUDA_LAUNCH_BLOCKING`: not yet run on a GPU."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from hotloop.optimizations.debug_environment import VARIABLES
+from hotloop.optimizations.hooks import at_step_end
+from hotloop.optimizations.live_report import Report
+
+
+def apply(value: Any, report: Report) -> None:
+    """CUDA reads its variable when it starts, which importing torch does not; torch.distributed has read its own."""
+    distributed: Any = torch.distributed
+    found = [name for name in VARIABLES if os.environ.pop(name, None) is not None]
+    if distributed.is_available():
+        distributed.set_debug_level_from_env()
+
+    def step_ended(number: int, optimizer: torch.optim.Optimizer | None) -> None:
+        if number != 1:
+            return
+        for name in VARIABLES:
+            if name in os.environ:
+                report.refused(f"the script sets {name} after it imported torch")
+            elif name in found:
+                report.applied(name, variable=name)
+
+    at_step_end(step_ended, report)

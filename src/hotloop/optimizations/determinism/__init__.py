@@ -1,0 +1,41 @@
+"""What-if: algorithms that may sum in any order; shows what asking for deterministic ones costs.
+
+Not kept: the user asked for runs that repeat to the bit. Not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hotloop.core.census import Census
+from hotloop.optimizations.optimization import Optimization, live_in
+
+SWITCHES = ("use_deterministic_algorithms", "cudnn.deterministic")
+
+
+def _values(census: Census) -> tuple[Any, ...]:
+    on_device = not (census.device or "cpu").startswith("cpu")
+    return (False,) if on_device and any(map(census.has_switch, SWITCHES)) else ()
+
+
+def _observed(census: Census, value: Any) -> bool | None:
+    if census.debug_switches is None:
+        return None
+    return bool(value) == any(map(census.has_switch, SWITCHES))
+
+
+DETERMINISM = Optimization(
+    name="determinism",
+    summary="What-if: algorithms that may sum in any order; shows what asking for deterministic ones costs.",
+    parity_class="reduction_order",
+    settings=(False,),
+    values_for=_values,
+    needs="deterministic algorithms on a GPU",
+    observed=_observed,
+    answers=("HL808",),
+    source_form="torch.use_deterministic_algorithms(False)",
+    live_form=live_in(__name__),
+    leaves="a CPU, where only filling memory costs",
+    what_if=True,
+    risks="Two runs from the same seed differ in the last bits of their losses.",
+)

@@ -22,7 +22,7 @@ from script_inputs import (
     with_phase,
 )
 
-from hotloop.core.census import CallUse, Census, OperatorUse
+from hotloop.core.census import CallUse, Census, DdpUse, OperatorUse
 from hotloop.core.measurement import Measurement
 from hotloop.core.step import StepRecord
 from hotloop.judge.diagnose import diagnose
@@ -385,3 +385,28 @@ def test_communication_counts_where_several_processes_train() -> None:
     device = {"compute": 0.08, "communication": 0.02}
     assert only(on_gpu(gpus, device), "HL601").gain_at_most == pytest.approx(1.25)
     assert found(on_gpu(gpus, BUSY_DEVICE, **host), "HL601") is None
+
+
+SEARCHES = DdpUse(find_unused_parameters=True, gradient_as_bucket_view=False, unused_bytes=0)
+
+
+def test_search_for_unused_parameters_is_found_where_there_are_none() -> None:
+    two = replace(HEALTHY, num_ranks=2, num_local_ranks=2, num_threads=4, ddp=SEARCHES)
+    finding = only(script(steps(), two), "HL602")
+    assert finding.optimization == "ddp_unused_search"
+    for ddp in (
+        replace(SEARCHES, unused_bytes=80),
+        replace(SEARCHES, unused_bytes=None),
+        replace(SEARCHES, find_unused_parameters=False),
+        None,
+    ):
+        assert diagnose(script(steps(), replace(two, ddp=ddp))).findings == ()
+
+
+def test_waiting_for_gradients_is_fixed_by_buckets_only_under_ddp() -> None:
+    host = {"forward": 0.03, "backward": 0.05, "grad_sync": 0.02}
+    two = replace(HEALTHY, num_ranks=2, num_local_ranks=2, num_threads=4)
+    assert only(script(steps(host), two), "HL601").optimization is None
+    ddp = replace(SEARCHES, find_unused_parameters=False)
+    under = only(script(steps(host), replace(two, ddp=ddp)), "HL601")
+    assert under.optimization == "ddp_bucket_view"

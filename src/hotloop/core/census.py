@@ -144,6 +144,17 @@ class DebugSwitch:
 
 
 @dataclass(frozen=True, slots=True)
+class DdpUse:
+    """How DistributedDataParallel was made; of several, what is true of any of them."""
+
+    find_unused_parameters: bool
+    """Each step searches its graph for parameters without gradient."""
+    gradient_as_bucket_view: bool
+    unused_bytes: int | None
+    """The most bytes of parameters without gradient in one of the first steps, as its own log says."""
+
+
+@dataclass(frozen=True, slots=True)
 class Census:
     """What was observed, as opposed to asked for. `None` means not observed."""
 
@@ -224,6 +235,7 @@ class Census:
     """Steps of each process that trained beside this one without a rank of its own: not watched."""
     parallel: str | None = None
     """How the ranks train together: `DistributedDataParallel`, `DataParallel`, ..."""
+    ddp: DdpUse | None = None
     input_shapes: int | None = None
     """Distinct shapes of the first tensor that the model was called with."""
     channels_last: bool | None = None

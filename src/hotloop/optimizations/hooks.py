@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from hotloop.core.child import FIXES_SETTINGS, LOADER
 from hotloop.optimizations.live_report import Report
@@ -240,3 +241,20 @@ def set_arguments(change: Change, report: Report, *, says_itself: bool = False) 
 
     around_construction(make)
     after_step(stepped)
+
+
+def set_ddp_argument(name: str, value: bool, report: Report) -> None:
+    """Have every DistributedDataParallel of the script made with `name=value`, where it would be made otherwise."""
+
+    def made(original: Any, wrapped: Any, *args: Any, **kwargs: Any) -> None:
+        signature = inspect.signature(original)
+        given = signature.bind(wrapped, *args, **kwargs)
+        if given.arguments.get(name, signature.parameters[name].default) == value:
+            report.refused(f"the script has {name}={value}")
+            original(wrapped, *args, **kwargs)
+            return
+        given.arguments[name] = value
+        original(*given.args, **given.kwargs)
+        report.applied("DistributedDataParallel")
+
+    around_call(DistributedDataParallel, "__init__", made)

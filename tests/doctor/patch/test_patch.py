@@ -436,6 +436,39 @@ def test_block_that_detects_anomalies_is_words(tried: Try) -> None:
     assert "train.py:10" in (fix.patch_text or "")
 
 
+WRAPPED = """\
+import json
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+store = torch.distributed.HashStore()
+torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+torch.manual_seed(0)
+model = DDP(torch.nn.Linear(4, 4), find_unused_parameters=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for _ in range(3):
+    loss = model(torch.randn(2, 4)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+print(json.dumps([losses, model.find_unused_parameters, model.gradient_as_bucket_view]))
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_settings_of_ddp_are_written_where_the_model_is_wrapped(
+    tried: Try, run_script: Callable[..., Any]
+) -> None:
+    found = tried({"train.py": WRAPPED}, {"ddp_unused_search": False, "ddp_bucket_view": True})
+    keywords = "find_unused_parameters=False, gradient_as_bucket_view=True"
+    assert f"+model = DDP(torch.nn.Linear(4, 4), {keywords})" in found.diff()
+    found.apply()
+    assert run_script(found.workdir, "train.py") == found.printed
+    assert found.printed[1:] == [False, True]
+
+
 TEACHER = """\
 import json
 import torch

@@ -12,8 +12,9 @@ Gain at most. `1 / (1 - communication_fraction)`: sending costs nothing. With `m
 and sending only after the last it falls to `1 / m`. Part of it may be waiting for a slower process.
 
 Remedy. DistributedDataParallel instead of DataParallel; `with model.no_sync()` for all microbatches but
-the last; `gradient_as_bucket_view=True`; gradients sent in bfloat16 (`gradient_compression`). To test
-it: the same steps with each, in turns.
+the last; `ddp_bucket_view`, which keeps gradients where they are sent from; gradients sent in bfloat16 by
+`torch.distributed.algorithms.ddp_comm_hooks`. To test it: the same steps with each, in turns. Other bucket sizes
+(`bucket_cap_mb`) brought nothing between two processes on a CPU; over a network larger ones may.
 
 What can go wrong. Shorter gradients are rounded: compare losses. `no_sync` keeps whole gradients in
 memory with sharded models.
@@ -52,6 +53,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "parallel": census.parallel,
             "microbatches": census.microbatches,
         },
+        optimization="ddp_bucket_view" if census.ddp is not None else None,
         advice=_advice(census.parallel, census.microbatches),
     )
 
@@ -61,4 +63,4 @@ def _advice(parallel: str | None, microbatches: float | None) -> str:
         return "Use DistributedDataParallel with one process per device."
     if microbatches is not None and microbatches > 1:
         return "Wrap all microbatches but the last in `with model.no_sync():`."
-    return "Try gradient_as_bucket_view=True and larger buckets (bucket_cap_mb) in DDP."
+    return "Try gradient_as_bucket_view=True, and over a network larger buckets (bucket_cap_mb), in DDP."

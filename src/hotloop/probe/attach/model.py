@@ -9,12 +9,15 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
-from hotloop.core.census import PaddingUse
+from hotloop.core.census import DdpUse, PaddingUse
 from hotloop.probe.attach.loader_seen import first_tensor
 from hotloop.probe.attach.sites import Sites, variables_of
 
 MAX_SHAPES = 64
+DDP_LOOKS = 12
+"""Forwards after which DDP's own log is read: it is written in the first ten."""
 _PARALLEL = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule")
 
 
@@ -28,6 +31,8 @@ class ModelSeen:
         self._channels_last: bool | None = None
         self._shapes: set[tuple[int, ...]] = set()
         self._looked_at: set[type] = set()
+        self._ddp: DdpUse | None = None
+        self._ddp_looks = 0
 
     def used(self) -> dict[str, Any]:
         """Fields of the census. No number of shapes where none was seen, or too many to count."""
@@ -35,6 +40,7 @@ class ModelSeen:
             "start_s": self.start_s,
             "planned_steps": self.planned_steps,
             "parallel": self._parallel,
+            "ddp": self._ddp,
             "channels_last": self._channels_last,
             "input_shapes": len(self._shapes) if 0 < len(self._shapes) < MAX_SHAPES else None,
         }
@@ -47,6 +53,9 @@ class ModelSeen:
         if kind not in self._looked_at:
             self._looked_at.add(kind)
             self._look(module)
+        if isinstance(module, DistributedDataParallel) and self._ddp_looks < DDP_LOOKS:
+            self._ddp_looks += 1
+            self._look_at_ddp(module)
         if len(self._shapes) < MAX_SHAPES and not isinstance(module, torch.nn.modules.loss._Loss):
             first = first_tensor(args) if args else first_tensor(kwargs)
             if first is not None:
@@ -61,6 +70,19 @@ class ModelSeen:
             if isinstance(each, torch.nn.Conv2d) and min(each.weight.shape[1:3]) > 1:
                 last = each.weight.is_contiguous(memory_format=torch.channels_last)
                 self._channels_last = last and self._channels_last is not False
+
+    def _look_at_ddp(self, module: Any) -> None:
+        try:
+            unused = module._get_ddp_logging_data().get("unused_parameter_size")
+        except (AttributeError, RuntimeError):  # no part of torch's public interface
+            unused = None
+        before = self._ddp or DdpUse(False, False, None)
+        searches = module.find_unused_parameters and not module.static_graph
+        self._ddp = DdpUse(
+            bool(searches or before.find_unused_parameters),
+            bool(module.gradient_as_bucket_view or before.gradient_as_bucket_view),
+            before.unused_bytes if unused is None else max(int(unused), before.unused_bytes or 0),
+        )
 
 
 def planned_steps(frame: FrameType | None) -> int | None:

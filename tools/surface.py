@@ -11,7 +11,7 @@ import difflib
 import importlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -89,7 +89,8 @@ def optimizations() -> str:
 
 
 def fixes_page() -> str:
-    """The page as it is, with the table made of every technique that the doctor can put into a running script."""
+    """The page as it is, with its tables: techniques that the doctor can put into a running script, and findings without."""
+    from hotloop.judge.findings import FINDINGS, reason_without_fix
     from hotloop.optimizations.catalogue import CATALOGUE
 
     lines = [
@@ -105,7 +106,18 @@ def fixes_page() -> str:
         parity += "; other_draws where batches draw random numbers" if each.other_draws_in else ""
         summary = each.summary.removesuffix(".")
         lines.append(f"| `{each.name}` | {summary} | {when} | {each.leaves} | {parity} |")
-    before, begin, rest = (ROOT / FIXES).read_text(encoding="utf-8").partition("| name |")
+    page = _with_table((ROOT / FIXES).read_text(encoding="utf-8"), lines)
+    rows = [
+        f"| {code} | {module.TITLE} | {why} |"
+        for code, module in FINDINGS.items()
+        if (why := reason_without_fix(module))
+    ]
+    return _with_table(page, ["| finding | what | why no fix |", "|" + "---|" * 3, *rows])
+
+
+def _with_table(page: str, lines: Sequence[str]) -> str:
+    """The page with the table that begins with the same column made of `lines`."""
+    before, begin, rest = page.partition("|".join(lines[0].split("|")[:2]) + "|")
     _, end, after = rest.partition("\n\n")
     if not (begin and end):
         raise AttributeError(f"no table in {FIXES}")

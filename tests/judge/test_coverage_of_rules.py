@@ -11,7 +11,7 @@ from script_inputs import BUSY_DEVICE, EVERYTHING, GPU_HEALTHY, HEALTHY, STEP, s
 from hotloop.core.census import Census, CollectionUse
 from hotloop.judge.attribute import attribute
 from hotloop.judge.diagnose import diagnose
-from hotloop.judge.findings import FINDINGS
+from hotloop.judge.findings import FINDINGS, reason_without_fix
 from hotloop.optimizations.catalogue import CATALOGUE
 
 SEEN = replace(HEALTHY, collections=CollectionUse(1, 1e-4, 0, 0.0))
@@ -75,6 +75,18 @@ def test_a_finding_names_only_optimizations_that_exist() -> None:
         text = inspect.getsource(inspect.getmodule(module.find))  # type: ignore[arg-type]
         for part in text.split('optimization="')[1:]:
             assert part.partition('"')[0] in CATALOGUE
+
+
+def test_finding_has_a_fix_or_says_why_none_is_possible() -> None:
+    fixed = {
+        code
+        for technique in CATALOGUE.values()
+        if technique.live_form is not None and not technique.what_if
+        for code in technique.answers
+    }
+    reasons = {code for code, module in FINDINGS.items() if reason_without_fix(module)}
+    assert fixed | reasons == set(FINDINGS)
+    assert fixed & reasons == set()
 
 
 def test_own_training_is_judged_as_before_and_has_no_worth() -> None:

@@ -18,6 +18,7 @@ from hotloop.core.measurement import Measurement
 class FindingModule(Protocol):
     """What each file of this directory holds, beside the docstring that explains it."""
 
+    __doc__: str | None
     CODE: str
     TITLE: str
 
@@ -33,3 +34,9 @@ FINDINGS: dict[str, FindingModule] = {
     )
 }
 """By code: every file of this directory."""
+
+
+def reason_without_fix(module: FindingModule) -> str | None:
+    """Why no fix is tried for this finding, from the paragraph "No fix." of its page; `None` where one is."""
+    _, found, rest = (module.__doc__ or "").partition("\n\nNo fix. ")
+    return " ".join(rest.partition("\n\n")[0].split()) if found else None

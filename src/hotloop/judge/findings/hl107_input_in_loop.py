@@ -17,6 +17,9 @@ Remedy. Move that code into the dataset's `__getitem__` or the collate function,
 `loader_workers` run it beside the training. To test it: run the loop on one prepared batch, repeated;
 that is the pace without it.
 
+No fix. Which lines make a batch, and of what, only their author knows. Once they are in a dataset,
+`loader_workers` is the fix.
+
 What can go wrong. Randomness drawn there moves into the workers: batches and losses change.
 """
 

@@ -10,9 +10,12 @@ the others; reported from 5 times as long and `restart_fraction` 0.03 of all tim
 Gain at most. `1 / (1 - restart_fraction)`, `restart_fraction = E / (E + N S)` with `E` the first wait
 beyond a usual one, `N` steps of `S` seconds per epoch. In all steps together, not in the median step.
 
-Remedy. `persistent_workers=True`, by hand: workers live on. No fix does it, since batches change (below).
+Remedy. `persistent_workers=True`: workers live on.
 Without workers: what the dataset does in `__iter__` or the sampler at the start of an epoch, done once. To test
 it: run over at least two epoch boundaries with and without, and compare the whole time.
+
+No fix. Workers that live on draw other random numbers from the second epoch on, and do not see what the
+script changed in the dataset.
 
 What can go wrong. The order of samples from the second epoch on differs (torch draws one number less),
 so losses do, although nothing is wrong. State that the dataset keeps in a worker lives on, too.

@@ -12,6 +12,8 @@ three quarters of it.
 Remedy. Send the smallest type and convert on the device: uint8 images, int32 or int16 ids, no masks
 that the device can compute. To test it: the same steps on one batch that is already on the device.
 
+No fix. Whether a smaller type holds every value, and where to convert it, depends on what the numbers mean.
+
 What can go wrong. Normalizing on the device rounds differently in the last bits.
 """
 

@@ -14,6 +14,9 @@ Remedy. Keep the value on the device (`total += loss.detach()`) and read it ever
 (`log_interval`). To test it: comment the calls out for a few hundred steps;
 `deferred_reads` does that for a moment and is never kept.
 
+No fix. What the script does with the value in the same step (print, stop, skip) would change.
+`deferred_reads` shows what reading costs.
+
 What can go wrong. Code that decides on the value (early stopping, skipping bad batches) decides later.
 """
 

@@ -11,6 +11,8 @@ Gain at most. `1 / (1 - idle_fraction)`: the device never idles; as for HL204.
 Remedy. `TrainingArguments(logging_nan_inf_filter=False)`. To test it: the same steps with and without,
 in turns.
 
+No fix. It is the author's choice: without the filter one loss that is NaN makes the mean in the log NaN.
+
 What can go wrong. Losses that are no numbers then show in the log as they are; the filter only hides
 them there, gradients are the same either way.
 """

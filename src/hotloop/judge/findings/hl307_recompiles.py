@@ -15,6 +15,9 @@ Remedy. Pad to a few fixed lengths, drop the last short batch (`drop_last=True`)
 `torch.compile(dynamic=True)`; numbers that change (a step count, a learning rate) belong into tensors.
 To test it: count with `TORCH_LOGS=recompiles`.
 
+No fix. Each remedy makes other batches, or graphs that suit no shape best: which of them, its author
+chooses.
+
 What can go wrong. Dynamic shapes compute a little slower than fixed ones. Padding computes more.
 """
 

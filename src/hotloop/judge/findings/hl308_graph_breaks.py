@@ -13,6 +13,8 @@ measured, and what fusing across them brings shows only when tried.
 Remedy. `TORCH_LOGS=graph_breaks` names each place. Move prints and `.item()` out of the model; mark
 what can not be compiled with `torch.compiler.disable`. To test it: `fullgraph=True` fails at the first.
 
+No fix. What breaks a graph is a line of the model's author, to be moved or written otherwise.
+
 What can go wrong. Capturing values as they are (`capture_scalar_outputs`) makes recompiles more likely.
 """
 

@@ -13,6 +13,8 @@ the batch shows only when tried.
 Remedy. Double the batch and measure samples per second, until they grow by less than a tenth. To test
 it: a few steps at each size, in fresh processes.
 
+No fix. A larger batch is another training: fewer updates, which need another learning rate.
+
 What can go wrong. A larger batch is another training: fewer updates per epoch, another learning rate.
 With gradient accumulation the global batch can stay as it is (half the microbatches, twice as large).
 The longest batch decides whether memory suffices.

@@ -14,6 +14,9 @@ from memory shows only when tried.
 Remedy. `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` in the environment; a batch that is smaller
 by one; no `torch.cuda.empty_cache()` in the loop. To test it: the same steps with each, in turns.
 
+No fix. The allocator's setting acts on a GPU alone, where no fix has been run yet; a smaller batch is
+another training.
+
 What can go wrong. A smaller batch is another training, unless accumulation makes up for it.
 """
 

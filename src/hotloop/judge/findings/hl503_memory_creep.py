@@ -13,6 +13,8 @@ Gain at most. 1.0: it costs memory, not time, until the run dies of it.
 Remedy. `total += loss.item()` or `.detach()`; clear lists; limit caches. To test it: the same steps
 without the suspect line.
 
+No fix. What holds the memory is a variable of the script, and only its author knows what is still needed.
+
 What can go wrong. A data set that fills a cache on its first epoch looks the same until that is full.
 """
 

@@ -12,6 +12,9 @@ Remedy. Save less often; or copy the state to host memory and write it from a th
 (`torch.distributed.checkpoint.async_save`); leave out what can be computed again. To test it: the same
 steps without saving.
 
+No fix. How often to save is how much a crash may lose, and a save from a thread needs a copy in memory:
+both are the author's choice.
+
 What can go wrong. Less often means more steps lost when it fails. A thread that writes needs memory for
 a second copy, and what it copies must not be changed before the copy is complete.
 """

@@ -15,6 +15,8 @@ Remedy. Evaluate less often, or on a part of the data between and on all of it a
 batch (no gradients are kept: often four times as large); `torch.inference_mode()`. To test it: the same
 steps with each; the metric on the part against the metric on all.
 
+No fix. How often and on what to evaluate is the author's choice: what is stopped or kept may depend on it.
+
 What can go wrong. Early stopping and keeping the best checkpoint see fewer points.
 """
 

@@ -11,6 +11,8 @@ Remedy. `log_interval`: write every ten or hundred steps; histograms and images 
 values on the device and read them together. To test it: the same steps without;
 `fewer_logs` does that for a moment and is never kept.
 
+No fix. Which lines are needed is the author's choice. `fewer_logs` shows what they cost.
+
 What can go wrong. Curves have fewer points.
 """
 

@@ -20,6 +20,8 @@ Remedy. Look at the line. Do it every hundred steps, on the device, in a thread,
 look for the setting that turns it off, or makes it rarer (callbacks, metrics, averaged weights, clipping). To
 test it: the same steps without it.
 
+No fix. What the lines are for only their author knows.
+
 What can go wrong. Where nothing was profiled, a loss that the loop computes itself, in single operations on
 tensors, counts here: it is computing, and stays. Code that changes what is learned (schedules,
 sampling) has to stay where it is.

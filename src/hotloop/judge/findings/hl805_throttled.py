@@ -12,6 +12,8 @@ the time, for what the device computes.
 Remedy. Only a person can: cooling, the place in the rack, the power limit (`nvidia-smi -q -d
 PERFORMANCE,POWER,TEMPERATURE`). To test it: the same steps on another device, or after it has cooled.
 
+No fix. No process cools its device, or may raise its power limit.
+
 What can go wrong. Comparing runs while the clock wanders: pairs measured in turns share the drift.
 """
 

@@ -12,6 +12,8 @@ Gain at most. `1 / (1 - start_fraction)`: steps from the first moment on, over t
 Remedy. Prepare data once and store it; read lazily; keep models in a local cache; compile caches
 (`TORCHINDUCTOR_FX_GRAPH_CACHE`). To see where it goes: `python -X importtime`.
 
+No fix. Trials compare steps. What of the start may be stored for the next run only its author knows.
+
 What can go wrong. Stored data gets old: keep a version in its name.
 """
 

@@ -84,8 +84,27 @@ TRYING_S = 300.0
     is_flag=True,
     help="Run nothing: say how well gains were predicted, in the run directories given [default: runs].",
 )
+@click.option(
+    "--pid",
+    type=click.IntRange(min=1),
+    metavar="PID",
+    help="Start nothing: say where a training that runs already spends its time. Needs `pip install 'hotloop[pid]'`.",
+)
+@click.option(
+    "--seconds",
+    type=click.IntRange(1, 3600),
+    metavar="N",
+    help="For how long --pid watches it [default: 20].",
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
-def doctor(command: tuple[str, ...], level: float | None, scorecard: bool, **given: Any) -> None:
+def doctor(
+    command: tuple[str, ...],
+    level: float | None,
+    scorecard: bool,
+    pid: int | None,
+    seconds: int | None,
+    **given: Any,
+) -> None:
     """Run a training command as it is, say what holds it back, and try what may help.
 
     COMMAND is anything that trains with PyTorch: `python train.py`, `python -m pkg`, `torchrun ...`,
@@ -101,9 +120,16 @@ def doctor(command: tuple[str, ...], level: float | None, scorecard: bool, **giv
     if scorecard:
         from hotloop.cli.scorecard import show_scorecard
 
-        _refuse_beside_scorecard({**given, "level": level})
+        _refuse_beside("--scorecard", {**given, "level": level, "pid": pid, "seconds": seconds})
         show_scorecard(command, options.json_file)
         return
+    if pid is not None:
+        from hotloop.cli.live_process import show_live_process
+
+        _refuse_beside("--pid", {**given, "level": level, "COMMAND": command})
+        show_live_process(pid, seconds or 20, options.json_file)
+    if seconds is not None:
+        raise UsageError("--seconds has no effect without --pid", do="leave it out")
     _refuse(options)
     from hotloop.doctor.program import exit_code
 
@@ -365,12 +391,12 @@ def _store(value: dict[str, Any], file: str) -> None:
     write_object(value, file)
 
 
-def _refuse_beside_scorecard(given: dict[str, Any]) -> None:
+def _refuse_beside(option: str, given: dict[str, Any]) -> None:
     beside = {name: value for name, value in given.items() if name != "json_file"}
     names = [name for name, value in beside.items() if value not in (None, False, ())]
     if names:
-        name = "--" + names[0].replace("_", "-")
-        raise UsageError(f"{name} has no effect with --scorecard", do="leave one of them out")
+        name = names[0] if names[0].isupper() else "--" + names[0].replace("_", "-")
+        raise UsageError(f"{name} has no effect with {option}", do="leave one of them out")
 
 
 def _refuse(options: _Options) -> None:

@@ -68,7 +68,7 @@ class LoaderPlaces:
     def _file(self, code: CodeType) -> str:
         """The same wherever the working directory was copied to."""
         if is_installed(code.co_filename):
-            return module_of(code)
+            return module_of(code.co_filename)
         return self._sites.short(code.co_filename).removeprefix(self._workdir)
 
 

@@ -64,7 +64,9 @@ class Sampler:
             if inner in _WORKING:
                 inside: str | None = PROBE
             else:
-                inside = None if inner is code else f"{module_of(inner)}.{inner.co_qualname}"
+                inside = (
+                    None if inner is code else f"{module_of(inner.co_filename)}.{inner.co_qualname}"
+                )
             feeds = feeder is not None and feeder not in self._watch.trains
             merged[phase, site, code.co_qualname, inside, feeds] += number
         return tuple(

@@ -133,9 +133,8 @@ def line_of(code: CodeType, instruction: int) -> int:
     return code.co_firstlineno
 
 
-def module_of(code: CodeType) -> str:
-    """`torch.nn.functional` of installed code; of other code the file alone, or the package that it begins."""
-    path = code.co_filename
+def module_of(path: str) -> str:
+    """`torch.nn.functional` for an installed file; for others the file's name alone, or the package that it begins."""
     for part in _LIBRARY_PARTS:
         _, found, below = path.rpartition(part)
         if found:

@@ -32,7 +32,7 @@ import hotloop.data.jobs as jobs
 import hotloop.data.staging as staging
 
 jobs.SMALL_CORPUS_BYTES, jobs.JOB_BYTES, jobs.FIRST_JOB_BYTES = 1000, (1000, 1000), 500
-if "prepare" in sys.orig_argv:
+if "--multiprocessing-fork" in sys.orig_argv:  # the process that prepares
     written, count = staging.Staging.write, 0
 
     def late(self, *args):
@@ -157,11 +157,11 @@ def test_ranks_train_on_growing_text_what_one_process_trains_on_prepared_text(
     (place.root / "hold").touch()
     child = place.torchrun(*train)
     wait_for_steps(child, run, 8)
-    process_of(child, "prepare").kill()
+    process_of(child, "--multiprocessing-fork").kill()
     _, err = child.communicate(timeout=120)
     (place.root / "hold").unlink()
     assert child.returncode != 0
-    said = "preparing the text failed: its process was ended by SIGKILL"
+    said = "preparing the text failed: its process was killed"
     assert f"error: {said}" in err, err
     assert f"error: rank 1 stops because rank 0 did: {said}" in err, err
     assert "error: internal" not in err

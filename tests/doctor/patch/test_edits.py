@@ -297,7 +297,7 @@ def test_filling_of_memory_is_turned_off_unless_the_script_speaks_of_it(tmp_path
     fill = form("uninitialized_fill", False)
     assert isinstance(fill, SetUp)
     line = "torch.utils.deterministic.fill_uninitialized_memory = False\n"
-    asks = "torch.use_deterministic_algorithms(True)\n"
+    asks = "torch.use_deterministic_algorithms(True)\nmain()\n"
     new = set_up(tmp_path, f"import torch\n{asks}", fill)
     assert new == f"import torch\n{line}{asks}"
     with pytest.raises(Unsafe, match="speaks of `fill_uninitialized_memory`"):

@@ -99,7 +99,7 @@ def test_loader_workers_are_apart_and_named_by_their_own_lines() -> None:
     forked = (*MAIN, Frame("DataLoader.__iter__", NEXT.file, 500), WORKER)
     threads = {
         (7, "7"): [(*MAIN, NEXT)] * 40,
-        (8, "8"): [(*forked, FETCH, ITEM)] * 36 + [forked] * 4,
+        (8, "8"): [(*forked, FETCH, ITEM)] * 30 + [(*forked, FETCH)] * 6 + [forked] * 4,
     }
     found = profile_stacks(threads, replace(PROCESS, pid=8))
     assert found.pid == 7

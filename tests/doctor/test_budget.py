@@ -291,3 +291,16 @@ def test_fix_that_goes_on_and_off_is_begun_with_a_budget_for_one_process_a_pair(
     assert ledger.kept == ("a",)
     assert ledger.together is not None
     assert ledger.together.switched
+
+
+def test_losses_of_a_fix_that_begins_late_are_not_begun_where_they_do_not_fit(
+    trying: Trying,
+) -> None:
+    machine = Slower([1.0], a=1.0, b=2.0)
+    late = {"b": 400}  # two runs of 44 s
+    ledger = trying(machine, ["a", "b"], late=late, seen_steps=600, budget_s=120.0, again=again)
+    assert any(place.startswith("a/") for place in machine.places)
+    assert not any(place.startswith("b/") for place in machine.places)
+    assert machine.now <= 120.0
+    assert ledger.continue_with is not None
+    assert seconds_of(ledger.continue_with) >= 88

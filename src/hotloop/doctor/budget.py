@@ -132,6 +132,14 @@ def proves_at_once(runner: TrialRunner, fix: Fix) -> bool:
     return runner.at_once and not fix.technique.what_if
 
 
+def first_losses_s(runner: TrialRunner, fix: Fix) -> float:
+    """Seconds of the two runs for losses that a fix begins with, of those that are not finished."""
+    steps = runner.loss_steps_of([fix])
+    arms = compared_arms(runner, runner.with_fixes(fix.name, [fix]), [fix])
+    missing = sum(not is_finished(runner.losses_place(arm, steps)) for arm in arms)
+    return missing * runner.costs.process_s(steps)
+
+
 def _written(runner: TrialRunner, fix: Fix) -> float:
     """Runs for the losses of edited files, before pairs are made of them."""
     places = runner.place_of("").glob("together-*/losses-*")

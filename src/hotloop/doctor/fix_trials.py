@@ -10,7 +10,7 @@ from typing import Any
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import Ledger, TriedFix
-from hotloop.doctor.budget import asked_s, needed_s, proves_at_once
+from hotloop.doctor.budget import asked_s, first_losses_s, needed_s, proves_at_once
 from hotloop.doctor.confirmation import NOT_PAID, Confirmed, confirmed
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fix_costs import with_costs
@@ -155,6 +155,8 @@ class FixTrials:
         """Whether it may take what is left: all of it where nothing waits to be confirmed."""
         if self.runner.must_confirm:
             return self.runner.pays_for(needed_s(self.runner, fix, comparison))
+        if comparison is None:
+            return self.runner.pays_for(first_losses_s(self.runner, fix))
         return self.runner.pays_for(self.runner.costs.process_s(self.runner.loss_steps))
 
     def _unpaid(

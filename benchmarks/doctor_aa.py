@@ -4,7 +4,7 @@
     python benchmarks/doctor_aa.py resample RUNS.json    those, and earlier recordings, dealt to trials
     python benchmarks/doctor_aa.py live DIRECTORY        one real doctor's run over five such fixes
 
-`resample` replaces the processes alone: looks, order, noise, parity, stacking and fresh pairs are
+`resample` replaces the processes alone: looks, order, parity, stacking and fresh pairs are
 the doctor's. Trials of one comparison get runs that were recorded one after the other, from a random place
 on, so that what else the machine did is in them; or, as a second way, any runs at all. `live` adds a line
 to `DIRECTORY/live.jsonl`; ended in the middle, the same command continues. Both expect nothing kept.

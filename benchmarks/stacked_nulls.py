@@ -2,7 +2,7 @@
 
     python benchmarks/stacked_nulls.py --json benchmarks/results/stacked_nulls.json
 
-Whole doctor's runs through the real `run_campaign`: losses, noise, pairs, stack, fresh pairs. Only the processes are made up:
+Whole doctor's runs through the real `run_campaign`: losses, pairs, stack, fresh pairs. Only the processes are made up:
 each session gets recorded runs in a row (`benchmarks/results/doctor_aa_runs.json`), or log times of one of the noises of
 `judge_noises.py`, divided by what its fixes bring. A session has the same noise whatever ran before it, so two versions
 of the doctor are compared on the same machine. `--second 1.08` gives one of the five a gain of its own, which is then

@@ -10,6 +10,10 @@ ONE_OF = " #"
 NO_OPTIMIZER = "no optimizer of torch steps: a step ends with each pass backward"
 """One of a census's notes."""
 
+FILLED = "uninitialized::fill_"
+"""Name in `operators` of filling memory just allocated, by which deterministic algorithms show what reads it: `zeros` and
+`full` are none."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoaderUse:

@@ -26,6 +26,7 @@ finding; lines written in each step are HL703.
 
 from __future__ import annotations
 
+from hotloop.core.census import FILLED
 from hotloop.core.judgement import Breakdown, Finding
 from hotloop.core.measurement import Measurement
 from hotloop.judge.exposure import gain_without, is_foreign, runs_on_cpu
@@ -34,8 +35,6 @@ from hotloop.judge.thresholds import NOTICEABLE
 
 CODE = "HL808"
 TITLE = "Settings for debugging are on"
-FILLED = "uninitialized::fill_"
-"""What the probe calls the filling of memory just allocated."""
 
 _ADVICE = {
     "fill_uninitialized_memory": "set torch.utils.deterministic.fill_uninitialized_memory = False, deterministic "

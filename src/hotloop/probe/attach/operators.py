@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hotloop.core.census import OperatorUse
+from hotloop.core.census import FILLED, OperatorUse
 from hotloop.probe.attach.timeline import (
     Span,
     depended_on_ns,
@@ -30,8 +30,6 @@ _DTYPES = {
     "unsigned char": "uint8", "bool": "bool", "c10::Float8_e4m3fn": "float8_e4m3fn",
     "c10::Float8_e5m2": "float8_e5m2",
 }  # fmt: skip
-FILLED = "uninitialized::fill_"
-"""Filling of memory just allocated, by which deterministic algorithms show what reads it: `zeros` and `full` are none."""
 _ALLOCATING = ("aten::empty", "aten::resize_")
 _SDPA = "aten::_scaled_dot_product_"
 

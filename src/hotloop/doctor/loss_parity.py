@@ -84,8 +84,6 @@ class LossComparisons:
         self._runner = runner
         self._noisy: dict[tuple[str, int, float, int], ComparedRun | str] = {}
         self._known: dict[frozenset[str], LossComparison] = {}
-        self._equal_steps = 0
-        """Over which two runs of the unchanged command were equal to the last bit."""
         self.not_comparable: str | None = None
         """Why its losses tell nothing; `None`: no reason is known yet."""
         as_it_is, _ = compared_arms(runner, runner.baseline, first_fixes)
@@ -242,12 +240,10 @@ class LossComparisons:
     ) -> list[Run]:
         """Runs of a baseline: a second where it may tell something, such as why losses cannot be compared."""
         first = self._run_baseline(arm, steps)
-        if steps <= self._equal_steps or _agree(first[0], candidate, parity_class):
+        if _agree(first[0], candidate, parity_class):
             return [first]
         runs = self._both(arm, steps)
         one, other = (run.records for run, _ in runs)
-        if _losses(one) == _losses(other):
-            self._equal_steps = steps
         self._say(why_not_repeatable(one, other))
         return runs
 

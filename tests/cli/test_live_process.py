@@ -178,7 +178,7 @@ def test_of_a_launcher_rank_0_is_examined_and_a_slow_line_of_its_own_comes_out_l
     assert f"the others, too: {rank_1}" in found["notes"][0]
     largest = found["phases"][0]
     assert largest["phase"] == "unattributed"
-    assert {each["function"] for each in largest["lines"][:2]} == {"metrics"}
+    assert largest["lines"][0]["function"] == "metrics"
     assert [each["code"] for each in largest["worth_trying"]] == ["HL801"]
     assert "launch.py train.py 0 0.0 0.05" in found["command"]
     assert f"PID {rank_0}: unattributed about" in capsys.readouterr().out

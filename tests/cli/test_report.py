@@ -115,7 +115,7 @@ def test_page_of_an_examined_command_begins_with_what_was_measured(
     )
     report("report", tmp_path, "--html", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert "python train.py --size &#x27;a b&#x27;, 2026-09-21</title>" in page
+    assert "python train.py --size &#39;a b&#39;, 2026-09-21</title>" in page
     answer = page.partition('class="answer')[2].partition("</p>")[0]
     assert answer.index("With fused_optimizer: 1.30x") < answer.index("Before: ")
 

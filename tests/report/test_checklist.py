@@ -8,7 +8,8 @@ import pytest
 
 from hotloop.core.judgement import Target, TargetUnit
 from hotloop.judge.targets import check_targets
-from hotloop.report.checklist import count_line, render_targets, target_table, value_text
+from hotloop.report.checklist import count_line, render_targets, value_text
+from hotloop.report.html import Page, render_html
 
 STALL = Target(
     "checkpoint_stall", "checkpoint stall", "< 1 s", "fail", 1.3, "s", None, 1.0,
@@ -47,7 +48,7 @@ def test_terminal_table_aligns_and_wraps_reasons_under_themselves() -> None:
 
 
 def test_page_says_it_in_words_too_and_escapes_what_it_shows() -> None:
-    page = target_table([replace(STALL, title="<b>", reason="<i>")])
+    page = render_html(Page("t", targets=[replace(STALL, title="<b>", reason="<i>")]))
     assert "fail" in page
     assert "<b>" not in page
     assert "<i>" not in page

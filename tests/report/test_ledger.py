@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from hotloop.core.census import Census
 from hotloop.core.judgement import Interval, Parity, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.report.html import Page, render_html
-from hotloop.report.ledger import ledger_answer, ledger_section, render_ledger
+from hotloop.report.ledger import ledger_answer, render_ledger
 
 PARITY = Parity("same", "reduction_order")
 VERDICT = Verdict(
@@ -26,6 +27,10 @@ MISSED = TriedFix("precision", "bf16", "not_applied", "nothing <here> to apply i
 
 def ledger(*fixes: TriedFix, kept: tuple[str, ...] = ()) -> Ledger:
     return Ledger(("python", "train.py"), fixes, kept, VERDICT if kept else None, 3, 20, 75.0, None)
+
+
+def page_of(tried: Ledger) -> str:
+    return render_html(Page("doctor", examined=Census(), ledger=tried))
 
 
 def test_answer_comes_first_and_every_fix_has_its_line() -> None:
@@ -51,7 +56,7 @@ def test_gain_near_the_smallest_that_shows_is_said_to_be_overstated() -> None:
     near = replace(found, together=replace(VERDICT, minimum_detectable_effect=0.07))
     said = "close to the smallest that its pairs could show (7 %) is on average overstated"
     assert said in render_ledger(near)
-    assert said in ledger_section(near)
+    assert said in page_of(near)
     far = replace(found, together=replace(VERDICT, minimum_detectable_effect=0.02))
     assert "overstated" not in render_ledger(far)
     pooled = replace(far, together_pooled=1.061)
@@ -84,12 +89,11 @@ def test_what_pairs_could_not_tell_is_undecided_and_what_was_begun_is_stopped() 
 def test_page_shows_it_and_escapes_what_scripts_said() -> None:
     page = render_html(Page(title="doctor", ledger=ledger(KEPT, MISSED, kept=("fused_optimizer",))))
     assert "<code>fused_optimizer</code>" not in page  # only pages of examined commands show it
-    section = ledger_section(ledger(KEPT, MISSED, kept=("fused_optimizer",)))
+    section = page_of(ledger(KEPT, MISSED, kept=("fused_optimizer",)))
     assert "<code>fused_optimizer</code>" in section
     assert "<code>precision</code> bf16" in section
     assert "nothing &lt;here&gt; to apply it to" in section
     assert "<svg" in section
-    assert ledger_section(None) == ""
 
 
 LATE = replace(KEPT, name="item_cache", warmup_steps=210, steps=40)
@@ -115,7 +119,7 @@ SOON = replace(KEPT, warmup_steps=3, steps=20)
 )
 def test_steps_are_those_of_each_fix(tried: Ledger, said: str) -> None:
     assert said in render_ledger(tried)
-    assert said in ledger_section(tried)
+    assert said in page_of(tried)
 
 
 def test_time_of_a_continued_run_is_not_said_to_be_all() -> None:

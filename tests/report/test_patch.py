@@ -8,7 +8,7 @@ from hotloop.core.census import Census
 from hotloop.core.judgement import Diagnosis, Finding, Parity, Steps, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.report.html import Page, render_html
-from hotloop.report.ledger import patch_section, render_patch
+from hotloop.report.ledger import render_patch
 from hotloop.report.pull_request import render_pull_request
 
 EDITED = TriedFix(
@@ -44,7 +44,8 @@ def test_patch_names_what_it_edits_and_says_the_rest() -> None:
 
 
 def test_without_an_edit_there_is_no_patch() -> None:
-    assert "Not edited: Y.</pre>" in patch_section(replace(ledger(WORDS), together=TOGETHER), "")
+    found = replace(ledger(WORDS), together=TOGETHER)
+    assert "Not edited: Y.</pre>" in render_html(Page("run", examined=Census(), ledger=found))
     assert render_patch(ledger(WORDS)) == (
         "No patch was written: none of what was kept is safe to edit. By hand:\n"
         "  compile: at train.py:9: write X. Not edited: Y."

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 
 import pytest
 
 from hotloop.core.step import HOST_PHASES
-from hotloop.report.style import CSS, PHASE_COLOURS
+from hotloop.report.html import Page, render_html
 
 Rgb = tuple[float, float, float]
 
@@ -29,6 +30,11 @@ SEEN_BY: dict[str, tuple[Rgb, Rgb, Rgb]] = {
         (-0.078411, 0.930809, 0.147602),
         (0.004733, 0.691367, 0.303900),
     ),
+}
+CSS = render_html(Page("t")).partition("<style>")[2].partition("</style>")[0]
+PHASE_COLOURS = {
+    name: (fill, letters)
+    for name, fill, letters in re.findall(r"\.ph-(\w+)\{--fill:(#\w+);--ink:(#\w+)\}", CSS)
 }
 FILLS = {name: fill for name, (fill, _) in PHASE_COLOURS.items() if name in HOST_PHASES}
 

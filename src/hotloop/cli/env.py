@@ -19,8 +19,7 @@ from hotloop.hardware.environment import read_host
 from hotloop.hardware.limits import default_threads
 from hotloop.hardware.stored_ceilings import store_ceilings, stored_ceilings
 from hotloop.report import numbers
-from hotloop.report.machine import ceiling_rows
-from hotloop.report.tables import environment_rows
+from hotloop.report.machine import ceiling_rows, environment_rows
 from hotloop.report.terminal import render_rows
 
 NO_TORCH = "torch is not installed beside hotloop (pip install 'hotloop[train]')"

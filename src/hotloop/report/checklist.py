@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from html import escape
 
 from hotloop.core.judgement import Target
 from hotloop.report import numbers
@@ -25,8 +24,10 @@ def count_line(targets: Sequence[Target]) -> str:
 
 
 def value_text(target: Target) -> str:
-    """The measured value with its unit."""
+    """The measured value with its unit; empty where there is none."""
     value = target.value
+    if value is None:
+        return ""
     match target.unit:
         case "fraction" | "relative_difference":
             return numbers.percent(value)
@@ -44,7 +45,7 @@ def render_targets(targets: Sequence[Target]) -> str:
     """A table for the terminal; reasons wrap under themselves."""
     if not targets:
         return ""
-    rows = [(WORDS[t.status], t.title, _value(t), t.bar, t.reason) for t in targets]
+    rows = [(WORDS[t.status], t.title, value_text(t), t.bar, t.reason) for t in targets]
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     lines = [f"targets: {count_line(targets)}"]
     for row in rows:
@@ -53,23 +54,3 @@ def render_targets(targets: Sequence[Target]) -> str:
         lines.append(f"{first}  {reason[0]}".rstrip())
         lines += [f"{'':{len(first)}}  {more}" for more in reason[1:]]
     return "\n".join(lines)
-
-
-def target_table(targets: Sequence[Target]) -> str:
-    """A table for the page; signs and words say the same as the colours."""
-    rows = "".join(
-        f'<tr class="{t.status}"><td class="status"><span aria-hidden="true">{SIGNS[t.status]}'
-        f"</span> {WORDS[t.status]}</td><td>{escape(t.title)}</td>"
-        f'<td class="number">{escape(_value(t))}</td><td>{escape(t.bar)}</td>'
-        f'<td class="why">{escape(t.reason)}</td></tr>'
-        for t in targets
-    )
-    head = '<th scope="col"></th><th scope="col">target</th><th scope="col" class="number">measured</th><th scope="col">bar</th><th scope="col">why</th>'
-    return (
-        f'<p>{count_line(targets)}.</p><table class="targets"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{rows}</tbody></table>"
-    )
-
-
-def _value(target: Target) -> str:
-    return "" if target.value is None else value_text(target)

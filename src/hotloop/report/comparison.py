@@ -11,7 +11,8 @@ from hotloop.core.judgement import Verdict
 from hotloop.report import numbers
 from hotloop.report.canvas import HEIGHT, WIDTH, Axis, across, axis, figure, plot
 from hotloop.report.charts import Series, line_chart
-from hotloop.report.terminal import with_interval
+from hotloop.report.terminal import verdict_rows, with_interval
+from hotloop.report.words import losses
 
 
 def arm_bars(verdict: Verdict) -> str:
@@ -71,6 +72,17 @@ def ratio_chart(verdict: Verdict) -> str:
         x_name=f"speed of {verdict.candidate} over that of {verdict.baseline}, in steady state",
         legend=legend,
     )
+
+
+def evidence_rows(verdict: Verdict) -> list[tuple[str, str]]:
+    """What the verdict rests on, in words."""
+    rows = [*verdict_rows(verdict), ("losses", losses(verdict.parity))]
+    if verdict.parity.reason and verdict.parity.result in ("same", "within_noise"):
+        rows.append(("how losses were compared", verdict.parity.reason))
+    if verdict.confidence is not None:
+        looks = f"{verdict.num_looks} look{'s' if verdict.num_looks != 1 else ''}"
+        rows.append(("confidence", f"{numbers.percent(verdict.confidence)}, over {looks}"))
+    return rows
 
 
 def pair_chart(pairs: Sequence[PairSpeeds], baseline: str, candidate: str, unit: str) -> str:

@@ -1,10 +1,12 @@
-"""Process, machine and GPUs over the seconds of a run, as charts."""
+"""A run as charts: losses and speed over its steps; process, machine and GPUs over its seconds."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from html import escape
 
-from hotloop.core.course import Curve, GpuCourse, MachineCourse
+from hotloop.core.course import Curve, GpuCourse, MachineCourse, StepCourse
 from hotloop.report import numbers
 from hotloop.report.canvas import Kind
 from hotloop.report.charts import Series, line_chart
@@ -51,6 +53,67 @@ _GPU: tuple[tuple[str, str, Kind, str], ...] = (
     ("GPU temperature", "temperature_c", "plain", "°C"),
 )
 """Title, curve, kind of axis and unit."""
+
+
+def loss_charts(
+    steps: StepCourse | None,
+    held_out: Mapping[str, Sequence[tuple[int, float]]],
+    *,
+    of_arms: bool = False,
+) -> str:
+    """Losses of a training and norms of its gradients. held_out: `(step, loss)` of evaluations, by name."""
+    series, notes = [], []
+    if steps is not None and steps.loss.num_values:
+        series.append(Series("training", steps.loss, 1))
+    for number, (name, points) in enumerate(held_out.items()):
+        series.append(Series(name, _exact(points), 2 + number % 4, dots=len(points) <= 100))
+    if steps is not None and not steps.loss.is_exact:
+        notes.append(
+            "training: the line is the median of neighbouring steps, the band their lowest and highest"
+        )
+    if steps is not None and steps.num_not_finite:
+        many = "step" if steps.num_not_finite == 1 else "steps"
+        notes.append(
+            f"no number at {steps.num_not_finite:,} {many}, first at step {steps.first_not_finite:,}"
+        )
+    title = "Loss of the final training" if of_arms else "Loss over the steps"
+    note = "; ".join(notes)
+    drawn = line_chart(
+        title, series, kind="plain", unit="nats a target", from_zero=False, note=note
+    )
+    if not drawn and notes:
+        drawn = f"<p>{escape(note)}</p>"
+    if steps is None:
+        return drawn
+    norms = [Series("gradient norm", steps.grad_norm, 1)]
+    return drawn + line_chart("Norm of the gradients, before clipping", norms, kind="plain")
+
+
+def _exact(points: Sequence[tuple[int, float]]) -> Curve:
+    values = tuple(value if math.isfinite(value) else None for _, value in points)
+    return Curve(tuple(float(step) for step, _ in points), values, values, values, len(values))
+
+
+def speed_chart(steps: StepCourse) -> str:
+    """Work per second of each step, and what is usual."""
+    unit = f"{steps.unit}s"
+    notes = []
+    if steps.pace is not None:
+        notes.append(
+            f"median of the {steps.pace.num_steps:,} steps without a tag: "
+            f"{numbers.rate(steps.pace.median, unit)}; nine in ten lie between "
+            f"{numbers.rate(steps.pace.low, unit)} and {numbers.rate(steps.pace.high, unit)}"
+        )
+    if not steps.rate.is_exact:
+        notes.append("the band runs from the slowest to the fastest step of each place")
+    return line_chart(
+        "Speed of each step",
+        [Series("speed", steps.rate, 1)],
+        kind="count",
+        unit=f"{unit}/s",
+        note="; ".join(notes),
+        written=lambda value: numbers.rate(value, unit),
+    )
 
 
 def machine_charts(course: MachineCourse, *, cpus: float | None) -> str:

@@ -1,16 +1,12 @@
-"""What a finding or a census counted, in words and as sections of the page."""
+"""What a finding or a census counted, in words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 
 from hotloop.core.census import CallUse, Census, LineUse, LoaderUse, OperatorUse
-from hotloop.core.judgement import Diagnosis, Finding
 from hotloop.report import numbers
 from hotloop.report.numbers import UNKNOWN
-from hotloop.report.tables import coded, table
-from hotloop.report.words import gain, worth_sentence
 
 MOST_LINES = 15
 MOST_CALLS = 20
@@ -75,16 +71,13 @@ def line_rows(lines: Sequence[LineUse]) -> Rows:
     ]
 
 
-def loader_rows(loaders: Sequence[LoaderUse]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """For each loader its place, and what it was seen to do."""
-    return [(_loader_title(loader), _loader(loader)) for loader in loaders]
-
-
-def _loader_title(loader: LoaderUse) -> str:
+def loader_title(loader: LoaderUse) -> str:
+    """Its place, and what it is for."""
     return f"`{loader.site}`, for {'training' if loader.trains else 'evaluation'}"
 
 
-def _loader(loader: LoaderUse) -> list[tuple[str, str]]:
+def loader_rows(loader: LoaderUse) -> list[tuple[str, str]]:
+    """What it was seen to do."""
     workers = "none" if not loader.num_workers else str(loader.num_workers)
     if loader.num_workers and loader.persistent_workers:
         workers += ", persistent"
@@ -178,83 +171,3 @@ def use_rows(census: Census) -> list[tuple[str, str]]:
         ),
     ]
     return [(name, value) for name, value in found if value]
-
-
-def host_section(census: Census | None) -> str:
-    """The lines in which the thread that trains was seen, and what it called."""
-    if census is None:
-        return ""
-    parts = []
-    if lines := line_rows(census.lines):
-        parts.append(
-            "<p>Samples of the training thread, many a second: share of the counted time, phase, the line "
-            "of the script, its function, and what that line called.</p>"
-            + table(("share", "phase", "line", "function", "inside"), lines)
-        )
-    if calls := call_rows(census):
-        parts.append(
-            "<h3>Logging, saving, evaluation, copies and waits</h3>"
-            + table(("", "call", "line", "number", "host time"), calls)
-        )
-    if operators := operator_rows(census.operators):
-        parts.append(
-            "<h3>Operations of a step (profiled; not in the counted steps)</h3>"
-            + table(("operation", "dtype", "per step", "time per step"), operators)
-        )
-    return "".join(parts)
-
-
-def loaders_section(census: Census | None) -> str:
-    """Each loader that was iterated."""
-    if census is None or not census.loaders:
-        return ""
-    return "".join(
-        f"<h3>{coded(title)}</h3>{table(('', ''), rows, kind='pairs-of')}"
-        for title, rows in loader_rows(census.loaders)
-    )
-
-
-def use_section(census: Census | None) -> str:
-    """Device, precision, optimizer and what else was observed."""
-    if census is None:
-        return ""
-    reasons = "".join(f"<li><code>{escape(why)}</code></li>" for why in census.recompile_reasons)
-    return table(("", ""), use_rows(census), kind="pairs-of") + (
-        f"<h3>Why it was recompiled</h3><ul>{reasons}</ul>" if reasons else ""
-    )
-
-
-def findings_section(diagnosis: Diagnosis | None, pages: Mapping[str, str]) -> str:
-    """Findings with their evidence; `pages` explains each code, and is folded below it."""
-    if diagnosis is None:
-        return ""
-    findings = "".join(_finding(each, pages.get(each.code, "")) for each in diagnosis.findings)
-    worth = ""
-    if diagnosis.worth is not None:
-        worth = f"<h3>Is it worth it?</h3><p>{escape(worth_sentence(diagnosis.worth))}</p>"
-    missing = "".join(f"<li>{escape(what)}</li>" for what in diagnosis.not_examined)
-    return (
-        (f"<ul>{findings}</ul>" if findings else "<p>None.</p>")
-        + worth
-        + (f"<h3>Not examined</h3><ul>{missing}</ul>" if missing else "")
-    )
-
-
-def _finding(finding: Finding, page: str) -> str:
-    site = f" at <code>{escape(finding.site)}</code>" if finding.site else ""
-    fixed = (
-        f"; fixed by <code>{escape(finding.optimization)}</code>" if finding.optimization else ""
-    )
-    advice = f"<br>{escape(finding.advice)}" if finding.advice else ""
-    seen = table(("", ""), evidence_rows(finding.evidence), kind="pairs-of")
-    return (
-        f"<li><strong>{escape(finding.code)}</strong> {escape(finding.title)}{site} "
-        f"({gain(finding)}{fixed}){advice}{seen}{_explanation(finding.code, page)}</li>"
-    )
-
-
-def _explanation(code: str, page: str) -> str:
-    if not page:
-        return ""
-    summary = f"<summary>What {escape(code)} means, how to test it, what can go wrong</summary>"
-    return f"<details>{summary}<pre>{escape(page)}</pre></details>"

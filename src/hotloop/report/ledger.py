@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from html import escape
 
 from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import Ledger, Prediction, Scorecard, TriedFix
 from hotloop.report import numbers
-from hotloop.report.comparison import ratio_chart
-from hotloop.report.tables import table
-from hotloop.report.words import losses
 
 
 def ledger_answer(ledger: Ledger) -> str:
@@ -45,7 +41,7 @@ def render_ledger(ledger: Ledger) -> str:
     if said := overstated(ledger):
         lines.append(f"  {said}")
     if ledger.fixes:
-        lines.append(f"  {_how(ledger)}")
+        lines.append(f"  {how_measured(ledger)}")
     if ledger.continue_with is not None:
         lines.append(f"  go on with: {ledger.continue_with}")
     return "\n".join(lines)
@@ -152,16 +148,9 @@ def _tested(ledger: Ledger) -> str:
     return f"{tested}, none proven faster"
 
 
-def ledger_section(ledger: Ledger | None) -> str:
-    """The answer, what is kept against the command as it was, and a row for each fix."""
-    if ledger is None:
-        return ""
-    parts = [f"<p>{escape(ledger_answer(ledger))}</p>"]
-    if ledger.together is not None:
-        parts.append(ratio_chart(ledger.together))
-    if said := overstated(ledger):
-        parts.append(f"<p>{escape(said)}</p>")
-    rows = [
+def fix_rows(ledger: Ledger) -> list[tuple[str, ...]]:
+    """Status, name, measured ratio, what it adds and costs, what was expected, why, and what it answers."""
+    return [
         (
             status_words(fix),
             f"`{fix.name}` {'' if fix.value is True else fix.value}".strip(),
@@ -175,30 +164,10 @@ def ledger_section(ledger: Ledger | None) -> str:
         )
         for fix in ledger.fixes
     ]
-    head = ("", "fix", "measured", "on top", "start", "memory", "expected", "why", "answers")
-    parts.append(table(head, rows, kind="fixes"))
-    if ledger.fixes:
-        parts.append(f"<p>{escape(_how(ledger))}</p>")
-    if ledger.continue_with is not None:
-        parts.append(f"<p>Go on with <code>{escape(ledger.continue_with)}</code></p>")
-    return "".join(parts)
 
 
-def patch_section(ledger: Ledger | None, diff: str) -> str:
-    """What to do: the gain, what it learns, the commands, and the text of the patch, which a click selects."""
-    if ledger is None or ledger.together is None or not any(fix.patch for fix in ledger.fixes):
-        return ""
-    parts = [
-        f"<p><strong>{escape(ledger_answer(ledger))}</strong></p>",
-        f"<p>{escape(losses(ledger.together.parity))}</p>",
-        f"<pre>{escape(render_patch(ledger))}</pre>",
-    ]
-    if diff:
-        parts.append(f'<pre class="whole">{escape(diff)}</pre>')
-    return "".join(parts)
-
-
-def _how(ledger: Ledger) -> str:
+def how_measured(ledger: Ledger) -> str:
+    """Over how many steps, in which processes, in what time."""
     took = f"{numbers.seconds(ledger.wall_s)} in all"
     if ledger.continued:
         took = (

@@ -1,15 +1,38 @@
-"""What a machine can do, and how much of it a run used, in words."""
+"""What a machine is and can do, and how much of it a run used, in words."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import UTC, datetime
 
 from hotloop.core.ceilings import Ceilings, MatmulCeiling, Rate
 from hotloop.core.judgement import Utilization
+from hotloop.core.measurement import Environment
 from hotloop.report import numbers
 
 BUSY = 0.8
 """A median below this share of the best means that repetitions disturbed each other or were disturbed."""
+
+
+def environment_rows(environment: Environment) -> list[tuple[str, str]]:
+    """Names and values in words, for every place that shows an environment."""
+    rows: list[tuple[str, str]] = []
+    for each in fields(environment):
+        value = getattr(environment, each.name)
+        if each.name == "variables":
+            rows.extend((name, str(text)) for name, text in value.items())
+        elif each.name.endswith("_bytes"):
+            rows.append((each.name.removesuffix("_bytes").replace("_", " "), numbers.size(value)))
+        else:
+            text = (
+                numbers.UNKNOWN
+                if value is None
+                else f"{value:g}"
+                if isinstance(value, float)
+                else str(value)
+            )
+            rows.append((each.name.replace("_", " "), text))
+    return rows
 
 
 def ceiling_rows(ceilings: Ceilings) -> list[tuple[str, str]]:

@@ -1,9 +1,9 @@
-"""The time of a step by phase: a bar that adds up, and bars over the steps."""
+"""The time of each step by phase, as bars over the steps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from hotloop.core.course import StepSpan
@@ -25,47 +25,13 @@ from hotloop.report.canvas import (
 from hotloop.report.terminal import in_order
 
 
-def breakdown(arms: Mapping[str, Mapping[str, float]]) -> str:
-    """A bar per arm, and a table whose columns add up to their totals."""
-    every = {
-        name: max(f.get(name, 0.0) for f in arms.values()) for f in arms.values() for name in f
-    }
-    names = in_order(every)
-    bars = "".join(
-        f"<h3>{escape(arm)}</h3>{_stack(fractions, names)}" for arm, fractions in arms.items()
-    )
-    columns = {arm: numbers.shares(dict(fractions)) for arm, fractions in arms.items()}
-    body = "".join(
-        f'<tr><td><span class="swatch {phase(name)}"></span>{escape(name.replace("_", " "))}</td>'
-        + "".join(f'<td class="number">{column.get(name, "")}</td>' for column in columns.values())
-        + "</tr>"
-        for name in names
-    )
-    totals = "".join(
-        f'<td class="number">{numbers.share(sum(f.values()))}</td>' for f in arms.values()
-    )
-    head = "".join(f'<th scope="col" class="number">{escape(arm)}</th>' for arm in arms)
-    return (
-        f'{bars}<div class="wide"><table class="breakdown"><thead><tr><th scope="col">phase</th>{head}</tr></thead>'
-        f'<tbody>{body}<tr class="total"><td>total</td>{totals}</tr></tbody></table></div>'
-    )
-
-
-def _stack(fractions: Mapping[str, float], names: Sequence[str]) -> str:
-    """One stacked bar; widths are the fractions as they are, letters where they fit."""
-    parts = []
-    for name in names:
-        share = max(fractions.get(name, 0.0), 0.0)
-        if not share:
-            continue
-        words = name.replace("_", " ")
-        percent = f"{100 * share:.0f} %"
-        text = f"{words} {percent}" if share >= 0.16 else percent if share >= 0.07 else ""
-        parts.append(
-            f'<span class="{phase(name)}" style="flex:{share:.5f} 1 0" '
-            f'title="{escape(words)} {100 * share:.1f} %">{escape(text)}</span>'
-        )
-    return f'<div class="stack" role="img" aria-label="share of wall time by phase">{"".join(parts)}</div>'
+def phases_of(many: Iterable[Mapping[str, float]]) -> list[str]:
+    """Phases that took time in any of these, in the order of a step."""
+    most: dict[str, float] = {}
+    for each in many:
+        for name, value in each.items():
+            most[name] = max(value, most.get(name, 0.0))
+    return in_order(most)
 
 
 def step_bars(spans: Sequence[StepSpan]) -> str:
@@ -75,8 +41,7 @@ def step_bars(spans: Sequence[StepSpan]) -> str:
     top, num_cut = _top([span.wall_s for span in spans])
     y = axis(0.0, top, "seconds", unit="a step", count=4)
     x = axis(spans[0].first_step, spans[-1].last_step + 1, "step", exact=True, count=7)
-    every = {name: max(s.host.get(name, 0.0) for s in spans) for s in spans for name in s.host}
-    names = in_order(every) if every else []
+    names = phases_of(span.host for span in spans)
     paths: dict[str, list[str]] = {name: [] for name in names}
     whole: list[str] = []
     cut: list[str] = []

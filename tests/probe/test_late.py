@@ -8,25 +8,22 @@ import torch
 from hotloop.core.errors import EnvironmentFailed
 from hotloop.core.step import StepRecord, read_steps
 from hotloop.probe.phases import PhaseClock
-from hotloop.probe.recorder import LateValues, Recorder, StepBook, keep_steps_before
+from hotloop.probe.recorder import StepBook, keep_steps_before
 
 CPU = torch.device("cpu")
 
 
-def test_values_come_back_in_order_with_their_names() -> None:
-    late = LateValues(CPU)
-    late.push({"loss": torch.tensor(1.5), "grad_norm": torch.tensor(2.5)})
-    late.push({"loss": torch.tensor(3.5)})
-    assert late.pop() == {"loss": 1.5, "grad_norm": 2.5}
-    assert late.pop() == {"loss": 3.5}
-    assert late.pop() is None
-
-
-def test_values_are_those_at_the_time_they_were_noted() -> None:
-    late, loss = LateValues(CPU), torch.tensor(1.0)
-    late.push({"loss": loss})
-    loss.fill_(9.0)
-    assert late.pop() == {"loss": 1.0}
+def test_values_are_those_at_the_time_they_were_noted(tmp_path: Path) -> None:
+    losses = torch.tensor([1.0, 2.0])
+    with StepBook(tmp_path / "steps.jsonl", PhaseClock(), CPU) as book:
+        for step in range(2):
+            book.note({"loss": losses[step], "grad_norm": losses[step] + 1})
+            book.close(step=step, tokens=8, samples=2, learning_rate=0.1)
+        losses.fill_(9.0)
+        assert book.write_closed() == {"loss": 2.0, "grad_norm": 3.0}
+        assert book.write_closed() is None
+    found = [(each.loss, each.grad_norm) for each in read_steps(tmp_path / "steps.jsonl")]
+    assert found == [(1.0, 2.0), (2.0, 3.0)]
 
 
 def test_observers_see_closed_records_that_are_already_on_disk(tmp_path: Path) -> None:
@@ -36,7 +33,7 @@ def test_observers_see_closed_records_that_are_already_on_disk(tmp_path: Path) -
         seen.append((record, list(read_steps(path))[-1]))
 
     clock = PhaseClock()
-    with StepBook(Recorder(path, (observer,)), clock, CPU) as book:
+    with StepBook(path, clock, CPU, observers=(observer,)) as book:
         clock.start_step()
         book.tag("compile")
         book.note({"loss": torch.tensor(2.0)})
@@ -56,9 +53,10 @@ def test_steps_after_the_checkpoint_are_dropped(tmp_path: Path) -> None:
 
 def test_records_that_cannot_be_written_are_the_environments_failure(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFailed):
-        Recorder(tmp_path / "missing" / "steps.jsonl")
+        StepBook(tmp_path / "missing" / "steps.jsonl", PhaseClock(), CPU)
     if Path("/dev/full").exists():
-        full = Recorder(Path("/dev/full"))
-        with pytest.raises(EnvironmentFailed, match="No space left"):
-            full.write(StepRecord(0, 0.1))
-        full.close()
+        with StepBook(Path("/dev/full"), PhaseClock(), CPU) as full:
+            full.note({"loss": torch.tensor(2.0)})
+            full.close(step=0, tokens=8, samples=2, learning_rate=0.1)
+            with pytest.raises(EnvironmentFailed, match="No space left"):
+                full.write_closed()

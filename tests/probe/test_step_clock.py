@@ -16,7 +16,7 @@ from hotloop.core.census import Census
 from hotloop.core.files import read_json
 from hotloop.core.parity_records import WeightUpdates
 from hotloop.core.step import StepRecord, read_steps
-from hotloop.probe import batch_queue, entry, foreign_process, step_clock, step_rule
+from hotloop.probe import entry, foreign_process, step_clock, step_rule
 
 MODEL = """
 import json, os, sys, torch
@@ -83,7 +83,6 @@ print(json.dumps(sorted(m for m in set(sys.modules) - before if m.startswith("ho
         "hotloop.hardware",
         "hotloop.hardware.limits",
         "hotloop.probe",
-        "hotloop.probe.batch_queue",
         "hotloop.probe.compile_watch",
         "hotloop.probe.entry",
         "hotloop.probe.foreign_process",
@@ -96,7 +95,7 @@ print(json.dumps(sorted(m for m in set(sys.modules) - before if m.startswith("ho
 
 def test_files_of_the_clock_import_nothing_but_torch_and_the_standard_library() -> None:
     allowed = {*sys.stdlib_module_names, "torch", "hotloop"}
-    clock = (batch_queue, entry, foreign_process, step_clock, step_rule)
+    clock = (entry, foreign_process, step_clock, step_rule)
     for module in (census_module, errors_module, step_module, *clock):
         assert module.__file__
         for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
@@ -292,7 +291,7 @@ model, optimizer = build()
 for number, x in enumerate(DataLoader(torch.randn(24, 8), batch_size=2, num_workers=2, prefetch_factor=3)):
     if number == 0:
         end = time.monotonic() + 60
-        while clock._queue.ready < 6 and time.monotonic() < end:
+        while clock.queue.ready < 6 and time.monotonic() < end:
             time.sleep(0.05)  # workers fill their queue meanwhile
     loss = model(x).square().mean()
     optimizer.zero_grad(); loss.backward(); optimizer.step()

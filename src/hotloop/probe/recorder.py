@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.core.files import write_atomically
 from hotloop.core.step import StepRecord, read_steps
 from hotloop.core.untrusted import MAX_LINES_BYTES, parse_object, read_bytes
 from hotloop.probe.machine import host_peak_bytes
@@ -22,43 +23,11 @@ from hotloop.probe.phases import PhaseClock
 
 Observer = Callable[[StepRecord], None]
 """Called after a record is closed; cannot touch training."""
+LateTags = Callable[[int, dict[str, float]], tuple[str, ...]]
+"""From a step's number and its late values to tags that only they can tell; called once per step, in order."""
 
-
-class Recorder:
-    """Appends records to a file and shows them to observers. Raises `EnvironmentFailed` on a full disk."""
-
-    def __init__(self, path: Path, observers: tuple[Observer, ...] = ()) -> None:
-        self._path = path
-        self._observers = observers
-        try:
-            self._file: IO[bytes] = path.open("ab", buffering=0)
-        except OSError as error:
-            raise self._refused(error) from error
-
-    def write(self, record: StepRecord) -> None:
-        try:
-            self._file.write(record.to_json().encode() + b"\n")
-        except OSError as error:
-            raise self._refused(
-                error,
-                do="free some space, then run the same command again: it continues from the last checkpoint",
-            ) from error
-        for observer in self._observers:
-            observer(record)
-
-    def flush(self) -> None:
-        """Make what was written durable. Raises `EnvironmentFailed` when the disk refuses."""
-        try:
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise self._refused(error) from error
-
-    def _refused(self, error: OSError, *, do: str | None = None) -> EnvironmentFailed:
-        what = f"cannot write step records: {error.strerror}"
-        return EnvironmentFailed(what, where=str(self._path), do=do)
-
-    def close(self) -> None:
-        self._file.close()
+PEAK_EVERY_S = 1.0
+"""Reading the resident set takes tens of microseconds: too much for every step of a small model."""
 
 
 def newest_steps(path: Path) -> Iterator[StepRecord]:
@@ -86,81 +55,39 @@ def keep_steps_before(path: Path, step: int) -> None:
     """
     if not path.exists():
         return
-    kept = [record for record in read_steps(path) if record.step < step]
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
-        for record in kept:
-            file.write(record.to_json().encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-class LateValues:
-    """A queue of named scalars per step.
-
-    On an accelerator each step's scalars are copied to pinned memory without blocking and handed out
-    once their event has passed. On a CPU a read is free and they are ready at once.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._waiting: deque[tuple[tuple[str, ...], Tensor, torch.cuda.Event | None]] = deque()
-
-    def push(self, values: dict[str, Tensor]) -> None:
-        """Scalars of one step, still on the device."""
-        stacked = torch.stack([v.detach().float().reshape(()) for v in values.values()])
-        event = None
-        if self._device.type == "cuda":
-            host = torch.empty(stacked.shape, dtype=stacked.dtype, pin_memory=True)
-            host.copy_(stacked, non_blocking=True)
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record()
-            stacked = host
-        self._waiting.append((tuple(values), stacked, event))
-
-    def wait_for_all_but(self, newest: int) -> None:
-        """Wait until the device has computed the scalars of every step but the `newest` ones."""
-        for _, _, event in list(self._waiting)[: len(self._waiting) - newest]:
-            if event is not None:
-                event.synchronize()
-
-    def pop(self) -> dict[str, float] | None:
-        """The oldest step's scalars, waited for if need be; `None` when none were pushed."""
-        if not self._waiting:
-            return None
-        names, host, event = self._waiting.popleft()
-        if event is not None:
-            event.synchronize()
-        return dict(zip(names, host.tolist(), strict=True))
-
-
-LateTags = Callable[[int, dict[str, float]], tuple[str, ...]]
-"""From a step's number and its late values to tags that only they can tell; called once per step, in order."""
-
-PEAK_EVERY_S = 1.0
-"""Reading the resident set takes tens of microseconds: too much for every step of a small model."""
+    kept = [record.to_json() + "\n" for record in read_steps(path) if record.step < step]
+    write_atomically(path, "".join(kept).encode())
 
 
 class StepBook:
-    """Closes one record per step; writes it a step late, when its values have arrived."""
+    """Closes one record per step; appends it to the file a step late, when its values have arrived.
+
+    On an accelerator each step's scalars are copied to pinned memory without blocking and read once their event
+    has passed. On a CPU a read is free. Raises `EnvironmentFailed` where the disk refuses.
+    """
 
     def __init__(
         self,
-        recorder: Recorder,
+        path: Path,
         clock: PhaseClock,
         device: torch.device,
         late_tags: LateTags = lambda step, values: (),
+        observers: tuple[Observer, ...] = (),
     ) -> None:
-        self._recorder = recorder
+        self._path = path
         self._clock = clock
         self._late_tags = late_tags
+        self._observers = observers
         self._device = device
-        self._late = LateValues(device)
+        self._late: deque[tuple[tuple[str, ...], Tensor, torch.cuda.Event | None]] = deque()
         self._open: deque[StepRecord] = deque()
         self._tags: list[str] = []
         self._peak: int | None = None
         self._peak_read_at = float("-inf")
+        try:
+            self._file: IO[bytes] = path.open("ab", buffering=0)
+        except OSError as error:
+            raise self._refused(error) from error
 
     def __enter__(self) -> StepBook:
         gc.callbacks.append(self._saw_collection)
@@ -168,7 +95,7 @@ class StepBook:
 
     def __exit__(self, *_: object) -> None:
         gc.callbacks.remove(self._saw_collection)
-        self._recorder.close()
+        self._file.close()
 
     def tag(self, name: str) -> None:
         """Mark the step that is running."""
@@ -177,7 +104,15 @@ class StepBook:
 
     def note(self, values: dict[str, Tensor]) -> None:
         """Scalars of the running step, still on the device: `loss`, `grad_norm`, and what `late_tags` reads."""
-        self._late.push(values)
+        stacked = torch.stack([v.detach().float().reshape(()) for v in values.values()])
+        event = None
+        if self._device.type == "cuda":
+            host = torch.empty(stacked.shape, dtype=stacked.dtype, pin_memory=True)
+            host.copy_(stacked, non_blocking=True)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+            stacked = host
+        self._late.append((tuple(values), stacked, event))
 
     def close(self, *, step: int, tokens: int, samples: int, learning_rate: float) -> None:
         """End the step. Call once per step, after `note`, with no phase open."""
@@ -203,27 +138,49 @@ class StepBook:
         So the host is never more than a step ahead, and a step's wall time is the device's as well;
         waiting for the last step itself leaves the device idle while the host catches up.
         """
-        self._late.wait_for_all_but(0 if for_last else 1)
+        due = list(self._late) if for_last else list(self._late)[:-1]
+        for _, _, event in due:
+            if event is not None:
+                event.synchronize()
 
     def write_closed(self) -> dict[str, float] | None:
         """Write the records of all closed steps; returns the newest values that were noted."""
         newest = None
-        while self._open and (values := self._late.pop()) is not None:
-            newest = values
+        while self._open:
             record = self._open.popleft()
-            self._recorder.write(
+            names, host, event = self._late.popleft()
+            if event is not None:
+                event.synchronize()
+            newest = dict(zip(names, host.tolist(), strict=True))
+            self._write(
                 replace(
                     record,
-                    loss=values["loss"],
-                    grad_norm=values.get("grad_norm"),
-                    tags=record.tags + self._late_tags(record.step, values),
+                    loss=newest["loss"],
+                    grad_norm=newest.get("grad_norm"),
+                    tags=record.tags + self._late_tags(record.step, newest),
                 )
             )
         return newest
 
     def flush(self) -> None:
         """Make the written records durable."""
-        self._recorder.flush()
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _write(self, record: StepRecord) -> None:
+        try:
+            self._file.write(record.to_json().encode() + b"\n")
+        except OSError as error:
+            again = "free some space, then run the same command again: it continues from the last checkpoint"
+            raise self._refused(error, do=again) from error
+        for observer in self._observers:
+            observer(record)
+
+    def _refused(self, error: OSError, *, do: str | None = None) -> EnvironmentFailed:
+        what = f"cannot write step records: {error.strerror}"
+        return EnvironmentFailed(what, where=str(self._path), do=do)
 
     def _peak_bytes(self) -> int | None:
         if self._device.type == "cuda":

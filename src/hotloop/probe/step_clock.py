@@ -27,16 +27,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from hotloop.core.census import Census
 from hotloop.core.child import STEP_CLOCK, STEP_CLOCK_STOP, STEP_CLOCK_WEIGHTS
 from hotloop.core.step import StepRecord
-from hotloop.probe.batch_queue import BatchQueue
 from hotloop.probe.compile_watch import compiler_counts, num_graphs
 from hotloop.probe.entry import (
     WatchedMethod,
     after_called_step,
     after_step,
+    around_call,
     around_method,
     before_step,
     step_hook,
@@ -52,10 +53,64 @@ from hotloop.probe.foreign_process import (
     write_note,
 )
 from hotloop.probe.machine import host_peak_bytes, tree_bytes
-from hotloop.probe.step_rule import Ends, StepRule
+from hotloop.probe.step_rule import Ends, RankLock, StepRule
 
 if TYPE_CHECKING:
     from hotloop.probe.weight_digest import WeightDigest
+
+
+class BatchQueue:
+    """How many batches the workers of DataLoaders have made, against how many the training took.
+
+    A queue that was filled during a slow first step feeds a fast loop for a while: over steps that are fed by
+    it the loop looks faster than its workers can keep up.
+    """
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._last: weakref.ref[Any] | None = None
+
+    def install(self) -> None:
+        """Hook torch's iterators."""
+        around_call(_MultiProcessingDataLoaderIter, "_next_data", self._next)
+
+    @property
+    def ready(self) -> int:
+        """Batches that workers have made and the training has not taken."""
+        return sum(_ready(each) for each in self._iterators)
+
+    def look(self) -> tuple[int, int | None, bool | None]:
+        """Taken so far, `ready`, and whether the loader that gave the last batch had another one to ask its workers for;
+        the latter two `None` where none was taken."""
+        if self._last is None:
+            return 0, None, None
+        iterator = self._last()
+        try:
+            more = iterator is not None and (
+                len(iterator._task_info) >= iterator._prefetch_factor * iterator._num_workers
+            )
+        except (AttributeError, TypeError):  # another torch
+            more = True
+        return self.taken, self.ready, more
+
+    def _next(self, original: Any, iterator: Any) -> Any:
+        batch = original(iterator)
+        if self._last is None or self._last() is not iterator:
+            self._iterators.add(iterator)
+            self._last = weakref.ref(iterator)
+        self.taken += 1
+        return batch
+
+
+def _ready(iterator: Any) -> int:
+    """Received and waiting for its turn, or sent and not received."""
+    try:
+        received = sum(len(task) == 2 for task in iterator._task_info.values())
+        queues = {id(q): q for q in (iterator._worker_result_queue, iterator._data_queue)}
+        return received + sum(int(queue.qsize()) for queue in queues.values())
+    except (AttributeError, NotImplementedError, OSError):  # another torch, macOS, or it has ended
+        return 0
 
 
 @dataclass(slots=True)
@@ -70,9 +125,10 @@ class _Mark:
     graphs: int
     """Compiled so far."""
     taken: int
-    ready: int
-    """Batches taken from loader workers in all, and ready."""
-    to_come: bool
+    """Batches taken from loader workers in all."""
+    ready: int | None
+    to_come: bool | None
+    """As `BatchQueue.look` says."""
     ends: Ends
 
 
@@ -80,7 +136,7 @@ class StepClock:
     """Collects marks and losses; writes `steps-<rank>.jsonl`, `census-<rank>.json`, `clock-<rank>.json`.
 
     stop_after: end the process once this many steps are recorded; `None` lets it run to its end.
-    weights: `weights-<rank>.json` too.
+    weights: for `weights-<rank>.json`.
     """
 
     def __init__(
@@ -88,13 +144,13 @@ class StepClock:
         directory: Path,
         *,
         stop_after: int | None,
-        queue: BatchQueue | None = None,
-        weights: bool = False,
+        weights: WeightDigest | None = None,
     ) -> None:
         self._directory = directory
         self._stop_after = stop_after
         self._rank = os.environ.get("RANK", "0")
         self._rule = StepRule()
+        self._lock = RankLock(directory, self._rank)
         self._claimed = False
         self._described: str | None = None
         self._dtypes: tuple[str, ...] = ()
@@ -105,13 +161,9 @@ class StepClock:
         self._losses: list[float | torch.Tensor] = []
         """Since the last mark."""
         self._other_updates = 0
-        self._queue = queue
+        self.queue = BatchQueue()
         self._active = True
-        self._weights: WeightDigest | None = None
-        if weights:
-            from hotloop.probe.weight_digest import WeightDigest
-
-            self._weights = WeightDigest()
+        self._weights = weights
 
     def steps(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer is about to update its parameters."""
@@ -120,7 +172,7 @@ class StepClock:
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has updated its parameters."""
-        if not self._active or not (self._claimed or self._claim()):
+        if not self._is_clocked():
             return
         if self._weights is not None:
             self._weights.after(optimizer)
@@ -141,17 +193,14 @@ class StepClock:
 
     def called(self) -> None:
         """The script has called `hotloop.step()`."""
-        if not self._active or not (self._claimed or self._claim()):
+        if not self._is_clocked():
             return
         if self._described is None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             self._device, self._on_cuda = torch.device("cuda"), True
         self._mark(self._rule.called(), None)
 
     def _mark(self, ends: Ends, by: weakref.ref[torch.optim.Optimizer] | None) -> None:
-        queue = self._queue
-        taken = queue.taken if queue is not None else 0
-        ready = queue.ready if queue is not None and taken else 0
-        to_come = queue.has_more if queue is not None and taken else False
+        taken, ready, to_come = self.queue.look()
         at = self._event() if self._on_cuda else time.perf_counter()
         self._marks.append(_Mark(at, by, self._losses, num_graphs(), taken, ready, to_come, ends))
         self._losses = []
@@ -163,6 +212,16 @@ class StepClock:
         if self._rule.steps == self._stop_after:
             self.finish(stopped=True)
             end_process()
+
+    def updated(self, optimizer: torch.optim.Optimizer) -> None:
+        """Follows each optimizer's step; a failure of ours never reaches the script."""
+        self.guarded(self.stepped, optimizer)
+
+    def backward(self, original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Stands around `Tensor.backward`."""
+        result = original(tensor, *args, **kwargs)
+        self.guarded(self.went_backward, tensor)
+        return result
 
     def went_backward(self, loss: torch.Tensor) -> None:
         """A backward pass from `loss` has been issued."""
@@ -186,25 +245,17 @@ class StepClock:
         if self._weights is not None and (updates := self._weights.updates()) is not None:
             replace_json(self._directory / f"weights-{self._rank}.json", asdict(updates))
         # Last: whoever finds this file finds the others whole.
-        replace_json(
-            self._directory / f"clock-{self._rank}.json",
-            {
-                "stopped": stopped,
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                **self._device_seen(),
-            },
-        )
-
-    def _device_seen(self) -> dict[str, object]:
-        """A GPU by its name; not yet run on a GPU."""
-        if self._device.type != "cuda":
-            return {"cuda": None}
-        return {
-            "cuda": torch.version.cuda,
-            "device": torch.cuda.get_device_name(self._device),
-            "num_devices": torch.cuda.device_count(),
+        seen: dict[str, object] = {
+            "stopped": stopped,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "cuda": None,
         }
+        if self._device.type == "cuda":
+            seen["cuda"] = torch.version.cuda
+            seen["device"] = torch.cuda.get_device_name(self._device)
+            seen["num_devices"] = torch.cuda.device_count()
+        replace_json(self._directory / f"clock-{self._rank}.json", seen)
 
     def guarded(self, action: Callable[..., None], *arguments: Any) -> None:
         """Do it; the script must go on whatever happens in here, without the clock if need be."""
@@ -218,16 +269,11 @@ class StepClock:
         """In a child of fork: its steps, if it makes any, are not this process's."""
         self._active = False
 
-    def _claim(self) -> bool:
+    def _is_clocked(self) -> bool:
         """One process per rank carries the clock: the first that makes a step."""
-        try:
-            with (self._directory / f"claim-{self._rank}").open("x") as file:
-                file.write(str(os.getpid()))
-        except OSError:
-            self._active = False
-            return False
-        self._claimed = True
-        return True
+        if self._active and not self._claimed:
+            self._active = self._claimed = self._lock.acquire(proven=True)
+        return self._active
 
     def _event(self) -> float | torch.cuda.Event:
         if torch.cuda.is_current_stream_capturing():
@@ -258,8 +304,8 @@ class StepClock:
                     clock_reads=reads + len(losses),
                     tags=tuple(tags),
                     batches_taken=mark.taken - taken_before if mark.taken else None,
-                    batches_ready=mark.ready if mark.taken else None,
-                    batches_to_come=mark.to_come if mark.taken else None,
+                    batches_ready=mark.ready,
+                    batches_to_come=mark.to_come,
                 )
             )
             start, graphs_before, taken_before = mark.at, mark.graphs, mark.taken
@@ -305,8 +351,8 @@ class StepClock:
         probe._claimed, probe._described = True, ""
         probe._device, probe._on_cuda = self._device, self._on_cuda
         loss = torch.zeros((), device=self._device)
-        descriptor = WatchedMethod(_no_backward, _backward(probe))
-        mark = step_hook(_after_step(probe))
+        descriptor = WatchedMethod(lambda tensor: None, probe.backward)
+        mark = step_hook(probe.updated)
         costs = []
         for _ in range(5):
             start = time.perf_counter()
@@ -320,38 +366,23 @@ class StepClock:
         return sorted(costs)[len(costs) // 2]
 
 
-def _backward(clock: StepClock) -> Callable[..., Any]:
-    """What stands around `Tensor.backward`."""
-
-    def backward(original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        result = original(tensor, *args, **kwargs)
-        clock.guarded(clock.went_backward, tensor)
-        return result
-
-    return backward
-
-
-def _after_step(clock: StepClock) -> Callable[[torch.optim.Optimizer], None]:
-    """What follows each optimizer's step; a failure of ours never reaches the script."""
-
-    def stepped(optimizer: torch.optim.Optimizer) -> None:
-        clock.guarded(clock.stepped, optimizer)
-
-    return stepped
-
-
 def install(directory: Path, *, stop_after: int | None = None, weights: bool = False) -> StepClock:
     """Hook this process. Raises `TorchTooOld` for a torch that was not tested."""
     refuse_untested_torch()
     keep_untraced(StepClock.guarded, StepClock.went_backward)
-    clock = StepClock(directory, stop_after=stop_after, queue=BatchQueue(), weights=weights)
+    digest = None
+    if weights:
+        from hotloop.probe.weight_digest import WeightDigest
+
+        digest = WeightDigest()
+    clock = StepClock(directory, stop_after=stop_after, weights=digest)
+    clock.queue.install()
     if weights:
         before_step(lambda optimizer: clock.guarded(clock.steps, optimizer))
-    after_step(_after_step(clock))
+    after_step(clock.updated)
     after_called_step(lambda: clock.guarded(clock.called))
-    around_method(torch.Tensor, "backward", _backward(clock))
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=clock.forked)
+    around_method(torch.Tensor, "backward", clock.backward)
+    os.register_at_fork(after_in_child=clock.forked)
     atexit.register(clock.guarded, clock.finish)
     return clock
 
@@ -367,7 +398,3 @@ def install_from_environment() -> StepClock | None:
         stop_after=int(stop) if stop else None,
         weights=bool(os.environ.get(STEP_CLOCK_WEIGHTS)),
     )
-
-
-def _no_backward(tensor: torch.Tensor) -> None:
-    """Takes the place of a backward pass while the clock's own cost is measured."""

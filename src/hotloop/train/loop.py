@@ -23,7 +23,7 @@ from hotloop.optimizations.compiling.trainer import CompileCounts, compile_count
 from hotloop.optimizations.precision.autocast import autocast
 from hotloop.probe.machine import host_peak_bytes
 from hotloop.probe.phases import PhaseClock, clock_read_s
-from hotloop.probe.recorder import Recorder, StepBook, keep_steps_before
+from hotloop.probe.recorder import StepBook, keep_steps_before
 from hotloop.train.batches import AHEAD_ON_GPU, Microbatch, StepData, read_step
 from hotloop.train.evaluate import (
     Evaluation,
@@ -75,10 +75,9 @@ def train(
     known: dict[str, float] | None = None
     evaluation: Evaluation | None = None
     run.model.train()
-    recorder = Recorder(run.steps_file, observers)
     with (
         step_data(run, last_step) as ahead,
-        StepBook(recorder, timed, device, run.stability.tags) as book,
+        StepBook(run.steps_file, timed, device, run.stability.tags, observers) as book,
     ):
         if run.first_step:
             book.tag("resumed")

@@ -25,7 +25,7 @@ from hotloop.probe.attach.sites import Sites
 from hotloop.probe.attach.step_calls import CallCounts, ClosedStep
 from hotloop.probe.foreign_process import write_note
 from hotloop.probe.phases import PhaseClock
-from hotloop.probe.rank_lock import RankLock, UnrankedTraining
+from hotloop.probe.step_rule import RankLock, UnrankedTraining
 
 WARMUP_STEPS = 10
 WARMUP_S = 30.0

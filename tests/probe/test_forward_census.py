@@ -6,7 +6,7 @@ import torch
 from hotloop.models.decoder import Decoder
 from hotloop.models.shape import DecoderShape
 from hotloop.optimizations.precision.autocast import autocast
-from hotloop.probe.forward_census import watch_forward
+from hotloop.probe.attach.operators import watch_forward
 
 SHAPE = DecoderShape(vocabulary=50, context=16, layers=1, width=32, heads=4)
 

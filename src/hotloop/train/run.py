@@ -25,8 +25,8 @@ from hotloop.optimizations.clipping.trainer import can_clip_through
 from hotloop.optimizations.compiling.trainer import compile_model
 from hotloop.optimizations.host_memory.trainer import is_kept, keep_freed_memory
 from hotloop.optimizations.precision.autocast import autocast, gradient_scaler, set_tf32
+from hotloop.probe.attach.operators import watch_forward
 from hotloop.probe.foreign_process import describe_optimizer, parameter_dtypes
-from hotloop.probe.forward_census import watch_forward
 from hotloop.train.averaging import Average, averaging
 from hotloop.train.batches import as_tensors, held_out_batches, training_batches
 from hotloop.train.group import Group, seed_of

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hotloop.probe.attach.timeline import Span, depended_on_ns
+from hotloop.probe.attach.operators import Span, depended_on_ns
 
 EVER: Span = (0, 2**63)
 

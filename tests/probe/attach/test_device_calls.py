@@ -10,7 +10,7 @@ import warm_python
 COPIES = """
 import json, sys, torch
 from pathlib import Path
-from hotloop.probe.attach.device_calls import watch_device_calls
+from hotloop.probe.attach.side_calls import watch_device_calls
 from hotloop.probe.attach.watch import Watch
 watch = Watch(Path(sys.argv[1]))
 watch_device_calls(watch, "meta")  # the one accelerator that every machine has
@@ -56,7 +56,7 @@ def test_copies_to_the_device_are_told_from_those_that_stay(tmp_path: Path) -> N
 PARTS = """
 import json, sys, torch
 from pathlib import Path
-from hotloop.probe.attach.device_calls import watch_device_calls
+from hotloop.probe.attach.side_calls import watch_device_calls
 from hotloop.probe.attach.watch import Watch
 watch = Watch(Path(sys.argv[1]))
 watch_device_calls(watch, "meta")

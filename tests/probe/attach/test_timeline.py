@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from hotloop.probe.attach.timeline import device_seconds, length, thread_seconds
+from hotloop.probe.attach.operators import device_seconds, length, thread_seconds
 
 MS = 1_000_000
 

@@ -14,9 +14,7 @@ from hotloop.probe import entry
 from hotloop.probe.attach.batch_times import watch_fetches
 from hotloop.probe.attach.boundary import Boundary
 from hotloop.probe.attach.connections import watch_connections
-from hotloop.probe.attach.cost import Cost
 from hotloop.probe.attach.debug_switches import DebugSwitches
-from hotloop.probe.attach.device_calls import watch_device_calls, when_cuda_starts
 from hotloop.probe.attach.device_clock import DeviceClock, DeviceSeen
 from hotloop.probe.attach.evaluation_watch import EvaluationWatch
 from hotloop.probe.attach.garbage_watch import GarbageWatch
@@ -28,14 +26,13 @@ from hotloop.probe.attach.own_frames import (
     keep_probe_untraced,
     keep_warning_places,
 )
-from hotloop.probe.attach.passes import watch_passes
+from hotloop.probe.attach.passes import Cost, watch_passes
 from hotloop.probe.attach.sampler import Sampler
-from hotloop.probe.attach.side_calls import watch_side_calls
+from hotloop.probe.attach.side_calls import watch_device_calls, watch_side_calls, when_cuda_starts
 from hotloop.probe.attach.sites import caller
 from hotloop.probe.attach.step_profiler import StepProfiler
-from hotloop.probe.attach.summary import Parts, num_ranks
-from hotloop.probe.attach.watch import Watch
-from hotloop.probe.attach.writer import Writer
+from hotloop.probe.attach.watch import Watch, num_ranks
+from hotloop.probe.attach.writer import Parts, Writer
 from hotloop.probe.background import pause_before_forks
 from hotloop.probe.compile_watch import CompileWatch
 from hotloop.probe.foreign_process import end_process
@@ -115,7 +112,7 @@ def install(directory: Path, *, bound: str = "") -> Watch:
         busy=Busy(),
         model=ModelSeen(),
         device=DeviceSeen(),
-        cost=Cost(watch),
+        cost=Cost(),
         switches=DebugSwitches(watch),
     )
     writer = Writer(parts)
@@ -224,7 +221,7 @@ def _begin(parts: Parts, writer: Writer) -> None:
         watch.tried(parts.device.began, parts.boundary.device)
     parts.model.start_s = seconds_since_start()
     parts.model.planned_steps = watch.tried(planned_steps, caller())
-    cost.measure()
+    cost.measure(watch.directory)
     cost.threads = (parts.sampler.background, writer.background)
     parts.sampler.background.start()
     writer.start()

@@ -1,29 +1,33 @@
-"""What torch's profiler saw over a few steps, summed by operation."""
+"""Which operations ran: of a few steps, as torch's profiler saw them, and of one forward, as it was dispatched.
+
+How long a device was at work, and how long communication was all that happened: on a GPU by what ran on the device,
+whatever stream it ran on. On a CPU the collectives of `gloo` run on threads of their own; while an operation of torch
+runs on any other thread, they are hidden by it.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hotloop.core.census import FILLED, OperatorUse
-from hotloop.probe.attach.timeline import (
-    Span,
-    depended_on_ns,
-    device_seconds,
-    is_communication,
-    thread_seconds,
-)
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from hotloop.core.census import FILLED, OperatorUse
+
+Span = tuple[int, int]
+"""(begin, end) in nanoseconds."""
 KEPT = 60
 MAX_EVENTS = 400_000
 """More would take many seconds to sum."""
+_MATRIX = ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation", "mkldnn_linear")
 _PRODUCTS = frozenset(
-    "aten::" + name
-    for name in ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation", "mkldnn_linear", "_scaled_mm",
-                 "convolution", "mkldnn_convolution", "_grouped_mm")
-)  # fmt: skip
+    f"aten::{name}"
+    for name in (*_MATRIX, "_scaled_mm", "convolution", "mkldnn_convolution", "_grouped_mm")
+)
 _DTYPES = {
     "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
     "long int": "int64", "long": "int64", "int": "int32", "signed char": "int8",
@@ -31,7 +35,14 @@ _DTYPES = {
     "c10::Float8_e5m2": "float8_e5m2",
 }  # fmt: skip
 _ALLOCATING = ("aten::empty", "aten::resize_")
-_SDPA = "aten::_scaled_dot_product_"
+_SDPA = "_scaled_dot_product_"
+_ON_THREADS = ("gloo:", "mpi:", "ucc:")
+_KERNELS = ("nccl", "rccl")
+_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_NO_WORK = ("Stream Wait", "Event Sync", "Context Sync", "Stream Sync")
+"""In a torch that does not tell the activity's type, synchronizing is listed among what the device did."""
+STARTED_IN_NS = 100_000
+"""Python's part of an operation: the time since the last one ended, up to this much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +152,8 @@ def _nest(
         stack.append(_Open(start + duration, found, name))
         if name in _PRODUCTS and dtype:
             dtypes.add(dtype)
-        elif name.startswith(_SDPA):
-            attention.add(f"sdpa:{backend(name)}")
+        elif name.startswith(f"aten::{_SDPA}"):
+            attention.add(f"sdpa:{_backend(name)}")
             fused = max(fused, start + duration)
             if dtype:
                 dtypes.add(dtype)
@@ -178,11 +189,146 @@ def _dtype(event: Any) -> str | None:
     return None
 
 
-def backend(name: str) -> str:
+def _backend(name: str) -> str:
     """`flash` of `aten::_scaled_dot_product_flash_attention_for_cpu_backward`."""
-    middle = (
-        name.removeprefix("aten::").removeprefix("_scaled_dot_product_").removesuffix("_backward")
-    )
+    middle = name.removeprefix("aten::").removeprefix(_SDPA).removesuffix("_backward")
     for end in ("_for_cpu", "_for_mps"):
         middle = middle.removesuffix(end)
     return middle.removesuffix("_attention").removeprefix("attention_")
+
+
+def is_communication(event: Any) -> bool:
+    """A collective on threads of its own: no operation of the thread that steps."""
+    return event.name().startswith(_ON_THREADS)  # type: ignore[no-any-return]
+
+
+def device_seconds(events: Iterable[Any], index: int | None) -> tuple[float, float] | None:
+    """(at work, of that in communication that nothing hid) of one GPU; `None` where it did nothing.
+
+    events: those of devices. index: which GPU; `None`: all of them.
+    """
+    spans: dict[bool, list[Span]] = {True: [], False: []}
+    for event in events:
+        if (index is not None and event.device_index() != index) or not _is_work(event):
+            continue
+        spans[event.name().lower().startswith(_KERNELS)].append(_span(event))
+    both = length([*spans[True], *spans[False]])
+    return (both / 1e9, (both - length(spans[False])) / 1e9) if any(spans.values()) else None
+
+
+def thread_seconds(events: Sequence[Any]) -> float | None:
+    """In collectives while no other operation ran, on the CPU; `None` where none was seen."""
+    computing = [_span(each) for each in events if each.name().startswith("aten::")]
+    communicating = [_span(each) for each in events if is_communication(each)]
+    if not communicating:
+        return None
+    return (length([*computing, *communicating]) - length(computing)) / 1e9
+
+
+def _span(event: Any) -> Span:
+    return event.start_ns(), event.start_ns() + event.duration_ns()
+
+
+def length(spans: list[Span]) -> int:
+    """Length of their union."""
+    total, reached = 0, 0
+    for begin, end in sorted(spans):
+        if end > reached:
+            total += end - max(begin, reached)
+            reached = end
+    return total
+
+
+def _is_work(event: Any) -> bool:
+    if event.is_user_annotation():
+        return False
+    told = getattr(event, "activity_type", None)
+    if told is not None:
+        return told() in _WORK
+    return not event.name().startswith(_NO_WORK)
+
+
+@dataclass(slots=True)
+class _Done:
+    """An operation that nothing called, before it is known whether autograd made a node of it."""
+
+    end: int
+    took: int
+    number: int
+    """How many nodes its thread had made when it began; -1 without gradients."""
+
+
+def depended_on_ns(events: Sequence[Any], between: Sequence[Span], *, updates_by_hand: bool) -> int:
+    """Nanoseconds of operations between the phases that the loss or the weights depend on, with Python's part of each.
+
+    A loss written out, an inner update of meta-learning (`w - lr * g`), the updates of a loop without an
+    optimizer: they compute, though no module is called. A metric is other: nothing that is learned comes of it.
+
+    events: the profiler's, of one thread, in the order in which they began. between: in that order too.
+    updates_by_hand: no optimizer of torch updates the weights, so what works in place does.
+    """
+    begins = [begin for begin, _ in between]
+    total, end = 0, 0
+    done: _Done | None = None
+    before = 0
+    for event in events:
+        name, start, number = event.name(), event.start_ns(), event.sequence_nr()
+        is_operation = name.startswith("aten::")
+        if done is not None and start >= done.end and is_operation and number >= 0:
+            # The next operation tells: its thread has made more nodes since.
+            if number > done.number >= 0:
+                total += done.took
+            done = None
+        if start < end:
+            continue
+        took = event.duration_ns() + min(start - end, STARTED_IN_NS)
+        end = start + event.duration_ns()
+        if not is_operation or not _is_in(start, between, begins):
+            before = 0
+        elif updates_by_hand and name.endswith("_"):
+            total += before + took  # `weight -= rate * slope` is two
+            before = 0
+        else:
+            done = _Done(end, took, number)
+            before = took if number < 0 else 0
+    return total
+
+
+def _is_in(moment: int, spans: Sequence[Span], begins: Sequence[int]) -> bool:
+    place = bisect_right(begins, moment) - 1
+    return place >= 0 and moment < spans[place][1]
+
+
+class _Dispatched(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes every operation that reaches the dispatcher, below autocast. Far too slow for a step."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.dtypes: set[str] = set()
+        self.attention: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = func.overloadpacket.__name__
+        if name == "linear" or name in _MATRIX:
+            self.dtypes.add(str(args[-1].dtype).removeprefix("torch."))
+        elif name.startswith(_SDPA):
+            self.attention.add(f"sdpa:{_backend(name)}")
+            self.dtypes.add(str(args[0].dtype).removeprefix("torch."))
+        elif name == "_softmax":
+            self.attention.add("plain")
+        return func(*args, **(kwargs or {}))
+
+
+def watch_forward(forward: Callable[[], Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Run `forward` once, eagerly, and return `(product dtypes, attention)` as they were dispatched.
+
+    Random states are put back, so that the run that follows is the same as without this. A softmax
+    outside a fused attention is attention written out, or SDPA's math fallback: torch decomposes that
+    one before it can be told apart.
+    """
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices), _Dispatched() as seen:
+        forward()
+    return tuple(sorted(seen.dtypes)), tuple(sorted(seen.attention))

@@ -1,8 +1,10 @@
-"""Hooks around the passes of a step: forward, evaluation, backward, update."""
+"""Hooks around the passes of a step: forward, evaluation, backward, update; and what the probe itself costs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,13 +12,15 @@ import torch
 from hotloop.probe import entry
 from hotloop.probe.attach.boundary import Boundary
 from hotloop.probe.attach.evaluation_watch import EvaluationWatch
+from hotloop.probe.attach.step_calls import ClosedStep
 from hotloop.probe.attach.watch import Watch
+from hotloop.probe.background import Background
 
+BLOCKS = 5
+REPEATS = 300
 _OUTERMOST = frozenset({"unattributed", "optimizer"})
 """Inside which a module call is a pass of its own. Elsewhere it is part of what is open: a block
 that is computed again in `backward`, a transform in a dataset."""
-
-
 LOOKS = 256
 EVERY = 16
 """What the model is given is looked at in so many steps, then in one of so many: shapes that come up
@@ -41,12 +45,18 @@ def watch_passes(
             watch.tried(saw_forward, module, args, kwargs)
         boundary.went_forward(module)
 
+    def making(original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(optimizer, *args, **kwargs)
+        if watch.active:
+            watch.tried(boundary.made, optimizer)
+        return result
+
     evaluations.saw_eval = saw_eval
     _watch_forward(watch, went_forward, evaluations)
     _watch_backward(watch, boundary, evaluations, saw_backward)
     entry.before_step(lambda optimizer: watch.guarded(boundary.before_update, optimizer))
     entry.after_step(lambda optimizer: watch.guarded(boundary.after_update, optimizer))
-    entry.around_call(torch.optim.Optimizer, "__init__", _making(watch, boundary))
+    entry.around_call(torch.optim.Optimizer, "__init__", making)
 
 
 def _watch_forward(
@@ -128,15 +138,9 @@ def _watch_backward(
     read = torch._C.TensorBase.item
 
     def backward(original: Any, *args: Any, **kwargs: Any) -> Any:
-        if watch.clock.innermost in ("backward", "data_wait"):
+        if not watch.here() or watch.clock.innermost in ("backward", "data_wait"):
             return original(*args, **kwargs)
-        depth = watch.enter("backward")
-        if depth < 0:
-            return original(*args, **kwargs)
-        try:
-            result = original(*args, **kwargs)
-        finally:
-            watch.leave(depth)
+        result = watch.timed("backward", original, args, kwargs)
         watch.guarded(_after_backward, args)
         return result
 
@@ -156,11 +160,58 @@ def _watch_backward(
     entry.around_call(torch.autograd, "backward", backward)
 
 
-def _making(watch: Watch, boundary: Boundary) -> Callable[..., Any]:
-    def making(original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(optimizer, *args, **kwargs)
-        if watch.active:
-            watch.tried(boundary.made, optimizer)
-        return result
+class Cost:
+    """Cost of a clock read, of what only passes through, of torch's hooks, of the probe's own work and threads."""
 
-    return making
+    def __init__(self) -> None:
+        self.read_s: float | None = None
+        self._pass_s = 0.0
+        self._hook_s = 0.0
+        self.threads: tuple[Background, ...] = ()
+        """The probe's own."""
+        self._own_told = self._threads_told = 0.0
+
+    def measure(self, directory: Path) -> None:
+        """Take a few milliseconds to measure; half of a watched call that does nothing is one read."""
+        watch = Watch(directory)
+
+        def nothing(module: Any) -> None:
+            return None
+
+        call = watched_call(watch, nothing)
+        self.read_s = _median_s(lambda: call(None)) / 2
+        depth = watch.enter("forward")
+        self._pass_s = _median_s(lambda: call(None))
+        watch.leave(depth)
+        hook = entry.step_hook(nothing)
+        self._hook_s = _median_s(lambda: hook(None, (), {}))
+
+    def extra_reads(self, steps: Sequence[ClosedStep]) -> list[int]:
+        """What the rest of the probe cost in each of these steps, in clock reads.
+
+        What its threads used since the last time goes to the last step.
+        """
+        if not self.read_s:
+            return [0] * len(steps)
+        threads = sum(each.cpu_s for each in self.threads)
+        found = []
+        for step in steps:
+            seconds = max(step.own_s - self._own_told, 0.0)
+            seconds += step.passed * self._pass_s + step.hooks * self._hook_s
+            if step is steps[-1]:
+                seconds += max(threads - self._threads_told, 0.0)
+            self._own_told = step.own_s
+            found.append(round(seconds / self.read_s))
+        self._threads_told = threads
+        return found
+
+
+def _median_s(call: Callable[[], Any]) -> float:
+    blocks = []
+    with torch.enable_grad():
+        for _ in range(BLOCKS):
+            start = time.perf_counter()
+            for _ in range(REPEATS):
+                call()
+            blocks.append((time.perf_counter() - start) / REPEATS)
+    return sorted(blocks)[BLOCKS // 2]

@@ -1,7 +1,12 @@
-"""Hooks around what a training does beside its passes: saving, logging, waiting, talking to other processes.
+"""Hooks around what a training does beside its passes: saving, logging, waiting, talking to other processes, copying to
+a CUDA device and waiting for it.
 
-Waits are those for data that another thread or process makes, outside of any DataLoader. A call that hands over
+Waits for data are those for data that another thread or process makes, outside of any DataLoader. A call that hands over
 tensors, arrays or bytes was one; what hands over anything else (a result of saving, a number) stays what it was.
+
+Hooks around copies and waits are put in place when CUDA is initialized, so a run on a CPU has none of them: there the
+same methods are called hundreds of times per step (an optimizer's `item` per parameter) and wait for nothing. Not yet
+run on a GPU.
 """
 
 from __future__ import annotations
@@ -30,7 +35,13 @@ _COLLECTIVES = (
 )  # fmt: skip
 _FINISHING = ("fsync", "replace", "rename")
 """What follows a save in the same function, to make it last: it can take longer than the save."""
-
+_WAITING = (
+    "item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__", "nonzero",
+)  # fmt: skip
+_WHOLE = frozenset({"data_wait", "eval", "logging", "checkpoint"})
+"""Phases that take in the copies and waits inside of them: without those they would not be cheaper."""
+_KINDS = {"checkpoint": "saves", "logging": "logs", "host_to_device": "copies", "sync": "syncs"}
+"""By phase, what its calls are counted as."""
 
 SMALLEST_BYTES = 1024
 """A shorter message is rather a command or an answer than a batch."""
@@ -41,11 +52,11 @@ LOOKED_AT = 16
 
 def watch_side_calls(watch: Watch, boundary: Boundary) -> None:
     """Hook this process, and modules that it imports later."""
-    _around(watch, torch, "save", "checkpoint", "torch.save")
+    entry.around_call(torch, "save", _booked(watch, "checkpoint", "torch.save"))
     for name in _FINISHING:
         entry.around_call(os, name, _where_saved(watch, _booked(watch, "checkpoint", f"os.{name}")))
     entry.around_call(builtins, "print", _booked(watch, "logging", "print"))
-    _around(watch, logging.Logger, "callHandlers", "logging", "logging")
+    entry.around_call(logging.Logger, "callHandlers", _booked(watch, "logging", "logging"))
     wait = _waiting(watch)
     entry.around_call(queue.Queue, "get", wait)
     queue.SimpleQueue = _open_to_hooks(queue.SimpleQueue)  # type: ignore[assignment,misc]
@@ -84,7 +95,8 @@ def _logging_and_saving(watch: Watch) -> dict[str, Action]:
     def writer(module: ModuleType) -> None:
         for name in dir(module.SummaryWriter):
             if name.startswith("add_") or name == "flush":
-                _around(watch, module.SummaryWriter, name, "logging", f"SummaryWriter.{name}")
+                booked = _booked(watch, "logging", f"SummaryWriter.{name}")
+                entry.around_call(module.SummaryWriter, name, booked)
 
     return {
         "safetensors.torch": around("checkpoint", "", "save_file", "save_model"),
@@ -135,10 +147,6 @@ def _updating(watch: Watch, boundary: Boundary) -> dict[str, Action]:
     }
 
 
-def _around(watch: Watch, owner: Any, name: str, phase: str, what: str) -> None:
-    entry.around_call(owner, name, _booked(watch, phase, what))
-
-
 def _where_saved(watch: Watch, booked: Callable[..., Any]) -> Callable[..., Any]:
     """`booked`, in functions that saved something before."""
 
@@ -152,34 +160,44 @@ def _where_saved(watch: Watch, booked: Callable[..., Any]) -> Callable[..., Any]
     return around
 
 
-def _booked(watch: Watch, phase: str, what: str) -> Callable[..., Any]:
-    """Opens `phase` and books the call with its place; within the same phase only the outermost."""
-    kind = {"checkpoint": "saves", "logging": "logs"}.get(phase)
-    clock = watch.clock
+def _booked(
+    watch: Watch,
+    phase: str,
+    what: str,
+    *,
+    is_part: Callable[[], bool] | None = None,
+    copied: Callable[..., torch.Tensor | None] | None = None,
+) -> entry.Around:
+    """Opens `phase` and books the call with its place.
+
+    is_part: whether it is part of what is booked already; else within the same phase only the outermost call is booked.
+    copied: from the call's arguments to the tensor that it copies to the device; `None` where it copies none.
+    """
+    kind = _KINDS.get(phase)
+    opened = watch.clock.opened
 
     def around(original: Any, *args: Any, **kwargs: Any) -> Any:
-        if clock.innermost == phase:
+        if opened[-1] == phase or (is_part is not None and is_part()):
             return original(*args, **kwargs)
-        depth = watch.enter(phase)
-        if depth < 0:
+        tensor = None
+        if copied is not None and (tensor := copied(*args, **kwargs)) is None:
             return original(*args, **kwargs)
-        start = clock.last
-        try:
-            return original(*args, **kwargs)
-        finally:
-            watch.leave(depth)
-            if kind is not None:
-                watch.tried(book, clock.last - start)
-            if phase == "checkpoint":
-                watch.tag("checkpoint")
+        return watch.timed(phase, original, args, kwargs, book if kind else None, tensor)
 
-    def book(seconds: float) -> None:
+    def book(seconds: float, tensor: torch.Tensor | None) -> None:
         assert kind is not None
+        if kind == "saves":
+            watch.tag("checkpoint")
         frame = caller()
         place = watch.sites.place(frame)
         if kind == "saves" and place is not None:
             watch.savers.add(place[0])
-        watch.calls.add(kind, what, place, seconds, inside=inside(frame))
+        num_bytes, pageable = 0, None
+        if tensor is not None:
+            num_bytes, pageable = tensor.numel() * tensor.element_size(), not tensor.is_pinned()
+        watch.calls.add(
+            kind, what, place, seconds, num_bytes, pageable=pageable, inside=inside(frame)
+        )
 
     return around
 
@@ -234,3 +252,61 @@ def holds_data(value: Any, depth: int = DEPTH) -> bool:
         held = value if isinstance(value, dict) else getattr(value, "__dict__", {})
         inner = list(held.values())[:LOOKED_AT]
     return any(holds_data(each, depth - 1) for each in inner)
+
+
+def when_cuda_starts(action: Callable[[], None]) -> None:
+    """Once CUDA is initialized, or now if it is; never where torch was built without it."""
+    if torch.version.cuda is None and torch.version.hip is None:
+        return
+    # Asking whether there is a device would create a context, and spoil a fork that comes later.
+    torch.cuda._lazy_call(action)  # type: ignore[no-untyped-call]
+
+
+def watch_device_calls(watch: Watch, accelerator: str = "cuda") -> None:
+    """Hook the methods of tensors. accelerator: the type of devices that count."""
+    opened = watch.clock.opened
+
+    def is_part() -> bool:
+        """Of what is open, or of an evaluation between two of its passes."""
+        if not _WHOLE.isdisjoint(opened):
+            return True
+        return watch.evaluates and not torch.is_grad_enabled()
+
+    def on_host(tensor: torch.Tensor) -> bool:
+        return tensor.device.type == "cpu"
+
+    def on_device(tensor: torch.Tensor) -> bool:
+        return tensor.device.type == accelerator
+
+    def moved(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor | None:
+        target = args[0] if args else kwargs.get("device", kwargs.get("other"))
+        return tensor if _names(accelerator, target) else None
+
+    def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor | None:
+        source = args[0] if args else kwargs.get("src")
+        return source if isinstance(source, torch.Tensor) and on_host(source) else None
+
+    for name, applies, copied in (
+        ("to", on_host, moved),
+        ("cuda", on_host, lambda tensor, *args, **kwargs: tensor),
+        ("copy_", on_device, read),
+    ):
+        what = f"Tensor.{name}"
+        copy = _booked(watch, "host_to_device", what, is_part=is_part, copied=copied)
+        entry.around_method(torch.Tensor, name, copy, applies=applies)
+    for name in _WAITING:
+        wait = _booked(watch, "sync", name.strip("_"), is_part=is_part)
+        entry.around_method(torch.Tensor, name, wait, applies=on_device)
+    what = "torch.cuda.synchronize"
+    entry.around_call(torch.cuda, "synchronize", _booked(watch, "sync", what, is_part=is_part))
+
+
+def _names(accelerator: str, target: Any) -> bool:
+    """Whether an argument of `to` names such a device."""
+    if isinstance(target, str):
+        return target.startswith(accelerator)
+    if isinstance(target, torch.Tensor):
+        target = target.device
+    if isinstance(target, torch.device):
+        return target.type == accelerator
+    return isinstance(target, int) and not isinstance(target, bool)

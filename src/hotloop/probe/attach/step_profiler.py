@@ -16,8 +16,7 @@ from torch.torch_version import TorchVersion
 
 from hotloop.core.census import NO_OPTIMIZER
 from hotloop.probe import entry
-from hotloop.probe.attach.operators import Seen, summed
-from hotloop.probe.attach.timeline import Span
+from hotloop.probe.attach.operators import Seen, Span, summed
 from hotloop.probe.attach.watch import Watch
 
 FIRST_STEP = 41

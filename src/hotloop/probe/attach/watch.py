@@ -115,6 +115,27 @@ class Watch:
                 self.device.leave(depth)
             self.clock.leave(depth)
 
+    def timed(
+        self,
+        phase: str,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        done: Callable[..., None] | None = None,
+        *about: Any,
+    ) -> Any:
+        """Make the call in `phase`. done: told of its seconds and `about`, however it ended; not where it is not timed."""
+        depth = self.enter(phase)
+        if depth < 0:
+            return original(*args, **kwargs)
+        start = self.clock.last
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self.leave(depth)
+            if done is not None:
+                self.tried(done, self.clock.last - start, *about)
+
     def here(self) -> bool:
         """Whether this thread is the one that steps, in a process under watch."""
         return self.active and get_ident() == self.thread
@@ -275,7 +296,7 @@ class Watch:
         if get_ident() != self.thread:
             self.thread = get_ident()
             self.clock.restart()
-        self.rank = _rank()
+        self.rank = str(_ranked("get_rank", "RANK", 0))
         self._rank_lock = RankLock(self.directory, self.rank)
         self.claimed = self._take(proven=self.updates)
         return self.claimed
@@ -298,10 +319,15 @@ class Watch:
         return self._rank_lock is not None and self._rank_lock.is_held()
 
 
-def _rank() -> str:
+def num_ranks() -> int:
+    """Processes that train together."""
+    return _ranked("get_world_size", "WORLD_SIZE", 1)
+
+
+def _ranked(asked: str, variable: str, default: int) -> int:
     """As the process group says, else as the launcher does."""
-    distributed = torch.distributed
+    distributed: Any = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
-        return str(distributed.get_rank())
-    rank = os.environ.get("RANK", "0")
-    return rank if rank.isascii() and rank.isdigit() else "0"
+        return int(getattr(distributed, asked)())
+    given = os.environ.get(variable, "")
+    return int(given) if given.isascii() and given.isdigit() else default

@@ -104,7 +104,7 @@ def _see_gone(native_id: int | None) -> None:
 
 def pause_before_forks(work: Callable[[], tuple[Background, ...]]) -> None:
     """End these threads before every fork of this process, where this Python would warn of them."""
-    if not WARNS_OF_THREADS or not hasattr(os, "register_at_fork"):
+    if not WARNS_OF_THREADS:
         return
 
     def before() -> None:

@@ -26,13 +26,10 @@ class CompileWatch:
 
     def at_boundary(self) -> None:
         """At the end of each step."""
-        utils = _utils()
-        if utils is None or not (stats := utils.counters.get("stats")):
-            return
-        graphs = stats["unique_graphs"]
+        graphs = num_graphs()
         if graphs == self._graphs:
             return
-        failures = len(_reasons(utils))
+        failures = len(_reasons())
         # Again, since a guard failed; and not for the first time: shapes settle in the first steps.
         again = failures > self._failures and self._watch.counting
         if graphs > self._graphs:
@@ -69,11 +66,10 @@ def num_graphs() -> int:
 def recompiles() -> tuple[int | None, tuple[str, ...]]:
     """How often something was compiled again, and why: dynamo's words. `None` without dynamo."""
     try:
-        reasons = _reasons(_utils())
+        reasons = _reasons()
     except _OTHER_TORCH:
         return None, ()
-    first = [_first_line(reason) for reason in reasons]
-    return len(reasons), tuple(dict.fromkeys(first))[-MAX_REASONS:]
+    return len(reasons), tuple(dict.fromkeys(reasons))[-MAX_REASONS:]
 
 
 def compile_seconds() -> float | None:
@@ -87,11 +83,11 @@ def compile_seconds() -> float | None:
     return None
 
 
-def _reasons(utils: Any) -> list[str]:
-    failures = list(utils.guard_failures.values())
-    return [str(reason) for each in failures for reason in list(each)]
+def _reasons() -> list[str]:
+    """Why guards failed so far, each on one line."""
+    failures = list(_utils().guard_failures.values())
+    return [_shortened(" ".join(str(reason).split())) for each in failures for reason in list(each)]
 
 
-def _first_line(reason: str) -> str:
-    text = " ".join(reason.split())
+def _shortened(text: str) -> str:
     return text if len(text) <= 200 else text[:197] + "..."

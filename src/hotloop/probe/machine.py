@@ -19,13 +19,10 @@ def cpu_seconds() -> float:
     """CPU time of this process and its children so far, those that still run included (Linux)."""
     times = os.times()
     total = times.user + times.system + times.children_user + times.children_system
-    ticks = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
     for pid in children_of("self"):
         try:
-            # after the name, which may hold anything: state is field 3, times are 14 to 17
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            total += sum(int(value) for value in fields[11:15]) / ticks
-        except (OSError, ValueError, IndexError):
+            total += sum(_stat(pid)[10:14]) / os.sysconf("SC_CLK_TCK")  # fields 14 to 17
+        except (OSError, ValueError):
             continue
     return total
 
@@ -33,11 +30,16 @@ def cpu_seconds() -> float:
 def seconds_since_start() -> float | None:
     """How long this process has been running; `None` where the system does not tell."""
     try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         up = float(Path("/proc/uptime").read_text().split()[0])
-        return max(up - int(fields[19]) / os.sysconf("SC_CLK_TCK"), 0.0)
-    except (OSError, ValueError, IndexError):
+        return max(up - _stat("self")[18] / os.sysconf("SC_CLK_TCK"), 0.0)
+    except (OSError, ValueError):
         return None
+
+
+def _stat(process: str) -> list[int]:
+    """The numbers of its `stat` file, from field 4 on: after the name, which may hold anything, and the state."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return [int(field) for field in fields[1:]]
 
 
 class Busy:
@@ -68,7 +70,7 @@ class Busy:
 
 def _affinity() -> set[int]:
     """CPUs of all threads together: OpenMP may have pinned each of them to one of its own."""
-    if not hasattr(os, "sched_getaffinity"):
+    if not hasattr(os, "sched_getaffinity"):  # macOS
         return set()
     found = set(os.sched_getaffinity(0))
     for path in Path("/proc/self/task").glob("[0-9]*"):
@@ -85,20 +87,11 @@ def host_peak_bytes() -> int | None:
     On Linux from VmHWM: `ru_maxrss` survives exec, so that a small child of a large parent would
     report its parent's memory as its own.
     """
-    system = platform.system()
-    if system == "Linux":
-        try:
-            for line in Path("/proc/self/status").read_text().splitlines():
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) * 1024
-        except (OSError, ValueError):
-            pass
-        return None
-    if system == "Darwin":
+    if platform.system() == "Darwin":
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return None
+    return _kernel_bytes("/proc/self/status", "VmHWM:")
 
 
 def tree_bytes() -> int | None:
@@ -110,7 +103,7 @@ def tree_bytes() -> int | None:
     waiting, found = ["self"], []
     while waiting:
         process = waiting.pop()
-        found.append(_proportional_bytes(process))
+        found.append(_kernel_bytes(f"/proc/{process}/smaps_rollup", "Pss:"))
         waiting += children_of(process)
     return None if found[0] is None else sum(each for each in found if each is not None)
 
@@ -126,10 +119,11 @@ def children_of(process: str) -> list[str]:
     return found
 
 
-def _proportional_bytes(process: str) -> int | None:
+def _kernel_bytes(path: str, field: str) -> int | None:
+    """A line of one of the kernel's files, such as `VmHWM:  1234 kB`."""
     try:
-        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
+        for line in Path(path).read_text().splitlines():
+            if line.startswith(field):
                 return int(line.split()[1]) * 1024
     except (OSError, ValueError):
         pass

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import json
 import os
-import weakref
 from enum import Enum
 from pathlib import Path
+from weakref import WeakKeyDictionary, ref
 
-import torch
+from torch.optim import Optimizer
 
 MOST_UPDATES = 20
 """By the optimizer that steps most often, in one step; an even rarer one does something else."""
@@ -44,16 +44,12 @@ class StepRule:
         self.steps = 0
         """Ended so far."""
         self.is_explicit = False
-        self._step_optimizer: weakref.ref[torch.optim.Optimizer] | None = None
+        self._step_optimizer: ref[Optimizer] | None = None
         self._num_own = 0
         """Updates by the step optimizer."""
-        self._updates: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._updates: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
         """By the others."""
-        self._alone: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._alone: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
         """By the others, since the step optimizer's last."""
 
     @property
@@ -61,7 +57,7 @@ class StepRule:
         """No rarer optimizer will become the step optimizer any more."""
         return self.steps > DECIDED_BY
 
-    def updated(self, optimizer: torch.optim.Optimizer) -> Ends:
+    def updated(self, optimizer: Optimizer) -> Ends:
         """`optimizer` has updated its parameters."""
         if self.is_explicit:
             return Ends.NOTHING
@@ -103,8 +99,8 @@ class StepRule:
         """Whether it steps once where the step optimizer steps twice or more; decided early on."""
         return own >= 2 and 2 * own <= self._num_own <= MOST_UPDATES * own and not self.is_settled
 
-    def _take(self, optimizer: torch.optim.Optimizer, own: int) -> None:
-        self._step_optimizer, self._num_own = weakref.ref(optimizer), own
+    def _take(self, optimizer: Optimizer, own: int) -> None:
+        self._step_optimizer, self._num_own = ref(optimizer), own
         self._alone.clear()
 
 
@@ -163,7 +159,7 @@ class UnrankedTraining:
         self._num, self._written = 1, 0
         """The first was made when the update asked to be a step."""
 
-    def updated(self, optimizer: torch.optim.Optimizer) -> None:
+    def updated(self, optimizer: Optimizer) -> None:
         """An optimizer of this process has stepped."""
         if os.getpid() != self._pid:
             return

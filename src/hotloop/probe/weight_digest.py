@@ -6,13 +6,15 @@ out; the way that the weights have gone does.
 
 from __future__ import annotations
 
-import functools
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
 from hotloop.core.parity_records import TensorUpdates, WeightUpdates
+from hotloop.probe.foreign_process import parameters_of
 
 SAMPLED_STEPS = frozenset((1, 2, 3, 4, 6, 8, 11, 14, *range(18, 121, 6)))
 """Updates after which the weights are looked at: most of them early, where rounding is still small."""
@@ -59,65 +61,51 @@ class _Tensor:
         )
 
 
-def _or_nothing(look: Callable[..., None]) -> Callable[..., None]:
-    """Weights that cannot be read are none: the losses are what counts."""
-
-    @functools.wraps(look)
-    def guarded(self: WeightDigest, optimizer: torch.optim.Optimizer) -> None:
-        if self.failed:
-            return
-        try:
-            look(self, optimizer)
-        except (RuntimeError, TypeError, NotImplementedError):
-            self.failed = True
-            self._optimizers.clear()
-
-    return guarded
-
-
 class WeightDigest:
-    """Called before and after every update."""
+    """Called before and after every update. Weights that cannot be read are none: the losses are what counts."""
 
     def __init__(self) -> None:
-        self.failed = False
-        self._optimizers: list[tuple[torch.optim.Optimizer, list[_Tensor]]] = []
-        self._num_updates: list[int] = []
+        self._failed = False
+        self._tensors: dict[Optimizer, list[_Tensor]] = {}
+        self._num_updates: Counter[Optimizer] = Counter()
 
-    @_or_nothing
-    def before(self, optimizer: torch.optim.Optimizer) -> None:
+    def before(self, optimizer: Optimizer) -> None:
         """Keep the weights as they are, if this is its first update."""
-        if any(known is optimizer for known, _ in self._optimizers):
-            return
-        if len(self._optimizers) == MAX_OPTIMIZERS:
-            return
-        weights = [each for group in optimizer.param_groups for each in group["params"]]
-        every = max(1, -(-len(weights) // MAX_TENSORS))
-        tensors = [_Tensor(each) for each in weights[::every] if _is_plain(each)]
-        self._optimizers.append((optimizer, tensors))
-        self._num_updates.append(0)
+        if optimizer not in self._tensors and len(self._tensors) < MAX_OPTIMIZERS:
+            self._tried(self._keep, optimizer)
 
-    @_or_nothing
-    def after(self, optimizer: torch.optim.Optimizer) -> None:
+    def after(self, optimizer: Optimizer) -> None:
         """Look at the weights, if it is the turn of this update."""
-        for place, (known, tensors) in enumerate(self._optimizers):
-            if known is optimizer:
-                self._num_updates[place] += 1
-                if self._num_updates[place] in SAMPLED_STEPS:
-                    for tensor in tensors:
-                        tensor.look(self._num_updates[place])
+        if optimizer in self._tensors:
+            self._num_updates[optimizer] += 1
+            if self._num_updates[optimizer] in SAMPLED_STEPS:
+                self._tried(self._look, optimizer)
 
     def updates(self) -> WeightUpdates | None:
         """What was seen; reads from the device."""
-        if self.failed:
+        if self._failed:
             return None
-        return WeightUpdates(
-            tuple(
-                tensor.updates()
-                for (_, tensors), number in zip(self._optimizers, self._num_updates, strict=True)
-                for tensor in tensors
-                if number
-            )
-        )
+        kept = self._tensors.items()
+        updated = (tensors for optimizer, tensors in kept if self._num_updates[optimizer])
+        return WeightUpdates(tuple(each.updates() for tensors in updated for each in tensors))
+
+    def _keep(self, optimizer: Optimizer) -> None:
+        weights = parameters_of(optimizer)
+        every = max(1, -(-len(weights) // MAX_TENSORS))
+        self._tensors[optimizer] = [_Tensor(each) for each in weights[::every] if _is_plain(each)]
+
+    def _look(self, optimizer: Optimizer) -> None:
+        for tensor in self._tensors[optimizer]:
+            tensor.look(self._num_updates[optimizer])
+
+    def _tried(self, action: Callable[[Optimizer], None], optimizer: Optimizer) -> None:
+        if self._failed:
+            return
+        try:
+            action(optimizer)
+        except (RuntimeError, TypeError, NotImplementedError):
+            self._failed = True
+            self._tensors.clear()
 
 
 def _is_plain(weights: Any) -> bool:

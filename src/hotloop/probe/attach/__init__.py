@@ -1,16 +1,18 @@
 """Watches a foreign training process from inside. See docs/DOCTOR.md."""
 
-from typing import TYPE_CHECKING
+import os
+from pathlib import Path
 
+from hotloop.core.child import DOCTOR, DOCTOR_STOP
 from hotloop.probe.foreign_process import refuse_untested_torch
 
-if TYPE_CHECKING:
-    from hotloop.probe.attach.watch import Watch
 
-
-def install_from_environment() -> "Watch | None":
-    """Hook this process. Raises `TorchTooOld` before anything is imported that an older torch lacks."""
+def install_from_environment() -> None:
+    """Hook this process, if the doctor asked for it. Raises `TorchTooOld`."""
     refuse_untested_torch()
-    from hotloop.probe.attach.install import install_from_environment as install
+    directory = os.environ.get(DOCTOR)
+    if directory:
+        # Not sooner: it imports what an older torch lacks.
+        from hotloop.probe.attach.install import install
 
-    return install()
+        install(Path(directory), bound=os.environ.get(DOCTOR_STOP, ""))

@@ -142,8 +142,7 @@ def read_fetches(path: Path, offset: int) -> tuple[list[tuple[int, Fetched]], in
             seed, seconds, cpu, collate, drew = json.loads(line)
         except ValueError:
             continue
-        used = None if cpu is None else float(cpu)
-        found.append((int(seed), (float(seconds), used, float(collate), drew)))
+        found.append((seed, (seconds, cpu, collate, drew)))
     return found, offset + len(whole)
 
 

@@ -10,13 +10,14 @@
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Iterable
 from itertools import islice
 from types import FrameType
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import torch
+from torch.optim import Optimizer
 
 from hotloop.core.census import NO_OPTIMIZER
 from hotloop.probe.attach.sites import Place, caller
@@ -43,10 +44,8 @@ class Boundary:
         self.dtypes: tuple[str, ...] = ()
         self.device = torch.device("cpu")
         self._steps = StepRule()
-        self._made: weakref.WeakKeyDictionary[torch.optim.Optimizer, Place | None] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._open: list[tuple[weakref.ref[torch.optim.Optimizer], int]] = []
+        self._made: WeakKeyDictionary[Optimizer, Place | None] = WeakKeyDictionary()
+        self._open: list[tuple[ref[Optimizer], int]] = []
         self.backwards_seen = 0
         self._backwards = 0
         self._forwards = 0
@@ -54,12 +53,12 @@ class Boundary:
         self._has_modules = False
         self._weights = Weights()
 
-    def made(self, optimizer: torch.optim.Optimizer) -> None:
+    def made(self, optimizer: Optimizer) -> None:
         """It has been constructed."""
         self.optimizers_made += 1
         self._made[optimizer] = self._watch.sites.place(caller())
 
-    def before_update(self, optimizer: torch.optim.Optimizer) -> None:
+    def before_update(self, optimizer: Optimizer) -> None:
         """An optimizer's step begins. It may hold whole passes forward and backward (closures)."""
         watch = self._watch
         if not watch.here():
@@ -69,9 +68,9 @@ class Boundary:
             # The one before never ended: it raised. Else: a subclass that calls the step it overrides.
             watch.clock.leave(self._open[0][1])
             self._open.clear()
-        self._open.append((weakref.ref(optimizer), watch.enter("optimizer")))
+        self._open.append((ref(optimizer), watch.enter("optimizer")))
 
-    def after_update(self, optimizer: torch.optim.Optimizer) -> None:
+    def after_update(self, optimizer: Optimizer) -> None:
         """It has updated its parameters."""
         watch = self._watch
         if not watch.active:
@@ -94,7 +93,7 @@ class Boundary:
             self._watch.leave(self._open[0][1])
             self._open.clear()
 
-    def _is_open(self, optimizer: torch.optim.Optimizer) -> bool:
+    def _is_open(self, optimizer: Optimizer) -> bool:
         return any(held() is optimizer for held, _ in self._open)
 
     def went_backward(self, loss: Any) -> None:
@@ -156,7 +155,7 @@ class Boundary:
         self._steps.called()
         self._watch.end_step()
 
-    def _updated(self, optimizer: torch.optim.Optimizer) -> None:
+    def _updated(self, optimizer: Optimizer) -> None:
         ends = self._steps.updated(optimizer)
         if self.rule != "optimizer":
             if self.rule == "explicit":
@@ -183,7 +182,7 @@ class Boundary:
         self._describe(optimizer)
         self._watch.end_step()
 
-    def _describe(self, optimizer: torch.optim.Optimizer) -> None:
+    def _describe(self, optimizer: Optimizer) -> None:
         if self.described is None:  # now: it may be gone when the census is written
             self.described = describe_optimizer(optimizer)
             self.constructed = self._made.get(optimizer)
@@ -220,14 +219,14 @@ class Weights:
     """The first values of a few weights, to see whether a script that steps no optimizer of torch changes them."""
 
     def __init__(self) -> None:
-        self._kept: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
+        self._kept: list[tuple[ref[torch.Tensor], torch.Tensor]] = []
 
     def keep(self, weights: Iterable[torch.Tensor]) -> None:
         """Remember these."""
         learned = (each for each in weights if each.requires_grad and each.is_floating_point())
         with torch.no_grad():
             self._kept = [
-                (weakref.ref(each), _head(each).clone()) for each in islice(learned, MOST_TENSORS)
+                (ref(each), _head(each).clone()) for each in islice(learned, MOST_TENSORS)
             ]
 
     def have_changed(self) -> bool:

@@ -206,7 +206,6 @@ class DeviceSeen:
     def __init__(self) -> None:
         self.named: dict[str, Any] = {"device_name": None, "compute_capability": None}
         self._device: torch.device | None = None
-        self._whole: dict[str, Any] = {}
         self._retries_before: int | None = None
 
     def began(self, device: torch.device) -> None:
@@ -215,9 +214,6 @@ class DeviceSeen:
             return
         self._device = device
         found = torch.cuda.get_device_properties(device)
-        uuid = getattr(found, "uuid", None)
-        named = None if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}"
-        self._whole = {"device_uuid": named, "device_memory_bytes": found.total_memory}
         self.named = {
             "device_name": found.name,
             "compute_capability": (found.major, found.minor),
@@ -233,8 +229,11 @@ class DeviceSeen:
         device, before = self._device, self._retries_before
         if device is None:
             return {}
+        found = torch.cuda.get_device_properties(device)
+        uuid = getattr(found, "uuid", None)
         return {
-            **self._whole,
+            "device_uuid": uuid and f"GPU-{str(uuid).removeprefix('GPU-')}",
+            "device_memory_bytes": found.total_memory,
             "alloc_retries": None if before is None else self._all_retries(device) - before,
             "device_allocated_bytes": torch.cuda.max_memory_allocated(device),
             "device_reserved_bytes": torch.cuda.max_memory_reserved(device),

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hotloop.core.child import DOCTOR, DOCTOR_STOP
 from hotloop.probe import entry
 from hotloop.probe.attach.batch_times import watch_fetches
 from hotloop.probe.attach.boundary import Boundary
@@ -91,7 +90,7 @@ class Enough:
         return last
 
 
-def install(directory: Path, *, bound: str = "") -> Watch:
+def install(directory: Path, *, bound: str) -> None:
     """Hook this process. bound: end it after so many steps that count, or seconds of them (see `Enough`), and after
     the profile."""
     watch = Watch(directory)
@@ -123,19 +122,9 @@ def install(directory: Path, *, bound: str = "") -> Watch:
     _hook(parts, evaluations)
     keep_probe_untraced()
     pause_before_forks(lambda: (parts.sampler.background, writer.background))
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=lambda: _forked(parts, writer))
+    os.register_at_fork(after_in_child=lambda: _forked(parts, writer))
     atexit.register(watch.guarded, writer.finish)
     _watch_endings(watch, writer)
-    return watch
-
-
-def install_from_environment() -> Watch | None:
-    """`install` with what the doctor asked for; `None` in a process that should not be watched."""
-    directory = os.environ.get(DOCTOR)
-    if not directory:
-        return None
-    return install(Path(directory), bound=os.environ.get(DOCTOR_STOP, ""))
 
 
 def _hook(parts: Parts, evaluations: EvaluationWatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from statistics import median
 from typing import Any
 
@@ -195,19 +195,20 @@ def _length(loader: DataLoader[Any]) -> int | None:
         return None
 
 
-def tensors(batch: Any, depth: int = 4) -> list[torch.Tensor]:
-    """The tensors in nested dicts, lists and objects that hold some."""
+def named_tensors(
+    batch: Any, name: str = "", *, depth: int = 4, most: int = 64
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in nested dicts, lists and objects that hold some, with their keys. most: items of a list."""
     if isinstance(batch, torch.Tensor):
-        return [batch]
-    if depth == 0:
-        return []
-    if isinstance(batch, dict) or hasattr(batch, "items"):
-        values = list(batch.values()) if hasattr(batch, "values") else []
-    elif isinstance(batch, (list, tuple)):
-        values = list(batch[:64])
-    else:
-        return []
-    return [tensor for value in values for tensor in tensors(value, depth - 1)]
+        yield name, batch
+        return
+    items: Iterable[tuple[Any, Any]] = ()
+    if depth and isinstance(batch, (list, tuple)):
+        items = (("", each) for each in batch[:most])
+    elif depth and hasattr(batch, "items") and hasattr(batch, "keys"):
+        items = batch.items()
+    for key, value in items:
+        yield from named_tensors(value, str(key), depth=depth - 1, most=most)
 
 
 def first_tensor(batch: Any) -> torch.Tensor | None:
@@ -226,4 +227,4 @@ def first_tensor(batch: Any) -> torch.Tensor | None:
 
 def num_bytes(batch: Any) -> int:
     """Bytes of all its tensors."""
-    return sum(each.numel() * each.element_size() for each in tensors(batch))
+    return sum(each.numel() * each.element_size() for _, each in named_tensors(batch))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-import weakref
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from types import CodeType
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch.utils.data import DataLoader
@@ -34,11 +34,13 @@ class LoaderWatch:
         self._watch = watch
         self._evaluations = evaluations
         self._saw_batch = saw_batch
-        self._made: weakref.WeakKeyDictionary[Any, Place | None] = weakref.WeakKeyDictionary()
         self._places = LoaderPlaces()
-        self._named: weakref.WeakKeyDictionary[Any, tuple[str, int]] = weakref.WeakKeyDictionary()
-        self._iterators: weakref.WeakKeyDictionary[Any, LoaderSeen] = weakref.WeakKeyDictionary()
-        self._asked: weakref.WeakKeyDictionary[Any, tuple[Any, float]] = weakref.WeakKeyDictionary()
+        self._made: WeakKeyDictionary[Any, tuple[Place | None, tuple[str, int]]] = (
+            WeakKeyDictionary()
+        )
+        """By loader: where it was made, and its name."""
+        self._iterators: WeakKeyDictionary[Any, LoaderSeen] = WeakKeyDictionary()
+        self._asked: WeakKeyDictionary[Any, tuple[Any, float]] = WeakKeyDictionary()
         """Iterators of loaders whose class makes them in its own way: the loader, and since when."""
         self._seen: dict[tuple[Any, ...], list[tuple[Callable[[], Any], LoaderSeen]]] = {}
         """By place and settings; one each for the datasets that are alive at the same time."""
@@ -127,8 +129,7 @@ class LoaderWatch:
             self._watch.tried(self._note_made, loader)
 
     def _note_made(self, loader: Any) -> None:
-        self._made[loader] = self._watch.sites.place(caller(2))
-        self._named[loader] = self._places.name()
+        self._made[loader] = self._watch.sites.place(caller(2)), self._places.name()
 
     def _iterate(self, original: Any, loader: Any) -> Any:
         watch = self._watch
@@ -149,7 +150,7 @@ class LoaderWatch:
         return original(iterator, loader, *args, **kwargs)
 
     def _note_epoch(self, loader: Any, iterator: Any, seconds: float) -> None:
-        made = self._made.get(loader)
+        made, name = self._made.get(loader, (None, None))
         dataset = getattr(loader, "dataset", None)
         workers = loader.num_workers
         place = self._watch.sites.place(caller(2))
@@ -160,8 +161,8 @@ class LoaderWatch:
             seen = LoaderSeen(loader, made or place, self._watch.sites)
             self._seen.setdefault(key, []).append((_weakly(dataset), seen))
         seen.began_epoch(loader, seconds)
-        if loader in self._named:
-            seen.made[self._named[loader]] = None
+        if name is not None:
+            seen.made[name] = None
         if seen.trains and seen.num_epochs > 1:
             self._watch.tag("epoch")
         seed = getattr(iterator, "_base_seed", None)
@@ -228,7 +229,7 @@ class LoaderWatch:
 
 def _weakly(dataset: Any) -> Callable[[], Any]:
     try:
-        return weakref.ref(dataset)
+        return ref(dataset)
     except TypeError:  # a list, for one: not to be told from others
         return lambda: None
 

@@ -12,7 +12,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from hotloop.core.census import DdpUse, PaddingUse
-from hotloop.probe.attach.loader_seen import first_tensor
+from hotloop.probe.attach.loader_seen import first_tensor, named_tensors
 from hotloop.probe.attach.sites import Sites, variables_of
 
 MAX_SHAPES = 64
@@ -128,11 +128,11 @@ class _Trailing:
 
     def add(self, tensor: torch.Tensor, value: int) -> None:
         same = tensor == value
-        runs = _runs(same)
+        runs = same.flip(-1).long().cumprod(-1).sum(-1)
         self._rows += runs.numel()
         self._elsewhere += int((same.sum(-1) > runs).sum())
         self._lengths.update(runs.tolist())
-        self.padded += int(runs[runs >= 2].sum())
+        self.padded += int(runs[runs >= 2].sum())  # a single one is a row that happens to end in it
 
 
 class Padding:
@@ -160,7 +160,7 @@ class Padding:
         self._looks += 1
         self.site = site
         with torch.no_grad():
-            for name, tensor in _named(batch):
+            for name, tensor in named_tensors(batch, depth=3, most=8):
                 if (
                     tensor.device.type == "cpu"
                     and tensor.dim() == 2
@@ -191,7 +191,9 @@ class Padding:
             return
         elif name == "labels":
             if int(tensor.min()) == IGNORED:
-                self._sum("labels", _trailing(tensor, IGNORED), tensor.numel())
+                ignored = _Trailing()
+                ignored.add(tensor, IGNORED)
+                self._sum("labels", ignored.padded, tensor.numel())
         elif int(tensor.max()) > 1:  # not a mask, nor one-hot
             value = int(tensor[:, -1].mode().values)
             self._ids.setdefault(value, _Trailing()).add(tensor, value)
@@ -205,26 +207,3 @@ class Padding:
     def _sum(self, source: str, padded: int, total: int) -> None:
         before = self._seen.get(source, (0, 0))
         self._seen[source] = (before[0] + padded, before[1] + total)
-
-
-def _trailing(tensor: torch.Tensor, value: int) -> int:
-    """Tokens in runs of `value` at the ends of rows; a single one is a row that happens to end in it."""
-    runs = _runs(tensor == value)
-    return int(runs[runs >= 2].sum())
-
-
-def _runs(same: torch.Tensor) -> torch.Tensor:
-    """How many at the end of each row are true."""
-    return same.flip(-1).long().cumprod(-1).sum(-1)
-
-
-def _named(batch: Any, name: str = "", depth: int = 3) -> list[tuple[str, torch.Tensor]]:
-    if isinstance(batch, torch.Tensor):
-        return [(name, batch)]
-    if depth == 0:
-        return []
-    if isinstance(batch, (list, tuple)):
-        return [found for each in batch[:8] for found in _named(each, "", depth - 1)]
-    if isinstance(batch, dict) or (hasattr(batch, "items") and hasattr(batch, "keys")):
-        return [f for key, each in batch.items() for f in _named(each, str(key), depth - 1)]
-    return []

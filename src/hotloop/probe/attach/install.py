@@ -121,7 +121,7 @@ def install(directory: Path, *, bound: str) -> None:
     )
     _hook(parts, evaluations)
     keep_probe_untraced()
-    pause_before_forks(lambda: (parts.sampler.background, writer.background))
+    pause_before_forks(lambda: parts.cost.threads)
     os.register_at_fork(after_in_child=lambda: _forked(parts, writer))
     atexit.register(watch.guarded, writer.finish)
     _watch_endings(watch, writer)
@@ -212,8 +212,8 @@ def _begin(parts: Parts, writer: Writer) -> None:
     parts.model.planned_steps = watch.tried(planned_steps, caller())
     cost.measure(watch.directory)
     cost.threads = (parts.sampler.background, writer.background)
-    parts.sampler.background.start()
-    writer.start()
+    for each in cost.threads:
+        each.start()
 
     def resume() -> None:
         for each in cost.threads:

@@ -95,12 +95,8 @@ class Sites:
 
     def place(self, frame: FrameType | None) -> Place | None:
         """The innermost place in the user's own code, from `frame` outward; of any code where there is none."""
-        first = frame
-        while frame is not None:
-            if self.own(frame.f_code):
-                return frame.f_code, frame.f_lasti
-            frame = frame.f_back
-        return (first.f_code, first.f_lasti) if first is not None else None
+        found = next(self.own_frames(frame), frame)
+        return None if found is None else (found.f_code, found.f_lasti)
 
     def name(self, place: Place | None) -> str | None:
         """`train.py:42`: relative to where the script was started, where it lies below."""

@@ -80,17 +80,12 @@ class Writer:
         self._watch = parts.watch
         self._lock = Lock()
         self.background = Background("hotloop-writer", self._turn)
-        self._started = self._begun = False
+        self._begun = False
         self._wait_s = FIRST_AFTER_S  # a script may end within a second, and not by itself
         self._fetched_to = 0
         self._census_at = self._looked_at = 0.0
         self._census_every_s = 4 * FIRST_AFTER_S
         self._done = False
-
-    def start(self) -> None:
-        """Once this process is the one of its rank."""
-        self._started = True
-        self.background.start()
 
     def finish(self, *, stopped: bool = False) -> None:
         """Write what is left; does nothing in a process that made no step, or the second time."""
@@ -99,7 +94,7 @@ class Writer:
             watch.other.write()
         if not self._done and not watch.claimed and watch.active:
             self._write_idle()
-        if self._done or not watch.claimed or not self._started:
+        if self._done or not watch.begun:
             return
         self._done = True
         self.background.stop()

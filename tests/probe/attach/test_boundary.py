@@ -17,27 +17,6 @@ def test_step_ends_with_the_update_and_its_losses_are_the_scripts(run) -> None: 
     assert ended.last == run(source, watched=False).last
 
 
-def test_accumulated_passes_are_microbatches_of_one_step(run) -> None:  # type: ignore[no-untyped-def]
-    ended = run("""
-model, optimizer = build()
-for _ in range(14):
-    for _ in range(3): loss_of(model).backward()
-    optimizer.step(); optimizer.zero_grad()
-""")
-    assert len(ended.steps) == 14
-    assert ended.census.microbatches == 3.0
-
-
-def test_two_optimizers_in_turn_make_one_step(run) -> None:  # type: ignore[no-untyped-def]
-    ended = run("""
-first, other = build(0), build(1)
-for _ in range(15):
-    train(*first, 1); train(*other, 1)
-""")
-    assert len(ended.steps) == 15
-    assert ended.census.microbatches == 2.0
-
-
 def test_step_is_the_period_of_several_optimizers(run) -> None:  # type: ignore[no-untyped-def]
     ended = run("""
 critic, generator = build(0), build(1)
@@ -66,39 +45,40 @@ print(json.dumps([train(*first, 30), train(*second, 60)]))
     assert any("another one took over" in note for note in ended.census.notes)
 
 
-def test_script_whose_optimizer_never_steps_steps_with_backward(run) -> None:  # type: ignore[no-untyped-def]
-    ended = run(f"""
+BY_HAND = """
+    with torch.no_grad():
+        for p in model.parameters(): p.sub_(p.grad, alpha=0.01); p.grad = None
+"""
+WITHOUT_UPDATES = {
+    "an optimizer that never steps": (f"""
 model, optimizer = build()
 for _ in range({BACKWARDS_WITHOUT_UPDATE + 20}):
-    loss_of(model).backward()
-    with torch.no_grad():
-        for p in model.parameters(): p.sub_(p.grad, alpha=0.01); p.grad = None
-""")
-    assert ended.clock["boundary"] == "backward"
-    assert len(ended.steps) == 21
-    assert "no optimizer of torch steps" in ended.census.notes[0]
-
-
-def test_script_without_any_optimizer_steps_with_its_first_backward(run) -> None:  # type: ignore[no-untyped-def]
-    ended = run("""
+    loss_of(model).backward(){BY_HAND}""", "backward", 21),
+    "no optimizer": (f"""
 model = torch.nn.Linear(8, 1)
 for _ in range(20):
-    loss_of(model).backward()
-    with torch.no_grad():
-        for p in model.parameters(): p.sub_(p.grad, alpha=0.01); p.grad = None
-""")
-    assert len(ended.steps) == 20
-
-
-def test_script_without_any_module_steps_with_each_backward(run) -> None:  # type: ignore[no-untyped-def]
-    ended = run("""
+    loss_of(model).backward(){BY_HAND}""", "backward", 20),
+    "no module": ("""
 w = torch.ones(8, requires_grad=True)
 for _ in range(40):
     (w * 2).sum().backward()
     with torch.no_grad(): w -= 0.01 * w.grad; w.grad.zero_()
-""")
-    assert ended.clock["boundary"] == "backward"
-    assert len(ended.steps) == 40
+""", "backward", 40),
+    "no pass backward": (f"""
+model = torch.nn.Linear(8, 1)
+for _ in range({FORWARDS_WITHOUT_BACKWARD + 10}):
+    gradients = torch.autograd.grad(loss_of(model), list(model.parameters()))
+""", "forward", 11),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lacks", WITHOUT_UPDATES)
+def test_script_without_updates_steps_with_its_passes(run, lacks: str) -> None:  # type: ignore[no-untyped-def]
+    source, boundary, steps = WITHOUT_UPDATES[lacks]
+    ended = run(source)
+    assert ended.clock["boundary"] == boundary
+    assert len(ended.steps) == steps
+    assert (NO_OPTIMIZER in ended.census.notes) is (boundary == "backward")
 
 
 def test_passes_backward_before_the_first_module_are_forgotten(run) -> None:  # type: ignore[no-untyped-def]
@@ -114,16 +94,6 @@ for _ in range(20):
     assert any("until a module went forward" in note for note in ended.census.notes)
 
 
-def test_script_that_never_calls_backward_steps_with_forward(run) -> None:  # type: ignore[no-untyped-def]
-    ended = run(f"""
-model = torch.nn.Linear(8, 1)
-for _ in range({FORWARDS_WITHOUT_BACKWARD + 10}):
-    gradients = torch.autograd.grad(loss_of(model), list(model.parameters()))
-""")
-    assert ended.clock["boundary"] == "forward"
-    assert len(ended.steps) == 11
-
-
 def test_what_was_taken_for_steps_is_forgotten_once_an_optimizer_steps(run) -> None:  # type: ignore[no-untyped-def]
     ended = run(f"""
 model, optimizer = build()
@@ -134,19 +104,6 @@ train(model, optimizer, 15)
     assert [record.step for record in ended.steps] == list(range(15))
     assert ended.clock["boundary"] == "optimizer"
     assert any("until" in note for note in ended.census.notes)
-
-
-def test_script_may_say_itself_where_a_step_ends(run) -> None:  # type: ignore[no-untyped-def]
-    ended = run("""
-import hotloop
-model, optimizer = build()
-for _ in range(15):
-    train(model, optimizer, 2)
-    hotloop.step()
-""")
-    assert ended.clock["boundary"] == "explicit"
-    assert len(ended.steps) == 15
-    assert ended.census.microbatches == 2.0
 
 
 def test_update_that_raises_leaves_no_phase_open(run) -> None:  # type: ignore[no-untyped-def]
@@ -184,11 +141,11 @@ model, optimizer = build()
 for _ in range(14):
     for _ in range(3): loss_of(model).backward()
     optimizer.step(); optimizer.zero_grad()
-""", 14),
+""", 14, 3.0),
     "GAN, one update each": ("""
 first, other = build(0), build(1)
 for _ in range(15): train(*first, 1); train(*other, 1)
-""", 15),
+""", 15, 2.0),
     "GAN, five updates and one": ("""
 critic, generator = build(0), build(1)
 for _ in range(50): train(*critic, 5); train(*generator, 1)
@@ -222,7 +179,7 @@ for _ in range(20):
 import hotloop
 model, optimizer = build()
 for _ in range(15): train(model, optimizer, 2); hotloop.step()
-""", 15),
+""", 15, 2.0),
     "hotloop.step() without an optimizer": ("""
 import hotloop
 model = torch.nn.Linear(8, 1)
@@ -243,7 +200,7 @@ for _ in range(15): train(model, optimizer, 2); hotloop.step()
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_doctor_trials_and_techniques_count_the_same_steps(run, shape: str) -> None:  # type: ignore[no-untyped-def]
-    source, steps = SHAPES[shape]
+    source, steps, *microbatches = SHAPES[shape]
     ended = run(THREE_CLOCKS + source + "\nprint(json.dumps([len(clock._records()), ended[-1]]))\n")
     clock, technique = ended.last
     assert {"doctor": ended.clock["steps"], "clock": clock, "technique": technique} == {
@@ -252,6 +209,8 @@ def test_doctor_trials_and_techniques_count_the_same_steps(run, shape: str) -> N
         "technique": steps,
     }
     assert NO_OPTIMIZER not in ended.census.notes  # so fixes are tried
+    assert not microbatches or microbatches == [ended.census.microbatches]
+    assert ended.clock["boundary"] == ("explicit" if "hotloop" in shape else "optimizer")
 
 
 def test_trial_times_every_step_of_a_gan_from_its_own_end(run) -> None:  # type: ignore[no-untyped-def]

@@ -41,7 +41,3 @@ def test_its_settings_are_seen(run: Any, arguments: str, every: int, seen: DdpUs
     assert ended.census.ddp == seen
     assert ended.census.parallel == "DistributedDataParallel"
     assert not ended.notes
-
-
-def test_model_of_one_process_has_none(run: Any) -> None:
-    assert run("train(*build(), 40)").census.ddp is None

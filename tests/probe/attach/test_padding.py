@@ -5,14 +5,13 @@ import torch
 
 from hotloop.core.census import PaddingUse
 from hotloop.probe.attach.model import Padding
-from hotloop.probe.attach.sites import Sites
 
 
 def seen(*batches: object) -> PaddingUse | None:
     padding = Padding()
     for batch in batches:
-        padding.look(batch, "train.py:1")
-    return padding.use(Sites())
+        padding.look(batch, lambda: "train.py:1")
+    return padding.use()
 
 
 def sentences(lengths: list[int], to: int, pad: int = 0) -> torch.Tensor:
@@ -33,6 +32,15 @@ def test_lengths_may_differ_between_batches_alone() -> None:
     use = seen(sentences([10] * 4, 16), sentences([12] * 4, 16))
     assert use is not None
     assert use.padded_fraction == pytest.approx((6 + 4) / 32)
+
+
+def test_labels_to_ignore_are_padding_at_the_ends_of_rows_alone() -> None:
+    labels = torch.ones(4, 16, dtype=torch.int64)
+    labels[:2, 8:] = -100
+    labels[2, :4] = -100  # a prompt
+    use = seen({"input_ids": labels + 200, "labels": labels})
+    assert use is not None
+    assert (use.source, use.padded_fraction) == ("labels", 0.25)
 
 
 def test_counts_of_features_are_no_padding() -> None:

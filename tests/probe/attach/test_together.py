@@ -43,3 +43,4 @@ def test_training_alone_sends_nothing(run) -> None:  # type: ignore[no-untyped-d
     assert "operators" in census.seen
     assert census.profiled_communication_s is None
     assert census.profiled_busy_s is None
+    assert census.ddp is None

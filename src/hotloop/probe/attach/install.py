@@ -97,7 +97,7 @@ def install(directory: Path, *, bound: str) -> None:
     boundary = Boundary(watch)
     evaluations = EvaluationWatch(watch)
     padding = Padding()
-    loaders = LoaderWatch(watch, evaluations, partial(_look_at_batch, watch, padding))
+    loaders = LoaderWatch(watch, evaluations, partial(_look_at_batch, padding))
     parts = Parts(
         watch=watch,
         boundary=boundary,
@@ -231,10 +231,10 @@ def _forked(parts: Parts, writer: Writer) -> None:
     watch.forked()
 
 
-def _look_at_batch(watch: Watch, padding: Padding, batch: Any, seen: LoaderSeen) -> None:
+def _look_at_batch(padding: Padding, batch: Any, seen: LoaderSeen) -> None:
     if not seen.evaluates:
         padding.from_loader = True
-        padding.look(batch, seen.site(watch.sites) if padding.looks_next else None)
+        padding.look(batch, seen.site)
 
 
 def _looks_at_forward(
@@ -245,7 +245,6 @@ def _looks_at_forward(
     def look(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         model.called(module, args, kwargs)
         if not padding.from_loader:
-            place = watch.sites.place(caller()) if padding.looks_next else None
-            padding.look([*args, kwargs], place)
+            padding.look([*args, kwargs], lambda: watch.sites.name(watch.sites.place(caller())))
 
     return look

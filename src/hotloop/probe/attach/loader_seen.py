@@ -24,6 +24,7 @@ class LoaderSeen:
     """Everything that was iterated at one place, over a loader made at one place."""
 
     def __init__(self, loader: DataLoader[Any], place: Place | None, sites: Sites) -> None:
+        self._sites = sites
         self._arguments = _arguments(loader, sites)
         self._default_collate = loader.collate_fn is default_collate
         self._place = place
@@ -38,9 +39,9 @@ class LoaderSeen:
         self._draws_random: bool | None = None
         self.clear()
 
-    def site(self, sites: Sites) -> str:
+    def site(self) -> str:
         """The place at which it was made."""
-        return sites.name(self._place) or "?"
+        return self._sites.name(self._place) or "?"
 
     def clear(self) -> None:
         """Forget the times."""
@@ -95,7 +96,7 @@ class LoaderSeen:
         first = first_tensor(batch)  # the last batch of an epoch may be smaller
         return first.shape[0] if first is not None and first.dim() else size
 
-    def use(self, sites: Sites) -> LoaderUse:
+    def use(self) -> LoaderUse:
         """As the census has it."""
         waits = sorted(self._waits)
         fetches = list(self._fetches) or list(self._early)
@@ -103,7 +104,7 @@ class LoaderSeen:
         wall = sum(seconds for seconds, _ in asked)
         return LoaderUse(
             **self._arguments,
-            site=self.site(sites),
+            site=self.site(),
             trains=self.trains,
             num_batches=self._num,
             num_epochs=self.num_epochs,

@@ -91,7 +91,6 @@ class LoaderWatch:
 
     def uses(self) -> tuple[LoaderUse, ...]:
         """For the census; may be called from another thread."""
-        sites = self._watch.sites
         seen = [each for each in self._all() if each.iterated]
         trained: dict[str, set[int]] = defaultdict(set)
         for each in seen:
@@ -101,7 +100,7 @@ class LoaderWatch:
         found = []
         for each in seen:
             own = {calls: trained[calls] for calls, _ in list(each.made) if each.trains}
-            found.append(replace(each.use(sites), made=names_of(own, num_made)))
+            found.append(replace(each.use(), made=names_of(own, num_made)))
         return tuple(found)
 
     def clear(self) -> None:

@@ -5,6 +5,7 @@ Padding is looked at in a few batches, on the CPU only, never on a device.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hotloop.core.census import DdpUse, PaddingUse
 from hotloop.probe.attach.loader_seen import first_tensor, named_tensors
-from hotloop.probe.attach.sites import Sites, variables_of
+from hotloop.probe.attach.sites import variables_of
 
 MAX_SHAPES = 64
 DDP_LOOKS = 12
@@ -144,21 +145,16 @@ class Padding:
         self._seen: dict[str, tuple[int, int]] = {}
         self._ids: dict[int, _Trailing] = {}
         self.from_loader = False
-        self.site: Any = None
+        self._site: str | None = None
 
-    @property
-    def looks_next(self) -> bool:
-        """Whether the next batch will be looked at."""
-        return self._looks < LOOKS and (self._num < FIRST or (self._num + 1) % EVERY == 0)
-
-    def look(self, batch: Any, site: Any) -> None:
-        """Maybe look at this batch."""
-        looks = self.looks_next
+    def look(self, batch: Any, site: Callable[[], str | None]) -> None:
+        """Maybe look at this batch. site: asked for its place, if so."""
+        looks = self._looks < LOOKS and (self._num < FIRST or (self._num + 1) % EVERY == 0)
         self._num += 1
         if not looks:
             return
         self._looks += 1
-        self.site = site
+        self._site = site()
         with torch.no_grad():
             for name, tensor in named_tensors(batch, depth=3, most=8):
                 if (
@@ -168,7 +164,7 @@ class Padding:
                 ):
                     self._add(name, tensor)
 
-    def use(self, sites: Sites) -> PaddingUse | None:
+    def use(self) -> PaddingUse | None:
         """By the most certain source that was there."""
         for source in _SOURCES:
             padded, total = self._seen.get(source, (0, 0))
@@ -178,10 +174,7 @@ class Padding:
                     found = self._fills_up()
                     words = f"trailing id {found[0]}" if found else "trailing id"
                     padded = found[1].padded if found else 0
-                site = self.site if isinstance(self.site, str) else sites.name(self.site)
-                return PaddingUse(
-                    num_tokens=total, padded_fraction=padded / total, source=words, site=site
-                )
+                return PaddingUse(total, padded / total, source=words, site=self._site)
         return None
 
     def _add(self, name: str, tensor: torch.Tensor) -> None:

@@ -138,7 +138,7 @@ def _nest(
     fused = 0  # until when an attention that torch decomposes is under way
     for event in events:
         name, start, duration = event.name(), event.start_ns(), event.duration_ns()
-        dtype = _dtype(event)
+        dtype = next((_DTYPES[each] for each in event.dtypes() if each in _DTYPES), None)
         while stack and stack[-1].end <= start:
             stack.pop()
         if stack:
@@ -152,7 +152,7 @@ def _nest(
         stack.append(_Open(start + duration, found, name))
         if name in _PRODUCTS and dtype:
             dtypes.add(dtype)
-        elif name.startswith(f"aten::{_SDPA}"):
+        elif name.startswith("aten::_scaled_dot_product_"):
             attention.add(f"sdpa:{_backend(name)}")
             fused = max(fused, start + duration)
             if dtype:
@@ -180,13 +180,6 @@ def _operators(sums: dict[tuple[str, str | None], _Sum], num_steps: int) -> tupl
     ]
     uses.sort(key=lambda use: -max(use.self_s, use.device_s))
     return tuple(uses[:KEPT])
-
-
-def _dtype(event: Any) -> str | None:
-    for name in event.dtypes():
-        if name in _DTYPES:
-            return _DTYPES[name]
-    return None
 
 
 def _backend(name: str) -> str:

@@ -297,7 +297,7 @@ def census_of(parts: Parts) -> Census:
         num_samples=parts.sampler.counted,
         operators=seen.operators,
         collections=parts.garbage.use(),
-        padding=parts.padding.use(sites),
+        padding=parts.padding.use(),
         recompile_reasons=reasons,
         seen=tuple(looked),
         notes=tuple(notes),

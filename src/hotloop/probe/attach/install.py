@@ -134,7 +134,6 @@ def _hook(parts: Parts, evaluations: EvaluationWatch) -> None:
         parts.boundary,
         evaluations,
         saw_forward=_looks_at_forward(watch, parts.padding, parts.model),
-        saw_eval=loaders.went_without_gradients,
         saw_backward=loaders.went_backward,
     )
     loaders.install()

@@ -54,6 +54,7 @@ class LoaderWatch:
 
     def install(self) -> None:
         """Hook torch's loader."""
+        self._evaluations.saw_eval = self.went_without_gradients
         around_construction(self._make)
         entry.around_call(DataLoader, "__iter__", self._iterate)
         entry.around_call(_BaseDataLoaderIter, "__init__", self._begin)

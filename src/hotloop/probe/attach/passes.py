@@ -33,7 +33,6 @@ def watch_passes(
     evaluations: EvaluationWatch,
     *,
     saw_forward: Callable[[Any, tuple[Any, ...], dict[str, Any]], None],
-    saw_eval: Callable[[], None],
     saw_backward: Callable[[], None],
 ) -> None:
     """Hook this process. saw_forward: gets the arguments of outermost forwards in grad mode."""
@@ -51,48 +50,27 @@ def watch_passes(
             watch.tried(boundary.made, optimizer)
         return result
 
-    evaluations.saw_eval = saw_eval
-    _watch_forward(watch, went_forward, evaluations)
-    _watch_backward(watch, boundary, evaluations, saw_backward)
-    entry.before_step(lambda optimizer: watch.guarded(boundary.before_update, optimizer))
-    entry.after_step(lambda optimizer: watch.guarded(boundary.after_update, optimizer))
-    entry.around_call(torch.optim.Optimizer, "__init__", making)
-
-
-def _watch_forward(
-    watch: Watch, done: Callable[[torch.nn.Module, Any, Any], None], evaluations: EvaluationWatch
-) -> None:
-    """done: told of each outermost forward in grad mode, and its arguments."""
     original = torch.nn.Module.__call__
-    call = watched_call(
-        watch,
-        original,
-        without_gradients=evaluations.phase_of,
-        begin=evaluations.begin,
-        end=evaluations.end,
-        done=done,
-    )
+    call = watched_call(watch, original, evaluations, went_forward)
     # Put where `entry.around_call` would: but with one frame, since every submodule passes here.
     # While tracing, dynamo takes it for the original: it is loaded later.
     call.__wrapped__ = original  # type: ignore[attr-defined]
     call.__qualname__ = original.__qualname__
     call.__module__ = original.__module__
     torch.nn.Module.__call__ = call  # type: ignore[method-assign]
+    _watch_backward(watch, boundary, evaluations, saw_backward)
+    entry.before_step(lambda optimizer: watch.guarded(boundary.before_update, optimizer))
+    entry.after_step(lambda optimizer: watch.guarded(boundary.after_update, optimizer))
+    entry.around_call(torch.optim.Optimizer, "__init__", making)
 
 
 def watched_call(
     watch: Watch,
     original: Callable[..., Any],
-    *,
-    without_gradients: Callable[[Any], str] = lambda module: "eval",
-    begin: Callable[[], None] = lambda: None,
-    end: Callable[[], None] = lambda: None,
-    done: Callable[[Any, Any, Any], None] | None = None,
+    evaluations: EvaluationWatch,
+    done: Callable[[torch.nn.Module, Any, Any], None] | None = None,
 ) -> Callable[..., Any]:
-    """`Module.__call__` on the clock.
-
-    without_gradients: the phase of an outermost one without. begin, end: around those that evaluate.
-    """
+    """`Module.__call__` on the clock. done: told of each outermost forward in grad mode, and its arguments."""
     opened = watch.clock.opened
     is_compiling: Callable[[], bool] = torch.compiler.is_compiling
     grad_enabled = torch.is_grad_enabled
@@ -108,18 +86,18 @@ def watched_call(
                 return self._call_impl(*args, **kwargs)
             return original(self, *args, **kwargs)
         grad = grad_enabled()
-        phase = "forward" if grad else without_gradients(self)
+        phase = "forward" if grad else evaluations.phase_of(self)
         depth = watch.enter(phase)
         if depth < 0:
             return original(self, *args, **kwargs)
         if phase == "eval":
-            begin()
+            evaluations.begin()
         try:
             result = original(self, *args, **kwargs)
         finally:
             watch.leave(depth)
         if phase == "eval":
-            end()
+            evaluations.end()
         elif grad and done is not None:
             watch.guarded(done, self, args, kwargs)
         return result
@@ -178,7 +156,7 @@ class Cost:
         def nothing(module: Any) -> None:
             return None
 
-        call = watched_call(watch, nothing)
+        call = watched_call(watch, nothing, EvaluationWatch(watch))
         self.read_s = _median_s(lambda: call(None)) / 2
         depth = watch.enter("forward")
         self._pass_s = _median_s(lambda: call(None))

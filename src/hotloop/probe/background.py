@@ -25,11 +25,22 @@ Turn = Callable[[], float | None]
 
 
 class Background:
-    """Calls `turn` again and again, the first time after `first_s`. A turn that raises is the last."""
+    """Calls `turn` again and again, the first time after `first_s`.
 
-    def __init__(self, name: str, turn: Turn, *, first_s: float = 0.0) -> None:
+    A turn that raises is the last: `failed` is told of it, and nothing is printed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        turn: Turn,
+        failed: Callable[[str], None] = lambda error: None,
+        *,
+        first_s: float = 0.0,
+    ) -> None:
         self._name = name
         self._turn = turn
+        self._failed = failed
         self._wait_s: float | None = first_s
         self._stopped = False
         self._wake = Lock()
@@ -90,7 +101,12 @@ class Background:
         while self._wait_s is not None and not wake.acquire(True, self._wait_s):
             if self._stopped:
                 return
-            self._wait_s = self._turn()
+            try:
+                self._wait_s = self._turn()
+            except Exception as error:  # noqa: BLE001 - never a traceback on the script's stderr
+                name = self._name.removeprefix("hotloop-")
+                self._failed(f"the {name} failed: {type(error).__name__}: {error}")
+                return
             self.cpu_s = self._ended_s + time.thread_time()
 
 

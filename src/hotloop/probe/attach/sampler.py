@@ -35,7 +35,7 @@ class Sampler:
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self.background = Background("hotloop-sampler", self._turn, first_s=EVERY_S)
+        self.background = Background("hotloop-sampler", self._turn, watch.note_now, first_s=EVERY_S)
         self._pending: dict[int, Counter[Key]] = {}
         self._whole: Counter[Key] = Counter()
         self.counted = 0
@@ -84,11 +84,7 @@ class Sampler:
     def _turn(self) -> float | None:
         if not self._watch.active:
             return None
-        try:
-            self._sample()
-        except Exception as error:  # noqa: BLE001 - never a traceback on the script's stderr
-            self._watch.note_now(f"the sampler failed: {type(error).__name__}: {error}")
-            return None
+        self._sample()
         return EVERY_S
 
     def _sample(self) -> None:

@@ -79,7 +79,7 @@ class Writer:
         self._parts = parts
         self._watch = parts.watch
         self._lock = Lock()
-        self.background = Background("hotloop-writer", self._turn)
+        self.background = Background("hotloop-writer", self._turn, self._watch.note_now)
         self._begun = False
         self._wait_s = FIRST_AFTER_S  # a script may end within a second, and not by itself
         self._fetched_to = 0
@@ -100,13 +100,9 @@ class Writer:
         self.background.stop()
         watch.tried(self._parts.profiler.abandon)
         self._parts.sampler.background.stop()
-        watch.tried(lambda: watch.release(all_of_them=True))
         with self._lock:
-            if not self._is_ours():
+            if not self._write_all(finished=True, stopped=stopped):
                 return
-            self._append()
-            self._write_census()
-            self._write_clock(finished=True, stopped=stopped)
         if self._fetched_to:
             fetch_file(watch.directory, os.getpid()).unlink(missing_ok=True)
         watch.tried(self._tidy)
@@ -129,11 +125,7 @@ class Writer:
         if self._done or not self._begun or not self._lock.acquire(timeout=STEPS_EVERY_S):
             return
         try:
-            if self._is_ours():
-                self._watch.release(all_of_them=True)
-                self._append()
-                self._write_census()
-                self._write_clock(finished=False)
+            self._write_all(finished=False)
         finally:
             self._lock.release()
 
@@ -145,22 +137,28 @@ class Writer:
 
     def _turn(self) -> float | None:
         """The first time only that there is something to come."""
-        try:
-            with self._lock:
-                if self._done or not self._watch.active or not self._is_ours():
-                    return None
-                if not self._begun:
-                    self._begun = True
-                    self._write_clock(finished=False)
-                    return self._wait_s
-                if self._append() and time.monotonic() - self._census_at > self._census_every_s:
-                    self._write_census()
-                    self._census_every_s = min(3 * self._census_every_s, CENSUS_EVERY_S)
-        except Exception as error:  # noqa: BLE001 - never a traceback on the script's stderr
-            self._watch.note_now(f"the writer failed: {type(error).__name__}: {error}")
-            return None
+        with self._lock:
+            if self._done or not self._watch.active or not self._is_ours():
+                return None
+            if not self._begun:
+                self._begun = True
+                self._write_clock(finished=False)
+                return self._wait_s
+            if self._append() and time.monotonic() - self._census_at > self._census_every_s:
+                self._write_census()
+                self._census_every_s = min(3 * self._census_every_s, CENSUS_EVERY_S)
         self._wait_s = min(2 * self._wait_s, STEPS_EVERY_S)
         return self._wait_s
+
+    def _write_all(self, *, finished: bool, stopped: bool = False) -> bool:
+        """Write the steps that have closed, and what was seen up to now; whether these files are this process's."""
+        if not self._is_ours():
+            return False
+        self._watch.tried(lambda: self._watch.release(all_of_them=True))
+        self._append()
+        self._write_census()
+        self._write_clock(finished=finished, stopped=stopped)
+        return True
 
     def _is_ours(self) -> bool:
         """Whether these files are to be this process's; never again where another one trains."""

@@ -1,7 +1,4 @@
-"""What torch.compile did in this process, read from dynamo's own counters where it is loaded at all.
-
-Standard library alone.
-"""
+"""What torch.compile did in this process, read from dynamo's own counters where it is loaded at all."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A foreign process as a whole: whether it may be clocked, what it is seen to use, how it is ended.
-
-Runs inside the foreign interpreter beside the step clock: standard library and torch alone.
-"""
+"""A foreign process as a whole: whether it may be clocked, what it is seen to use, how it is ended."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How a DataLoader came to be made, so that another process of the same command knows it again.
-
-Standard library and torch alone.
-"""
+"""How a DataLoader came to be made, so that another process of the same command knows it again."""
 
 from __future__ import annotations
 

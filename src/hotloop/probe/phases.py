@@ -4,8 +4,6 @@ Every read closes the interval since the last one and gives it to whatever was o
 phase, or `unattributed` when none was. So `unattributed` is measured like the others, nothing is
 negative, and nothing is counted twice. Wall time is read from a second clock, so that the sum of
 the phases can be held against it.
-
-Needs the standard library alone.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """A clock for somebody else's training script: when each step ended, and the loss it went backward from.
 
-Runs inside the foreign interpreter, so it needs the standard library and torch alone. Its hooks:
-
-- torch's global optimizer post-hook marks updates; `StepRule` says which of them end a step, or that
-  `hotloop.step()` does. A scaler that skips an update calls no hook: its time and losses join the next step.
-- a descriptor on `Tensor.backward` keeps the loss. A plain function there would break the graphs
-  of compiled models (a descriptor that hands out the original while tracing does not).
+torch's global optimizer post-hook marks updates; `StepRule` says which of them end a step, or that `hotloop.step()`
+does. A scaler that skips an update calls no hook: its time and losses join the next step.
 
 The loss of a step is the sum of the losses it went backward from: for a script that divides by the
 number of microbatches, that is their mean.

@@ -4,8 +4,6 @@ of a rank is the one that is watched.
 A step ends with an update by its *step optimizer*: the first to step, or, once several are seen, the one
 that steps most rarely: their period is the step. Where its training is over and another has begun, the one
 that steps then. Where the script calls `hotloop.step()`, that call alone ends steps from then on.
-
-Needs the standard library and torch alone.
 """
 
 from __future__ import annotations

@@ -2,62 +2,42 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import hotloop.core.census as census_module
 import hotloop.core.errors as errors_module
 import hotloop.core.step as step_module
-import warm_python
 from hotloop.core.census import Census
 from hotloop.core.files import read_json
 from hotloop.core.parity_records import WeightUpdates
 from hotloop.core.step import StepRecord, read_steps
 from hotloop.probe import entry, foreign_process, step_clock, step_rule
 
-MODEL = """
-import json, os, sys, torch
-from pathlib import Path
-torch.set_num_threads(1)
-here = Path(sys.argv[1])
-def build(seed=0):
-    torch.manual_seed(seed)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
-def loss_of(model):
-    return (model(torch.ones(4, 8)) - 3).square().mean()
-def train(model, optimizer, steps):
-    losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = loss_of(model)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-"""
+
+@pytest.fixture
+def clocked(run: Any, tmp_path: Path) -> Callable[[str], Any]:
+    """Runs a script that puts up its own clock, `here`; returns what it printed last, as JSON."""
+
+    def clocked(source: str) -> Any:
+        here = f"from pathlib import Path\nhere = Path({str(tmp_path)!r})\n"
+        return run(here + source, watched=False).last
+
+    return clocked
 
 
-def run(source: str, directory: Path) -> dict[str, Any]:
-    """Run `source` after MODEL; what it printed last, as JSON."""
-    script = directory.with_name(f"{directory.name}.py")
-    script.write_text(MODEL + source)
-    done = warm_python.run(
-        [str(script), str(directory)], env=os.environ, cwd=directory.parent, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    values: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return values
+def records(directory: Path) -> list[StepRecord]:
+    return list(read_steps(directory / "steps-0.jsonl"))
 
 
-def records(directory: Path, rank: str = "0") -> list[StepRecord]:
-    return list(read_steps(directory / f"steps-{rank}.jsonl"))
-
-
-def test_clock_needs_nothing_but_torch_and_the_standard_library(tmp_path: Path) -> None:
+def test_clock_needs_nothing_but_torch_and_the_standard_library(
+    clocked: Any, tmp_path: Path
+) -> None:
     source = """
 import sys
 class Refuse:
@@ -72,7 +52,7 @@ train(*build(), 2)
 clock.finish()
 print(json.dumps(sorted(m for m in set(sys.modules) - before if m.startswith("hotloop"))))
 """
-    assert run(source, tmp_path) == [
+    assert clocked(source) == [
         "hotloop",
         "hotloop.core",
         "hotloop.core.census",
@@ -105,8 +85,8 @@ def test_files_of_the_clock_import_nothing_but_torch_and_the_standard_library() 
                 assert (node.module or "").split(".")[0] in allowed
 
 
-def test_clock_that_also_watches_the_weights_changes_no_loss(tmp_path: Path) -> None:
-    plain = run("print(json.dumps(train(*build(), 6)))", tmp_path)
+def test_clock_that_also_watches_the_weights_changes_no_loss(clocked: Any, tmp_path: Path) -> None:
+    plain = clocked("print(json.dumps(train(*build(), 6)))")
     source = """
 from hotloop.probe import step_clock
 clock = step_clock.install(here, weights=True)
@@ -114,12 +94,12 @@ losses = train(*build(), 6)
 clock.finish()
 print(json.dumps(losses))
 """
-    assert run(source, tmp_path) == plain
+    assert clocked(source) == plain
     seen = read_json(tmp_path / "weights-0.json", WeightUpdates)
     assert [tensor.steps for tensor in seen.tensors] == [(1, 2, 3, 4, 6)] * 4
 
 
-def test_losses_are_bit_identical_with_and_without_the_clock(tmp_path: Path) -> None:
+def test_losses_are_bit_identical_with_and_without_the_clock(clocked: Any, tmp_path: Path) -> None:
     source = """
 from hotloop.probe import step_clock
 without = train(*build(), 30)
@@ -128,7 +108,7 @@ with_clock = train(*build(), 30)
 clock.finish()
 print(json.dumps({"without": without, "with": with_clock}))
 """
-    losses = run(source, tmp_path)
+    losses = clocked(source)
     assert losses["with"] == losses["without"]
     assert [record.loss for record in records(tmp_path)] == losses["without"]
     census = read_json(tmp_path / "census-0.json", Census)
@@ -137,7 +117,9 @@ print(json.dumps({"without": without, "with": with_clock}))
     assert 0 < 2 * census.clock_read_s < 0.005 * 0.010
 
 
-def test_compiled_programs_keep_their_graphs_and_are_still_clocked(tmp_path: Path) -> None:
+def test_compiled_programs_keep_their_graphs_and_are_still_clocked(
+    clocked: Any, tmp_path: Path
+) -> None:
     source = """
 import logging
 from torch._dynamo.utils import counters
@@ -167,7 +149,7 @@ with_clock = graphs(clock)
 clock.finish()
 print(json.dumps({"without": without, "with": with_clock}))
 """
-    counts = run(source, tmp_path)
+    counts = clocked(source)
     assert counts["with"] == counts["without"]
     assert counts["with"]["model"] == [1, 0]
     seen = records(tmp_path)
@@ -176,7 +158,7 @@ print(json.dumps({"without": without, "with": with_clock}))
 
 
 def test_accumulated_losses_are_summed_and_a_second_optimizer_falls_inside_the_step(
-    tmp_path: Path,
+    clocked: Any, tmp_path: Path
 ) -> None:
     source = """
 from hotloop.probe import step_clock
@@ -193,7 +175,7 @@ for _ in range(3):
 torch.ones(3, requires_grad=True).mul(2).backward(torch.ones(3))  # no scalar, no loss
 print(json.dumps(halves))
 """
-    halves = run(source, tmp_path)
+    halves = clocked(source)
     seen = records(tmp_path)
     assert [r.loss for r in seen] == [sum(halves[at : at + 2]) for at in (0, 2, 4)]  # type: ignore[index]
     assert [record.clock_reads for record in seen] == [3, 4, 4]
@@ -202,7 +184,7 @@ print(json.dumps(halves))
 
 
 def test_only_the_first_process_that_steps_is_clocked_and_forks_of_it_are_not(
-    tmp_path: Path,
+    clocked: Any, tmp_path: Path
 ) -> None:
     source = """
 from hotloop.probe import step_clock
@@ -221,22 +203,24 @@ late.finish()
 train(model, optimizer, 1)
 print("{}")
 """
-    run(source, tmp_path)
+    clocked(source)
     assert len(records(tmp_path)) == 3
 
 
-def test_script_goes_on_when_the_clock_fails(tmp_path: Path) -> None:
+def test_script_goes_on_when_the_clock_fails(clocked: Any, tmp_path: Path) -> None:
     source = """
 from hotloop.probe import step_clock
 step_clock.install(here / "missing" / "directory", stop_after=2)
 step_clock.install(here, stop_after=2)._records = lambda: 1 / 0
 print(json.dumps(train(*build(), 4)))
 """
-    assert len(run(source, tmp_path)) == 4
+    assert len(clocked(source)) == 4
     assert "ZeroDivisionError" in (tmp_path / "notes.txt").read_text()
 
 
-def test_workers_that_are_killed_at_the_end_cannot_keep_it_from_ending(tmp_path: Path) -> None:
+def test_workers_that_are_killed_at_the_end_cannot_keep_it_from_ending(
+    clocked: Any, tmp_path: Path
+) -> None:
     """torch has the death of a worker raise in the main thread, wherever that is."""
     source = """
 import multiprocessing, signal, time
@@ -260,7 +244,7 @@ print(json.dumps("steps"), flush=True)
 train(*build(), 50)
 print(json.dumps("went on"))
 """
-    assert run(source, tmp_path) == "steps"
+    assert clocked(source) == "steps"
     assert len(records(tmp_path)) == 3
     alive = json.loads((tmp_path / "workers").read_text())
     until = time.monotonic() + 30
@@ -269,7 +253,7 @@ print(json.dumps("went on"))
     assert not alive
 
 
-def test_torch_older_than_tested_is_refused_and_says_so(tmp_path: Path) -> None:
+def test_torch_older_than_tested_is_refused_and_says_so(clocked: Any, tmp_path: Path) -> None:
     source = """
 from hotloop.probe import foreign_process, step_clock
 foreign_process.OLDEST_TORCH = (99, 0)
@@ -278,10 +262,12 @@ try:
 except foreign_process.TorchTooOld as error:
     print(json.dumps(str(error)))
 """
-    assert "older than 99.0" in str(run(source, tmp_path))
+    assert "older than 99.0" in str(clocked(source))
 
 
-def test_batches_that_workers_have_ready_are_counted_at_each_step(tmp_path: Path) -> None:
+def test_batches_that_workers_have_ready_are_counted_at_each_step(
+    clocked: Any, tmp_path: Path
+) -> None:
     source = """
 import time
 from torch.utils.data import DataLoader
@@ -298,7 +284,7 @@ for number, x in enumerate(DataLoader(torch.randn(24, 8), batch_size=2, num_work
 clock.finish()
 print("0")
 """
-    run(source, tmp_path)
+    clocked(source)
     found = records(tmp_path)
     assert [each.batches_taken for each in found] == [1] * 12
     assert found[0].batches_ready == 6  # two workers, three each
@@ -307,7 +293,7 @@ print("0")
     assert [each.batches_to_come for each in found] == [True] * 6 + [False] * 6
 
 
-def test_steps_of_a_script_without_workers_know_no_queue(tmp_path: Path) -> None:
+def test_steps_of_a_script_without_workers_know_no_queue(clocked: Any, tmp_path: Path) -> None:
     source = """
 from hotloop.probe import step_clock
 clock = step_clock.install(here)
@@ -315,7 +301,7 @@ train(*build(), 2)
 clock.finish()
 print("0")
 """
-    run(source, tmp_path)
+    clocked(source)
     assert {(each.batches_taken, each.batches_ready) for each in records(tmp_path)} == {
         (None, None)
     }

@@ -1,18 +1,12 @@
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-from pathlib import Path
-
-import warm_python
+from typing import Any
 
 COPIES = """
-import json, sys, torch
 from pathlib import Path
 from hotloop.probe.attach.side_calls import watch_device_calls
 from hotloop.probe.attach.watch import Watch
-watch = Watch(Path(sys.argv[1]))
+watch = Watch(Path())
 watch_device_calls(watch, "meta")  # the one accelerator that every machine has
 x = torch.ones(4, 8)
 x.to("meta"); x.to(torch.device("meta")); x.to(x.to("meta"))
@@ -33,17 +27,8 @@ print(json.dumps([sorted(found), sorted(seconds)]))
 """
 
 
-def run(source: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    script = directory / "script.py"
-    script.write_text(source)
-    arguments = [str(script), str(directory)]
-    return warm_python.run(arguments, env=os.environ, cwd=directory, timeout=300)
-
-
-def test_copies_to_the_device_are_told_from_those_that_stay(tmp_path: Path) -> None:
-    done = run(COPIES, tmp_path)
-    assert done.returncode == 0, done.stderr
-    found, phases = json.loads(done.stdout)
+def test_copies_to_the_device_are_told_from_those_that_stay(run: Any) -> None:
+    found, phases = run(COPIES, watched=False).last
     merged: dict[str, int] = {}
     for what, num, num_bytes, pageable in found:
         merged[what] = merged.get(what, 0) + num
@@ -54,11 +39,10 @@ def test_copies_to_the_device_are_told_from_those_that_stay(tmp_path: Path) -> N
 
 
 PARTS = """
-import json, sys, torch
 from pathlib import Path
 from hotloop.probe.attach.side_calls import watch_device_calls
 from hotloop.probe.attach.watch import Watch
-watch = Watch(Path(sys.argv[1]))
+watch = Watch(Path())
 watch_device_calls(watch, "meta")
 x = torch.ones(4, 8)
 scalar = torch.ones((), device="meta")
@@ -88,10 +72,8 @@ print(json.dumps(found))
 BOTH = [["copies", "Tensor.to"], ["syncs", "item"]]
 
 
-def test_what_evaluates_logs_or_saves_takes_in_its_copies_and_waits(tmp_path: Path) -> None:
-    done = run(PARTS, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {
+def test_what_evaluates_logs_or_saves_takes_in_its_copies_and_waits(run: Any) -> None:
+    assert run(PARTS, watched=False).last == {
         "eval": [],
         "logging": [],
         "checkpoint": [],

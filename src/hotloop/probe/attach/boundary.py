@@ -147,13 +147,16 @@ class Boundary:
 
     def explicit(self) -> None:
         """The script says that a step ends here."""
+        watch = self._watch
+        if not watch.active or (watch.claimed and not watch.here()):
+            return
         if self.rule != "explicit":
-            if self._watch.step:
+            if watch.step:
                 self._switch("explicit", "from its first call on, `hotloop.step()` ends the steps")
             self.rule = "explicit"
-            self._watch.saw_updates()
+            watch.saw_updates()
         self._steps.called()
-        self._watch.end_step()
+        watch.end_step()
 
     def _updated(self, optimizer: Optimizer) -> None:
         ends = self._steps.updated(optimizer)

@@ -4,38 +4,29 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hotloop.probe import entry
 from hotloop.probe.attach.batch_times import watch_fetches
-from hotloop.probe.attach.boundary import Boundary
 from hotloop.probe.attach.connections import watch_connections
-from hotloop.probe.attach.debug_switches import DebugSwitches
-from hotloop.probe.attach.device_clock import DeviceClock, DeviceSeen
-from hotloop.probe.attach.evaluation_watch import EvaluationWatch
-from hotloop.probe.attach.garbage_watch import GarbageWatch
-from hotloop.probe.attach.loader_seen import LoaderSeen
-from hotloop.probe.attach.loader_watch import LoaderWatch
-from hotloop.probe.attach.model import ModelSeen, Padding, planned_steps
+from hotloop.probe.attach.device_clock import DeviceClock
+from hotloop.probe.attach.model import planned_steps
 from hotloop.probe.attach.own_frames import (
     hide_own_frames,
     keep_probe_untraced,
     keep_warning_places,
 )
-from hotloop.probe.attach.passes import Cost, watch_passes
-from hotloop.probe.attach.sampler import Sampler
+from hotloop.probe.attach.passes import watch_passes
 from hotloop.probe.attach.side_calls import watch_device_calls, watch_side_calls, when_cuda_starts
 from hotloop.probe.attach.sites import caller
 from hotloop.probe.attach.step_profiler import StepProfiler
 from hotloop.probe.attach.watch import Watch, num_ranks
 from hotloop.probe.attach.writer import Parts, Writer
 from hotloop.probe.background import pause_before_forks
-from hotloop.probe.compile_watch import CompileWatch
 from hotloop.probe.foreign_process import end_process
-from hotloop.probe.machine import Busy, seconds_since_start
+from hotloop.probe.machine import seconds_since_start
 
 FEWEST_STEPS = 40
 """Counted at least where seconds decide: fixes are compared over about half of them."""
@@ -93,33 +84,12 @@ class Enough:
 def install(directory: Path, *, bound: str) -> None:
     """Hook this process. bound: end it after so many steps that count, or seconds of them (see `Enough`), and after
     the profile."""
-    watch = Watch(directory)
-    boundary = Boundary(watch)
-    evaluations = EvaluationWatch(watch)
-    padding = Padding()
-    loaders = LoaderWatch(watch, evaluations, partial(_look_at_batch, padding))
-    parts = Parts(
-        watch=watch,
-        boundary=boundary,
-        loaders=loaders,
-        sampler=Sampler(watch),
-        garbage=GarbageWatch(watch),
-        padding=padding,
-        profiler=StepProfiler(
-            watch, boundary.updates, after_counted=int(bound) if bound.isdecimal() else None
-        ),
-        busy=Busy(),
-        model=ModelSeen(),
-        device=DeviceSeen(),
-        cost=Cost(),
-        switches=DebugSwitches(watch),
-    )
-    writer = Writer(parts)
-    watch.at_boundary = partial(_at_boundary, parts, CompileWatch(watch))
-    watch.after_boundary = partial(
-        _after_boundary, parts, writer, Enough(watch, parts.profiler, bound)
-    )
-    _hook(parts, evaluations)
+    parts = Parts(directory, profile_after=int(bound) if bound.isdecimal() else None)
+    watch, writer = parts.watch, Writer(parts)
+    enough = Enough(watch, parts.profiler, bound)
+    watch.at_boundary = partial(_at_boundary, parts)
+    watch.after_boundary = partial(_after_boundary, parts, writer, enough)
+    _hook(parts)
     keep_probe_untraced()
     pause_before_forks(lambda: parts.cost.threads)
     os.register_at_fork(after_in_child=lambda: _forked(parts, writer))
@@ -127,13 +97,13 @@ def install(directory: Path, *, bound: str) -> None:
     _watch_endings(watch, writer)
 
 
-def _hook(parts: Parts, evaluations: EvaluationWatch) -> None:
+def _hook(parts: Parts) -> None:
     watch, loaders = parts.watch, parts.loaders
     watch_passes(
         watch,
         parts.boundary,
-        evaluations,
-        saw_forward=_looks_at_forward(watch, parts.padding, parts.model),
+        parts.evaluations,
+        saw_forward=parts.model.called,
         saw_backward=loaders.went_backward,
     )
     loaders.install()
@@ -146,7 +116,7 @@ def _hook(parts: Parts, evaluations: EvaluationWatch) -> None:
     parts.profiler.install()
     parts.switches.install()
     parts.garbage.install()
-    entry.after_called_step(lambda: watch.guarded(_explicit, watch, parts.boundary))
+    entry.after_called_step(lambda: watch.guarded(parts.boundary.explicit))
 
 
 def _watch_endings(watch: Watch, writer: Writer) -> None:
@@ -172,17 +142,12 @@ def _watch_endings(watch: Watch, writer: Writer) -> None:
     entry.around_call(os, "kill", killing)
 
 
-def _explicit(watch: Watch, boundary: Boundary) -> None:
-    if watch.active and (watch.here() or not watch.claimed):
-        boundary.explicit()
-
-
-def _at_boundary(parts: Parts, compiling: CompileWatch) -> None:
+def _at_boundary(parts: Parts) -> None:
     watch, profiler = parts.watch, parts.profiler
     if not profiler.over:
         watch.tried(profiler.at_boundary)
     watch.tried(parts.switches.at_boundary)
-    watch.tried(compiling.at_boundary)
+    watch.tried(parts.compiling.at_boundary)
 
 
 def _after_boundary(parts: Parts, writer: Writer, enough: Enough) -> None:
@@ -228,22 +193,3 @@ def _forked(parts: Parts, writer: Writer) -> None:
         parts.sampler.background.forked()
         writer.forked()
     watch.forked()
-
-
-def _look_at_batch(padding: Padding, batch: Any, seen: LoaderSeen) -> None:
-    if not seen.evaluates:
-        padding.from_loader = True
-        padding.look(batch, seen.site)
-
-
-def _looks_at_forward(
-    watch: Watch, padding: Padding, model: ModelSeen
-) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], None]:
-    """The model that is called, and where no loader gives batches, its arguments."""
-
-    def look(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        model.called(module, args, kwargs)
-        if not padding.from_loader:
-            padding.look([*args, kwargs], lambda: watch.sites.name(watch.sites.place(caller())))
-
-    return look

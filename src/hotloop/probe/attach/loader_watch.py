@@ -20,20 +20,19 @@ from hotloop.probe import entry
 from hotloop.probe.attach.batch_times import Fetched
 from hotloop.probe.attach.evaluation_watch import EvaluationWatch
 from hotloop.probe.attach.loader_seen import LoaderSeen
+from hotloop.probe.attach.model import Padding
 from hotloop.probe.attach.sites import Place, caller, line_of
 from hotloop.probe.attach.watch import Watch
 from hotloop.probe.loader_place import LoaderPlaces, around_construction, names_of
-
-SawBatch = Callable[[Any, LoaderSeen], None]
 
 
 class LoaderWatch:
     """The loaders of this process, by where they are made and iterated."""
 
-    def __init__(self, watch: Watch, evaluations: EvaluationWatch, saw_batch: SawBatch) -> None:
+    def __init__(self, watch: Watch, evaluations: EvaluationWatch, padding: Padding) -> None:
         self._watch = watch
         self._evaluations = evaluations
-        self._saw_batch = saw_batch
+        self._padding = padding
         self._places = LoaderPlaces()
         self._made: WeakKeyDictionary[Any, tuple[Place | None, tuple[str, int]]] = (
             WeakKeyDictionary()
@@ -224,7 +223,9 @@ class LoaderWatch:
                 watch.counts_samples = True
         if torch.is_grad_enabled() and seen not in self._fetched:
             self._fetched.append(seen)
-        self._saw_batch(batch, seen)
+        if not seen.evaluates:
+            self._padding.from_loader = True
+            self._padding.look(batch, seen.site)
 
 
 def _weakly(dataset: Any) -> Callable[[], Any]:

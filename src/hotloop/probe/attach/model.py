@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hotloop.core.census import DdpUse, PaddingUse
 from hotloop.probe.attach.loader_seen import first_tensor, named_tensors
-from hotloop.probe.attach.sites import variables_of
+from hotloop.probe.attach.sites import Sites, caller, variables_of
 
 MAX_SHAPES = 64
 DDP_LOOKS = 12
@@ -25,7 +25,9 @@ _PARALLEL = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParalle
 class ModelSeen:
     """What outermost forwards in grad mode show."""
 
-    def __init__(self) -> None:
+    def __init__(self, sites: Sites, padding: Padding) -> None:
+        self._sites = sites
+        self._padding = padding
         self.start_s: float | None = None
         self.planned_steps: int | None = None
         self._parallel: str | None = None
@@ -61,6 +63,10 @@ class ModelSeen:
             first = first_tensor(args) if args else first_tensor(kwargs)
             if first is not None:
                 self._shapes.add(tuple(first.shape))
+        if not self._padding.from_loader:
+            self._padding.look(
+                [*args, kwargs], lambda: self._sites.name(self._sites.place(caller()))
+            )
 
     def _look(self, module: torch.nn.Module) -> None:
         for kind in type(module).__mro__:
@@ -145,6 +151,7 @@ class Padding:
         self._seen: dict[str, tuple[int, int]] = {}
         self._ids: dict[int, _Trailing] = {}
         self.from_loader = False
+        """Batches come from a loader; else what the model is called with is looked at."""
         self._site: str | None = None
 
     def look(self, batch: Any, site: Callable[[], str | None]) -> None:

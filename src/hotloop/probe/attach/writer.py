@@ -12,7 +12,6 @@ import os
 import platform
 import shutil
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
@@ -23,6 +22,7 @@ from hotloop.probe.attach.batch_times import fetch_file, read_fetches
 from hotloop.probe.attach.boundary import Boundary
 from hotloop.probe.attach.debug_switches import DebugSwitches
 from hotloop.probe.attach.device_clock import DeviceSeen
+from hotloop.probe.attach.evaluation_watch import EvaluationWatch
 from hotloop.probe.attach.garbage_watch import GarbageWatch
 from hotloop.probe.attach.loader_watch import LoaderWatch
 from hotloop.probe.attach.model import ModelSeen, Padding
@@ -33,7 +33,7 @@ from hotloop.probe.attach.step_calls import ClosedStep
 from hotloop.probe.attach.step_profiler import StepProfiler
 from hotloop.probe.attach.watch import Watch, num_ranks
 from hotloop.probe.background import Background
-from hotloop.probe.compile_watch import compile_seconds, compiler_counts, recompiles
+from hotloop.probe.compile_watch import CompileWatch, compile_seconds, compiler_counts, recompiles
 from hotloop.probe.foreign_process import replace_json
 from hotloop.probe.machine import Busy, host_peak_bytes, usable_cpus
 
@@ -45,22 +45,25 @@ RUN_FILE = "doctor.json"
 """What the doctor says of the run (`core.command_run`), once it has ended with what it left running."""
 
 
-@dataclass(frozen=True, slots=True)
 class Parts:
     """Everything that watches one process."""
 
-    watch: Watch
-    boundary: Boundary
-    loaders: LoaderWatch
-    sampler: Sampler
-    garbage: GarbageWatch
-    padding: Padding
-    profiler: StepProfiler
-    busy: Busy
-    cost: Cost
-    model: ModelSeen
-    device: DeviceSeen
-    switches: DebugSwitches
+    def __init__(self, directory: Path, *, profile_after: int | None) -> None:
+        """profile_after: steps that have to be counted before some are profiled; `None`: a usual number."""
+        self.watch = Watch(directory)
+        self.boundary = Boundary(self.watch)
+        self.evaluations = EvaluationWatch(self.watch)
+        self.padding = Padding()
+        self.model = ModelSeen(self.watch.sites, self.padding)
+        self.loaders = LoaderWatch(self.watch, self.evaluations, self.padding)
+        self.sampler = Sampler(self.watch)
+        self.garbage = GarbageWatch(self.watch)
+        self.profiler = StepProfiler(self.watch, self.boundary.updates, after_counted=profile_after)
+        self.switches = DebugSwitches(self.watch)
+        self.compiling = CompileWatch(self.watch)
+        self.device = DeviceSeen()
+        self.busy = Busy()
+        self.cost = Cost()
 
     def clear(self) -> None:
         """What was taken for steps was none."""

@@ -63,7 +63,7 @@ class Boundary:
         watch = self._watch
         if not watch.here():
             return
-        watch.hooks += 2  # this one, and the one after it
+        watch.now.hooks += 2  # this one, and the one after it
         if self._open and self._is_open(optimizer) and _running_steps() < 2:
             # The one before never ended: it raised. Else: a subclass that calls the step it overrides.
             watch.clock.leave(self._open[0][1])
@@ -101,7 +101,7 @@ class Boundary:
         watch = self._watch
         if self._open:
             self._drop_unfinished()
-        watch.backwards += 1
+        watch.now.backwards += 1
         self.backwards_seen += 1
         self._forwards = 0
         if self.rule in ("optimizer", "explicit"):

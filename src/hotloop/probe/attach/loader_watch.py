@@ -219,8 +219,7 @@ class LoaderWatch:
         if torch.is_grad_enabled() and not seen.evaluates:
             samples = seen.samples_of(batch)
             if samples is not None:
-                watch.samples += samples
-                watch.counts_samples = True
+                watch.now.samples = (watch.now.samples or 0) + samples
         if torch.is_grad_enabled() and seen not in self._fetched:
             self._fetched.append(seen)
         if not seen.evaluates:

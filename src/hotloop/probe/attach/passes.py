@@ -12,7 +12,7 @@ import torch
 from hotloop.probe import entry
 from hotloop.probe.attach.boundary import Boundary
 from hotloop.probe.attach.evaluation_watch import EvaluationWatch
-from hotloop.probe.attach.step_calls import ClosedStep
+from hotloop.probe.attach.step_calls import Step
 from hotloop.probe.attach.watch import Watch
 from hotloop.probe.background import Background
 
@@ -81,7 +81,7 @@ def watched_call(
         if is_compiling():
             return original(self, *args, **kwargs)
         if opened[-1] not in _OUTERMOST:
-            watch.passed += 1
+            watch.now.passed += 1
             if is_torchs and self._compiled_call_impl is None:
                 return self._call_impl(*args, **kwargs)
             return original(self, *args, **kwargs)
@@ -130,7 +130,7 @@ def _watch_backward(
         if isinstance(loss, torch.Tensor) and loss.is_cpu and loss.numel() == 1:
             value = read(loss)
             if isinstance(value, (int, float)):  # no complex number
-                watch.losses.append(value)
+                watch.now.losses.append(value)
         saw_backward()
         boundary.went_backward(loss)
 
@@ -164,7 +164,7 @@ class Cost:
         hook = entry.step_hook(nothing)
         self._hook_s = _median_s(lambda: hook(None, (), {}))
 
-    def extra_reads(self, steps: Sequence[ClosedStep]) -> list[int]:
+    def extra_reads(self, steps: Sequence[Step]) -> list[int]:
         """What the rest of the probe cost in each of these steps, in clock reads.
 
         What its threads used since the last time goes to the last step.

@@ -7,7 +7,7 @@ ten times what it costs in a loop. Standard library alone.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hotloop.core.census import CallUse
 from hotloop.core.step import StepRecord
@@ -96,24 +96,29 @@ class CallCounts:
 
 
 @dataclass(slots=True)
-class ClosedStep:
-    """A step that has ended: all that its record and the call counts are made of."""
+class Step:
+    """What is seen of a step while it runs, and from its end on all that its record and the call counts are made of."""
 
-    step: int
-    wall_s: float
-    host: dict[str, float]
     samples: int | None
-    losses: list[float]
-    calls: list[Call]
-    on_device: bool
-    reads: int
-    passed: int
-    hooks: int
-    own_s: float
-    """The probe's own work, since the process began, up to the end of this step."""
-    tags: tuple[str, ...]
-    counted: bool
+    """`None` as long as no loader has said how many are in a batch: a step that fetched none, since one before fetched its,
+    has 0."""
+    losses: list[float] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    backwards: int = 0
+    passed: int = 0
+    """Calls of modules inside others: passed through, at a cost."""
+    hooks: int = 0
+    """Calls by torch before and after updates."""
+    step: int = 0
+    wall_s: float = 0.0
+    host: dict[str, float] = field(default_factory=dict)
     device: dict[str, float] | None = None
+    on_device: bool = False
+    calls: list[Call] = field(default_factory=list)
+    reads: int = 0
+    own_s: float = 0.0
+    """The probe's own work, since the process began, up to the end of this step."""
+    counted: bool = False
 
     def record(self, extra_reads: int) -> StepRecord:
         """extra_reads: what the rest of the probe cost, in clock reads."""
@@ -127,5 +132,5 @@ class ClosedStep:
             loss=sum(self.losses) if self.losses else None,
             syncs=syncs,
             clock_reads=self.reads + extra_reads,
-            tags=self.tags,
+            tags=tuple(self.tags),
         )

@@ -22,7 +22,7 @@ from torch.utils.data import get_worker_info
 
 from hotloop.probe.attach.device_clock import MAX_WAITING, DeviceClock, DeviceStep
 from hotloop.probe.attach.sites import Sites
-from hotloop.probe.attach.step_calls import CallCounts, ClosedStep
+from hotloop.probe.attach.step_calls import CallCounts, Step
 from hotloop.probe.foreign_process import write_note
 from hotloop.probe.phases import PhaseClock
 from hotloop.probe.step_rule import RankLock, UnrankedTraining
@@ -59,10 +59,8 @@ class Watch:
         self.step = 0
         self.counted_steps = 0
         self.counted_s = 0.0
-        self.passed = 0
-        """Calls of modules inside others in this step: passed through, at a cost."""
-        self.hooks = 0
-        """Calls by torch before and after updates in this step."""
+        self.now = Step(samples=None)
+        """The step that is running."""
         self.counting = False
         """Whether the step that is running is neither warm-up nor profiled."""
         self.profiling = False
@@ -70,14 +68,8 @@ class Watch:
         """Passes that evaluate have been seen, and nothing of training since."""
         self.trains: set[CodeType] = set()
         """The user's functions in which a step has ended: a generator among them feeds nothing."""
-        self.tags: list[str] = []
-        self.closed: deque[ClosedStep | None] = deque()
+        self.closed: deque[Step | None] = deque()
         """For the writer; `None`: the steps so far were none, throw them away."""
-        self.samples = 0
-        self.counts_samples = False
-        """Loaders say how many are in a batch: a step that fetched none, since one before fetched its, has 0."""
-        self.losses: list[float] = []
-        self.backwards = 0
         self.counted_backwards = 0
         self.savers: set[CodeType] = set()
         """The user's functions that saved something."""
@@ -88,7 +80,7 @@ class Watch:
         self.after_boundary: Callable[[], None] = lambda: None
         self.device: DeviceClock | None = None
         """Set once training is seen to happen on one that has a clock of its own."""
-        self._waiting: deque[tuple[ClosedStep, DeviceStep | None]] = deque()
+        self._waiting: deque[tuple[Step, DeviceStep | None]] = deque()
         self.notes: list[str] = []
         self._first_end: float | None = None
         self._missing: set[str] = set()
@@ -142,8 +134,8 @@ class Watch:
 
     def tag(self, name: str) -> None:
         """Mark the step that is running."""
-        if name not in self.tags:
-            self.tags.append(name)
+        if name not in self.now.tags:
+            self.now.tags.append(name)
 
     def guarded(self, action: Callable[..., Any], *arguments: Any) -> Any:
         """Do it; the script must go on whatever happens in here, without the probe if need be."""
@@ -195,30 +187,27 @@ class Watch:
         if not self.active or not (self._may_step() if not self.claimed else self.here()):
             return
         self.at_boundary()
-        wall_s, host, reads = self.clock.cut_step()
+        step, device = self.now, self.device
+        step.wall_s, step.host, step.reads = self.clock.cut_step()
         if self.profiling or self.step < WARMUP_STEPS:
             self._tag_unlike()
-        counted = not self.tags or NOT_UNDER_WAY.isdisjoint(self.tags)
-        if counted:
+        step.step, step.calls = self.step, self.calls.take()
+        step.counted = NOT_UNDER_WAY.isdisjoint(step.tags)
+        if step.counted:
             self.counted_steps += 1
-            self.counted_s += wall_s
-            self.counted_backwards += self.backwards
-        device = self.device
-        own_s = self.own_s + (device.own_s if device is not None else 0.0)
-        closed = ClosedStep(
-            self.step, wall_s, host, self.samples if self.counts_samples else None, self.losses, self.calls.take(), device is not None,
-            reads, self.passed, self.hooks, own_s, tuple(self.tags), counted,
-        )  # fmt: skip
+            self.counted_s += step.wall_s
+            self.counted_backwards += step.backwards
+        step.own_s = self.own_s + (device.own_s if device is not None else 0.0)
+        self.now = Step(samples=None if step.samples is None else 0)
         if device is None:
-            self.closed.append(closed)
+            self.closed.append(step)
         else:
-            self._waiting.append((closed, device.cut()))
+            step.on_device = True
+            self._waiting.append((step, device.cut()))
             self.release()
         if self.step < WARMUP_STEPS:
             self.trains |= {each.f_code for each in self.sites.own_frames(sys._getframe())}
         self.step += 1
-        self.samples = self.backwards = self.passed = self.hooks = 0
-        self.tags, self.losses = [], []
         self.counting = not self.profiling and not self._warming_up()
         self.after_boundary()
 

@@ -29,7 +29,7 @@ from hotloop.probe.attach.model import ModelSeen, Padding
 from hotloop.probe.attach.operators import Seen
 from hotloop.probe.attach.passes import Cost
 from hotloop.probe.attach.sampler import Sampler
-from hotloop.probe.attach.step_calls import ClosedStep
+from hotloop.probe.attach.step_calls import Step
 from hotloop.probe.attach.step_profiler import StepProfiler
 from hotloop.probe.attach.watch import Watch, num_ranks
 from hotloop.probe.background import Background
@@ -173,7 +173,7 @@ class Writer:
         """Append the records of the steps that closed; whether there were any."""
         watch, sampler = self._watch, self._parts.sampler
         path = watch.directory / f"steps-{watch.rank}.jsonl"
-        steps: list[ClosedStep] = []
+        steps: list[Step] = []
         while watch.closed:
             step = watch.closed.popleft()
             if step is None:

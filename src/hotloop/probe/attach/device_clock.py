@@ -112,6 +112,7 @@ class DeviceClock:
         self._edges: list[Edge] = []
         self._stream: Any = None
         self._full = False
+        self._retries_before: int | None = None
         self.active = True
         self.own_s = 0.0
         """What it cost the host so far."""
@@ -154,6 +155,30 @@ class DeviceClock:
     def give_back(self, step: DeviceStep) -> None:
         """Its events have been read."""
         self._pool.extend(step.events())
+
+    def named(self) -> dict[str, Any]:
+        """What the device is."""
+        found = torch.cuda.get_device_properties(self.device)
+        return {"device_name": found.name, "compute_capability": (found.major, found.minor)}
+
+    def first_counted(self) -> None:
+        """The warm-up is over."""
+        self._retries_before = self._retries()
+
+    def used(self) -> dict[str, Any]:
+        """Fields of the census: the highest bytes so far, the allocator's retries over the counted steps."""
+        found = torch.cuda.get_device_properties(self.device)
+        uuid, before = getattr(found, "uuid", None), self._retries_before
+        return {
+            "device_uuid": uuid and f"GPU-{str(uuid).removeprefix('GPU-')}",
+            "device_memory_bytes": found.total_memory,
+            "alloc_retries": None if before is None else self._retries() - before,
+            "device_allocated_bytes": torch.cuda.max_memory_allocated(self.device),
+            "device_reserved_bytes": torch.cuda.max_memory_reserved(self.device),
+        }
+
+    def _retries(self) -> int:
+        return int(torch.cuda.memory_stats(self.device).get("num_alloc_retries", 0))
 
     def _kind(self, depth: int) -> str:
         """The kind of what is open: inside a wait everything is part of that one."""
@@ -198,46 +223,3 @@ class DeviceClock:
         self.active = False
         self._edges = []
         self._failed(f"no device times: {type(error).__name__}: {error}")
-
-
-class DeviceSeen:
-    """The CUDA device that trains, and what its allocator did. Asks torch alone; waits for nothing."""
-
-    def __init__(self) -> None:
-        self.named: dict[str, Any] = {"device_name": None, "compute_capability": None}
-        self._device: torch.device | None = None
-        self._retries_before: int | None = None
-
-    def began(self, device: torch.device) -> None:
-        """Training happens on it."""
-        if device.type != "cuda":
-            return
-        self._device = device
-        found = torch.cuda.get_device_properties(device)
-        self.named = {
-            "device_name": found.name,
-            "compute_capability": (found.major, found.minor),
-        }
-
-    def first_counted(self) -> None:
-        """The warm-up is over."""
-        if self._device is not None:
-            self._retries_before = self._all_retries(self._device)
-
-    def used(self) -> dict[str, Any]:
-        """Fields of the census: the highest bytes so far, the allocator's retries over the counted steps."""
-        device, before = self._device, self._retries_before
-        if device is None:
-            return {}
-        found = torch.cuda.get_device_properties(device)
-        uuid = getattr(found, "uuid", None)
-        return {
-            "device_uuid": uuid and f"GPU-{str(uuid).removeprefix('GPU-')}",
-            "device_memory_bytes": found.total_memory,
-            "alloc_retries": None if before is None else self._all_retries(device) - before,
-            "device_allocated_bytes": torch.cuda.max_memory_allocated(device),
-            "device_reserved_bytes": torch.cuda.max_memory_reserved(device),
-        }
-
-    def _all_retries(self, device: torch.device) -> int:
-        return int(torch.cuda.memory_stats(device).get("num_alloc_retries", 0))

@@ -15,7 +15,7 @@ from typing import Any
 from hotloop.core.census import CollectionUse
 from hotloop.probe import entry
 from hotloop.probe.attach.sites import Place, caller
-from hotloop.probe.attach.step_calls import MAX_PLACES
+from hotloop.probe.attach.step_calls import MAX_PLACES, Tally
 from hotloop.probe.attach.watch import Watch
 
 LEFT_AFTER_S = 0.001
@@ -30,8 +30,7 @@ class GarbageWatch:
         self.clear()
 
     def clear(self) -> None:
-        self._num = self._num_full = 0
-        self._seconds = self._full_s = 0.0
+        self._all, self._full = Tally(), Tally()
         self._places: Counter[Place] = Counter()
 
     def install(self) -> None:
@@ -51,10 +50,10 @@ class GarbageWatch:
     def use(self) -> CollectionUse:
         most = self._places.most_common(1)
         return CollectionUse(
-            num=self._num,
-            seconds=self._seconds,
-            num_full=self._num_full,
-            full_s=self._full_s,
+            num=self._all.num,
+            seconds=self._all.seconds,
+            num_full=self._full.num,
+            full_s=self._full.seconds,
             site=self._watch.sites.name(most[0][0]) if most else None,
         )
 
@@ -77,11 +76,9 @@ class GarbageWatch:
         if not watch.counting:
             return
         seconds = time.perf_counter() - self._began
-        self._num += 1
-        self._seconds += seconds
+        self._all.add(seconds)
         if info["generation"] == 2:
-            self._num_full += 1
-            self._full_s += seconds
+            self._full.add(seconds)
             place = watch.sites.place(caller())
             if place is not None and len(self._places) < MAX_PLACES:
                 self._places[place] += 1

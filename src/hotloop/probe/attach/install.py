@@ -159,7 +159,8 @@ def _after_boundary(parts: Parts, writer: Writer, enough: Enough) -> None:
     watch.resume()
     if watch.counting and not busy.began:  # from here on it is one that trains
         busy.look()
-        watch.tried(parts.device.first_counted)
+        if watch.device is not None:
+            watch.tried(watch.device.first_counted)
     if enough() and parts.boundary.updates():
         writer.finish(stopped=True)
         end_process()
@@ -171,7 +172,6 @@ def _begin(parts: Parts, writer: Writer) -> None:
     watch.begun = watch.not_to_count = True
     if parts.boundary.device.type == "cuda":
         watch.device = DeviceClock(parts.boundary.device, watch.clock.opened, watch.notes.append)
-        watch.tried(parts.device.began, parts.boundary.device)
     parts.model.start_s = seconds_since_start()
     parts.model.planned_steps = watch.tried(planned_steps, caller())
     cost.measure(watch.directory)

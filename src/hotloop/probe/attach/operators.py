@@ -52,6 +52,10 @@ class Seen:
     operators: tuple[OperatorUse, ...] = ()
     matmul_dtypes: tuple[str, ...] = ()
     attention: tuple[str, ...] = ()
+    step_s: float | None = None
+    """Wall seconds of a step."""
+    wait_s: float | None = None
+    """Of these, waiting for data."""
     busy_s: float | None = None
     """Per step: a GPU was at work."""
     communication_s: float | None = None

@@ -27,6 +27,11 @@ class Tally:
     seconds: float = 0.0
     num_bytes: int = 0
 
+    def add(self, seconds: float, num_bytes: int = 0, *, num: int = 1) -> None:
+        self.num += num
+        self.seconds += seconds
+        self.num_bytes += num_bytes
+
 
 class CallCounts:
     """What the running step called, and, added by the writer's thread, what the counted steps called."""
@@ -62,9 +67,7 @@ class CallCounts:
                 if len(self._whole) >= MAX_PLACES:
                     continue
                 tally = self._whole[key] = Tally()
-            tally.num += 1
-            tally.seconds += seconds
-            tally.num_bytes += num_bytes
+            tally.add(seconds, num_bytes)
 
     def clear(self) -> None:
         """Forget the steps that counted."""
@@ -77,9 +80,7 @@ class CallCounts:
             if own_kind != kind:
                 continue
             into = merged.setdefault((what, sites.name(place), pageable, inside), Tally())
-            into.num += tally.num
-            into.seconds += tally.seconds
-            into.num_bytes += tally.num_bytes
+            into.add(tally.seconds, tally.num_bytes, num=tally.num)
         uses: Iterable[CallUse] = (
             CallUse(
                 what=what,

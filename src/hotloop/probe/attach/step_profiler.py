@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -47,9 +48,6 @@ class StepProfiler:
         self._since = 0.0
         self.over = False
         self.seen: Seen | None = None
-        self.step_s: float | None = None
-        self.wait_s: float | None = None
-        """Seconds of a profiled step in which it waited for data."""
         self._waited_s = 0.0
         self.why_not = f"no profile: fewer than {FIRST_STEP + STEPS} steps were recorded"
 
@@ -107,15 +105,15 @@ class StepProfiler:
             return
         self._close()
         if self._profiler is not None:
-            self.step_s, self.wait_s = seconds / num, self._waited_s / num
             device = self._watch.device
-            self.seen = summed(
+            seen = summed(
                 self._profiler.kineto_results.events(),
                 num,
                 device_index=device.device.index if device is not None else None,
                 between=_in_wall_time(self._watch.clock.remembered()),
                 updates_by_hand=NO_OPTIMIZER in self._watch.notes,
             )
+            self.seen = replace(seen, step_s=seconds / num, wait_s=self._waited_s / num)
             self._profiler = None
         self.over = True
 

@@ -21,7 +21,6 @@ from hotloop.core.census import Census
 from hotloop.probe.attach.batch_times import fetch_file, read_fetches
 from hotloop.probe.attach.boundary import Boundary
 from hotloop.probe.attach.debug_switches import DebugSwitches
-from hotloop.probe.attach.device_clock import DeviceSeen
 from hotloop.probe.attach.evaluation_watch import EvaluationWatch
 from hotloop.probe.attach.garbage_watch import GarbageWatch
 from hotloop.probe.attach.loader_watch import LoaderWatch
@@ -61,7 +60,6 @@ class Parts:
         self.profiler = StepProfiler(self.watch, self.boundary.updates, after_counted=profile_after)
         self.switches = DebugSwitches(self.watch)
         self.compiling = CompileWatch(self.watch)
-        self.device = DeviceSeen()
         self.busy = Busy()
         self.cost = Cost()
 
@@ -212,7 +210,9 @@ class Writer:
         )
 
     def _write_clock(self, *, finished: bool, stopped: bool = False) -> None:
+        device = self._watch.device
         on_cuda = self._parts.boundary.device.type == "cuda"
+        named = {"device_name": None, "compute_capability": None}
         replace_json(
             self._watch.directory / f"clock-{self._watch.rank}.json",
             {
@@ -223,7 +223,7 @@ class Writer:
                 "python": platform.python_version(),
                 "torch": torch.__version__,
                 "cuda": torch.version.cuda if on_cuda else None,
-                **self._parts.device.named,
+                **(named if device is None else device.named()),
                 "pid": os.getpid(),
                 "notes": list(self._watch.notes),
             },
@@ -279,13 +279,13 @@ def census_of(parts: Parts) -> Census:
         cpu_busy=parts.busy.cpus(),
         microbatches=watch.counted_backwards / counted if counted else None,
         counted_steps=counted,
-        profiled_step_s=profiler.step_s,
-        profiled_wait_s=profiler.wait_s,
+        profiled_step_s=seen.step_s,
+        profiled_wait_s=seen.wait_s,
         profiled_busy_s=seen.busy_s,
         profiled_communication_s=seen.communication_s,
         profiled_between_s=seen.computing_between_s,
         **parts.model.used(),
-        **parts.device.used(),
+        **(watch.device.used() if watch.device is not None else {}),
         cudnn_benchmark=torch.backends.cudnn.benchmark if on_device else None,
         debug_switches=parts.switches.used(),
         loaders=parts.loaders.uses(),

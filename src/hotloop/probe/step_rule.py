@@ -8,13 +8,14 @@ that steps then. Where the script calls `hotloop.step()`, that call alone ends s
 
 from __future__ import annotations
 
-import json
 import os
 from enum import Enum
 from pathlib import Path
 from weakref import WeakKeyDictionary, ref
 
 from torch.optim import Optimizer
+
+from hotloop.probe.foreign_process import replace_json
 
 MOST_UPDATES = 20
 """By the optimizer that steps most often, in one step; an even rarer one does something else."""
@@ -172,6 +173,6 @@ class UnrankedTraining:
             return
         self._written = self._num
         try:
-            self._path.write_text(json.dumps({"steps": self._num}), encoding="utf-8")
+            replace_json(self._path, {"steps": self._num})
         except OSError:
             pass

@@ -38,9 +38,9 @@ class _Tensor:
 
     def look(self, step: int) -> None:
         moved = _elements(self._weights.detach()) - self._start
-        gradient = self._weights.grad
-        has_gradient = gradient is not None and gradient.layout == torch.strided
-        slope = _elements(gradient) if gradient is not None and has_gradient else None
+        gradient, slope = self._weights.grad, None
+        if gradient is not None and gradient.layout == torch.strided:
+            slope = _elements(gradient)
         self._steps.append(step)
         self._seen.append(
             [

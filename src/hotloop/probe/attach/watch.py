@@ -184,7 +184,7 @@ class Watch:
 
     def end_step(self) -> None:
         """The step that is running ends now, whatever is open."""
-        if not self.active or not (self._may_step() if not self.claimed else self.here()):
+        if not self.active or not (self.here() if self.claimed else self._claim()):
             return
         self.at_boundary()
         step, device = self.now, self.device
@@ -272,13 +272,11 @@ class Watch:
             return True
         return time.monotonic() - self._first_end < WARMUP_S
 
-    def _may_step(self) -> bool:
+    def _claim(self) -> bool:
         """One process per rank is watched: the first that makes a step, on the thread that makes it.
 
         What only looks like training gives way to a process that updates weights.
         """
-        if self.claimed:
-            return get_ident() == self.thread
         if get_worker_info() is not None:  # transforms are modules, too
             self.active = False
             return False

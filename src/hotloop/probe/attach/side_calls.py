@@ -16,6 +16,7 @@ import logging
 import os
 import queue
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from types import ModuleType
 from typing import Any
 
@@ -67,66 +68,58 @@ def watch_side_calls(watch: Watch, boundary: Boundary) -> None:
     )
 
 
-def _each(
-    path: str, *names: str, around: Callable[[str], entry.Around], optional: bool = False
-) -> Action:
-    """Hooks these functions of a module, or of what `path` leads to in it. around: from a function's full name.
-
-    optional: a name may be missing; else that is an `AttributeError` when the module is imported.
-    """
-
-    def hook(module: ModuleType) -> None:
-        owner: Any = getattr(module, path) if path else module
-        for name in names:
-            if hasattr(owner, name) or not optional:
-                entry.around_call(owner, name, around(f"{path or module.__name__}.{name}"))
-
-    return hook
-
-
 def _logging_and_saving(watch: Watch) -> dict[str, Action]:
-    def around(phase: str, path: str, *names: str, what: str | None = None) -> Action:
-        def booked(name: str) -> entry.Around:
-            label = f"{what}.{name.rpartition('.')[2]}" if what else name
-            return _booked(watch, phase, label)
+    def booked(phase: str, what: str, path: str, *patterns: str) -> Action:
+        """Names that a version of the library lacks are passed over."""
 
-        return _each(path, *names, around=booked, optional=True)
+        def hook(module: ModuleType) -> None:
+            owner: Any = getattr(module, path) if path else module
+            for name in dir(owner):
+                if any(fnmatchcase(name, pattern) for pattern in patterns):
+                    entry.around_call(owner, name, _booked(watch, phase, f"{what}.{name}"))
 
-    def writer(module: ModuleType) -> None:
-        for name in dir(module.SummaryWriter):
-            if name.startswith("add_") or name == "flush":
-                booked = _booked(watch, "logging", f"SummaryWriter.{name}")
-                entry.around_call(module.SummaryWriter, name, booked)
+        return hook
 
+    writer = booked("logging", "SummaryWriter", "SummaryWriter", "add_*", "flush")
     return {
-        "safetensors.torch": around("checkpoint", "", "save_file", "save_model"),
-        "torch.distributed.checkpoint.state_dict_saver": around(
-            "checkpoint", "", "save", "async_save", what="torch.distributed.checkpoint"
+        "safetensors.torch": booked(
+            "checkpoint", "safetensors.torch", "", "save_file", "save_model"
+        ),
+        "torch.distributed.checkpoint.state_dict_saver": booked(
+            "checkpoint", "torch.distributed.checkpoint", "", "save", "async_save"
         ),
         "torch.utils.tensorboard.writer": writer,
         "tensorboardX.writer": writer,
-        "wandb.sdk.wandb_run": around("logging", "Run", "log", what="wandb"),
-        "mlflow.tracking.fluent": around(
-            "logging", "", "log_metric", "log_metrics", "log_params", "log_artifact", what="mlflow"
+        "wandb.sdk.wandb_run": booked("logging", "wandb", "Run", "log"),
+        "mlflow.tracking.fluent": booked(
+            "logging", "mlflow", "", "log_metric", "log_metrics", "log_params", "log_artifact"
         ),
-        "tqdm.std": around("logging", "tqdm", "update", "refresh", "set_postfix", "close"),
+        "tqdm.std": booked("logging", "tqdm", "tqdm", "update", "refresh", "set_postfix", "close"),
         "torch.distributed.distributed_c10d": lambda module: _watch_collectives(watch, module),
     }
 
 
+def _each(around: entry.Around, *paths: str) -> Action:
+    """Hooks these methods of a module's classes, as `Queue.get`; a missing one is an `AttributeError` at its import."""
+
+    def hook(module: ModuleType) -> None:
+        for path in paths:
+            owner, name = path.split(".")
+            entry.around_call(getattr(module, owner), name, around)
+
+    return hook
+
+
 def _handing_over(wait: entry.Around) -> dict[str, Action]:
-    def around(path: str, *names: str) -> Action:
-        return _each(path, *names, around=lambda name: wait)
-
-    def pools(module: ModuleType) -> None:
-        around("ApplyResult", "get")(module)
-        around("IMapIterator", "next", "__next__")(module)
-
     return {
-        "multiprocessing.queues": around("Queue", "get"),
-        "multiprocessing.connection": around("_ConnectionBase", "recv", "recv_bytes"),
-        "multiprocessing.pool": pools,
-        "concurrent.futures._base": around("Future", "result"),
+        "multiprocessing.queues": _each(wait, "Queue.get"),
+        "multiprocessing.connection": _each(
+            wait, "_ConnectionBase.recv", "_ConnectionBase.recv_bytes"
+        ),
+        "multiprocessing.pool": _each(
+            wait, "ApplyResult.get", "IMapIterator.next", "IMapIterator.__next__"
+        ),
+        "concurrent.futures._base": _each(wait, "Future.result"),
     }
 
 
@@ -140,10 +133,8 @@ def _updating(watch: Watch, boundary: Boundary) -> dict[str, Action]:
         return result
 
     return {
-        "fastai.optimizer": _each("Optimizer", "step", around=lambda name: update),
-        "keras.src.optimizers.base_optimizer": _each(
-            "BaseOptimizer", "apply", around=lambda name: update
-        ),
+        "fastai.optimizer": _each(update, "Optimizer.step"),
+        "keras.src.optimizers.base_optimizer": _each(update, "BaseOptimizer.apply"),
     }
 
 

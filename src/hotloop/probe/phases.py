@@ -23,8 +23,10 @@ class PhaseClock:
     def __init__(self) -> None:
         self._phases = {name: _Phase(self, name) for name in HOST_PHASES if name != "unattributed"}
         self._seconds: dict[str, float] = {}
-        self._open: list[str] = ["unattributed"]
-        self._last = time.perf_counter()
+        self.opened: list[str] = ["unattributed"]
+        """All that is open, outermost first: always the same list, for others to read only."""
+        self.last = time.perf_counter()
+        """When the last boundary was."""
         self._step_started = time.monotonic()
         self._between: list[tuple[float, float]] | None = None
         self.reads = 0
@@ -37,7 +39,7 @@ class PhaseClock:
         """Open the first step. Later steps begin where the one before ended: no time falls between."""
         self._seconds = {}
         self.reads = 0
-        self._last = time.perf_counter()
+        self.last = time.perf_counter()
         self._step_started = time.monotonic()
 
     def end_step(self) -> tuple[float, dict[str, float], int]:
@@ -45,7 +47,9 @@ class PhaseClock:
 
         Call it with no phase open.
         """
-        assert len(self._open) == 1, f"phase {self._open[-1]!r} is still open at the end of a step"
+        assert len(self.opened) == 1, (
+            f"phase {self.opened[-1]!r} is still open at the end of a step"
+        )
         return self.cut_step()
 
     def cut_step(self) -> tuple[float, dict[str, float], int]:
@@ -59,19 +63,9 @@ class PhaseClock:
         return wall, seconds, reads
 
     @property
-    def opened(self) -> list[str]:
-        """All that is open, outermost first: always the same list, for reading only."""
-        return self._open
-
-    @property
     def innermost(self) -> str:
         """What is open now; `unattributed` outside every phase. May be read from another thread."""
-        return self._open[-1]
-
-    @property
-    def last(self) -> float:
-        """When the last boundary was, by `time.perf_counter`."""
-        return self._last
+        return self.opened[-1]
 
     def remember(self) -> None:
         """From here on keep when nothing was open, for `remembered`."""
@@ -84,19 +78,19 @@ class PhaseClock:
 
     def restart(self) -> None:
         """Begin again, with nothing open."""
-        del self._open[1:]
+        del self.opened[1:]
         self.start_step()
 
     def enter(self, name: str) -> int:
         """Open a phase where `with` cannot be used; the result is for `leave`. Names are not checked."""
         self._switch()
-        self._open.append(name)
-        return len(self._open) - 1
+        self.opened.append(name)
+        return len(self.opened) - 1
 
     def leave(self, depth: int) -> None:
         """Close it, and whatever was left open inside of it. -1: the innermost."""
         self._switch()
-        del self._open[depth:]
+        del self.opened[depth:]
 
     def move(self, seconds: float, source: str, target: str) -> None:
         """Give part of what `source` took in this step to `target`, which turned out to have it."""
@@ -112,11 +106,11 @@ class PhaseClock:
     def _switch(self) -> None:
         """Give the time since the last boundary to what is open."""
         now = time.perf_counter()
-        name = self._open[-1]
-        self._seconds[name] = self._seconds.get(name, 0.0) + (now - self._last)
-        if self._between is not None and len(self._open) == 1:
-            self._between.append((self._last, now))
-        self._last = now
+        name = self.opened[-1]
+        self._seconds[name] = self._seconds.get(name, 0.0) + (now - self.last)
+        if self._between is not None and len(self.opened) == 1:
+            self._between.append((self.last, now))
+        self.last = now
         self.reads += 1
 
 

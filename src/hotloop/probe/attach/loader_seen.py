@@ -32,7 +32,6 @@ class LoaderSeen:
         """How each loader that this stands for was made, as `LoaderPlaces` names it."""
         self.trains = False
         self.evaluates = False
-        self.iterated = False
         self.num_epochs = 0
         self._construction_s = 0.0
         self._first = False
@@ -56,7 +55,6 @@ class LoaderSeen:
 
     def began_epoch(self, loader: DataLoader[Any], seconds: float) -> None:
         """It was asked for an iterator, and gave it after `seconds`."""
-        self.iterated = True
         self.num_epochs += 1
         self._construction_s = seconds
         self._first = True

@@ -91,7 +91,7 @@ class LoaderWatch:
 
     def uses(self) -> tuple[LoaderUse, ...]:
         """For the census; may be called from another thread."""
-        seen = [each for each in self._all() if each.iterated]
+        seen = self._all()
         trained: dict[str, set[int]] = defaultdict(set)
         for each in seen:
             for calls, number in list(each.made) if each.trains else ():

@@ -108,7 +108,7 @@ class LoaderSeen:
             num_epochs=self.num_epochs,
             batch_bytes=round(median(self._sizes)) if self._sizes else None,
             wait_s=_median(waits),
-            wait_p99_s=waits[min(len(waits) - 1, int(0.99 * len(waits)))] if waits else None,
+            wait_p99_s=waits[int(0.99 * len(waits))] if waits else None,
             fetch_s=_median([each[0] for each in fetches]),
             collate_s=_median([each[2] for each in fetches]),
             pin_s=_median(self._pins),

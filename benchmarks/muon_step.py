@@ -28,7 +28,7 @@ from hotloop.core.files import write_json
 from hotloop.hardware.device import pick_device, why_compile_cannot_run
 from hotloop.models.decoder import Decoder, num_parameters
 from hotloop.models.shape import DecoderShape
-from hotloop.train import muon
+from hotloop.train import optimizer as optimizers
 from hotloop.train.optimizer import build_optimizer
 
 MODELS = {
@@ -151,14 +151,14 @@ def ours(
     optimizer = build_optimizer(model, config, precision=precision)
     if not compiled:
         return optimizer.step
-    fast = torch.compile(muon.orthogonalize, dynamic=False)
+    fast = torch.compile(optimizers.orthogonalize, dynamic=False)
 
     def step() -> None:
-        eager, muon.orthogonalize = muon.orthogonalize, fast
+        eager, optimizers.orthogonalize = optimizers.orthogonalize, fast
         try:
             optimizer.step()
         finally:
-            muon.orthogonalize = eager
+            optimizers.orthogonalize = eager
 
     return step
 
@@ -178,7 +178,7 @@ def torchs(
     others = [p for p in model.parameters() if id(p) not in chosen]
     both = (
         torch.optim.Muon(matrices, lr=1e-3, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(muon.decayed_apart(others), lr=1e-3, weight_decay=0.1, fused=True),
+        torch.optim.AdamW(optimizers.decayed_apart(others), lr=1e-3, weight_decay=0.1, fused=True),
     )
 
     def step() -> None:

@@ -23,7 +23,7 @@ MODULES = (
     "hotloop.runs.stored_run",
     "hotloop.train.start",
     "hotloop.train.trained",
-    "hotloop.train.early",
+    "hotloop.train.opened_text",
     "hotloop.models.export",
     "hotloop.monitor.screen",
     "hotloop.report.html",

@@ -9,8 +9,7 @@ from hotloop.core.config import OptimizerConfig
 from hotloop.models.decoder import Decoder
 from hotloop.models.shape import DecoderShape
 from hotloop.probe.foreign_process import describe_optimizer
-from hotloop.train.muon import Muon, orthogonalize
-from hotloop.train.optimizer import build_optimizer
+from hotloop.train.optimizer import Muon, build_optimizer, orthogonalize
 
 SHAPE = DecoderShape(
     vocabulary=50, context=16, layers=2, width=32, heads=4, kv_heads=2, hidden=48,
@@ -153,16 +152,16 @@ def test_a_batch_is_orthogonalized_as_torch_does_one_by_one(shape: tuple[int, in
 
 
 def test_one_product_per_shape_whatever_the_depth(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hotloop.train import muon
+    from hotloop.train import optimizer
 
     batches: list[torch.Size] = []
-    real = muon.orthogonalize
+    real = optimizer.orthogonalize
 
     def counted(batch: torch.Tensor) -> torch.Tensor:
         batches.append(batch.shape)
         return real(batch)
 
-    monkeypatch.setattr(muon, "orthogonalize", counted)
+    monkeypatch.setattr(optimizer, "orthogonalize", counted)
     model = decoder()
     steps(model, build(model), num=1)
     # queries and out; keys and values; gate, up and (turned) down

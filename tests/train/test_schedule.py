@@ -9,7 +9,7 @@ import torch
 from pydantic import ValidationError
 
 from hotloop.core.config import RunConfig, without_effect
-from hotloop.train.schedule import learning_rate
+from hotloop.train.update import learning_rate
 
 
 def config(**schedule: object) -> RunConfig:

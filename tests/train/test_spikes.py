@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hotloop.core.config import StabilityConfig
-from hotloop.train.spikes import SpikesOnDevice, SpikesOnHost
+from hotloop.train.stability import SpikesOnDevice, SpikesOnHost
 
 CONFIG = StabilityConfig(window_steps=8, spike_factor=4.0, spike_loss=0.5)
 

@@ -21,7 +21,7 @@ from hotloop.train.averaging import first_update
 from hotloop.train.evaluate import read_evaluations
 from hotloop.train.group import seed_of
 from hotloop.train.run import Run
-from hotloop.train.schedule import first_other_rate
+from hotloop.train.update import learning_rate
 
 Choice = tuple[store.Checkpoint | None, tuple[str, ...]]
 """A checkpoint, or `None` for the start; and what the user should know about it."""
@@ -217,7 +217,8 @@ def refuse_other_course(
             do="go back to before it began with "
             f"{_way_back(kept, min(first_update(before), first_update(now)) - 1)}, or begin a new run",
         )
-    other = first_other_rate(before, now, done)
+    rates = ((s, learning_rate(before, s), learning_rate(now, s)) for s in range(done))
+    other = next((step for step, earlier, later in rates if earlier != later), None)
     if other is None:
         return f"{new} steps instead of {old}: the steps already done are the same with both"
     if stretch:

@@ -31,11 +31,10 @@ from hotloop.train.evaluate import (
     evaluate,
     keep_evaluations_until,
 )
-from hotloop.train.interruption import StopRequest
+from hotloop.train.group import StopRequest
 from hotloop.train.run import Run, observe
-from hotloop.train.schedule import learning_rate
 from hotloop.train.stability import TrainingDiverged
-from hotloop.train.update import clears_late, update
+from hotloop.train.update import clears_late, learning_rate, update
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from hotloop.core.errors import EnvironmentFailed
 from hotloop.core.files import ROLLBACKS_FILE, storage_error, write_atomically
 from hotloop.core.step import StepRecord, read_steps
 from hotloop.train.continuation import restore
-from hotloop.train.interruption import StopRequest
+from hotloop.train.group import StopRequest
 from hotloop.train.loop import Outcome, save, train
 from hotloop.train.run import Run
 from hotloop.train.stability import RollBack, Stability

@@ -14,8 +14,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import UsageError
@@ -23,7 +21,17 @@ from hotloop.core.settings import Settings
 from hotloop.core.step import StepRecord
 from hotloop.train.evaluate import Evaluation, read_evaluations
 from hotloop.train.run import Run
-from hotloop.train.tracker import AUTO, EXTRAS, Point, Tracker, one_line
+from hotloop.train.tracker_clients import (
+    AUTO,
+    EXTRAS,
+    SECONDS,
+    MlflowTracker,
+    Point,
+    TensorboardTracker,
+    Tracker,
+    WandbTracker,
+    one_line,
+)
 
 CAPACITY = 20_000
 """Points that may wait for a slow tracker: some 20 MB."""
@@ -87,11 +95,7 @@ def build(name: str, settings: Settings, run: Run, warn: Callable[[str], None]) 
     if name == "tensorboard":
         return TensorboardTracker(run.directory, first_step=run.first_step)
     if name == "wandb":
-        from hotloop.train.hosted_trackers import WandbTracker
-
         return WandbTracker(settings, run.directory, warn)
-    from hotloop.train.hosted_trackers import MlflowTracker
-
     return MlflowTracker(settings, run.directory)
 
 
@@ -195,10 +199,6 @@ class Sender:
             wait_s = min(2 * wait_s, RETRY_S)
 
 
-SECONDS = "seconds/step"
-"""In what is told of every step, and of nothing else."""
-
-
 def of_step(record: StepRecord) -> dict[str, float]:
     """Loss, gradient norm, rate and seconds of a step, as far as they are known."""
     values: dict[str, float | None] = {
@@ -246,36 +246,3 @@ class NewEvaluations:
         found = [e for e in read_evaluations(self._run) if e.step > self._after]
         self._after = max((e.step for e in found), default=self._after)
         return found
-
-
-EVENTS = "tensorboard"
-"""Directory of the event files."""
-
-
-class TensorboardTracker:
-    def __init__(self, directory: Path, *, first_step: int) -> None:
-        self._path = str(directory / EVENTS)
-        self._newest = first_step - 1
-        self._writer: Any = None
-
-    def open(self) -> None:
-        self._begin(self._newest + 1)
-
-    def send(self, points: list[Point]) -> None:
-        for point in points:
-            if SECONDS in point.values:  # a step; an evaluation has the number of the one before it
-                if point.step <= self._newest:
-                    self._writer.close()
-                    self._begin(point.step)
-                self._newest = point.step
-            for name, value in point.values.items():
-                self._writer.add_scalar(name, value, point.step)
-
-    def close(self, exit_code: int) -> None:
-        self._writer.close()
-
-    def _begin(self, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        # Steps that are made once more, after a kill or a rollback, replace those drawn before.
-        self._writer = SummaryWriter(self._path, purge_step=step)

@@ -145,32 +145,16 @@ def _rows(
     return PackedRows(stream, index, context=context, with_documents=masks)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Microbatch:
-    """Tensors of one forward, on the host; pinned for a GPU."""
-
-    tokens: Tensor
-    """(B, T) int64."""
-    targets: Tensor
-    """(B, T) int64."""
-    places: Tensor | None
-    """(B, T) int64: of each token in its document; `None` without document masks."""
-
-    def to(self, device: torch.device) -> tuple[Tensor, ...]:
-        """The arguments of the model; copied without blocking from pinned memory."""
-        inputs: tuple[Tensor, ...] = (self.tokens, self.targets)
-        if self.places is not None:
-            inputs += (self.places,)
-        if device.type != "cuda":
-            return inputs
-        return tuple(tensor.to(device, non_blocking=True) for tensor in inputs)
+Inputs = tuple[Tensor, ...]
+"""The arguments of the model: tokens, targets and, with document masks, places; (B, T) int64 each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepData:
     """What one process takes in a step."""
 
-    microbatches: list[Microbatch]
+    microbatches: list[Inputs]
+    """On the host; pinned for a GPU."""
     num_targets: int
     """Targets of the whole step, over all processes."""
 
@@ -189,16 +173,21 @@ def read_step(
     return StepData([as_tensors(batch, pinned=pinned) for batch in read], num_targets)
 
 
-def as_tensors(batch: Batch, *, pinned: bool) -> Microbatch:
+def to_device(inputs: Inputs, device: torch.device) -> Inputs:
+    """Copied without blocking from pinned memory."""
+    if device.type != "cuda":
+        return inputs
+    return tuple(tensor.to(device, non_blocking=True) for tensor in inputs)
+
+
+def as_tensors(batch: Batch, *, pinned: bool) -> Inputs:
     """Pinned memory comes from torch's host allocator, which gives a block out again only when the copy
     from it is done: as many buffers as are needed, and no more."""
     arrays = [batch.tokens, batch.targets]
     if batch.document_starts is not None:
         arrays.append(places_of(batch.document_starts))
-    tensors = [torch.from_numpy(array) for array in arrays]
-    if pinned:
-        tensors = [tensor.pin_memory() for tensor in tensors]
-    return Microbatch(tensors[0], tensors[1], tensors[2] if len(tensors) > 2 else None)
+    tensors = tuple(torch.from_numpy(array) for array in arrays)
+    return tuple(tensor.pin_memory() for tensor in tensors) if pinned else tensors
 
 
 def places_of(document_starts: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from hotloop.core.untrusted import TORN, object_lines
 from hotloop.data.loader import Batches
 from hotloop.data.streaming import StreamedLoader
 from hotloop.optimizations.precision.autocast import autocast
-from hotloop.train.batches import as_tensors
+from hotloop.train.batches import as_tensors, to_device
 from hotloop.train.run import Run
 
 
@@ -65,7 +65,7 @@ def held_out_loss(run: Run, held_out: Batches) -> tuple[float, int]:
     ranks, size = run.group.ranks, run.config.train.microbatch
     for position in range(ranks.rank * size, sequences, ranks.num_ranks * size):
         batch = held_out.batch(position, min(size, sequences - position))
-        inputs = as_tensors(batch, pinned=False).to(run.device)
+        inputs = to_device(as_tensors(batch, pinned=False), run.device)
         with autocast(run.device.type, run.config.train.precision):
             # .forward and not __call__: a compiled module would compile once more without gradients,
             # which costs longer than the eager evaluations of a short run together.

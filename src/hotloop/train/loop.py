@@ -8,13 +8,12 @@ give the same update, and so do several processes that share the microbatches (`
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from hotloop.checkpoint import state, store
-from hotloop.core.census import Census
 from hotloop.core.errors import Interrupted
 from hotloop.core.files import write_json
 from hotloop.core.step import StepRecord
@@ -24,27 +23,12 @@ from hotloop.optimizations.precision.autocast import autocast
 from hotloop.probe.machine import host_peak_bytes
 from hotloop.probe.phases import PhaseClock, clock_read_s
 from hotloop.probe.recorder import StepBook, keep_steps_before
-from hotloop.train.batches import AHEAD_ON_GPU, Microbatch, StepData, read_step
-from hotloop.train.evaluate import (
-    Evaluation,
-    append_evaluation,
-    evaluate,
-    keep_evaluations_until,
-)
+from hotloop.train.batches import AHEAD_ON_GPU, StepData, read_step, to_device
+from hotloop.train.evaluate import Evaluation, append_evaluation, evaluate, keep_evaluations_until
 from hotloop.train.group import StopRequest
 from hotloop.train.run import Run, observe
 from hotloop.train.stability import TrainingDiverged
 from hotloop.train.update import clears_late, learning_rate, update
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a finished training leaves behind, beside the files of the run."""
-
-    steps: int
-    loss: float | None
-    evaluation: Evaluation | None
-    census: Census
 
 
 def train(
@@ -54,10 +38,10 @@ def train(
     stop_after: int | None = None,
     observers: tuple[Callable[[StepRecord], None], ...] = (),
     notes: tuple[str, ...] = (),
-) -> Outcome:
+) -> tuple[float | None, Evaluation | None]:
     """Train from `run.first_step` to the end, or only up to `stop_after` steps in all.
 
-    With `stop_after` the process measures: it neither evaluates nor saves, and ends there.
+    Returns the last loss and the last evaluation. With `stop_after` the process measures: it neither evaluates nor saves, and ends there.
     Raises `Interrupted` after Ctrl-C, once everything needed to continue is on the disk,
     `TrainingDiverged` when the numbers are beyond help, and `RollBack` for `rollback.py`.
     """
@@ -85,7 +69,7 @@ def train(
             with timed.phase("data_wait"):
                 data = next(ahead)
             with timed.phase("host_to_device"):
-                on_device = [to_device(microbatch, device) for microbatch in data.microbatches]
+                on_device = [to_device(inputs, device) for inputs in data.microbatches]
             num_targets = data.num_targets
             step_loss: Tensor | None = None
             for inputs in on_device:
@@ -167,7 +151,7 @@ def train(
     )
     if group.ranks.is_first:
         write_json(run.directory / "census.json", census)
-    return Outcome(last_step, known["loss"] if known else None, evaluation, census)
+    return known["loss"] if known else None, evaluation
 
 
 def step_data(run: Run, last_step: int) -> Prefetch[StepData]:
@@ -185,11 +169,6 @@ def step_data(run: Run, last_step: int) -> Prefetch[StepData]:
     if depth is None:
         depth = AHEAD_ON_GPU if on_gpu else 0
     return Prefetch(map(read, range(run.first_step, last_step)), depth=depth)
-
-
-def to_device(microbatch: Microbatch, device: torch.device) -> tuple[Tensor, ...]:
-    """Tokens, targets and, with document masks, places; (B, T) int64 each."""
-    return microbatch.to(device)
 
 
 def is_due(done: int, every: int, now: bool) -> bool:

@@ -18,8 +18,9 @@ from hotloop.core.errors import EnvironmentFailed
 from hotloop.core.files import ROLLBACKS_FILE, storage_error, write_atomically
 from hotloop.core.step import StepRecord, read_steps
 from hotloop.train.continuation import restore
+from hotloop.train.evaluate import Evaluation
 from hotloop.train.group import StopRequest
-from hotloop.train.loop import Outcome, save, train
+from hotloop.train.loop import save, train
 from hotloop.train.run import Run
 from hotloop.train.stability import RollBack, Stability
 
@@ -31,7 +32,7 @@ def train_to_the_end(
     observers: tuple[Callable[[StepRecord], None], ...] = (),
     notes: tuple[str, ...] = (),
     warn: Callable[[str], None] = lambda message: None,
-) -> Outcome:
+) -> tuple[float | None, Evaluation | None]:
     """`train`, and again from the newest checkpoint for each spike that it goes back from."""
     if run.group.ranks.is_first:
         keep_rollbacks(run.directory, run.stability.num_rollbacks)

@@ -28,7 +28,7 @@ from hotloop.optimizations.precision.autocast import autocast, gradient_scaler, 
 from hotloop.probe.attach.operators import watch_forward
 from hotloop.probe.foreign_process import describe_optimizer, parameter_dtypes
 from hotloop.train.averaging import Average, averaging
-from hotloop.train.batches import as_tensors, held_out_batches, training_batches
+from hotloop.train.batches import as_tensors, held_out_batches, to_device, training_batches
 from hotloop.train.group import Group, seed_of
 from hotloop.train.optimizer import build_optimizer
 from hotloop.train.stability import Stability
@@ -212,7 +212,7 @@ def observe(run: Run, *, clock_read_s: float, notes: tuple[str, ...] = ()) -> Ce
     What only shows while training (compiled graphs, memory) is added at the end.
     """
     config = run.config
-    inputs = as_tensors(run.batches.batch(0, run.batches.unit), pinned=False).to(run.device)
+    inputs = to_device(as_tensors(run.batches.batch(0, run.batches.unit), pinned=False), run.device)
 
     def forward() -> None:
         with autocast(run.device.type, config.train.precision):

@@ -150,6 +150,7 @@ class RollBack(Exception):
 
 
 COUNTS = ("num_skipped", "num_spikes", "num_rollbacks", "steps_passed_over", "skipped_in_a_row")
+"""What a checkpoint keeps of `Stability`, beside the recent values."""
 
 
 class Stability:
@@ -167,8 +168,9 @@ class Stability:
             SpikesOnDevice(self.config, device) if self.config.spikes == "skip" else None
         )
         self._on_host = SpikesOnHost(self.config)
+        self._looking = self.on_device or self._on_host
         self._scaled = config.train.precision == "fp16"
-        self._skipped_in_a_row = 0
+        self.skipped_in_a_row = 0
         self._just_went_back = False
         self._problem: TrainingDiverged | RollBack | None = None
 
@@ -181,7 +183,7 @@ class Stability:
             self.num_spikes += 1
             tags.append("spike")
         skipped = bool(values.get("skipped"))
-        self._skipped_in_a_row = self._skipped_in_a_row + 1 if skipped else 0
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if skipped else 0
         if skipped:
             self.num_skipped += 1
             tags.append("skipped")
@@ -218,9 +220,9 @@ class Stability:
                 "overflow whatever the scale",
                 do=f"train in bf16 or fp32, or with a lower `optimizer.learning_rate`; {KEPT}",
             )
-        if self._skipped_in_a_row >= self.config.max_skips:
+        if self.skipped_in_a_row >= self.config.max_skips:
             return TrainingDiverged(
-                f"{self._skipped_in_a_row} updates in a row were left out, the last one at step {step}"
+                f"{self.skipped_in_a_row} updates in a row were left out, the last one at step {step}"
                 f" (loss {values['loss']:.4g}, gradient norm {values.get('grad_norm', math.nan):.4g})",
                 do="look at the data from there on, raise `stability.max_skips`, or lower "
                 f"`optimizer.learning_rate`; {KEPT}",
@@ -243,19 +245,12 @@ class Stability:
 
     def left_out_since(self, done: int) -> int | None:
         """The step from which on every update was left out, when `done` are done; `None` if the last was made."""
-        return done - self._skipped_in_a_row if self._skipped_in_a_row else None
+        return done - self.skipped_in_a_row if self.skipped_in_a_row else None
 
     def state(self) -> dict[str, Any]:
         """JSON-ready, for the checkpoint. Call it when every closed step's values have been seen."""
-        looking = self._on_host if self.on_device is None else self.on_device
-        return {
-            "num_skipped": self.num_skipped,
-            "num_spikes": self.num_spikes,
-            "num_rollbacks": self.num_rollbacks,
-            "steps_passed_over": self.steps_passed_over,
-            "skipped_in_a_row": self._skipped_in_a_row,
-            "recent": looking.state(),
-        }
+        counts = {name: getattr(self, name) for name in COUNTS}
+        return {**counts, "recent": self._looking.state()}
 
     def restore(self, stored: Mapping[str, Any] | None) -> None:
         """Continue from a checkpoint; `None` is one written before there was such a state.
@@ -267,12 +262,8 @@ class Stability:
         for name in COUNTS:
             if type(stored[name]) is not int or stored[name] < 0:
                 raise ValueError(f"`stability.{name}` must be a number of steps")
+            setattr(self, name, stored[name])
         for value in (value for row in stored["recent"] for value in row):
             if value is not None and type(value) not in (int, float):
                 raise ValueError("`stability.recent` must be numbers")
-        self.num_skipped = stored["num_skipped"]
-        self.num_spikes = stored["num_spikes"]
-        self.num_rollbacks = stored["num_rollbacks"]
-        self.steps_passed_over = stored["steps_passed_over"]
-        self._skipped_in_a_row = stored["skipped_in_a_row"]
-        (self._on_host if self.on_device is None else self.on_device).restore(stored["recent"])
+        self._looking.restore(stored["recent"])

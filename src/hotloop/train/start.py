@@ -10,11 +10,13 @@ from pathlib import Path
 
 import torch
 
+from hotloop.core.config import RunConfig
 from hotloop.core.file_locks import locked
 from hotloop.core.files import write_atomically, write_json
 from hotloop.core.judgement import MODEL_FILE
 from hotloop.core.measurement import Environment
 from hotloop.core.progress import Progress, silent
+from hotloop.core.ranks import Ranks
 from hotloop.core.settings import Settings, store_settings
 from hotloop.core.step import read_steps, steps_name, steps_of_ranks
 from hotloop.data.streaming import Growing
@@ -80,56 +82,13 @@ def start(
     rendezvous = rendezvous or Rendezvous()
     ranks = rendezvous.ranks
     device = pick_device(settings.config.train.device, ranks)
-    compiles = settings.config.train.compile is not False
-    settings, notes = resolve(settings, read_machine(device, ranks, compiles=compiles))
+    settings, notes = _resolved(settings, device, ranks, warn)
     config = settings.config
-    refuse_uneven(settings, ranks)
-    if config.train.gradient_compression != "none" and ranks.num_ranks == 1:
-        notes += ("train.gradient_compression has no effect: one process sends nothing",)
-    for note in notes:
-        warn(note)
-    refuse_missing_trackers(config)
-    refuse_waiting_update(config, device)
-    with opened_text(config, rendezvous, progress=progress, warn=warn) as text:
-        return _train(
-            settings,
-            directory,
-            text,
-            device,
-            rendezvous,
-            stop_after=stop_after,
-            from_step=from_step,
-            stretch=stretch,
-            progress=progress,
-            warn=warn,
-            notes=notes,
-        )
-
-
-def _train(
-    settings: Settings,
-    directory: Path,
-    text: OpenedText,
-    device: torch.device,
-    rendezvous: Rendezvous,
-    *,
-    stop_after: int | None,
-    from_step: int | None,
-    stretch: bool,
-    progress: Progress,
-    warn: Callable[[str], None],
-    notes: tuple[str, ...],
-) -> Finished:
-    """In `directory`, on the text that was opened."""
-    config, ranks, fingerprint = settings.config, rendezvous.ranks, text.data.fingerprint
-    agreed = agreed_settings(config, device, fingerprint)
-
-    def take() -> str:
-        refuse_another_run(directory, config, fingerprint, device)
-        return json.dumps(agreed)
-
-    with locked(directory, wanted=ranks.is_first):
-        refuse_differences(ranks, agreed, json.loads(rendezvous.first(take)))
+    with (
+        opened_text(config, rendezvous, progress=progress, warn=warn) as text,
+        locked(directory, wanted=ranks.is_first),
+    ):
+        _refuse_other_runs(directory, config, text, device, rendezvous)
         group = rendezvous.group(device, config)
         run = build_run(config, text.data, directory, device, group, progress=progress)
         left_out = text_left_out(config, text.data)
@@ -156,19 +115,49 @@ def _train(
             telemetry(directory, wanted=not untold, warn=warn) as newest,
         ):
             meter = Meter(progress, total=last, live=live_of(run, environment, newest))
-            outcome = train_to_the_end(
-                run,
-                stop_after=stop_after,
-                observers=(meter, *senders),
-                notes=notes,
-                warn=warn,
+            loss, evaluation = train_to_the_end(
+                run, stop_after=stop_after, observers=(meter, *senders), notes=notes, warn=warn
             )
-    if isinstance(text.data, Growing):  # how much text there is was not known before
-        for note in text_left_out(config, text.data)[len(left_out) :]:
-            warn(note)
-        if outcome.evaluation is None and evaluates:
-            warn(nothing_held_out(config, text.data))
-    return _finished(run, outcome.steps, outcome.loss, outcome.evaluation, meter)
+        if isinstance(text.data, Growing):  # how much text there is was not known before
+            for note in text_left_out(config, text.data)[len(left_out) :]:
+                warn(note)
+            if evaluation is None and evaluates:
+                warn(nothing_held_out(config, text.data))
+    return _finished(run, last, loss, evaluation, meter)
+
+
+def _resolved(
+    settings: Settings, device: torch.device, ranks: Ranks, warn: Callable[[str], None]
+) -> tuple[Settings, tuple[str, ...]]:
+    """Settings without `auto`, and the notes on them that `warn` was given. Raises `UsageError` for what cannot be trained here."""
+    compiles = settings.config.train.compile is not False
+    settings, notes = resolve(settings, read_machine(device, ranks, compiles=compiles))
+    refuse_uneven(settings, ranks)
+    if settings.config.train.gradient_compression != "none" and ranks.num_ranks == 1:
+        notes += ("train.gradient_compression has no effect: one process sends nothing",)
+    for note in notes:
+        warn(note)
+    refuse_missing_trackers(settings.config)
+    refuse_waiting_update(settings.config, device)
+    return settings, notes
+
+
+def _refuse_other_runs(
+    directory: Path,
+    config: RunConfig,
+    text: OpenedText,
+    device: torch.device,
+    rendezvous: Rendezvous,
+) -> None:
+    """Raises `UsageError` where `directory` holds another run, or another rank has other settings."""
+    fingerprint = text.data.fingerprint
+    agreed = agreed_settings(config, device, fingerprint)
+
+    def take() -> str:
+        refuse_another_run(directory, config, fingerprint, device)
+        return json.dumps(agreed)
+
+    refuse_differences(rendezvous.ranks, agreed, json.loads(rendezvous.first(take)))
 
 
 def describe(

@@ -23,8 +23,8 @@ from hotloop.core.step import StepRecord
 from hotloop.data.tokenizer import Tokenizer
 from hotloop.hardware import ceilings as hardware
 from hotloop.hardware.device import read_environment
+from hotloop.hardware.environment import store_ceilings
 from hotloop.hardware.limits import default_threads
-from hotloop.hardware.stored_ceilings import store_ceilings
 from hotloop.models.shape import model_flops
 from hotloop.train.run import decoder_shape
 

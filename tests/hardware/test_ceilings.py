@@ -12,7 +12,7 @@ from hotloop.core.ceilings import Ceilings, MatmulCeiling, Rate
 from hotloop.hardware import ceilings as hardware
 from hotloop.hardware.ceilings import measure_ceilings, measure_disk_write
 from hotloop.hardware.device import read_environment
-from hotloop.hardware.stored_ceilings import (
+from hotloop.hardware.environment import (
     ceilings_path,
     higher,
     store_ceilings,

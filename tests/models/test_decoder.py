@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from hotloop.core.errors import UsageError
-from hotloop.models.decoder import Decoder
-from hotloop.models.sampling import sample
+from hotloop.models.decoder import Decoder, sample
 from hotloop.models.shape import DecoderShape, flops_per_token
 
 SHAPE = DecoderShape(vocabulary=50, context=16, layers=2, width=32, heads=4)

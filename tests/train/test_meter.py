@@ -12,7 +12,7 @@ from hotloop.core.settings import load_settings
 from hotloop.core.step import StepRecord
 from hotloop.core.telemetry import GpuSample, TelemetrySample
 from hotloop.hardware.device import read_environment
-from hotloop.hardware.stored_ceilings import store_ceilings
+from hotloop.hardware.environment import store_ceilings
 from hotloop.train import meter
 from hotloop.train.meter import Live, Meter
 from hotloop.train.start import start

@@ -70,7 +70,8 @@ def restore(
     Every name, shape and type is compared with the model's before anything is touched: the fused kernels
     of torch trust them, and would write past the end of a tensor that is too small. Raises `UsageError`.
     """
-    refuse_unlike("weight", tensors["model"], _weights_of(model))
+    weights = dict(model.named_parameters())
+    refuse_unlike("weight", tensors["model"], weights)
     stored = tensors["optimizer"]
     if updated or stored:
         refuse_unlike("optimizer state", stored, _slots_of(model, optimizer))
@@ -86,7 +87,7 @@ def restore(
         for group, saved in zip(optimizer.param_groups, groups, strict=True)
         for parameter, index in zip(group["params"], saved["params"], strict=True)
     }
-    by_name = {name: index_of[id(p)] for name, p in model.named_parameters()}
+    by_name = {name: index_of[id(p)] for name, p in weights.items()}
     optimizer_state: dict[int, dict[str, Tensor]] = {}
     for key, value in stored.items():
         name, slot = key.rsplit("/", 1)
@@ -111,26 +112,21 @@ def _restore_the_rest(
     random.setstate((version, tuple(integers), gauss))
 
 
-Expected = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
-"""Shape and type by name."""
-
-
-def refuse_unlike(kind: str, found: Mapping[str, Tensor], expected: Expected) -> None:
+def refuse_unlike(kind: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     """Raises `UsageError` for the first tensor that is missing, too much, or of another shape or type."""
     for name in sorted(expected.keys() ^ found.keys()):
         place = "the checkpoint" if name in expected else "the model"
         raise UsageError(f"{kind} `{name}` is missing in {place}", do=_ITS_CONFIG)
-    for name, (shape, dtype) in expected.items():
-        if tuple(found[name].shape) != shape:
-            raise UsageError(
-                f"{kind} `{name}` is {tuple(found[name].shape)} in the checkpoint and {shape} in the model",
-                do=_ITS_CONFIG,
-            )
-        if found[name].dtype != dtype:
-            raise UsageError(
-                f"{kind} `{name}` is {found[name].dtype} in the checkpoint and {dtype} in the model",
-                do=_ITS_CONFIG,
-            )
+    for name, like in expected.items():
+        for here, there in (
+            (tuple(found[name].shape), tuple(like.shape)),
+            (found[name].dtype, like.dtype),
+        ):
+            if here != there:
+                raise UsageError(
+                    f"{kind} `{name}` is {here} in the checkpoint and {there} in the model",
+                    do=_ITS_CONFIG,
+                )
 
 
 _ITS_CONFIG = (
@@ -138,14 +134,10 @@ _ITS_CONFIG = (
 )
 
 
-def _weights_of(model: nn.Module) -> Expected:
-    return {name: (tuple(p.shape), p.dtype) for name, p in model.named_parameters()}
-
-
-def _slots_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Expected:
-    """What AdamW, SGD and Muon keep for each weight once it was updated."""
+def _slots_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """What is like that which AdamW, SGD and Muon keep for each weight once it was updated."""
     names = {id(p): name for name, p in model.named_parameters()}
-    expected: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+    expected: dict[str, Tensor] = {}
     for group in optimizer.param_groups:
         if "betas" in group:
             slots: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
@@ -154,17 +146,16 @@ def _slots_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Expected:
         else:
             slots = ("momentum",)
         for p in group["params"]:
-            expected |= {f"{names[id(p)]}/{slot}": (tuple(p.shape), p.dtype) for slot in slots}
+            expected |= {f"{names[id(p)]}/{slot}": p for slot in slots}
             if "betas" in group:
-                expected[f"{names[id(p)]}/step"] = ((), torch.float32)
+                expected[f"{names[id(p)]}/step"] = torch.zeros(())
     return expected
 
 
-def _random_states(found: Mapping[str, Tensor]) -> Expected:
+def _random_states(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Torch's own says how large; a GPU's may be there or not."""
     gpus = {name for name in found if name.startswith("cuda") and name[4:].isdecimal()}
-    expected = {"torch": (tuple(torch.get_rng_state().shape), torch.uint8)}
-    return expected | {name: (tuple(found[name].shape), torch.uint8) for name in gpus}
+    return {"torch": torch.get_rng_state()} | {name: found[name].byte() for name in gpus}
 
 
 def capture_random(device: torch.device) -> dict[str, Tensor]:
@@ -187,7 +178,7 @@ def restore_random(states: dict[str, Tensor], device: torch.device) -> None:
 
 def restore_weights(weights: dict[str, Tensor], model: nn.Module) -> None:
     """Copy weights into the model. Raises `UsageError` naming the first that does not fit."""
-    refuse_unlike("weight", weights, _weights_of(model))
-    for name, parameter in model.named_parameters():
-        with torch.no_grad():
+    refuse_unlike("weight", weights, dict(model.named_parameters()))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
             parameter.copy_(weights[name])

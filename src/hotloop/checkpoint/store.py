@@ -95,10 +95,8 @@ def latest(root: Path, *, before: int | None = None) -> tuple[Checkpoint | None,
     committed and is passed over.
     """
     problems: list[str] = []
-    for directory in sorted(_directories(root), key=_step_of, reverse=True):
+    for directory in sorted(_committed(root), key=_step_of, reverse=True):
         if before is not None and _step_of(directory) >= before:
-            continue
-        if _is_uncommitted(directory):
             continue
         found = _verified(directory)
         if isinstance(found, Checkpoint):
@@ -109,9 +107,8 @@ def latest(root: Path, *, before: int | None = None) -> tuple[Checkpoint | None,
 
 def of_step(root: Path, step: int) -> Checkpoint:
     """The checkpoint of exactly that step. Raises `UsageError` with those that are there."""
-    committed = [d for d in _directories(root) if not _is_uncommitted(d)]
     problem = None
-    for directory in committed:
+    for directory in _committed(root):
         if _step_of(directory) == step:
             found = _verified(directory)
             if isinstance(found, Checkpoint):
@@ -127,7 +124,7 @@ def of_step(root: Path, step: int) -> Checkpoint:
 
 def steps(root: Path) -> tuple[int, ...]:
     """The steps of the checkpoints that were committed, whole or not, in ascending order."""
-    return tuple(sorted({_step_of(d) for d in _directories(root) if not _is_uncommitted(d)}))
+    return tuple(sorted({_step_of(directory) for directory in _committed(root)}))
 
 
 def newest_seen(root: Path) -> int:
@@ -201,13 +198,12 @@ def set_aside(root: Path, *, newer_than: int) -> None:
 
     Those that do not verify become `damaged-...`, the others `left-...`; of one step the newest is kept.
     """
-    for directory in _directories(root):
-        if _step_of(directory) > newer_than and not _is_uncommitted(directory):
+    for directory in _committed(root):
+        if _step_of(directory) > newer_than:
             word = "damaged" if verify(directory) else "left"
-            for older in (
-                root.glob(f"left-step-{_step_of(directory):08d}-*") if word == "left" else ()
-            ):
-                _remove(older)
+            if word == "left":
+                for older in root.glob(f"left-step-{_step_of(directory):08d}-*"):
+                    _remove(older)
             directory.rename(directory.with_name(f"{word}-{directory.name}"))
 
 
@@ -228,7 +224,7 @@ def _write(path: Path, content: bytes) -> dict[str, Any]:
 
 
 def _retire(root: Path, *, keep: int, newest: Path, good_until: int | None) -> None:
-    older = [d for d in _directories(root) if d != newest and not _is_uncommitted(d)]
+    older = [d for d in _committed(root) if d != newest]
     if good_until is not None:
         older = [d for d in older if _step_of(d) > good_until]
         keep = 1
@@ -251,6 +247,10 @@ def _remove(directory: Path) -> None:
 def _is_uncommitted(directory: Path) -> bool:
     """Not of a link that leads nowhere: its disk may only be away."""
     return directory.is_dir() and not (directory / "manifest.json").exists()
+
+
+def _committed(root: Path) -> list[Path]:
+    return [directory for directory in _directories(root) if not _is_uncommitted(directory)]
 
 
 def _directories(root: Path) -> list[Path]:

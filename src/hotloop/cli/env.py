@@ -15,9 +15,8 @@ from hotloop.core.ceilings import Ceilings
 from hotloop.core.errors import EnvironmentFailed
 from hotloop.core.files import to_plain
 from hotloop.core.measurement import Environment
-from hotloop.hardware.environment import read_host
+from hotloop.hardware.environment import read_host, store_ceilings, stored_ceilings
 from hotloop.hardware.limits import default_threads
-from hotloop.hardware.stored_ceilings import store_ceilings, stored_ceilings
 from hotloop.report import numbers
 from hotloop.report.machine import ceiling_rows, environment_rows
 from hotloop.report.terminal import render_rows

@@ -22,7 +22,7 @@ from hotloop.core.files import storage_error
 from hotloop.core.measurement import Environment
 from hotloop.core.progress import Progress, silent
 from hotloop.hardware.device import fast_dtypes
-from hotloop.hardware.stored_ceilings import fastest_first
+from hotloop.hardware.environment import fastest_first
 
 Shape = tuple[int, int, int]
 """m, k, n."""
@@ -70,7 +70,7 @@ def measure_ceilings(
     named in `not_measured` with the reason.
     """
     began = time.perf_counter()
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    load = os.getloadavg()[0]
     missing: dict[str, str] = {}
     threads_before = torch.get_num_threads()
     torch.set_num_threads(num_threads)

@@ -1,13 +1,25 @@
-"""The machine and interpreter of this process, as one record that two measurements can be held against each other by."""
+"""The machine and interpreter of this process, as one record that two measurements can be held against each other by.
+
+And what such a machine was measured to do at best, kept in the cache: a file per machine, torch and threads.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform
+import re
 import subprocess
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from hotloop import __version__
+from hotloop.core.cache import cache_directory
+from hotloop.core.ceilings import Ceilings, MatmulCeiling, Rate
+from hotloop.core.errors import UsageError
+from hotloop.core.files import read_json, write_json
 from hotloop.core.measurement import Environment
 from hotloop.hardware.limits import cpu_quota, memory_limit_bytes, num_cpus
 
@@ -30,15 +42,20 @@ SPEED_VARIABLES = (
 """Prefixes of the environment variables that change speed."""
 
 
+def _cpu_fields() -> dict[str, str]:
+    """What the kernel reports now of the first CPU, and of all; empty where it is not Linux."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    found = [line.partition(":") for line in text.splitlines()]
+    return {key.strip(): value.strip() for key, _, value in reversed(found) if key.strip()}
+
+
 def cpu_model() -> str:
     """The CPU's own name, with family and model where the name alone is not exact."""
-    fields: dict[str, str] = {}
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() and key.strip() not in fields:
-                fields[key.strip()] = value.strip()
-    except OSError:
+    fields = _cpu_fields()
+    if not fields:
         return platform.processor() or platform.machine()
     name = fields.get("model name") or platform.machine()
     if "cpu family" in fields and "model" in fields:
@@ -46,13 +63,13 @@ def cpu_model() -> str:
     return name
 
 
-def read_host(*, workdir: Path | None = None) -> Environment:
+def read_host() -> Environment:
     """Describe this interpreter and machine, without torch and what it sees: as if it ran on the CPU.
 
     Never fails: what cannot be read is `None`.
     """
     model = cpu_model()
-    commit, dirty = _git_state(workdir or Path.cwd())
+    commit, dirty = _git_state(Path.cwd())
     return Environment(
         device=model,
         num_devices=1,
@@ -69,7 +86,7 @@ def read_host(*, workdir: Path | None = None) -> Environment:
         hotloop=__version__,
         git_commit=commit,
         git_dirty=dirty,
-        load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        load_average=os.getloadavg()[0],
         clock_mhz=_clock_mhz(),
         variables={
             key: value
@@ -80,14 +97,10 @@ def read_host(*, workdir: Path | None = None) -> Environment:
 
 
 def _clock_mhz() -> float | None:
-    """The CPU's clock as the kernel reports it now."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("cpu MHz"):
-                return float(line.partition(":")[2])
-    except (OSError, ValueError):
+        return float(_cpu_fields()["cpu MHz"])
+    except (KeyError, ValueError):
         return None
-    return None
 
 
 def nvidia_driver() -> str | None:
@@ -126,13 +139,9 @@ _CPU_BF16 = frozenset(("avx512_bf16", "amx_bf16", "bf16"))
 
 def fast_on_cpu() -> tuple[str, ...]:
     """Dtypes of this machine's processor, fastest first."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ("float32",)
-    named = (line for line in lines if line.startswith(("flags", "Features")))
-    flags = set(next(named, "").partition(":")[2].split())
-    return ("bfloat16", "float32") if flags & _CPU_BF16 else ("float32",)
+    fields = _cpu_fields()
+    flags = fields.get("flags") or fields.get("Features", "")
+    return ("bfloat16", "float32") if _CPU_BF16.intersection(flags.split()) else ("float32",)
 
 
 def fast_on_cuda(capability: tuple[int, int]) -> tuple[str, ...]:
@@ -140,3 +149,71 @@ def fast_on_cuda(capability: tuple[int, int]) -> tuple[str, ...]:
     if capability[0] >= 8:
         return ("bfloat16", "float16", "tf32", "float32")
     return ("float16", "float32") if capability[0] >= 7 else ("float32",)
+
+
+def ceilings_path(environment: Environment, num_threads: int) -> Path:
+    """The file for a machine, a torch and, on a CPU, a number of threads."""
+    key = [
+        environment.device,
+        environment.cpu_model,
+        environment.cpu_quota,
+        environment.torch,
+        num_threads if environment.cuda is None else None,
+    ]
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+    name = re.sub(r"[^\w.]+", "-", environment.device).strip("-")[:40]
+    return cache_directory() / "ceilings" / f"{name}-{digest}.json"
+
+
+def stored_ceilings(environment: Environment, num_threads: int) -> Ceilings | None:
+    """What was measured on such a machine; `None` when it never was, or its file is damaged."""
+    path = ceilings_path(environment, num_threads)
+    if not path.is_file():
+        return None
+    try:
+        return read_json(path, Ceilings)
+    except UsageError:  # of an older version, or damaged: it can be measured again
+        return None
+
+
+def store_ceilings(environment: Environment, ceilings: Ceilings) -> Ceilings:
+    """Keep them, joined with what was kept before; returns what now stands.
+
+    Raises `EnvironmentFailed` when the cache cannot be written.
+    """
+    before = stored_ceilings(environment, ceilings.num_threads)
+    joined = ceilings if before is None else higher(before, ceilings)
+    write_json(ceilings_path(environment, ceilings.num_threads), joined)
+    return joined
+
+
+def higher(before: Ceilings, now: Ceilings) -> Ceilings:
+    """`now` with every value that was higher `before`. The disk's only for the same directory."""
+    matmul = {each.dtype: each for each in before.matmul}
+    for each in now.matmul:
+        old = matmul.get(each.dtype)
+        if old is None or each.flops_per_s >= old.flops_per_s:
+            matmul[each.dtype] = each
+    disk = now.disk_write
+    if disk is None or (before.disk_write is not None and before.disk_write.place == disk.place):
+        disk = _higher_rate(before.disk_write, disk)
+    joined = replace(
+        now,
+        matmul=fastest_first(matmul.values()),
+        memory_copy=_higher_rate(before.memory_copy, now.memory_copy),
+        disk_write=disk,
+    )
+    known = {each.dtype for each in joined.matmul}
+    known |= {name for name in ("memory_copy", "disk_write") if getattr(joined, name) is not None}
+    reasons = {name: why for name, why in now.not_measured.items() if name not in known}
+    return replace(joined, not_measured=reasons)
+
+
+def _higher_rate(before: Rate | None, now: Rate | None) -> Rate | None:
+    if before is None or now is None:
+        return now or before
+    return now if now.bytes_per_s >= before.bytes_per_s else before
+
+
+def fastest_first(found: Iterable[MatmulCeiling]) -> tuple[MatmulCeiling, ...]:
+    return tuple(sorted(found, key=lambda each: -each.flops_per_s))

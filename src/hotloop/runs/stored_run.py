@@ -30,7 +30,7 @@ from hotloop.core.settings import Settings, load_settings
 from hotloop.core.step import StepRecord, readable_steps, steps_of_ranks
 from hotloop.core.telemetry import TELEMETRY_FILE, TelemetrySample, readable_telemetry
 from hotloop.doctor.collect import other_ranks
-from hotloop.hardware.stored_ceilings import stored_ceilings
+from hotloop.hardware.environment import stored_ceilings
 from hotloop.judge.diagnose import diagnose
 from hotloop.judge.exposure import runs_on_cpu
 from hotloop.judge.ranks import compare_ranks

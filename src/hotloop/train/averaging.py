@@ -81,9 +81,7 @@ class Average:
                 "this checkpoint does not hold the mean of these weights",
                 do="use the `averaging` of that run",
             )
-        refuse_unlike(
-            "mean of", stored, {n: (tuple(m.shape), m.dtype) for n, m in self._mean.items()}
-        )
+        refuse_unlike("mean of", stored, self._mean)
         for name, mean in stored.items():
             self._mean[name].copy_(mean)
 

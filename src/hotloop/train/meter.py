@@ -12,7 +12,7 @@ from hotloop.core.progress import Progress
 from hotloop.core.step import StepRecord
 from hotloop.core.telemetry import GpuSample
 from hotloop.hardware.device import gpu_uuid
-from hotloop.hardware.stored_ceilings import stored_ceilings
+from hotloop.hardware.environment import stored_ceilings
 from hotloop.hardware.telemetry import Newest
 from hotloop.models.shape import flops_per_token
 from hotloop.report import numbers

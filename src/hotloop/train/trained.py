@@ -16,8 +16,7 @@ from hotloop.core.settings import Settings, load_settings
 from hotloop.data.tokenizer import Tokenizer
 from hotloop.hardware.device import pick_device
 from hotloop.hardware.limits import default_threads, memory_limit_bytes
-from hotloop.models.decoder import Decoder
-from hotloop.models.sampling import refuse_diverged, sample
+from hotloop.models.decoder import Decoder, refuse_diverged, sample
 from hotloop.train.averaging import first_update, load_average
 from hotloop.train.run import decoder_shape, refuse_too_large
 

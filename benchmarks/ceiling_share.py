@@ -32,7 +32,7 @@ from torch import Tensor
 from hotloop.cli.progress import progress_bar
 from hotloop.core.settings import load_settings
 from hotloop.data.cache import ensure_prepared
-from hotloop.data.prepared import open_prepared
+from hotloop.data.prepared import Corpora, open_prepared
 from hotloop.data.spec import Spec
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.optimizations.precision.autocast import autocast
@@ -66,7 +66,7 @@ def main() -> int:
         data = ensure_prepared(
             Spec((config.data.source,), config.data.tokenizer or "bytes"), progress=progress
         )
-        run = build_run(config, open_prepared(data), Path(scratch), device)
+        run = build_run(config, Corpora((open_prepared(data),), (1.0,)), Path(scratch), device)
         run.model.train()
         dtype = DTYPES.get(config.train.precision, torch.float32)
         products = step_products(run.model.shape, config.sequences_per_step)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from trainings import losses
 
 import warm_python
 from hotloop.checkpoint import store
@@ -19,9 +20,8 @@ from hotloop.cli import main
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.settings import load_settings
-from hotloop.core.step import read_steps
 from hotloop.train import loop
-from hotloop.train.averaging import Average, averaging, first_update, load_average, updates_until
+from hotloop.train.averaging import Average, first_update, load_average, updates_until
 from hotloop.train.start import start
 from hotloop.train.trained import load_trained
 
@@ -38,8 +38,7 @@ def config(steps: int = 10, **averaging: object) -> RunConfig:
 def averaged(settings: RunConfig, history: list[torch.Tensor]) -> torch.Tensor:
     """The mean after a training whose weights were these after each step."""
     layer = nn.Linear(3, 2, bias=False)
-    average = averaging(settings, layer)
-    assert average is not None
+    average = Average(settings, layer)
     for done, weight in enumerate(history, 1):
         with torch.no_grad():
             layer.weight.copy_(weight)
@@ -109,10 +108,6 @@ def tensors(directory: Path) -> dict[str, dict[str, torch.Tensor]]:
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
-
-
-def losses(directory: Path) -> list[float | None]:
-    return [record.loss for record in read_steps(directory / "steps.jsonl")]
 
 
 @pytest.mark.parametrize("settings", [EMA, TAIL], ids=["ema", "tail"])

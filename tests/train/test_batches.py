@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from trainings import losses, records, train
 
 from hotloop.cli.main import run
 from hotloop.core.errors import UsageError
 from hotloop.core.ranks import Ranks
 from hotloop.core.settings import load_settings
-from hotloop.core.step import read_steps
 from hotloop.data.cache import ensure_prepared
 from hotloop.data.loader import Mix
 from hotloop.data.piece_index import bucket_widths
@@ -25,21 +25,11 @@ from hotloop.train.batches import places_of, read_step, training_batches
 from hotloop.train.opened_text import opened_text
 from hotloop.train.rendezvous import Rendezvous
 from hotloop.train.same_run import refuse_uneven
-from hotloop.train.start import Finished, start
-
-
-def train(
-    config: Path, directory: Path, *overrides: str, stop_after: int | None = None
-) -> Finished:
-    return start(load_settings(config, overrides), directory, stop_after=stop_after)
-
-
-def losses(directory: Path) -> list[float | None]:
-    return [record.loss for record in read_steps(directory / "steps.jsonl")]
+from hotloop.train.start import start
 
 
 def targets(directory: Path) -> list[int]:
-    return [record.tokens for record in read_steps(directory / "steps.jsonl")]
+    return [record.tokens for record in records(directory)]
 
 
 @pytest.fixture(autouse=True)
@@ -248,7 +238,7 @@ def test_streamed_source_that_is_not_there_is_a_usage_error(
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> Path:
+def lines(tmp_path: Path) -> Path:
     """A directory of JSON lines, some of them broken, beside notes that are not to be read."""
     root = tmp_path / "records"
     root.mkdir()
@@ -268,17 +258,17 @@ READING = (
 
 
 def test_source_is_read_as_the_settings_say_streamed_or_not(
-    streamed_config: Path, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    streamed_config: Path, lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = "data.order=sequential"
-    words = (f"data.source={records}", order, *READING)
+    words = (f"data.source={lines}", order, *READING)
     train(streamed_config, tmp_path / "streamed", *words)
     monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "another"))
     train(streamed_config, tmp_path / "first", "data.stream=false", *words)
     assert losses(tmp_path / "streamed") == losses(tmp_path / "first")
     out = tmp_path / "prepared"
     words = ["--text-field", "body", "--skip-bad", "--min-chars", "40", "--include", "*.jsonl"]
-    assert run(["prepare", str(records), "--out", str(out), "--tokenizer", "bytes", *words]) == 0
+    assert run(["prepare", str(lines), "--out", str(out), "--tokenizer", "bytes", *words]) == 0
     train(streamed_config, tmp_path / "second", "data.stream=false", f"data.prepared={out}", order)
     assert losses(tmp_path / "first") == losses(tmp_path / "second")
     manifest = json.loads((out / "manifest.json").read_text())
@@ -295,10 +285,10 @@ def test_list_of_sources_is_one_text(streamed_config: Path, tmp_path: Path) -> N
 
 
 def test_corpora_of_a_mix_are_read_each_in_its_way(
-    mixed_config: Path, records: Path, tmp_path: Path
+    mixed_config: Path, lines: Path, tmp_path: Path
 ) -> None:
     reading = {"text_field": "body", "skip_bad": True, "format": "jsonl", "include": ["*.jsonl"]}
-    mix = [{"source": str(tmp_path / "a")}, {"source": str(records), "reading": reading}]
+    mix = [{"source": str(tmp_path / "a")}, {"source": str(lines), "reading": reading}]
     settings = load_settings(mixed_config, [f"data.mix={json.dumps(mix)}", "data.tokenizer=bytes"])
     with opened_text(settings.config, Rendezvous(), progress=lambda *_: None) as text:
         members = [open_prepared(path).manifest for path in text.paths]

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from trainings import weights
 
-from hotloop.checkpoint import store
 from hotloop.checkpoint.state import FILES
 from hotloop.cli.main import run as command
 from hotloop.core.errors import UsageError
@@ -58,14 +58,8 @@ def recorded(directory: Path) -> list[tuple[int, float | None]]:
     return [(each.step, each.loss) for each in read_steps(directory / "steps.jsonl")]
 
 
-def end_state(directory: Path) -> dict[str, dict[str, torch.Tensor]]:
-    found, _ = store.latest(directory / "checkpoints")
-    assert found is not None
-    return store.load(found, FILES)[0]
-
-
 def assert_same_end(one: Path, other: Path) -> None:
-    left, right = end_state(one), end_state(other)
+    left, right = weights(one), weights(other)
     for file in FILES:
         assert left[file].keys() == right[file].keys()
         assert all(torch.equal(left[file][name], right[file][name]) for name in left[file])
@@ -163,7 +157,7 @@ def test_a_checkpoint_without_any_optimizer_state_is_good_where_no_update_was_ma
     skip = ("stability.nonfinite=skip", "optimizer.fused=false")
     plant({position: float("nan") for position in range(0, 12, 4)})
     train(tiny_config, tmp_path / "run", *skip, "train.steps=3", "schedule.warmup_steps=2")
-    assert not end_state(tmp_path / "run")["optimizer"]
+    assert not weights(tmp_path / "run")["optimizer"]
     train(
         tiny_config,
         tmp_path / "run",
@@ -172,7 +166,7 @@ def test_a_checkpoint_without_any_optimizer_state_is_good_where_no_update_was_ma
         "schedule.warmup_steps=2",
         stretch=True,
     )
-    assert end_state(tmp_path / "run")["optimizer"]
+    assert weights(tmp_path / "run")["optimizer"]
 
 
 @pytest.mark.parametrize(

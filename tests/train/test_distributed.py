@@ -18,14 +18,10 @@ from typing import Any
 
 import pytest
 import torch
-from killed import killed_after
+from trainings import killed_after, losses, records, train, weights
 
-from hotloop.checkpoint import store
-from hotloop.checkpoint.state import FILES, random_file
-from hotloop.core.settings import load_settings
-from hotloop.core.step import StepRecord, read_steps
+from hotloop.checkpoint.state import random_file
 from hotloop.runs.stored_run import read_run
-from hotloop.train.start import start
 
 PROGRAM = Path(__file__).with_name("ranks_program.py")
 REDUCTION_ORDER = 1e-5
@@ -48,26 +44,8 @@ def torchrun(*arguments: str, **variables: str) -> subprocess.Popen[str]:
     )
 
 
-def records(directory: Path, rank: int = 0) -> list[StepRecord]:
-    return list(read_steps(directory / ("steps-1.jsonl" if rank else "steps.jsonl")))
-
-
-def losses(directory: Path, rank: int = 0) -> list[float | None]:
-    return [record.loss for record in records(directory, rank)]
-
-
-def weights(directory: Path, *more: str) -> dict[str, dict[str, torch.Tensor]]:
-    found, _ = store.latest(directory / "checkpoints")
-    assert found is not None
-    return store.load(found, (*FILES, *more))[0]
-
-
 def held_out(directory: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (directory / "evals.jsonl").read_text().splitlines()]
-
-
-def train_alone(config: Path, directory: Path, *overrides: str) -> None:
-    start(load_settings(config, overrides), directory)
 
 
 def wait_for_steps(child: subprocess.Popen[str], file: Path, count: int) -> None:
@@ -166,7 +144,7 @@ logging: {{tensorboard: false}}
 """
     )
     interrupt(made)
-    train_alone(made.config, made.directory("grown"))
+    train(made.config, made.directory("grown"))
     killed_after(made.directory("grown"), step=4)
     jobs = []
     for name, job in JOBS.items():
@@ -200,7 +178,7 @@ def interrupt(made: Made) -> None:
 @pytest.mark.parametrize("name", ["plain", "llama", "sgd"])
 def test_two_ranks_learn_what_one_learns(made: Made, tmp_path: Path, name: str) -> None:
     assert made.code(name) == made.code(name, rank=1) == 0
-    train_alone(made.config, tmp_path / "alone", *JOBS[name].get("settings", ()))
+    train(made.config, tmp_path / "alone", *JOBS[name].get("settings", ()))
     one, two = tmp_path / "alone", made.directory(name)
     assert losses(two) == pytest.approx(losses(one), rel=REDUCTION_ORDER)
     norms = [[record.grad_norm for record in records(run)] for run in (one, two)]
@@ -303,7 +281,7 @@ def test_run_begun_by_one_process_is_continued_by_two_and_by_one_again(
     made: Made, tmp_path: Path
 ) -> None:
     grown, alone = made.directory("grown"), tmp_path / "alone"
-    train_alone(made.config, alone)
+    train(made.config, alone)
     assert "resumed" in records(grown)[4].tags
     assert [record.step for record in records(grown, 1)] == list(range(4, 12))
     assert losses(grown) == pytest.approx(losses(alone), rel=REDUCTION_ORDER)
@@ -312,7 +290,7 @@ def test_run_begun_by_one_process_is_continued_by_two_and_by_one_again(
     shutil.copytree(made.directory("plain"), shrunk)
     killed_after(shrunk, step=4)
     # The same step in other microbatches may continue it, too.
-    train_alone(made.config, shrunk, "train.microbatch=8", "train.grad_accum_steps=1")
+    train(made.config, shrunk, "train.microbatch=8", "train.grad_accum_steps=1")
     assert losses(shrunk) == pytest.approx(losses(alone), rel=REDUCTION_ORDER)
     assert [record.step for record in records(shrunk, 1)] == list(range(4))
 
@@ -411,7 +389,7 @@ def test_port_in_use_is_said_with_the_remedy(made: Made, tmp_path: Path) -> None
 @pytest.mark.slow
 def test_compiled_ranks_learn_what_one_compiled_process_learns(made: Made, tmp_path: Path) -> None:
     """Through the whole compiler: minutes of CPU where nothing is cached yet."""
-    train_alone(made.config, tmp_path / "alone", "train.compile=true")
+    train(made.config, tmp_path / "alone", "train.compile=true")
     child = torchrun("-m", "hotloop", "train", str(made.config), "train.compile=true", "--out", str(tmp_path / "two"))  # fmt: skip
     said = child.communicate(timeout=600)
     assert child.returncode == 0, said

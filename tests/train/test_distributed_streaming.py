@@ -13,9 +13,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from trainings import losses, records
 
 from hotloop.core.settings import load_settings
-from hotloop.core.step import StepRecord, read_steps
 from hotloop.data.gather import digest_of, salt_of
 from hotloop.train.start import start
 
@@ -117,14 +117,6 @@ logging: {{tensorboard: false}}
 """
     )
     return Place(tmp_path, path)
-
-
-def records(directory: Path, rank: int = 0) -> list[StepRecord]:
-    return list(read_steps(directory / ("steps-1.jsonl" if rank else "steps.jsonl")))
-
-
-def losses(directory: Path, rank: int = 0) -> list[float | None]:
-    return [record.loss for record in records(directory, rank)]
 
 
 def wait_for_steps(child: subprocess.Popen[str], directory: Path, count: int) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trainings import losses
 
 from hotloop.checkpoint import store
 from hotloop.checkpoint.state import FILES
@@ -27,10 +28,6 @@ SPIKE = 1000.0
 
 def train(config: Path, directory: Path, *overrides: str, **options: Any) -> Finished:
     return start(load_settings(config, (*ROLLBACK, *overrides)), directory, **options)
-
-
-def losses(directory: Path) -> list[float | None]:
-    return [record.loss for record in read_steps(directory / "steps.jsonl")]
 
 
 def rollbacks(directory: Path) -> list[dict[str, Any]]:

@@ -11,17 +11,15 @@ from typing import Any
 
 import pytest
 import torch
+from trainings import losses, records, train
 
 from hotloop.checkpoint import store
 from hotloop.checkpoint.state import FILES
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import ExitCode, UsageError
-from hotloop.core.settings import load_settings
-from hotloop.core.step import StepRecord, read_steps
 from hotloop.train import loop
 from hotloop.train.run import Run
 from hotloop.train.stability import TrainingDiverged
-from hotloop.train.start import Finished, start
 from hotloop.train.update import can_skip_on_device, refuse_waiting_update
 
 Plant = Callable[..., None]
@@ -30,20 +28,6 @@ Dies = Callable[[int], AbstractContextManager[None]]
 NAN = math.nan
 SKIP = "stability.nonfinite=skip"
 WATCH = ("stability.window_steps=4", "stability.spike_factor=20")
-
-
-def train(
-    config: Path, directory: Path, *overrides: str, stop_after: int | None = None
-) -> Finished:
-    return start(load_settings(config, overrides), directory, stop_after=stop_after)
-
-
-def records(directory: Path) -> list[StepRecord]:
-    return list(read_steps(directory / "steps.jsonl"))
-
-
-def losses(directory: Path) -> list[float | None]:
-    return [record.loss for record in records(directory)]
 
 
 def steps_with(directory: Path, tag: str) -> list[int]:

@@ -11,21 +11,15 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from killed import killed_after
+from trainings import killed_after, train
 
 from hotloop.core.errors import Interrupted, UsageError
-from hotloop.core.settings import load_settings
 from hotloop.core.step import StepRecord, read_steps
 from hotloop.train import trackers
 from hotloop.train.evaluate import Evaluation
-from hotloop.train.start import Finished, start
 from hotloop.train.trackers import Point, Sender
 
 Dies = Callable[[int], AbstractContextManager[None]]
-
-
-def train(config: Path, directory: Path, *overrides: str, **options: object) -> Finished:
-    return start(load_settings(config, overrides), directory, **options)  # type: ignore[arg-type]
 
 
 class Kept:

@@ -86,11 +86,6 @@ class Average:
             self._mean[name].copy_(mean)
 
 
-def averaging(config: RunConfig, model: nn.Module) -> Average | None:
-    """The mean that `averaging.name` asks for; `None` for none."""
-    return None if config.averaging.name == "none" else Average(config, model)
-
-
 def load_average(checkpoint: store.Checkpoint) -> dict[str, Tensor] | None:
     """The averaged weights of a checkpoint; `None` where it was taken before the first update."""
     if f"{FILE}.safetensors" not in checkpoint.files:

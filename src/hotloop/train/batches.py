@@ -45,17 +45,7 @@ def training_batches(
             order=data.order,
             seed=data.seed,
         )
-    loaders = [
-        Loader(
-            member.train,
-            context=context,
-            order=data.order,
-            seed=(data.seed + number) % 2**63,  # corpora of one size in different orders
-            rows=_rows(config, member, member.train, progress),
-        )
-        for number, member in enumerate(corpora.members)
-    ]
-    return loaders[0] if len(loaders) == 1 else Mix(loaders, corpora.weights, seed=data.seed)
+    return _in_shares(config, corpora, "train", progress)
 
 
 def held_out_batches(
@@ -64,21 +54,27 @@ def held_out_batches(
     """In a fixed order. `None` when some corpus holds out less than one sequence."""
     if isinstance(corpora, Growing):
         return _streamed(config, corpora, "validation")
+    if any(len(member.validation) <= config.model.context for member in corpora.members):
+        return None
+    return _in_shares(config, corpora, "validation", progress)
+
+
+def _in_shares(config: RunConfig, corpora: Corpora, split: Split, progress: Progress) -> Batches:
+    """Each corpus by its weight; what is held out is read from its beginning."""
+    data, seed = config.data, config.data.seed if split == "train" else 0
     loaders = []
-    for member in corpora.members:
-        stream = member.validation
-        if len(stream) <= config.model.context:
-            return None
+    for number, member in enumerate(corpora.members):
+        stream = member.train if split == "train" else member.validation
         loaders.append(
             Loader(
                 stream,
                 context=config.model.context,
-                order="sequential",
-                seed=0,
+                order=data.order if split == "train" else "sequential",
+                seed=(seed + number) % 2**63,  # corpora of one size in different orders
                 rows=_rows(config, member, stream, progress),
             )
         )
-    return loaders[0] if len(loaders) == 1 else Mix(loaders, corpora.weights, seed=0)
+    return loaders[0] if len(loaders) == 1 else Mix(loaders, corpora.weights, seed=seed)
 
 
 def nothing_held_out(config: RunConfig, corpora: Corpora | Growing) -> str:

@@ -133,7 +133,11 @@ def train(
                     book.flush()
                     save(run, done)
             if stopping and not finished:
-                raise interrupted(run, done)
+                raise Interrupted(
+                    f"stopped after step {done} of {config.train.steps}; saved at step {done}",
+                    where=str(run.directory),
+                    do="run the same command again to continue",
+                )
         known = run.stability.checked(book.write_closed(), known, measuring=measuring)
 
     counts = compile_counts()
@@ -212,11 +216,3 @@ def tag_compiles(book: StepBook, before: CompileCounts) -> CompileCounts:
     if now != before:
         book.tag("compile")
     return now
-
-
-def interrupted(run: Run, done: int) -> Interrupted:
-    return Interrupted(
-        f"stopped after step {done} of {run.config.train.steps}; saved at step {done}",
-        where=str(run.directory),
-        do="run the same command again to continue",
-    )

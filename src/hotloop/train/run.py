@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -14,7 +14,7 @@ from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.progress import Progress, silent
 from hotloop.core.step import steps_name
 from hotloop.data.loader import Batches
-from hotloop.data.prepared import Corpora, Prepared
+from hotloop.data.prepared import Corpora
 from hotloop.data.streaming import Growing
 from hotloop.data.tokenizer import fingerprint_of
 from hotloop.hardware.device import fast_dtypes, gpu_uuid
@@ -27,7 +27,7 @@ from hotloop.optimizations.host_memory.trainer import is_kept, keep_freed_memory
 from hotloop.optimizations.precision.autocast import autocast, gradient_scaler, set_tf32
 from hotloop.probe.attach.operators import watch_forward
 from hotloop.probe.foreign_process import describe_optimizer, parameter_dtypes
-from hotloop.train.averaging import Average, averaging
+from hotloop.train.averaging import Average
 from hotloop.train.batches import as_tensors, held_out_batches, to_device, training_batches
 from hotloop.train.group import Group, seed_of
 from hotloop.train.optimizer import build_optimizer
@@ -86,28 +86,9 @@ def decoder_shape(config: RunConfig, vocabulary: int) -> DecoderShape:
             f"`model.vocabulary` {wanted} is smaller than the tokenizer's {vocabulary}",
             do=f"set it to {vocabulary} or more, or leave it out",
         )
-    model, parts = config.model, config.model.parts
-    return DecoderShape(
-        vocabulary=wanted,
-        context=model.context,
-        layers=model.layers,
-        width=model.width,
-        heads=model.heads,
-        dropout=model.dropout,
-        attention=config.train.attention,
-        norm=parts.norm,
-        norm_epsilon=model.norm_epsilon,
-        positions=parts.positions,
-        rotary_theta=model.rotary_theta,
-        mlp=parts.mlp,
-        gelu=config.train.gelu,
-        hidden=model.inner_width,
-        kv_heads=model.kv_heads,
-        qk_norm=model.qk_norm,
-        value_embeddings=model.value_embeddings,
-        bias=parts.bias,
-        tied=parts.tied,
-    )
+    values = config.model.model_dump(exclude={"family"}) | asdict(config.model.parts)
+    values |= {"vocabulary": wanted, "hidden": config.model.inner_width}
+    return DecoderShape(**values, attention=config.train.attention, gelu=config.train.gelu)
 
 
 def refuse_too_large(shape: DecoderShape, *, copies: int, limit_bytes: int) -> None:
@@ -129,7 +110,7 @@ _COPIES = {"adamw": 4, "muon": 3, "sgd": 2}
 
 def build_run(
     config: RunConfig,
-    data: Corpora | Growing | Prepared,
+    text: Corpora | Growing,
     directory: Path,
     device: torch.device,
     group: Group | None = None,
@@ -145,7 +126,6 @@ def build_run(
     if device.type == "cuda":
         # Events and random states are those of the current GPU where none is named: `cuda:1` must be it.
         torch.cuda.set_device(device)
-    text = Corpora((data,), (1.0,)) if isinstance(data, Prepared) else data
     if config.train.init_from is not None:
         refuse_other_tokenizer(Path(config.train.init_from).expanduser(), text)
     if config.train.num_threads != torch.get_num_threads():
@@ -171,7 +151,8 @@ def build_run(
     scaler = gradient_scaler(device.type, config.train.precision)
     held_out = held_out_batches(config, text, progress=progress)
     run = Run(config, directory, device, model, optimizer, scaler, batches, held_out)
-    run.average = averaging(config, model)
+    if config.averaging.name != "none":
+        run.average = Average(config, model)
     run.group = group or run.group
     if not run.group.ranks.is_first:  # as seeded above, every process would drop the same units
         torch.manual_seed(seed_of(config.train.seed, 0, run.group.ranks.rank))

@@ -1,0 +1,50 @@
+"""Trainings in this process, what they leave behind, and a finished one made as if it had been killed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hotloop.checkpoint import store
+from hotloop.checkpoint.state import FILES
+from hotloop.core.settings import load_settings
+from hotloop.core.step import StepRecord, read_steps, steps_name
+from hotloop.train.start import Finished, start
+
+
+def train(config: Path, directory: Path, *overrides: str, **options: Any) -> Finished:
+    return start(load_settings(config, overrides), directory, **options)
+
+
+def records(directory: Path, rank: int = 0) -> list[StepRecord]:
+    return list(read_steps(directory / steps_name(rank)))
+
+
+def losses(directory: Path, rank: int = 0) -> list[float | None]:
+    return [record.loss for record in records(directory, rank)]
+
+
+def weights(directory: Path, *more: str) -> dict[str, dict[str, torch.Tensor]]:
+    """The tensors of the newest checkpoint, by file."""
+    found, _ = store.latest(directory / "checkpoints")
+    assert found is not None
+    return store.load(found, (*FILES, *more))[0]
+
+
+def killed_after(directory: Path, *, step: int) -> None:
+    """As if it had been killed right after its checkpoint of `step`."""
+    for path in (directory / "checkpoints").glob("step-*"):
+        if int(path.name.split("-")[1]) > step:
+            shutil.rmtree(path)
+    for file in directory.glob("steps*.jsonl"):
+        _keep(file, below=step)
+    _keep(directory / "evals.jsonl", below=step + 1)
+
+
+def _keep(file: Path, *, below: int) -> None:
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if json.loads(line)["step"] < below))

@@ -7,11 +7,11 @@ default collation, with and without worker processes.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,6 @@ from hotloop.data.packing import PackedRows
 from hotloop.data.piece_index import packed_index
 from hotloop.data.prepared import Prepared, content_of
 from hotloop.data.shards import LITTLE_ENDIAN
-
-Next = Callable[[], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,24 +103,17 @@ def bench_loader(
     index = packed_index(prepared.train, context, content=content_of(prepared), progress=progress)
     rows = PackedRows(prepared.train, index, context=context, with_documents=True)
     packed = Loader(prepared.train, context=context, order="shuffled", seed=0, rows=rows)
-    makers: dict[str, Callable[[], Next]] = {
-        "hotloop": lambda: _ours(plain, batch),
-        "hotloop, packed": lambda: _ours(packed, batch),
-    }
+    batches = {"hotloop": _ours(plain, batch), "hotloop, packed": _ours(packed, batch)}
     for number in workers:
-        makers[f"DataLoader, {number} workers"] = lambda n=number: _theirs(data, batch, n)  # type: ignore[misc]
-    nexts, first = {}, {}
-    for name, make in makers.items():
-        started = time.perf_counter()
-        nexts[name] = make()
-        nexts[name]()
-        first[name] = time.perf_counter() - started
-    counts = {name: _calibrated(take, round_s) for name, take in nexts.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in nexts}
-    names = list(nexts)
+        batches[f"DataLoader, {number} workers"] = _theirs(data, batch, number)
+    # A generator begins at its first batch: to it belongs the start of worker processes.
+    first = {name: _timed(each, 1) for name, each in batches.items()}
+    counts = {name: _calibrated(each, round_s) for name, each in batches.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in batches}
+    names = list(batches)
     for number in range(rounds):
         for name in names[number % len(names) :] + names[: number % len(names)]:
-            seconds[name].append(_timed(nexts[name], counts[name]))
+            seconds[name].append(_timed(batches[name], counts[name]))
         progress("taking turns", number + 1, rounds, "rounds")
     contestants = tuple(
         Contestant(name, counts[name], tuple(seconds[name]), first[name]) for name in names
@@ -138,47 +129,31 @@ def bench_loader(
     )
 
 
-def _ours(batches: Batches, size: int) -> Next:
-    position = 0
-
-    def take() -> tuple[Tensor, Tensor]:
-        nonlocal position
+def _ours(batches: Batches, size: int) -> Iterator[object]:
+    for position in itertools.count(0, size):
         read = batches.batch(position, size)
-        position += size
-        return torch.from_numpy(read.tokens), torch.from_numpy(read.targets)
-
-    return take
+        yield torch.from_numpy(read.tokens), torch.from_numpy(read.targets)
 
 
-def _theirs(data: WindowsOfMaps, size: int, workers: int) -> Next:
+def _theirs(data: WindowsOfMaps, size: int, workers: int) -> Iterator[object]:
     more: dict[str, Any] = {"persistent_workers": True} if workers else {}
     loader = DataLoader(data, size, shuffle=True, drop_last=True, num_workers=workers, **more)
-
-    def forever() -> Iterator[tuple[Tensor, Tensor]]:
-        while True:
-            yield from loader
-
-    batches = forever()
-
-    def take() -> tuple[Tensor, Tensor]:
-        tokens, targets = next(batches)
-        return tokens, targets
-
-    return take
+    while True:
+        yield from loader
 
 
-def _calibrated(take: Next, seconds: float) -> int:
+def _calibrated(batches: Iterator[object], seconds: float) -> int:
     """Batches that take about so long."""
     count = 8
-    while (taken := _timed(take, count)) < seconds / 4:
+    while (taken := _timed(batches, count)) < seconds / 4:
         count *= 2
     return max(int(count * seconds / taken), 1)
 
 
-def _timed(take: Next, count: int) -> float:
+def _timed(batches: Iterator[object], count: int) -> float:
     started = time.perf_counter()
     for _ in range(count):
-        take()
+        next(batches)
     return time.perf_counter() - started
 
 
@@ -191,10 +166,3 @@ def _same_ids(prepared: Prepared, data: WindowsOfMaps, batch: int, context: int)
         np.array_equal(mine, torch.stack([pair[side] for pair in theirs]).numpy())
         for side, mine in ((0, found.tokens), (1, found.targets))
     )
-
-
-def open_for_bench(path: Path) -> Prepared:
-    """The whole corpus read once: what follows is measured from a warm map."""
-    from hotloop.data.prepared import open_prepared
-
-    return open_prepared(path, verify="checksum")

@@ -63,13 +63,13 @@ def cpu_model() -> str:
     return name
 
 
-def read_host() -> Environment:
+def read_host(*, workdir: Path | None = None) -> Environment:
     """Describe this interpreter and machine, without torch and what it sees: as if it ran on the CPU.
 
     Never fails: what cannot be read is `None`.
     """
     model = cpu_model()
-    commit, dirty = _git_state(Path.cwd())
+    commit, dirty = _git_state(workdir or Path.cwd())
     return Environment(
         device=model,
         num_devices=1,

@@ -169,19 +169,14 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _sentencepiece_of(tokenizer: bytes) -> bytes | None:
-    """The sentencepiece model that a tokenizer.json holds, if it does."""
-    model = json.loads(tokenizer)["model"]
-    return base64.b64decode(model["proto"]) if model.get("type") == "sentencepiece" else None
-
-
 def _write_tokenizer(written: Path, tokenizer: bytes, end_of_text: int, context: int) -> None:
-    proto = _sentencepiece_of(tokenizer)
-    if proto is not None:
+    described = json.loads(tokenizer)
+    if described["model"].get("type") == "sentencepiece":
+        proto = base64.b64decode(described["model"]["proto"])
         write_atomically(written / "tokenizer.model", proto)
         return
     write_atomically(written / "tokenizer.json", tokenizer)
-    name = _token_name(json.loads(tokenizer), end_of_text)
+    name = _token_name(described, end_of_text)
     _write_json(
         written / "tokenizer_config.json",
         {

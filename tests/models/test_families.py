@@ -10,8 +10,15 @@ import torch
 import torch.nn.functional as F
 
 from hotloop.models.decoder import Decoder, num_parameters
-from hotloop.models.parts import activate, rotary_table, turn
-from hotloop.models.shape import DecoderShape, flops_per_token, host_bytes, num_weights
+from hotloop.models.shape import (
+    DecoderShape,
+    activate,
+    flops_per_token,
+    host_bytes,
+    num_weights,
+    rotary_table,
+    turn,
+)
 
 LLAMA = DecoderShape(
     vocabulary=50, context=16, layers=2, width=32, heads=4, kv_heads=2, hidden=48,

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from matrix_products import step_products
 
-from hotloop.models.parts import activate, attend
-from hotloop.models.shape import DecoderShape, flops_per_token
+from hotloop.models.shape import DecoderShape, activate, attend, flops_per_token
 
 
 @pytest.mark.parametrize("length", [1, 100, 256, 300, 640])

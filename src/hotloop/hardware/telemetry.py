@@ -36,8 +36,7 @@ class Sampler:
 
         below: the process meant is this one with all that it started, instead of ours.
         """
-        self._process = psutil.Process() if process and below is None else None
-        self._tree = None if below is None else _Tree(below)
+        self._watched = _Processes(below) if process else None
         self._gpus = Gpus()
         self._limit = memory_limit_bytes()
         self._before: tuple[float, float | None, Any, Any] | None = None
@@ -49,7 +48,9 @@ class Sampler:
     def sample(self) -> TelemetrySample:
         """Never fails: what the system does not tell is `None`."""
         now = time.monotonic()
-        used, rss = _read(self._process_times), _read(self._process_bytes)
+        used = rss = None
+        if self._watched is not None:
+            used, rss = _read(self._watched.cpu_s), _read(self._watched.resident_bytes)
         cpu, disk = _read(psutil.cpu_times), _read(psutil.disk_io_counters)
         memory = _read(psutil.virtual_memory)
         before, self._before = self._before, (now, used, cpu, disk)
@@ -81,32 +82,21 @@ class Sampler:
     def close(self) -> None:
         self._gpus.close()
 
-    def _process_times(self) -> float | None:
-        if self._tree is not None:
-            return self._tree.cpu_s()
-        if self._process is None:
-            return None
-        times = self._process.cpu_times()
-        return float(times.user + times.system)
 
-    def _process_bytes(self) -> int | None:
-        if self._tree is not None:
-            return self._tree.resident_bytes()
-        return None if self._process is None else int(self._process.memory_info().rss)
+class _Processes:
+    """This process alone; or the one `below` with all that it started, as they come and go."""
 
-
-class _Tree:
-    """A process and all that it started, as they come and go."""
-
-    def __init__(self, process: int) -> None:
-        self._root = psutil.Process(process)
+    def __init__(self, below: int | None) -> None:
+        self._root = psutil.Process(below)
+        self._is_tree = below is not None
         self._seen: dict[psutil.Process, float] = {}
         self._spent_s = 0.0
 
     def cpu_s(self) -> float:
         """CPU seconds so far; what an ended process did after its last reading is missing."""
         seen = {}
-        for process in self._living():
+        started = self._root.children(recursive=True) if self._is_tree else []
+        for process in (self._root, *started):
             try:
                 times = process.cpu_times()
             except psutil.Error:
@@ -125,9 +115,6 @@ class _Tree:
             except psutil.Error:
                 continue
         return total
-
-    def _living(self) -> list[psutil.Process]:
-        return [self._root, *self._root.children(recursive=True)]
 
 
 def _read(what: Callable[[], Any]) -> Any:

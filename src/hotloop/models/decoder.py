@@ -1,7 +1,7 @@
 """The decoder: a language model of the GPT-2 and Llama families, readable from top to bottom.
 
 Pre-norm transformer. With the default shape it is GPT-2 (Radford et al. 2019): layernorms, learned
-positions, GELU, tied embeddings. Every part can be another one; `parts.py` holds them.
+positions, GELU, tied embeddings. Every part can be another one; `shape.py` holds them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hotloop.core.errors import UsageError
-from hotloop.models.parts import (
+from hotloop.models.shape import (
+    DecoderShape,
     activate,
     attend,
     make_norm,
@@ -23,7 +24,6 @@ from hotloop.models.parts import (
     value_gate,
     within_documents,
 )
-from hotloop.models.shape import DecoderShape
 
 IGNORED_TARGET = -100
 """Targets with this id take no part in the loss."""

@@ -95,7 +95,8 @@ def restore(run: Run, found: store.Checkpoint) -> None:
 
 
 def _choose(run: Run, from_step: int | None, stretch: bool) -> Choice:
-    before = _stored_config(run.directory)
+    stored = run.directory / "config.yaml"
+    before = load_settings(stored).config if stored.exists() else None
     if from_step is None:
         refuse_lost_checkpoint(run, before)
         found, notes = _newest_good(run)
@@ -246,8 +247,3 @@ def refuse_other_rules(config: RunConfig, done: int, rules: object) -> None:
         do="finish it with that version; or export it (`hotloop export`) and begin a new run from it with "
         "`train.init_from`",
     )
-
-
-def _stored_config(directory: Path) -> RunConfig | None:
-    stored = directory / "config.yaml"
-    return load_settings(stored).config if stored.exists() else None

@@ -35,15 +35,15 @@ def train(
     run: Run,
     *,
     stop: StopRequest,
-    stop_after: int | None = None,
-    observers: tuple[Callable[[StepRecord], None], ...] = (),
-    notes: tuple[str, ...] = (),
+    stop_after: int | None,
+    observers: tuple[Callable[[StepRecord], None], ...],
+    notes: tuple[str, ...],
 ) -> tuple[float | None, Evaluation | None]:
     """Train from `run.first_step` to the end, or only up to `stop_after` steps in all.
 
     Returns the last loss and the last evaluation. With `stop_after` the process measures: it neither evaluates nor saves, and ends there.
     Raises `Interrupted` after Ctrl-C, once everything needed to continue is on the disk,
-    `TrainingDiverged` when the numbers are beyond help, and `RollBack` for `rollback.py`.
+    `TrainingDiverged` when the numbers are beyond help, and `RollBack` for `start.py`.
     """
     config, group, device = run.config, run.group, run.device
     last_step = config.train.steps if stop_after is None else min(stop_after, config.train.steps)

@@ -39,8 +39,6 @@ _FREE_KEYS = (
 """Keys that may differ when a run is continued: none of them changes what was learned until then. The
 data's content is compared by its own fingerprint."""
 
-_BUCKETS_SAY = ": with `data.layout: bucket` the microbatch is part of the order"
-
 
 def refuse_another_run(
     directory: Path, config: RunConfig, fingerprint: str, device: torch.device
@@ -67,11 +65,13 @@ def refuse_another_run(
         free += ("eval.windows",)  # else two measures would stand in one curve
     for key, value in now.items():
         if value != before.get(key) and not key.startswith(free):
+            do = "choose another --out, or the settings of that run"
+            if bucketed and key == "train.microbatch":
+                do += ": with `data.layout: bucket` the microbatch is part of the order"
             raise UsageError(
                 f"this directory holds a run with `{key}: {before.get(key)}`, not {value}",
                 where=str(directory),
-                do="choose another --out, or the settings of that run"
-                + (_BUCKETS_SAY if bucketed and key == "train.microbatch" else ""),
+                do=do,
             )
     described = directory / "environment.json"
     if described.exists():

@@ -140,7 +140,7 @@ class TrainingDiverged(HotloopError):
 
 
 class RollBack(Exception):
-    """The run is to go back to its newest checkpoint. Caught in `rollback.py`, never shown."""
+    """The run is to go back to its newest checkpoint. Caught in `start.py`, never shown."""
 
     def __init__(self, step: int, spike: Spike) -> None:
         super().__init__(f"step {step}: {spike}")

@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -146,8 +146,9 @@ class Sender:
             self._warn(f"{self._name} did not close the run within {self._close_s:g} s")
 
     def _offer_evaluations(self, found: list[Evaluation]) -> None:
-        for evaluation in found:
-            self._offer(Point(evaluation.step, of_evaluation(evaluation)))
+        for each in found:
+            losses = {"held_out/loss": each.loss, "held_out/averaged_loss": each.averaged_loss}
+            self._offer(Point(each.step, _known(losses)))
 
     def _offer(self, point: Point) -> None:
         try:
@@ -214,14 +215,10 @@ def of_step(record: StepRecord) -> dict[str, float]:
         values["skipped"] = 1.0
     if "spike" in record.tags:
         values["spike"] = 1.0
-    return {name: value for name, value in values.items() if value is not None}
+    return _known(values)
 
 
-def of_evaluation(evaluation: Evaluation) -> dict[str, float]:
-    values = {
-        "held_out/loss": evaluation.loss,
-        "held_out/averaged_loss": evaluation.averaged_loss,
-    }
+def _known(values: Mapping[str, float | None]) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from trainings import losses
+from trainings import losses, weights
 
 import warm_python
 from hotloop.checkpoint import store
@@ -97,15 +97,6 @@ def test_model_computes_with_the_mean_and_then_with_its_own_weights_again() -> N
     assert average.files()["average"]["weight"][0, 0] == 2.0
 
 
-def tensors(directory: Path) -> dict[str, dict[str, torch.Tensor]]:
-    found, _ = store.latest(directory / "checkpoints")
-    assert found is not None
-    names = FILES
-    if (found.path / "average.safetensors").exists():
-        names = (*names, "average")
-    return store.load(found, names)[0]
-
-
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
@@ -118,9 +109,10 @@ def test_training_is_the_same_to_the_last_bit_with_averaging(
     start(load_settings(tiny_config, with_dropout), tmp_path / "without")
     start(load_settings(tiny_config, (*with_dropout, *settings)), tmp_path / "with")
     assert losses(tmp_path / "with") == losses(tmp_path / "without")
-    on, off = tensors(tmp_path / "with"), tensors(tmp_path / "without")
-    assert "average" in on
-    assert "average" not in off
+    on, off = weights(tmp_path / "with", "average"), weights(tmp_path / "without")
+    found, _ = store.latest(tmp_path / "without/checkpoints")
+    assert found is not None
+    assert load_average(found) is None
     for file in FILES:
         assert same(on[file], off[file])
     assert not same(on["average"], on["model"])
@@ -192,8 +184,7 @@ def test_killed_with_minus_9_it_continues_to_the_same_mean_bit_by_bit(
     ended = warm_python.run([*map(str, arguments)], env=os.environ, cwd=tmp_path, timeout=120)
     assert ended.returncode == -signal.SIGKILL
     start(load_settings(tiny_config, settings), tmp_path / "killed")
-    whole, killed = tensors(tmp_path / "whole"), tensors(tmp_path / "killed")
-    assert whole.keys() == killed.keys() == {*FILES, "average"}
+    whole, killed = (weights(tmp_path / name, "average") for name in ("whole", "killed"))
     for file in (*FILES[:2], "average"):
         assert same(whole[file], killed[file])
     assert (tmp_path / "killed/evals.jsonl").read_text() == (
@@ -220,9 +211,9 @@ def test_the_mean_is_what_generate_and_export_take_and_the_last_where_asked(
 ) -> None:
     run = tmp_path / "run"
     start(load_settings(tiny_config, EMA), run)
-    stored = tensors(run)
-    for weights, file in ((None, "average"), ("averaged", "average"), ("last", "model")):
-        trained = load_trained(run, "cpu", weights=weights)  # type: ignore[arg-type]
+    stored = weights(run, "average")
+    for which, file in ((None, "average"), ("averaged", "average"), ("last", "model")):
+        trained = load_trained(run, "cpu", weights=which)  # type: ignore[arg-type]
         assert trained.weights == ("last" if file == "model" else "averaged")
         assert same({n: p.detach() for n, p in trained.model.named_parameters()}, stored[file])
 
@@ -235,12 +226,12 @@ def test_the_mean_is_what_generate_and_export_take_and_the_last_where_asked(
     assert capsys.readouterr().err == ""
     assert json.loads(found.read_text())["weights"] == "last"
 
-    for weights, said in (("averaged", "fp32, averaged"), ("last", "fp32, of the last step")):
-        out = tmp_path / weights
-        asked = ["export", str(run), "--out", str(out), "--weights", weights, "--no-verify"]
+    for which, said in (("averaged", "fp32, averaged"), ("last", "fp32, of the last step")):
+        out = tmp_path / which
+        asked = ["export", str(run), "--out", str(out), "--weights", which, "--no-verify"]
         assert main.run([*asked, "--json", str(found)]) == 0
         assert said in capsys.readouterr().out
-        assert json.loads(found.read_text())["weights"] == weights
+        assert json.loads(found.read_text())["weights"] == which
     files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("averaged", "last")]
     assert files[0] != files[1]
     assert main.run(["report", str(run)]) == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -78,10 +77,10 @@ def opened_text(
     cache_limit_bytes()  # indexes of documents go into the cache, too
     at_work: list[Preparation] = []
 
-    def data_here() -> str:
+    def data_here() -> list[str]:
         if config.data.stream:
-            return json.dumps([str(_streamed(config.data, at_work, progress, warn))])
-        return json.dumps(_prepared(config.data, progress, warn))
+            return [str(_streamed(config.data, at_work, progress, warn))]
+        return _prepared(config.data, progress, warn)
 
     def check() -> None:
         for preparation in at_work:
@@ -90,7 +89,7 @@ def opened_text(
 
     try:
         # By every rank, also where nothing is to prepare: on another machine there may be.
-        paths = [Path(path) for path in json.loads(rendezvous.each_machine(data_here))]
+        paths = [Path(path) for path in rendezvous.each_machine(data_here)]
         if not config.data.stream:
             weights = [corpus.weight for corpus in config.data.corpora]
             yield OpenedText(open_corpora(paths, weights, verify="size"), paths)

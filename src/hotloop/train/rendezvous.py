@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import distributed as dist
@@ -30,6 +30,8 @@ from hotloop.train.group import CannotConnect, Group, Several
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
+
+T = TypeVar("T")
 
 MEET_S = 300
 """How long the processes of one run may take to find each other."""
@@ -67,11 +69,11 @@ class Rendezvous:
 
     ranks: Ranks = ALONE
 
-    def first(self, action: Callable[[], str]) -> str:
-        """The first rank does it while the others wait, however long it takes; all get its result."""
+    def first(self, action: Callable[[], T]) -> T:
+        """The first rank does it while the others wait, however long it takes; all get its result, which is JSON."""
         return action()
 
-    def each_machine(self, action: Callable[[], str]) -> str:
+    def each_machine(self, action: Callable[[], T]) -> T:
         """One rank of each machine does it while the others wait, and those get its result.
 
         On the first machine before the others: they may share a disk.
@@ -93,11 +95,11 @@ class _Several(Rendezvous):
         self._num_gates = 0
         self._timeout_s: float | None = None
 
-    def first(self, action: Callable[[], str]) -> str:
+    def first(self, action: Callable[[], T]) -> T:
         self._num_gates += 1
         return self._led_by(0, action)
 
-    def each_machine(self, action: Callable[[], str]) -> str:
+    def each_machine(self, action: Callable[[], T]) -> T:
         self._num_gates += 1
         leader = self.ranks.rank - self.ranks.local_rank
         if leader == self.ranks.rank != 0:
@@ -116,11 +118,10 @@ class _Several(Rendezvous):
             self._wait_for(rank)
         return Several(self.ranks, self._store, device, config)
 
-    def _led_by(self, leader: int, action: Callable[[], str]) -> str:
-        if leader != self.ranks.rank:
-            return self._wait_for(leader)
-        result = action()
-        self._store.set(self._gate(leader), result)
+    def _led_by(self, leader: int, action: Callable[[], T]) -> T:
+        if leader == self.ranks.rank:
+            self._store.set(self._gate(leader), json.dumps(action()))
+        result: T = json.loads(self._wait_for(leader))
         return result
 
     def _gate(self, leader: int) -> str:

@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -164,11 +165,11 @@ def _refuse_other_runs(
     fingerprint = text.data.fingerprint
     agreed = agreed_settings(config, device, fingerprint)
 
-    def take() -> str:
+    def take() -> dict[str, Any]:
         refuse_another_run(directory, config, fingerprint, device)
-        return json.dumps(agreed)
+        return agreed
 
-    refuse_differences(rendezvous.ranks, agreed, json.loads(rendezvous.first(take)))
+    refuse_differences(rendezvous.ranks, agreed, rendezvous.first(take))
 
 
 def describe(

@@ -9,11 +9,10 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotloop.core.census import Census
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import CommandFailed, ExitCode, Interrupted
 from hotloop.core.files import write_json
@@ -117,7 +116,11 @@ def measure_and_judge(
     verdict = session.verdict
     tuned_runs = tuple(pair[1] for pair in session.pairs)
     kept = verdict.outcome == "improved" and verdict.parity.result in ("same", "within_noise")
-    diagnosis = diagnose(middle_run(tuned_runs))
+    # Of middle speed: the last process may be the one that another tenant slowed down.
+    by_speed = sorted(
+        tuned_runs, key=lambda run: statistics.median(r.wall_s for r in run.counted())
+    )
+    diagnosis = diagnose(by_speed[len(by_speed) // 2])
     write_json(directory / "verdict.json", verdict)
     write_json(directory / "diagnosis.json", diagnosis)
     return Compared(
@@ -132,12 +135,6 @@ def measure_and_judge(
     )
 
 
-def middle_run(runs: tuple[Measurement, ...]) -> Measurement:
-    """The process of middle speed: the last one may be the one that another tenant slowed down."""
-    ranked = sorted(runs, key=lambda run: statistics.median(r.wall_s for r in run.counted()))
-    return ranked[len(ranked) // 2]
-
-
 def train_with(directory: Path, compared: Compared, *, minutes: float) -> Quickstart:
     """Train for about `minutes` with what was proven, let the model write, and store it all."""
     verdict, trial, config = compared.verdict, compared.trial, compared.chosen.config
@@ -145,6 +142,7 @@ def train_with(directory: Path, compared: Compared, *, minutes: float) -> Quicks
     step_s = (per_token or 1e-3) * config.global_batch_tokens
     steps = max(int(minutes * 60 / step_s), MIN_FINAL_STEPS)
     seen = [run.census for run in compared.tuned_runs if run.census]
+    compile_s = max((c.compile_s for c in seen if c.compile_s), default=None)
     found = Quickstart(
         verdict=verdict,
         diagnosis=compared.diagnosis,
@@ -154,9 +152,9 @@ def train_with(directory: Path, compared: Compared, *, minutes: float) -> Quicks
             directory, compared.chosen, steps, name="hotloop" if trial.kept else "plain"
         ),
         host_peak_bytes=max((c.host_peak_bytes for c in seen if c.host_peak_bytes), default=None),
-        compile_s=max((c.compile_s for c in seen if c.compile_s), default=None),
+        compile_s=compile_s,
         steps_until_compile_pays=steps_until_compile_pays(
-            verdict, seen, config.global_batch_tokens
+            verdict, compile_s, config.global_batch_tokens
         ),
     )
     write_json(directory / "quickstart.json", found)
@@ -178,10 +176,9 @@ def final_of(verdict: Verdict, trial: TrialOutcome) -> Final:
 
 
 def steps_until_compile_pays(
-    verdict: Verdict, seen: Sequence[Census], tokens_per_step: int
+    verdict: Verdict, spent: float | None, tokens_per_step: int
 ) -> int | None:
-    """Longest compile over seconds won per step, as whole steps."""
-    spent = max((census.compile_s for census in seen if census.compile_s), default=None)
+    """Seconds of the longest compile over those won per step, as whole steps."""
     before, after = verdict.baseline_s_per_work, verdict.candidate_s_per_work
     if spent is None or before is None or after is None or before <= after:
         return None

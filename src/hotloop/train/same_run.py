@@ -17,18 +17,10 @@ from hotloop.core.ranks import Ranks
 from hotloop.core.settings import Settings, load_settings
 from hotloop.core.untrusted import parse_object, read_bytes
 
-_FREE_KEYS = (
-    "name",
-    "eval.every_steps",
-    "checkpoint.",
-    "logging.",
-    "stability.",
-    "data.verify",
-    "train.steps",  # looked at once the checkpoint is known
+_OF_THE_MACHINE = (
     "train.device",  # what kind it is counts, however it is named
     "train.num_threads",
     "train.host_memory",
-    "train.rank_timeout_s",
     "data.source",
     "data.reading",
     "data.end_of_text",
@@ -36,8 +28,20 @@ _FREE_KEYS = (
     "data.mix",
     "data.prefetch",
 )
-"""Keys that may differ when a run is continued: none of them changes what was learned until then. The
-data's content is compared by its own fingerprint."""
+"""Settings of a machine and its disks. The data's content is compared by its own fingerprint."""
+
+_FREE_KEYS = (
+    *_OF_THE_MACHINE,
+    "name",
+    "eval.every_steps",
+    "checkpoint.",
+    "logging.",
+    "stability.",
+    "data.verify",
+    "train.steps",  # looked at once the checkpoint is known
+    "train.rank_timeout_s",
+)
+"""Keys that may differ when a run is continued: none of them changes what was learned until then."""
 
 
 def refuse_another_run(
@@ -94,22 +98,6 @@ def refuse_another_run(
         )
 
 
-_MAY_DIFFER = (
-    "train.num_threads",
-    "train.host_memory",
-    "train.device",
-    "train.init_from",
-    "data.source",
-    "data.reading.",
-    "data.end_of_text",
-    "data.prepared",
-    "data.mix",
-    "data.prefetch",
-    "data.tokenizer",
-)
-"""Settings of a machine and its disks. The data's content and the kind of device are compared by themselves."""
-
-
 def refuse_uneven(settings: Settings, ranks: Ranks) -> None:
     """Raises `UsageError` when the microbatches of a step cannot be dealt out evenly."""
     train, num_ranks = settings.config.train, ranks.num_ranks
@@ -136,7 +124,8 @@ def refuse_uneven(settings: Settings, ranks: Ranks) -> None:
 
 def agreed_settings(config: RunConfig, device: torch.device, fingerprint: str) -> dict[str, Any]:
     """What must be the same on every rank, JSON-ready: the settings, the kind of device, the data."""
-    flat = {key: value for key, value in config.flat().items() if not key.startswith(_MAY_DIFFER)}
+    may_differ = (*_OF_THE_MACHINE, "train.init_from", "data.tokenizer")
+    flat = {key: value for key, value in config.flat().items() if not key.startswith(may_differ)}
     return {**flat, "device": device.type, "data": fingerprint[:12], "torch": torch.__version__}
 
 

@@ -11,14 +11,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from trainings import killed_after, losses, records, train, weights
+from trainings import killed_after, losses, records, train, wait_for_steps, weights
 
 from hotloop.checkpoint.state import random_file
 from hotloop.runs.stored_run import read_run
@@ -46,15 +45,6 @@ def torchrun(*arguments: str, **variables: str) -> subprocess.Popen[str]:
 
 def held_out(directory: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (directory / "evals.jsonl").read_text().splitlines()]
-
-
-def wait_for_steps(child: subprocess.Popen[str], file: Path, count: int) -> None:
-    deadline = time.monotonic() + 120
-    while child.poll() is None and time.monotonic() < deadline:
-        if file.exists() and len(file.read_bytes().splitlines()) >= count:
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"no {count} steps: {child.communicate() if child.poll() else 'hangs'}")
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
-from trainings import losses, records
+from trainings import losses, records, wait_for_steps
 
-from hotloop.core.settings import load_settings
 from hotloop.data.gather import digest_of, salt_of
-from hotloop.train.start import start
 
 PROGRAM = Path(__file__).with_name("ranks_program.py")
 REDUCTION_ORDER = 1e-5
@@ -76,9 +73,6 @@ class Place:
             },
         )
 
-    def train_alone(self, directory: Path, *overrides: str) -> None:
-        start(load_settings(self.config, overrides), directory)
-
 
 def held_out_text() -> str:
     """Some text that stands on the other side of the split."""
@@ -119,17 +113,6 @@ logging: {{tensorboard: false}}
     return Place(tmp_path, path)
 
 
-def wait_for_steps(child: subprocess.Popen[str], directory: Path, count: int) -> None:
-    deadline = time.monotonic() + 120
-    file = directory / "steps-1.jsonl"
-    while child.poll() is None and time.monotonic() < deadline:
-        if file.exists() and len(file.read_bytes().splitlines()) >= count:
-            return
-        time.sleep(0.02)
-    child.kill()
-    raise AssertionError(f"no {count} steps: {child.communicate()}")
-
-
 def process_of(child: subprocess.Popen[str], *words: str) -> psutil.Process:
     """The oldest one below `child` with all words in its command or its environment."""
     for process in psutil.Process(child.pid).children(recursive=True):
@@ -148,7 +131,7 @@ def test_ranks_train_on_growing_text_what_one_process_trains_on_prepared_text(
 
     (place.root / "hold").touch()
     child = place.torchrun(*train)
-    wait_for_steps(child, run, 8)
+    wait_for_steps(child, run / "steps-1.jsonl", 8)
     process_of(child, "--multiprocessing-fork").kill()
     _, err = child.communicate(timeout=120)
     (place.root / "hold").unlink()
@@ -160,7 +143,7 @@ def test_ranks_train_on_growing_text_what_one_process_trains_on_prepared_text(
     assert 8 <= len(records(run)) < 90
 
     child = place.torchrun(*train)
-    wait_for_steps(child, run, len(records(run)) + 12)
+    wait_for_steps(child, run / "steps-1.jsonl", len(records(run)) + 12)
     process_of(child, "RANK=1").send_signal(signal.SIGKILL)
     _, err = child.communicate(timeout=120)
     assert child.returncode != 0
@@ -182,7 +165,7 @@ def test_ranks_train_on_growing_text_what_one_process_trains_on_prepared_text(
         codes = json.loads((place.root / f"codes-{rank}.json").read_text())
         assert codes == [0, 0], (place.root / f"said-{codes.index(0)}-{rank}.txt").read_text()
 
-    place.train_alone(alone)
+    train(place.config, alone)
     assert [record.step for record in records(run)] == list(range(90))
     assert [record.step for record in records(run, 1)][-1] == 89
     assert losses(run) == pytest.approx(losses(alone), rel=REDUCTION_ORDER)
@@ -195,6 +178,6 @@ def test_ranks_train_on_growing_text_what_one_process_trains_on_prepared_text(
         assert mine == pytest.approx(theirs, rel=REDUCTION_ORDER)
 
     plain = place.root / "prepared before"
-    place.train_alone(plain, "data.stream=false", "data.order=sequential")
+    train(place.config, plain, "data.stream=false", "data.order=sequential")
     assert losses(place.root / "in order") == pytest.approx(losses(plain), rel=REDUCTION_ORDER)
     assert losses(plain) != pytest.approx(losses(alone), rel=0.01)

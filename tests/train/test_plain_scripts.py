@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from trainings import weights
 
 import warm_python
-from hotloop.checkpoint import store
 from hotloop.core.settings import load_settings
 from hotloop.data.loader import Loader
 from hotloop.data.prepared import open_prepared
@@ -46,9 +46,7 @@ def test_whole_training_is_the_same_to_the_last_bit(
     settings = load_settings(tiny_config, (*OFF, *FAMILIES[family]))
     config = settings.config
     start(settings, tmp_path / "run")
-    found, _ = store.latest(tmp_path / "run/checkpoints")
-    assert found is not None
-    ours = store.load(found, ("model",))[0]["model"]
+    ours = weights(tmp_path / "run")["model"]
 
     text = open_prepared(prepared)
     loader = Loader(text.train, context=16, order=config.data.order, seed=config.data.seed)

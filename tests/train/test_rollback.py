@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainings import losses
+from trainings import losses, records, saved, scalars
 
-from hotloop.checkpoint import store
-from hotloop.checkpoint.state import FILES
 from hotloop.core.settings import load_settings
-from hotloop.core.step import read_steps
 from hotloop.data.loader import Loader
 from hotloop.train.stability import TrainingDiverged
 from hotloop.train.start import Finished, start
@@ -58,10 +55,10 @@ def test_spike_sends_the_run_back_and_over_the_data_since(
     finished = train(tiny_config, run, warn=said.append)
     assert positions == [*range(8), *range(8, 16)]
     assert (finished.steps, finished.num_rollbacks, finished.num_spikes) == (12, 1, 0)
-    records = list(read_steps(run / "steps.jsonl"))
-    assert [record.step for record in records] == list(range(12))
-    assert [record.step for record in records if "rolled_back" in record.tags] == [4]
-    assert not any("spike" in record.tags for record in records)
+    made = records(run)
+    assert [record.step for record in made] == list(range(12))
+    assert [record.step for record in made if "rolled_back" in record.tags] == [4]
+    assert not any("spike" in record.tags for record in made)
     (entry,) = rollbacks(run)
     assert entry.pop("lost_s") > 0
     assert entry.pop("why").startswith("gradient norm ")
@@ -98,8 +95,8 @@ def test_spike_before_the_first_save_goes_back_to_the_start(
     train(tiny_config, tmp_path / "run")
     assert positions == [*range(4), *range(4, 16)]
     assert [entry["back_to"] for entry in rollbacks(tmp_path / "run")] == [0]
-    records = list(read_steps(tmp_path / "run/steps.jsonl"))
-    assert [record.step for record in records if "rolled_back" in record.tags] == [0]
+    back = [each.step for each in records(tmp_path / "run") if "rolled_back" in each.tags]
+    assert back == [0]
 
 
 @pytest.mark.at_once(3)
@@ -134,11 +131,7 @@ def test_killed_run_goes_back_to_the_same_place_and_the_same_losses(
     )
     assert found == expected
     assert len(found) == 2
-    states = []
-    for run in (killed, whole):
-        newest, _ = store.latest(run / "checkpoints")
-        assert newest is not None
-        states.append(store.load(newest, FILES)[1]["stability"])
+    states = [saved(run)[1]["stability"] for run in (killed, whole)]
     assert states[0] == states[1]
     assert states[0]["num_rollbacks"] == 2
 
@@ -166,14 +159,9 @@ def test_measured_process_does_not_go_back(tiny_config: Path, tmp_path: Path, pl
 def test_tensorboard_shows_each_step_once_after_a_rollback(
     tiny_config: Path, tmp_path: Path, plant: Plant, spike: int
 ) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     plant({spike * 4: SPIKE})  # back to step 4, and to the start
     train(tiny_config, tmp_path / "run", "logging.tensorboard=true")
-    events = EventAccumulator(str(tmp_path / "run/tensorboard"))
-    events.Reload()
-    assert [event.step for event in events.Scalars("loss")] == list(range(12))
-    assert [event.value for event in events.Scalars("loss")] == pytest.approx(
-        losses(tmp_path / "run")
-    )
-    assert [event.step for event in events.Scalars("held_out/loss")] == [6, 12]
+    steps, values = zip(*scalars(tmp_path / "run", "loss"), strict=True)
+    assert steps == tuple(range(12))
+    assert list(values) == pytest.approx(losses(tmp_path / "run"))
+    assert [step for step, _ in scalars(tmp_path / "run", "held_out/loss")] == [6, 12]

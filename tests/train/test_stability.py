@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from trainings import losses, records, train
+from trainings import losses, records, saved, train
 
 from hotloop.checkpoint import store
-from hotloop.checkpoint.state import FILES
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import ExitCode, UsageError
 from hotloop.train import loop
@@ -32,12 +31,6 @@ WATCH = ("stability.window_steps=4", "stability.spike_factor=20")
 
 def steps_with(directory: Path, tag: str) -> list[int]:
     return [record.step for record in records(directory) if tag in record.tags]
-
-
-def checkpoint(directory: Path) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
-    found, _ = store.latest(directory / "checkpoints")
-    assert found is not None
-    return store.load(found, FILES)
 
 
 def everything_moved_by(run: Run) -> dict[str, torch.Tensor]:
@@ -117,7 +110,7 @@ def test_update_of_a_gradient_that_is_no_number_is_left_out_to_the_last_bit(
     assert steps_with(tmp_path / "run", "skipped") == [sick]
     assert not math.isfinite(records(tmp_path / "run")[sick].grad_norm or 0.0)
     assert all(math.isfinite(loss or NAN) for loss in losses(tmp_path / "run"))
-    tensors, _ = checkpoint(tmp_path / "run")
+    tensors, _ = saved(tmp_path / "run")
     assert all(value.isfinite().all() for value in tensors["optimizer"].values())
     assert json.loads((tmp_path / "run/census.json").read_text())["num_skipped"] == 1
     assert finished.num_skipped == 1
@@ -130,7 +123,7 @@ def test_being_ready_to_leave_updates_out_changes_nothing_in_a_healthy_run(
     train(tiny_config, tmp_path / "plain", *settings)
     train(tiny_config, tmp_path / "ready", SKIP, "stability.spikes=skip", *settings)
     assert losses(tmp_path / "ready") == losses(tmp_path / "plain")
-    ready, plain = checkpoint(tmp_path / "ready")[0], checkpoint(tmp_path / "plain")[0]
+    ready, plain = saved(tmp_path / "ready")[0], saved(tmp_path / "plain")[0]
     for file in ("model", "optimizer"):
         assert ready[file].keys() == plain[file].keys()
         assert all(torch.equal(ready[file][name], plain[file][name]) for name in ready[file])
@@ -201,7 +194,7 @@ def test_overflow_in_fp16_is_left_out_and_tagged_and_the_scale_falls(
         run = tmp_path / fused
         train(tiny_config, run, "train.precision=fp16", f"optimizer.fused={fused}")
         assert steps_with(run, "skipped") == [5]
-        assert checkpoint(run)[1]["scaler"]["scale"] == 2.0**15
+        assert saved(run)[1]["scaler"]["scale"] == 2.0**15
         assert [is_same(*pair) for pair in around_updates] == [step == 5 for step in range(12)]
         around_updates.clear()
 
@@ -274,7 +267,7 @@ def test_spike_is_left_out_where_asked(
     assert steps_with(tmp_path / "run", "skipped") == left_out
     assert steps_with(tmp_path / "run", "spike") == [7]
     if overflows:  # the scale learns nothing from a spike that did not overflow
-        assert checkpoint(tmp_path / "run")[1]["scaler"]["scale"] == 2.0**11
+        assert saved(tmp_path / "run")[1]["scaler"]["scale"] == 2.0**11
 
 
 @pytest.mark.parametrize(
@@ -313,7 +306,7 @@ def test_killed_run_continues_to_the_same_skips_spikes_and_losses(
     for tag in ("spike", "skipped"):
         assert steps_with(killed, tag) == steps_with(whole, tag)
     assert losses(killed) == losses(whole)
-    assert checkpoint(killed)[1]["stability"] == checkpoint(whole)[1]["stability"]
+    assert saved(killed)[1]["stability"] == saved(whole)[1]["stability"]
 
 
 def test_measured_process_goes_on_and_records_it(

@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from trainings import wait_for_steps
 
 from hotloop.cli.main import run as run_here
 from hotloop.core.step import read_steps
@@ -27,15 +27,6 @@ def hotloop(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
         timeout=180,
         env={**os.environ, **variables},
     )
-
-
-def wait_for_steps(run: Path, count: int, child: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and child.poll() is None:
-        if (run / "steps.jsonl").exists() and len(list(read_steps(run / "steps.jsonl"))) >= count:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"no {count} steps; the command ended with {child.poll()}")
 
 
 def begin(config: Path, run: Path, *overrides: str) -> subprocess.Popen[str]:
@@ -54,11 +45,11 @@ def test_killed_and_interrupted_the_same_command_continues_without_a_gap(
     tiny_config.write_text(tiny_config.read_text().replace("  windows: 4\n", ""))
     run = tmp_path / "run"
     child = begin(tiny_config, run, *LONG)
-    wait_for_steps(run, 30, child)
+    wait_for_steps(child, run / "steps.jsonl", 30)
     child.kill()
     child.communicate()
     child = begin(tiny_config, run, *LONG)
-    wait_for_steps(run, 60, child)
+    wait_for_steps(child, run / "steps.jsonl", 60)
     child.send_signal(signal.SIGINT)
     _, errors = child.communicate(timeout=60)
     assert child.returncode == 75, errors

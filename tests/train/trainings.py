@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +30,34 @@ def losses(directory: Path, rank: int = 0) -> list[float | None]:
     return [record.loss for record in records(directory, rank)]
 
 
-def weights(directory: Path, *more: str) -> dict[str, dict[str, torch.Tensor]]:
-    """The tensors of the newest checkpoint, by file."""
+def saved(directory: Path, *more: str) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
+    """The tensors of the newest checkpoint, by file, and its state."""
     found, _ = store.latest(directory / "checkpoints")
     assert found is not None
-    return store.load(found, (*FILES, *more))[0]
+    return store.load(found, (*FILES, *more))
+
+
+def weights(directory: Path, *more: str) -> dict[str, dict[str, torch.Tensor]]:
+    return saved(directory, *more)[0]
+
+
+def scalars(directory: Path, name: str) -> list[tuple[int, float]]:
+    """Steps and values of a curve that TensorBoard shows."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(directory / "tensorboard"))
+    events.Reload()
+    return [(event.step, event.value) for event in events.Scalars(name)]
+
+
+def wait_for_steps(child: subprocess.Popen[str], file: Path, count: int) -> None:
+    deadline = time.monotonic() + 120
+    while child.poll() is None and time.monotonic() < deadline:
+        if file.exists() and len(file.read_bytes().splitlines()) >= count:
+            return
+        time.sleep(0.02)
+    child.kill()
+    raise AssertionError(f"no {count} steps: {child.communicate()}")
 
 
 def killed_after(directory: Path, *, step: int) -> None:

@@ -36,7 +36,7 @@ def fake_nvml() -> ModuleType:
         "nvmlShutdown": lambda: None,
         "nvmlDeviceGetCount": lambda: 1,
         "nvmlDeviceGetHandleByIndex": lambda index: f"gpu{index}",
-        "nvmlDeviceGetName": lambda handle: b"NVIDIA H200",
+        "nvmlDeviceGetName": lambda handle: "NVIDIA H200",
         "nvmlDeviceGetUUID": lambda handle: "GPU-1",
         "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=10, total=20),
         "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=87, memory=12),

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -108,11 +108,17 @@ class _Product:
     dtype: str
     shape: Shape
     seconds: Callable[[], float]
+    runs: list[float] = field(default_factory=list)
+    """Seconds of each that counts."""
 
     @property
     def flops(self) -> float:
         m, k, n = self.shape
         return 2.0 * m * k * n
+
+    @property
+    def best_flops_per_s(self) -> float:
+        return self.flops / min(self.runs)
 
 
 def _matmul(
@@ -127,7 +133,6 @@ def _matmul(
     if device.type == "cuda" and "tf32" in native:
         names.append("tf32")
     shapes = GPU_SHAPES if device.type == "cuda" else CPU_SHAPES
-    timed: dict[tuple[str, Shape], list[float]] = {}
     products: list[_Product] = []
     for name in names:
         best = 0.0
@@ -138,12 +143,11 @@ def _matmul(
             try:
                 product = _product(name, shape, device)
                 product.seconds()  # the first pays for kernels and pages
-                first = product.seconds()
+                product.runs.append(product.seconds())
             except (RuntimeError, NotImplementedError) as error:
                 missing.setdefault(name, str(error).split("\n")[0])
                 break
-            timed[name, shape] = [first]
-            best = max(best, product.flops / first)
+            best = max(best, product.best_flops_per_s)
             products.append(product)
         if best:
             missing.pop(name, None)
@@ -154,29 +158,21 @@ def _matmul(
         for product in rounds:
             turn = min(time.perf_counter() + TURN_S, until)
             while time.perf_counter() < turn:
-                timed[product.dtype, product.shape].append(product.seconds())
-    return fastest_first(
-        _best(
-            name, {p.shape: (p, timed[name, p.shape]) for p in products if p.dtype == name}, native
-        )
-        for name in names
-        if any(p.dtype == name for p in products)
-    )
+                product.runs.append(product.seconds())
+    of_dtype = {name: [p for p in products if p.dtype == name] for name in names}
+    return fastest_first(_ceiling(each, native) for each in of_dtype.values() if each)
 
 
-def _best(
-    name: str, runs: dict[Shape, tuple[_Product, list[float]]], native: tuple[str, ...]
-) -> MatmulCeiling:
-    rates = {shape: p.flops / min(seconds) for shape, (p, seconds) in runs.items()}
-    shape = max(rates, key=lambda each: rates[each])
-    product, seconds = runs[shape]
+def _ceiling(products: list[_Product], native: tuple[str, ...]) -> MatmulCeiling:
+    """The fastest of a dtype's products."""
+    best = max(products, key=lambda each: each.best_flops_per_s)
     return MatmulCeiling(
-        dtype=name,
-        flops_per_s=rates[shape],
-        shape=shape,
-        median_flops_per_s=product.flops / statistics.median(seconds),
-        num_runs=sum(len(each) for _, each in runs.values()),
-        native=name in native,
+        dtype=best.dtype,
+        flops_per_s=best.best_flops_per_s,
+        shape=best.shape,
+        median_flops_per_s=best.flops / statistics.median(best.runs),
+        num_runs=sum(len(each.runs) for each in products),
+        native=best.dtype in native,
         measured_at=time.time(),
     )
 

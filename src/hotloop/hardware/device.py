@@ -110,8 +110,8 @@ def gpu_uuid(device: torch.device) -> str | None:
     """The name that NVML gives to this GPU; `None` for another device. Not yet run on a GPU."""
     if device.type != "cuda":
         return None
-    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    return None if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}"
+    uuid = str(torch.cuda.get_device_properties(device).uuid)
+    return f"GPU-{uuid.removeprefix('GPU-')}"
 
 
 def why_compile_cannot_run(device: torch.device) -> str | None:

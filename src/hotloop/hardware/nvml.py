@@ -46,7 +46,7 @@ class Gpus:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 name = _ask(nvml.nvmlDeviceGetName, handle)
                 uuid = _ask(nvml.nvmlDeviceGetUUID, handle)
-                self._handles.append((index, handle, _text(name), _text(uuid)))
+                self._handles.append((index, handle, name, uuid))
         except Exception as error:  # noqa: BLE001 - a GPU that fell off the bus must not stop a run
             self.why_none = f"NVML: {error}"
 
@@ -100,7 +100,3 @@ def _ask(question: Callable[..., Any], *arguments: Any) -> Any:
         return question(*arguments)
     except Exception:  # noqa: BLE001 - NVMLError_NotSupported and its kin: not told
         return None
-
-
-def _text(value: str | bytes | None) -> str | None:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

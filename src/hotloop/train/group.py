@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SIGNALS = [signal.SIGINT, signal.SIGTERM]
-if hasattr(signal, "SIGHUP"):  # the terminal was closed
-    _SIGNALS.append(signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopRequest:

@@ -115,8 +115,8 @@ class RunMonitor:
     def look(self) -> Snapshot:
         if self._facts is None or not self._facts.complete:
             self._facts = self._read_facts(self._directory)
-        facts = self._facts
-        if facts is not None and self._steps.path.name != facts.steps_file:
+        facts = self._facts or RunFacts(total_steps=None)
+        if self._steps.path.name != facts.steps_file:
             self._steps = StepFollower(self._directory / facts.steps_file)
         self._steps.poll()
         samples, damaged = read_telemetry(
@@ -128,15 +128,15 @@ class RunMonitor:
         calm = steady(window)
         to_come = [r.wall_s for r in window if "compile" not in r.tags]
         done = records[-1].step + 1 if records else 0
-        total = facts.total_steps if facts else None
+        total = facts.total_steps
         left = max(total - done, 0) if total is not None else None
         now = time.time()
         newest = samples[-1] if samples else None
         return Snapshot(
             taken_at=now,
-            state=facts.doctor if facts and facts.doctor else self._state(done, total),
+            state=facts.doctor or self._state(done, total),
             run=str(self._directory),
-            device=facts.device if facts else None,
+            device=facts.device,
             steps=done,
             total_steps=total,
             step_s=statistics.median(r.wall_s for r in calm) if calm else None,
@@ -147,7 +147,7 @@ class RunMonitor:
             num_window_steps=len(calm),
             breakdown=_breakdown(window),
             utilization=_utilization(window, facts, num_ranks=len(by_rank))
-            if facts and calm
+            if self._facts and calm
             else None,
             ranks=compare_ranks(by_rank),
             losses=tuple(r.loss for r in records if r.loss is not None)[-CURVE:],
@@ -164,7 +164,7 @@ class RunMonitor:
             num_skipped=sum("skipped" in record.tags for record in records),
             num_rollbacks=sum("rolled_back" in record.tags for record in records),
             num_damaged=self._steps.num_damaged + damaged,
-            doctor=facts.doctor_rows if facts else (),
+            doctor=facts.doctor_rows,
         )
 
     def _by_rank(self, records: list[StepRecord]) -> dict[int, list[StepRecord]]:

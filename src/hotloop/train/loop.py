@@ -21,7 +21,7 @@ from hotloop.data.loader import Prefetch
 from hotloop.optimizations.compiling.trainer import CompileCounts, compile_counts, compile_seconds
 from hotloop.optimizations.precision.autocast import autocast
 from hotloop.probe.machine import host_peak_bytes
-from hotloop.probe.phases import PhaseClock, clock_read_s
+from hotloop.probe.phases import PhaseClock
 from hotloop.probe.recorder import StepBook, keep_steps_before
 from hotloop.train.batches import AHEAD_ON_GPU, StepData, read_step, to_device
 from hotloop.train.evaluate import Evaluation, append_evaluation, evaluate, keep_evaluations_until
@@ -53,7 +53,7 @@ def train(
         keep_evaluations_until(run, run.first_step)
     timed = PhaseClock()
     group.book_waits(timed)
-    census = observe(run, clock_read_s=clock_read_s(), notes=notes)
+    census = observe(run, notes)
     counts = compile_counts()
     known: dict[str, float] | None = None
     evaluation: Evaluation | None = None

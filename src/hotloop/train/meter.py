@@ -10,7 +10,7 @@ from hotloop.core.ceilings import PRECISION_DTYPES
 from hotloop.core.measurement import Environment
 from hotloop.core.progress import Progress
 from hotloop.core.step import StepRecord
-from hotloop.core.telemetry import GpuSample
+from hotloop.core.telemetry import GpuSample, TelemetrySample
 from hotloop.hardware.device import gpu_uuid
 from hotloop.hardware.environment import stored_ceilings
 from hotloop.hardware.telemetry import Newest
@@ -83,9 +83,8 @@ class Meter:
 
     def _median(self, newest: int) -> float | None:
         if len(self._rates) == 1 and self._starts_at == 0 < self._newest:
-            return (
-                None  # of the very first step alone, which warms up: nothing steady was seen since
-            )
+            # Of the very first step alone, which warms up: nothing steady was seen since.
+            return None
         return statistics.median(self._rates[-newest:]) if self._rates else None
 
     def _line(self, record: StepRecord) -> str:
@@ -94,7 +93,8 @@ class Meter:
         Short enough for a terminal of 80 columns. Where a GPU trains, its busy time, power and memory stand in
         the place of the host's.
         """
-        live, sample = self._live, self._live.newest()
+        live = self._live
+        sample = live.newest() or TelemetrySample(0.0)
         rate = self._median(WINDOW)
         parts = [f"{record.step + 1}/{self._total}"]
         if rate is not None:
@@ -103,12 +103,13 @@ class Meter:
             parts.append(f"loss {record.loss:.3f}")
         if rate is not None and live.mfu_per_token is not None:
             parts.append(f"MFU {numbers.percent(rate * live.mfu_per_token)}")
-        gpu = _training_gpu(sample.gpus if sample is not None else (), live.gpu)
-        if gpu is not None:
-            return "  ".join(parts + _gpu_parts(gpu))
-        if sample is not None and sample.process_cpus is not None and live.cpus:
+        own = (live.gpu or "").lower()
+        for gpu in sample.gpus:
+            if own and (gpu.uuid or "").lower() == own:
+                return "  ".join(parts + _gpu_parts(gpu))
+        if sample.process_cpus is not None and live.cpus:
             parts.append(f"cpu {numbers.percent(sample.process_cpus / live.cpus)}")
-        if sample is not None and sample.process_bytes is not None:
+        if sample.process_bytes is not None:
             parts.append(f"mem {numbers.size(sample.process_bytes)}")
         return "  ".join(parts)
 
@@ -122,9 +123,3 @@ def _gpu_parts(gpu: GpuSample) -> list[str]:
     if gpu.memory_bytes is not None:
         parts.append(numbers.size(gpu.memory_bytes))
     return parts
-
-
-def _training_gpu(gpus: tuple[GpuSample, ...], uuid: str | None) -> GpuSample | None:
-    if uuid is None:
-        return None
-    return next((gpu for gpu in gpus if (gpu.uuid or "").lower() == uuid.lower()), None)

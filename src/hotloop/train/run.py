@@ -27,6 +27,7 @@ from hotloop.optimizations.host_memory.trainer import is_kept, keep_freed_memory
 from hotloop.optimizations.precision.autocast import autocast, gradient_scaler, set_tf32
 from hotloop.probe.attach.operators import watch_forward
 from hotloop.probe.foreign_process import describe_optimizer, parameter_dtypes
+from hotloop.probe.phases import clock_read_s
 from hotloop.train.averaging import Average
 from hotloop.train.batches import as_tensors, held_out_batches, to_device, training_batches
 from hotloop.train.group import Group, seed_of
@@ -187,7 +188,7 @@ def clips_through(run: Run) -> bool:
     )
 
 
-def observe(run: Run, *, clock_read_s: float, notes: tuple[str, ...] = ()) -> Census:
+def observe(run: Run, notes: tuple[str, ...]) -> Census:
     """What the run uses, as seen: one sequence (or bucket) goes through an eager forward that is watched.
 
     What only shows while training (compiled graphs, memory) is added at the end.
@@ -222,6 +223,6 @@ def observe(run: Run, *, clock_read_s: float, notes: tuple[str, ...] = ()) -> Ce
             "order": config.data.order,
             "layout": config.data.layout,
         },
-        clock_read_s=clock_read_s,
+        clock_read_s=clock_read_s(),
         notes=notes,
     )

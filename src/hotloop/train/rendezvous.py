@@ -188,13 +188,10 @@ class _Several(Rendezvous):
 
 @contextmanager
 def joined(ranks: Ranks) -> Iterator[Rendezvous]:
-    """The rendezvous of this process's training, left in good order.
+    """The rendezvous of a process that was launched, left in good order.
 
     Raises `AlreadyReported` where another process has said already why all end.
     """
-    if not ranks.launched:
-        yield Rendezvous()
-        return
     rendezvous = _Several(
         ranks, _store(), f"hotloop {os.environ.get('TORCHELASTIC_RESTART_COUNT')}"
     )

@@ -306,13 +306,13 @@ def test_corpora_of_a_mix_are_read_each_in_its_way(
 )
 def test_error_of_reading_names_the_settings(
     streamed_config: Path,
-    records: Path,
+    lines: Path,
     tmp_path: Path,
     stream: str,
     overrides: tuple[str, ...],
     said: str,
 ) -> None:
-    source = f"data.source={records / 'one.jsonl'}"
+    source = f"data.source={lines / 'one.jsonl'}"
     with pytest.raises(UsageError) as caught:
         train(streamed_config, tmp_path / "run", source, f"data.stream={stream}", *overrides)
     assert said in str(caught.value)

@@ -9,9 +9,9 @@ import pytest
 from script_inputs import BUSY_DEVICE, EVERYTHING, GPU_HEALTHY, HEALTHY, STEP, script, steps
 
 from hotloop.core.census import Census, CollectionUse
-from hotloop.judge.attribute import attribute
 from hotloop.judge.diagnose import diagnose
 from hotloop.judge.findings import FINDINGS, reason_without_fix
+from hotloop.judge.judged_run import judged_run
 from hotloop.optimizations.catalogue import CATALOGUE
 
 SEEN = replace(HEALTHY, collections=CollectionUse(1, 1e-4, 0, 0.0))
@@ -62,10 +62,9 @@ def test_a_census_that_saw_nothing_gives_no_finding_but_what_the_clock_saw() -> 
 @pytest.mark.parametrize("census", [None, Census(), Census(device="cpu"), Census(device="cuda:0")])
 @pytest.mark.parametrize("num", [1, 2, 60])
 def test_no_rule_fails_on_what_is_not_known(census: Census | None, num: int) -> None:
-    measurement = replace(script(steps(num=num)), census=census)
-    breakdown = attribute(measurement.records, clock_read_s=None)
+    run = judged_run(replace(script(steps(num=num)), census=census))
     for module in FINDINGS.values():
-        assert module.find(measurement, breakdown) is None
+        assert module.find(run) is None
 
 
 def test_a_finding_names_only_optimizations_that_exist() -> None:

@@ -210,7 +210,6 @@ def test_a_run_without_steady_steps_is_not_examined_at_all() -> None:
 
 def test_every_finding_has_its_code_title_and_page() -> None:
     for code, module in FINDINGS.items():
-        assert code == module.CODE
         assert re.fullmatch(r"HL[1-8]\d\d", code)
         page = module.__doc__ or ""
         for word in (

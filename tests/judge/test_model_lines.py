@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from script_inputs import HEALTHY
+from script_inputs import HEALTHY, script
 
 from hotloop.core.census import LineUse
+from hotloop.judge.judged_run import JudgedRun
 from hotloop.judge.own_code import attention_line, compiled_line, formula_line, products_line
 
 
-def forward(*lines: tuple[int, str, float, str | None]) -> object:
+def forward(*lines: tuple[int, str, float, str | None]) -> tuple[LineUse, ...]:
     """`(number, function, fraction, inside)` each."""
     uses = (LineUse("forward", f"m.py:{n}", name, part, inside) for n, name, part, inside in lines)
     other = LineUse("backward", "m.py:1", "main", 0.6, None)
-    return replace(HEALTHY, lines=(*uses, other))
+    return JudgedRun(script((), replace(HEALTHY, lines=(*uses, other))), ()).lines("forward")
 
 
 def test_products_are_where_a_layer_that_multiplies_was_called() -> None:
@@ -33,7 +34,6 @@ def test_products_are_where_a_layer_that_multiplies_was_called() -> None:
     assert products_line(dotted) == "m.py:6"
     assert products_line(forward((5, "Net.forward", 0.3, None))) == "m.py:5"
     assert products_line(forward()) is None
-    assert products_line(None) is None
 
 
 def test_formulas_are_in_the_function_that_most_called_single_operations() -> None:

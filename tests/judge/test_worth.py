@@ -9,6 +9,7 @@ from script_inputs import HEALTHY, LOADER, STEP, script, steps
 
 from hotloop.core.census import Census
 from hotloop.core.judgement import Finding, Worth
+from hotloop.judge.judged_run import judged_run
 from hotloop.judge.worth import Remaining, remaining_steps, worth
 
 HALF = (Finding("HL101", "waits", 2.0, optimization="loader_workers"),)
@@ -22,9 +23,7 @@ def judged(
     returncode: int | None = None,
     num: int = 60,
 ) -> Worth:
-    found = worth(script(steps(num=num), census, returncode=returncode), findings)
-    assert found is not None
-    return found
+    return worth(judged_run(script(steps(num=num), census, returncode=returncode)), findings)
 
 
 def planned(number: int, **changes: float) -> Census:
@@ -74,9 +73,7 @@ def test_nothing_to_gain_is_not_said_of_ranks_whose_waits_were_not_seen() -> Non
     assert (found.answer, found.gain_at_most) == ("not known", 1.0)
     assert "waiting for the other processes" in found.reason
     told = script(steps({**STEP, "grad_sync": 0.001}), planned(10**6, num_ranks=2))
-    seen = worth(told, ())
-    assert seen is not None
-    assert seen.answer == "nothing to gain here"
+    assert worth(judged_run(told), ()).answer == "nothing to gain here"
 
 
 def test_an_unknown_rest_says_what_it_would_need() -> None:
@@ -108,11 +105,12 @@ def test_iterators_of_one_loader_are_one_loader_and_others_do_not_count() -> Non
     records = steps(
         num=127, each=lambda n, r: replace(r, tags=("warmup",) * (n < 10) + ("epoch",) * (n == 64))
     )
-    measurement = script(records, replace(HEALTHY, loaders=loaders))
-    assert remaining_steps(measurement).steps == 128 - 127
+    run = judged_run(script(records, replace(HEALTHY, loaders=loaders)))
+    assert remaining_steps(run).steps == 128 - 127
     # The census is some steps older than the records where a command was cut off.
     older = tuple(replace(use, num_batches=use.num_batches - 8) for use in loaders)
-    assert remaining_steps(script(records, replace(HEALTHY, loaders=older))).steps == 1
+    run = judged_run(script(records, replace(HEALTHY, loaders=older)))
+    assert remaining_steps(run).steps == 1
 
 
 def test_a_trainer_may_have_gone_on_from_a_checkpoint() -> None:
@@ -126,17 +124,13 @@ def test_what_is_saved_is_no_false_zero() -> None:
 
 
 def test_a_run_that_ended_by_itself_counts_for_the_next_one() -> None:
-    measurement = script(steps(num=60), HEALTHY, returncode=0)
-    assert remaining_steps(measurement) == Remaining(60, "a run like this one makes 60 steps")
+    run = judged_run(script(steps(num=60), HEALTHY, returncode=0))
+    assert remaining_steps(run) == Remaining(60, "a run like this one makes 60 steps")
     assert judged(returncode=0).answer == "leave it running"
 
 
 def test_a_run_past_its_plan_has_nothing_left() -> None:
     assert judged(planned(10)).remaining_steps == 0
-
-
-def test_without_steps_nothing_is_said() -> None:
-    assert worth(script(()), HALF) is None
 
 
 def test_what_only_a_person_can_change_costs_no_trial_and_is_not_left_running() -> None:
@@ -162,14 +156,13 @@ def test_a_run_too_short_for_a_test_says_from_how_many_steps_on_it_pays() -> Non
 
 def test_nothing_to_gain_is_not_said_of_a_device_that_had_no_clock() -> None:
     blind = replace(HEALTHY, device="cuda:0", loaders=())
-    found = worth(script(steps(), blind), ())
-    assert found is not None
+    found = judged(blind, ())
     assert (found.answer, "the device does" in found.reason) == ("not known", True)
 
 
 def test_nothing_to_gain_is_not_said_beside_a_wait_that_nothing_explains() -> None:
-    found = worth(script(steps(), HEALTHY), (), data_wait=0.1)
-    assert found is not None
+    host = {"data_wait": 0.01, "forward": 0.09}
+    found = worth(judged_run(script(steps(host))), ())
     assert (found.answer, found.reason.split(",")[0]) == (
         "not known",
         "data is waited for 10 % of the time",

@@ -19,7 +19,7 @@ from hotloop.core.telemetry import TELEMETRY_FILE, GpuSample, TelemetrySample, r
 from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.hardware.environment import fast_on_cpu, fast_on_cuda, nvidia_driver
 from hotloop.judge.attribute import under_way
-from hotloop.judge.exposure import runs_on_cpu
+from hotloop.judge.judged_run import runs_on_cpu
 from hotloop.judge.warmup import tag_warmup
 
 ARM = "doctor"

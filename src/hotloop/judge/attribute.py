@@ -36,7 +36,10 @@ def under_way(
 
 
 def attribute(
-    records: Sequence[StepRecord], *, clock_read_s: float | None, census: Census | None = None
+    records: Sequence[StepRecord],
+    *,
+    census: Census | None = None,
+    counted: Sequence[StepRecord] | None = None,
 ) -> Breakdown:
     """Fractions of host wall time over the steps under way that carry phases.
 
@@ -45,7 +48,7 @@ def attribute(
     `closure_error_fraction = sum over steps of |sum of phases - wall| / sum of wall`, absolute per
     step so that too much here does not hide too little there. Probe overhead is
     `sum of clock_reads * clock_read_s / sum of wall`. census: tells what the phases and the device's
-    clock alone do not (see `device_time`).
+    clock alone do not. counted: the steps that it counted in, where they are others.
     Raises `ValueError` for no such step, an unknown phase, or seconds that are negative or not finite.
     """
     steps = [record for record in under_way(records) if record.host]
@@ -66,6 +69,8 @@ def attribute(
     wall = math.fsum(record.wall_s for record in steps)
     present = {phase for record in steps for phase in record.host} | {"unattributed"}
     reads = sum(record.clock_reads for record in steps)
+    read_s = census.clock_read_s if census is not None else None
+    counted = steps if counted is None else counted
     return Breakdown(
         fractions=host_shares(
             {phase: seconds[phase] / wall for phase in HOST_PHASES if phase in present}, census
@@ -74,19 +79,12 @@ def attribute(
         num_steps=len(steps),
         num_warmup=sum("warmup" in record.tags for record in records),
         closure_error_fraction=missed / wall,
-        probe_overhead_fraction=None if clock_read_s is None else reads * clock_read_s / wall,
+        probe_overhead_fraction=None if read_s is None else reads * read_s / wall,
         wall_s=wall,
-        counted_steps=len(steps),
-        counted_wall_s=wall,
-        device=attribute_device(records, census),
+        counted_steps=len(counted),
+        counted_wall_s=math.fsum(record.wall_s for record in counted),
+        device=device_shares(under_way(records), census),
     )
-
-
-def attribute_device(
-    records: Sequence[StepRecord], census: Census | None = None
-) -> dict[str, float] | None:
-    """Fractions of device time over the steps under way: see `device_shares`."""
-    return device_shares(under_way(records), census)
 
 
 LITTLE = 0.02

@@ -9,11 +9,9 @@ from statistics import median
 from typing import Literal
 
 from hotloop.core.census import Census, LoaderUse
-from hotloop.core.judgement import Breakdown
-from hotloop.core.measurement import Measurement
 from hotloop.core.step import StepRecord
 from hotloop.judge.attribute import under_way
-from hotloop.judge.exposure import cpus_of, exposed, runs_on_cpu, share_of_wall
+from hotloop.judge.judged_run import JudgedRun
 from hotloop.judge.thresholds import (
     COLLATE_SHARE,
     COPIED_SAMPLE_S,
@@ -56,31 +54,32 @@ class Waiting:
     """Mean over all steps under way."""
 
 
-def why_waiting(measurement: Measurement, breakdown: Breakdown) -> Waiting | None:
+def why_waiting(run: JudgedRun) -> Waiting | None:
     """`None` where the waits cost less than 5 %, or it can not be told that they cost anything.
 
     Waits for the first batch of an epoch and pinning in the main process are left out where findings of
     their own name them.
     """
-    host = breakdown.fractions.get("data_wait", 0.0) - pinning_share(measurement, breakdown)
-    if restarts(measurement, breakdown) is not None:
-        host -= _restart_excess(measurement, breakdown)
-    share = exposed(measurement, breakdown, max(host, 0.0))
-    if share is None or share < NOTICEABLE:
+    first, others = _waits(under_way(run.measurement.records))
+    usual = median(others or [math.inf])
+    host = run.host("data_wait") - pinning_share(run)
+    if restarts(run) is not None:
+        host -= _beyond(usual, first) / run.breakdown.wall_s
+    share = run.exposed(max(host, 0.0))
+    if share < NOTICEABLE:
         return None
-    census = measurement.census
-    loader = training_loader(census)
-    if census is None or loader is None:
+    census, loader = run.census, run.loader
+    if loader is None:
         return Waiting("unknown", share, None)
-    step_s = breakdown.wall_s / breakdown.num_steps
-    batches = loader.num_batches / breakdown.counted_steps
+    step_s = run.breakdown.wall_s / run.breakdown.num_steps
+    batches = loader.num_batches / run.breakdown.counted_steps
     busy = None
     if loader.num_workers and loader.fetch_s is not None:
         busy = min(loader.fetch_s * batches / (loader.num_workers * step_s), 1.0)
-    cpus = cpus_of(measurement)
+    cpus = run.cpus
     cpus_busy = census.cpu_busy / cpus if census.cpu_busy is not None and cpus else None
     if loader.num_workers:
-        late = _late_share(measurement, breakdown)
+        late = _beyond(usual, others) / run.breakdown.wall_s
         saved = share * (1 - (loader.fetch_s or 0.0) / loader.wait_s) if loader.wait_s else 0.0
         cause = _cause_with_workers(
             loader, busy, cpus, cpus_busy, shared=is_crowded(census), late=late, saved=saved
@@ -90,8 +89,8 @@ def why_waiting(measurement: Measurement, breakdown: Breakdown) -> Waiting | Non
         if cause == "overhead":
             share = saved  # without workers the training makes the batch itself
     else:
-        waited = breakdown.fractions.get("data_wait", 0.0)
-        turns = _turns_got(census, loader, cpus, waited) if runs_on_cpu(measurement) else None
+        waited = run.host("data_wait")
+        turns = _turns_got(census, loader, cpus, waited) if run.on_cpu else None
         cause = _cause_without(loader, cpus, turns if is_crowded(census) else 1.0)
     if cause in ("unknown", "others", "copying") and share < MODERATE:
         return None  # every batch has to be fetched or copied: that much alone is no sickness
@@ -175,18 +174,12 @@ def _mostly_collates(loader: LoaderUse) -> bool:
     return loader.collate_s >= COLLATE_SHARE * loader.fetch_s
 
 
-def training_loader(census: Census | None) -> LoaderUse | None:
-    """The loader that the training waited for longest."""
-    return census.slowest_loader() if census is not None else None
-
-
-def pinning_share(measurement: Measurement, breakdown: Breakdown) -> float:
+def pinning_share(run: JudgedRun) -> float:
     """Share of wall time in which the main process copied batches into pinned memory."""
-    loader = training_loader(measurement.census)
+    loader = run.loader
     if loader is None or not loader.pin_memory or loader.num_workers or loader.pin_s is None:
         return 0.0
-    share = share_of_wall(breakdown, loader.pin_s * loader.num_batches)
-    return min(share, breakdown.fractions.get("data_wait", 0.0))
+    return min(run.share_of_wall(loader.pin_s * loader.num_batches), run.host("data_wait"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +193,9 @@ class Restarts:
     num_seen: int
 
 
-def restarts(measurement: Measurement, breakdown: Breakdown) -> Restarts | None:
+def restarts(run: JudgedRun) -> Restarts | None:
     """`None` where they cost too little, or none was seen, or the length of an epoch is not known."""
-    steps_seen = under_way(measurement.records, after_profiler=True)
+    steps_seen = under_way(run.measurement.records, after_profiler=True)
     first, others = _waits(steps_seen)
     if not first or not others:
         return None
@@ -210,47 +203,31 @@ def restarts(measurement: Measurement, breakdown: Breakdown) -> Restarts | None:
     typical_first = median(first)
     if typical_first < RESTART_TIMES * usual:
         return None
-    steps = _steps_of_epoch(measurement, breakdown)
+    steps = _steps_of_epoch(run)
     if steps is None:
         return None
     excess = typical_first - usual
     with_phases = [record.wall_s for record in steps_seen if record.host]
     mean_other_s = (math.fsum(with_phases) - math.fsum(first)) / len(with_phases)
-    share = exposed(measurement, breakdown, excess / (excess + steps * mean_other_s))
-    if share is None or share < RESTART_SHARE:
+    share = run.exposed(excess / (excess + steps * mean_other_s))
+    if share < RESTART_SHARE:
         return None
     return Restarts(share, typical_first, usual, len(first))
 
 
-def _steps_of_epoch(measurement: Measurement, breakdown: Breakdown) -> float | None:
+def _steps_of_epoch(run: JudgedRun) -> float | None:
     """From the loader where it knows, else from what lies between two first batches."""
-    loader = training_loader(measurement.census)
+    loader = run.loader
     if loader is not None and loader.per_epoch and loader.num_batches:
-        return max(loader.per_epoch * breakdown.counted_steps / loader.num_batches, 1.0)
-    at = [
-        i
-        for i, r in enumerate(under_way(measurement.records, after_profiler=True))
-        if "epoch" in r.tags
-    ]
+        return max(loader.per_epoch * run.breakdown.counted_steps / loader.num_batches, 1.0)
+    steps = under_way(run.measurement.records, after_profiler=True)
+    at = [i for i, record in enumerate(steps) if "epoch" in record.tags]
     return (at[-1] - at[0]) / (len(at) - 1) if len(at) > 1 else None
 
 
-def _restart_excess(measurement: Measurement, breakdown: Breakdown) -> float:
-    """The share of the measured wall time, whatever an epoch's length is."""
-    first, others = _waits(under_way(measurement.records))
-    if not first or not others or breakdown.wall_s <= 0:
-        return 0.0
-    usual = median(others)
-    return math.fsum(max(wait - usual, 0.0) for wait in first) / breakdown.wall_s
-
-
-def _late_share(measurement: Measurement, breakdown: Breakdown) -> float:
-    """What batches that came later than usual cost, of wall time: a longer queue hides at most that."""
-    _, others = _waits(under_way(measurement.records))
-    if not others or breakdown.wall_s <= 0:
-        return 0.0
-    usual = median(others)
-    return math.fsum(max(wait - usual, 0.0) for wait in others) / breakdown.wall_s
+def _beyond(usual: float, waits: Sequence[float]) -> float:
+    """Seconds by which batches came later than usual: a longer queue hides at most that."""
+    return math.fsum(max(wait - usual, 0.0) for wait in waits)
 
 
 def _waits(records: Sequence[StepRecord]) -> tuple[list[float], list[float]]:

@@ -7,25 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from hotloop.core.census import Census
-from hotloop.core.judgement import Bound, Breakdown, Diagnosis, Finding, Steps
+from hotloop.core.judgement import Bound, Diagnosis, Finding, Steps
 from hotloop.core.measurement import Measurement
 from hotloop.core.step import StepRecord
-from hotloop.judge.attribute import AFTER_PROFILER, attribute, under_way
+from hotloop.judge.attribute import AFTER_PROFILER, under_way
 from hotloop.judge.coverage import not_examined
-from hotloop.judge.data_wait import training_loader
-from hotloop.judge.exposure import (
-    exposed_phase,
-    is_foreign,
-    is_installed,
-    is_short,
-    runs_on_cpu,
-)
-from hotloop.judge.findings import FINDINGS
-from hotloop.judge.operations import is_moving, is_updating, operations
+from hotloop.judge.findings import FINDINGS, finding
+from hotloop.judge.judged_run import JudgedRun, is_installed, judged_run
+from hotloop.judge.operations import is_moving, is_updating
 from hotloop.judge.ranks import hides_waiting, with_other_ranks
 from hotloop.judge.thresholds import HIGH, MODERATE, WOULD_DO
-from hotloop.judge.warmup import tag_warmup
 from hotloop.judge.worth import worth
 
 WASTE: dict[str, Bound] = {
@@ -62,63 +53,41 @@ def diagnose(
 ) -> Diagnosis:
     """Breakdown, bound and ranked findings of one process. Raises `ValueError` for damaged records.
 
-    The first steps of somebody else's script are judged by how they went: see `warmup`. others: the
-    ranks that trained together with it, of which only their own code is judged.
+    others: the ranks that trained together with it, of which only their own code is judged.
     """
-    counted = under_way(measurement.records)
-    if is_foreign(measurement.census):
-        measurement = replace(
-            measurement,
-            records=tag_warmup(measurement.records, on_cpu=runs_on_cpu(measurement)),
-        )
-    records = measurement.records
+    run = judged_run(measurement)
+    records = run.measurement.records
     steps = _steps(records)
-    kept = under_way(records)
-    if not kept:
+    if not under_way(records):
         missing = (
             f"everything: no step after the start was recorded; {WOULD_DO} steps in all would do"
         )
         return Diagnosis(None, steps, not_examined=(missing,))
-    if not any(record.host for record in kept):
+    if not run.has_phases:
         return Diagnosis(None, steps, not_examined=("phases: only a step clock was carried",))
-    census = measurement.census
-    breakdown = attribute(
-        records, clock_read_s=census.clock_read_s if census else None, census=census
-    )
-    breakdown = replace(
-        breakdown,
-        counted_steps=len(counted),
-        counted_wall_s=math.fsum(record.wall_s for record in counted),
-    )
-    found = [module.find(measurement, breakdown) for module in FINDINGS.values()]
-    own = with_other_ranks([_in_own_code(f, census) for f in found if f is not None], others or {})
-    if is_foreign(census) and is_short(breakdown):
+    breakdown = run.breakdown
+    found = [each for code in FINDINGS if (each := finding(code, run)) is not None]
+    own = with_other_ranks([_in_own_code(each, run) for each in found], others or {})
+    if run.is_foreign and run.is_short:
         own = tuple(f if f.code in OF_THE_RUN else replace(f, gain_is_loose=True) for f in own)
     findings = tuple(sorted(own, key=_rank))
     bound = bound_of(
         breakdown.fractions,
         breakdown.device,
-        on_cpu=runs_on_cpu(measurement),
-        own_code=any(f is not None and f.code in OWN and not f.gain_is_loose for f in found),
+        on_cpu=run.on_cpu,
+        own_code=any(each.code in OWN and not each.gain_is_loose for each in found),
     )
-    if bound in ("compute", "balanced") and hides_waiting(measurement):
+    if bound in ("compute", "balanced") and hides_waiting(run):
         bound = None
     return Diagnosis(
-        bound=_named_bound(bound, measurement, breakdown, findings),
+        bound=_named_bound(bound, run, findings),
         steps=steps,
         breakdown=breakdown.fractions,
         device=breakdown.device,
         findings=findings,
         probe_overhead_fraction=breakdown.probe_overhead_fraction,
-        not_examined=tuple(not_examined(measurement, breakdown)),
-        worth=worth(
-            measurement,
-            findings,
-            counted_steps=len(counted),
-            data_wait=exposed_phase(measurement, breakdown, "data_wait"),
-        )
-        if is_foreign(census)
-        else None,
+        not_examined=tuple(not_examined(run)),
+        worth=worth(run, findings) if run.is_foreign else None,
     )
 
 
@@ -168,32 +137,27 @@ def bound_of(
     return "optimizer" if updating > computing else "compute"
 
 
-def _in_own_code(finding: Finding, census: Census | None) -> Finding:
+def _in_own_code(finding: Finding, run: JudgedRun) -> Finding:
     """The finding at a line that its user can change, where one is known: not at one of installed code."""
     if finding.site is None or not is_installed(finding.site):
         return finding
     sites = [value for key, value in finding.evidence.items() if key.endswith("_site")]
-    if finding.code.startswith("HL1") and (loader := training_loader(census)) is not None:
-        sites.append(loader.site)
+    if finding.code.startswith("HL1") and run.loader is not None:
+        sites.append(run.loader.site)
     own = (site for site in sites if isinstance(site, str) and not is_installed(site))
     return replace(finding, site=next(own, finding.site))
 
 
-def _named_bound(
-    bound: Bound | None,
-    measurement: Measurement,
-    breakdown: Breakdown,
-    findings: Sequence[Finding],
-) -> Bound | None:
+def _named_bound(bound: Bound | None, run: JudgedRun, findings: Sequence[Finding]) -> Bound | None:
     """The bound by phases, unless a finding explains more, or explains what is in `unattributed`."""
     if bound is None:
         return None
-    largest = max(exposed_phase(measurement, breakdown, phase) for phase in WASTE)
+    largest = max(map(run.exposed_phase, WASTE))
     needed = {"host": max(MODERATE, largest / 2)}
     name, share = _largest_named(findings)
     if name is not None and share >= needed.get(bound, max(HIGH, largest)):
         return name
-    if bound == "compute" and _moves_memory(measurement):
+    if bound == "compute" and _moves_memory(run):
         return "memory_bandwidth"
     return bound
 
@@ -201,20 +165,21 @@ def _named_bound(
 def _largest_named(findings: Sequence[Finding]) -> tuple[Bound | None, float]:
     """The bound that the findings of `NAMED_BY` tell, and its share."""
     best: tuple[Bound | None, float] = (None, 0.0)
-    for finding in findings:
-        if finding.code in NAMED_BY:
-            name, key = NAMED_BY[finding.code]
-            share = finding.evidence.get(key)
+    for each in findings:
+        if each.code in NAMED_BY:
+            name, key = NAMED_BY[each.code]
+            share = each.evidence.get(key)
             if isinstance(share, float) and share > best[1]:
                 best = (name, share)
     return best
 
 
-def _moves_memory(measurement: Measurement) -> bool:
-    seen = operations(measurement)
-    if seen is None:
-        return False
-    return seen.share(lambda use: is_moving(use) and not is_updating(use)) >= MOVING
+def _moves_memory(run: JudgedRun) -> bool:
+    seen = run.operations
+    return (
+        seen is not None
+        and seen.share(lambda use: is_moving(use) and not is_updating(use)) >= MOVING
+    )
 
 
 def _rank(finding: Finding) -> tuple[bool, float, str]:

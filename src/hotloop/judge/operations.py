@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hotloop.core.census import OperatorUse
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import runs_on_cpu
 
 _PRODUCTS = frozenset({
     "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "linear", "_addmm_activation",
@@ -78,14 +76,6 @@ class Operations:
                 use.num > 0 and self.seconds(use) / use.num > longer_than_s and not is_updating(use)
             )
         )
-
-
-def operations(measurement: Measurement) -> Operations | None:
-    """`None` where they were not looked at."""
-    census = measurement.census
-    if census is None or not census.operators or not census.profiled_step_s:
-        return None
-    return Operations(census.operators, census.profiled_step_s, runs_on_cpu(measurement))
 
 
 def bare_name(use: OperatorUse) -> str:

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hotloop.core.census import Census, LineUse
-from hotloop.core.judgement import Breakdown
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import collection_share, exposed, lines_of
+from hotloop.judge.judged_run import JudgedRun
 from hotloop.judge.thresholds import ENOUGH_SAMPLES, NOTICEABLE
 
 _DATA_MODULES = frozenset({
@@ -87,33 +85,21 @@ class OwnCode:
         return None if self.line.function == MODULE_LEVEL else self.line.function
 
 
-def own_code(measurement: Measurement, breakdown: Breakdown) -> OwnCode | None:
-    """`None` below 5 %, and where it can not be told: see `why_no_own_code`."""
-    found = _own_code(measurement, breakdown)
-    return found if isinstance(found, OwnCode) else None
-
-
-def why_no_own_code(measurement: Measurement, breakdown: Breakdown) -> str | None:
-    """Why something that looks like it is no finding."""
-    found = _own_code(measurement, breakdown)
-    return found if isinstance(found, str) else None
-
-
-def _own_code(measurement: Measurement, breakdown: Breakdown) -> OwnCode | str | None:
-    census = measurement.census
-    lines = lines_of(census, "unattributed")
-    if census is None or not lines:
+def own_code(run: JudgedRun) -> OwnCode | str | None:
+    """`None` below 5 %; or why it can not be told of something that looks like it."""
+    census, lines = run.census, run.lines("unattributed")
+    if not lines:
         return None
-    outside = breakdown.fractions.get("unattributed", 0.0)
-    outside -= collection_share(measurement, breakdown) + (breakdown.probe_overhead_fraction or 0.0)
-    outside = exposed(measurement, breakdown, max(outside, 0.0)) or 0.0
+    outside = run.host("unattributed")
+    outside -= run.collection_share() + (run.breakdown.probe_overhead_fraction or 0.0)
+    outside = run.exposed(max(outside, 0.0))
     seen = _fraction(lines)
     if outside < NOTICEABLE or seen <= 0:
         return None
     own = [line for line in lines if not _is_computing(line, census)]
     if not own:
         return None
-    if not breakdown.fractions.get("forward"):
+    if not run.host("forward"):
         return "no module was called, so it is not told from the model"
     trains_at = {line.site for line in census.lines if line.phase in _COMPUTING - {"data_wait"}}
     kinds: dict[Kind, list[LineUse]] = {"data": [], "own": [], "library": []}
@@ -201,27 +187,25 @@ _MULTIPLYING = re.compile(r"(?:torch\.nn\.modules\.)?(?:linear|conv)\.")
 _OF_TENSORS = re.compile(r"(?:torch\.)?_tensor\.")
 
 
-def products_line(census: Census | None) -> str | None:
+def products_line(lines: Sequence[LineUse]) -> str | None:
     """The line that most often called a layer that multiplies; else the one most seen."""
-    lines = lines_of(census, "forward")
     return _most_seen([line for line in lines if _MULTIPLYING.match(line.inside or "")] or lines)
 
 
-def formula_line(census: Census | None) -> str | None:
+def formula_line(lines: Sequence[LineUse]) -> str | None:
     """The line that most often called single operations itself, of the function that most did."""
-    return _of_function(_formulas(census), at_least=0.0)
+    return _of_function(_formulas(lines), at_least=0.0)
 
 
-def attention_line(census: Census | None) -> str | None:
+def attention_line(lines: Sequence[LineUse]) -> str | None:
     """The line that called softmax; else of the one function whose formulas take most of the time."""
-    lines = lines_of(census, "forward")
     softmax = _most_seen([line for line in lines if _calls_softmax(line)])
-    return softmax or _of_function(_formulas(census), at_least=0.5)
+    return softmax or _of_function(_formulas(lines), at_least=0.5)
 
 
-def compiled_line(census: Census | None, at_least: float) -> str | None:
+def compiled_line(lines: Sequence[LineUse], at_least: float) -> str | None:
     """The line that called what was compiled, where the host was seen in it for such a share."""
-    lines = [line for line in lines_of(census, "forward") if line.inside is not None]
+    lines = [line for line in lines if line.inside is not None]
     site = _most_seen(lines)
     return site if _sum(lines, lambda line: line.site == site) >= at_least else None
 
@@ -232,8 +216,7 @@ def called_module(line: LineUse) -> str:
     return (line.inside or "").partition(".")[0]
 
 
-def _formulas(census: Census | None) -> list[LineUse]:
-    lines = lines_of(census, "forward")
+def _formulas(lines: Sequence[LineUse]) -> list[LineUse]:
     return [line for line in lines if line.inside is None or _OF_TENSORS.match(line.inside)]
 
 

@@ -14,7 +14,7 @@ from hotloop.core.measurement import Measurement
 from hotloop.core.model_config import ModelConfig
 from hotloop.core.step import StepRecord
 from hotloop.core.telemetry import TelemetrySample
-from hotloop.judge.exposure import runs_on_cpu
+from hotloop.judge.judged_run import runs_on_cpu
 from hotloop.judge.parity import judge_parity
 from hotloop.judge.utilization import (
     MIN_SAMPLES,

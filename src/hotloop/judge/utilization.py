@@ -12,7 +12,7 @@ from hotloop.core.measurement import Measurement
 from hotloop.core.step import StepRecord
 from hotloop.core.telemetry import GpuSample, TelemetrySample
 from hotloop.judge.attribute import STARTING_UP, steady
-from hotloop.judge.exposure import runs_on_cpu
+from hotloop.judge.judged_run import runs_on_cpu
 
 
 def utilize(

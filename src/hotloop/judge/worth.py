@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hotloop.core.census import Census, LoaderUse
+from hotloop.core.census import LoaderUse
 from hotloop.core.judgement import Finding, Worth
-from hotloop.core.measurement import Measurement
 from hotloop.judge.attribute import under_way
-from hotloop.judge.data_wait import OTHER_PROGRAMS, training_loader
-from hotloop.judge.exposure import runs_on_cpu
+from hotloop.judge.data_wait import OTHER_PROGRAMS
+from hotloop.judge.judged_run import JudgedRun
 from hotloop.judge.ranks import hides_waiting
 from hotloop.judge.thresholds import HEALTHY_BELOW, MODERATE
 
@@ -20,52 +19,34 @@ PAIRS = 6
 TRIAL_STEPS, TRIAL_WARMUP = 60, 10
 
 
-def worth(
-    measurement: Measurement,
-    findings: Sequence[Finding],
-    *,
-    pairs: int = PAIRS,
-    steps: int = TRIAL_STEPS,
-    warmup: int = TRIAL_WARMUP,
-    counted_steps: int | None = None,
-    data_wait: float = 0.0,
-) -> Worth | None:
+def worth(run: JudgedRun, findings: Sequence[Finding]) -> Worth:
     """Seconds that the best finding could save on the remaining steps against those of finding out.
 
         saved at most = remaining steps x seconds of a step x (1 - 1 / gain_at_most)
-        cost          = pairs x 2 x (start + (warmup + steps) x seconds of a step)
+        cost          = pairs x 2 x (start + (warm-up + counted) x seconds of a step)
 
     Bounds that are loose promise nothing and are left out. What only a person can change has no cost here.
-    `None` where no step was measured.
-    counted_steps: those that the census counted in, where they are not all that are under way. data_wait:
-    exposed share of the time that is spent waiting for data.
     """
-    kept = under_way(measurement.records)
-    if not kept:
-        return None
+    kept = under_way(run.measurement.records)
     step_s = math.fsum(record.wall_s for record in kept) / len(kept)
-    if not step_s > 0:
-        return None
     sure = [f for f in findings if not f.gain_is_loose and f.gain_at_most >= HEALTHY_BELOW]
     best = max(sure, key=lambda finding: finding.gain_at_most, default=None)
     if best is None:
-        return _without_gain(measurement, findings, data_wait)
+        return _without_gain(run, findings)
     gain = best.gain_at_most
     others = best.evidence.get(OTHER_PROGRAMS)
     if isinstance(others, float):
         busy = f"other programs kept {_percent(others)} of the machine's CPUs busy"
         return Worth("not known", f"{busy}; run it again when it is quiet", gain)
     per_step = step_s * (1 - 1 / gain)
-    left = remaining_steps(measurement, counted_steps=counted_steps)
+    left = remaining_steps(run)
     remaining = left.steps
     saved = None if remaining is None else remaining * per_step
     gained = left.why if saved is None else f"{left.why}: at most {_time(saved)} saved"
     if best.optimization is None:
         by_hand = f"{best.code} is changed in the script itself, without a test that takes time"
         return Worth("worth trying", f"{by_hand}; {gained}", gain, remaining, saved)
-    census = measurement.census
-    start_s = (census.start_s if census is not None else None) or 0.0
-    cost = pairs * 2 * (start_s + (warmup + steps) * step_s)
+    cost = PAIRS * 2 * ((run.census.start_s or 0.0) + (TRIAL_WARMUP + TRIAL_STEPS) * step_s)
     needed = math.ceil(cost / per_step)
     numbers = (gain, remaining, saved, cost, needed)
     testing = f"testing a fix takes about {_time(cost)}"
@@ -90,23 +71,21 @@ class Remaining:
     more_may_follow: bool = False
 
 
-def remaining_steps(measurement: Measurement, *, counted_steps: int | None = None) -> Remaining:
+def remaining_steps(run: JudgedRun) -> Remaining:
     """How many steps are still to come, and how that is known.
 
     A run that ended by itself has none left: the next one like it counts. Of an epoch under way the
     rest is a lower limit, since no loader knows how many epochs there will be.
     """
-    records, census = measurement.records, measurement.census
+    records, planned = run.measurement.records, run.census.planned_steps
     made = records[-1].step + 1 if records else 0
-    if measurement.returncode == 0:
+    if run.measurement.returncode == 0:
         return Remaining(made, f"a run like this one makes {made:,} steps")
-    if census is not None and census.planned_steps is not None:
-        left = max(census.planned_steps - made, 0)
+    if planned is not None:
+        left = max(planned - made, 0)
         # At most: it may have gone on from a checkpoint, and have made some before.
-        return Remaining(left, f"at most {left:,} of {census.planned_steps:,} steps are left")
-    counted = len(under_way(records)) if counted_steps is None else counted_steps
-    epoch = _steps_of_epoch(census, counted)
-    if epoch:
+        return Remaining(left, f"at most {left:,} of {planned:,} steps are left")
+    if epoch := _steps_of_epoch(run):
         since = next((i + 1 for i, r in enumerate(reversed(records)) if "epoch" in r.tags), made)
         left = -since % epoch
         this_epoch = f"at least {left:,} steps of this epoch are left"
@@ -114,50 +93,50 @@ def remaining_steps(measurement: Measurement, *, counted_steps: int | None = Non
     return Remaining(None, "how many steps are left is not known")
 
 
-def _steps_of_epoch(census: Census | None, counted: int) -> int | None:
+def _steps_of_epoch(run: JudgedRun) -> int | None:
     """Steps per epoch of the loader that trains; each epoch may have made an iterator of its own from the same place."""
-    loader = training_loader(census)
-    if census is None or loader is None or not loader.per_epoch or not counted:
+    loader = run.loader
+    if loader is None or not loader.per_epoch or not run.counted:
         return None
 
     def same(other: LoaderUse) -> bool:
         return other.trains and (other.site, other.per_epoch) == (loader.site, loader.per_epoch)
 
-    batches = sum(other.num_batches for other in census.loaders if same(other))
+    batches = sum(other.num_batches for other in run.census.loaders if same(other))
     if not batches:
         return None
-    per_step = batches / counted
+    per_step = batches / len(run.counted)
     # Whole batches: what a command counted that was cut off is some seconds older than its steps.
     return math.floor(
         loader.per_epoch / (max(round(per_step), 1) if per_step > 2 / 3 else per_step)
     )
 
 
-def _not_seen(measurement: Measurement) -> list[str]:
+def _not_seen(run: JudgedRun) -> list[str]:
     """What could hold a gain and was not looked at."""
-    census = measurement.census
-    seen = census.seen if census is not None else ()
+    seen = run.census.seen
     missing = []
-    if not runs_on_cpu(measurement) and not any(record.device for record in measurement.records):
+    if not run.on_cpu and not any(record.device for record in run.measurement.records):
         missing.append("what the device does while the host waits")
     if "lines" not in seen:
         missing.append("the script's own lines")
     if "operators" not in seen:
         missing.append("the operations of a step")
-    if hides_waiting(measurement):
+    if hides_waiting(run):
         missing.append("waiting for the other processes")
     return missing
 
 
-def _without_gain(measurement: Measurement, findings: Sequence[Finding], data_wait: float) -> Worth:
+def _without_gain(run: JudgedRun, findings: Sequence[Finding]) -> Worth:
     best = max((f.gain_at_most for f in findings if not f.gain_is_loose), default=1.0)
     small = _percent(HEALTHY_BELOW - 1)
-    if missing := _not_seen(measurement):
+    if missing := _not_seen(run):
         *first, last = missing
         names = f"{', '.join(first)} and {last}" if first else last
         return Worth(
             "not known", f"{names}: not observed; nothing that was found could gain {small}", best
         )
+    data_wait = run.exposed_phase("data_wait")
     if data_wait >= MODERATE:
         waits = f"data is waited for {_percent(data_wait)} of the time"
         return Worth("not known", f"{waits}, and what was found explains little of it", best)

@@ -199,7 +199,7 @@ def _utilization(window: list[StepRecord], facts: RunFacts, *, num_ranks: int) -
 
 def _breakdown(window: list[StepRecord]) -> dict[str, float] | None:
     try:
-        return attribute(window, clock_read_s=None).fractions
+        return attribute(window).fractions
     except ValueError:  # no steady step yet, or records that make no sense
         return None
 

@@ -32,7 +32,7 @@ from hotloop.core.telemetry import TELEMETRY_FILE, TelemetrySample, readable_tel
 from hotloop.doctor.collect import other_ranks
 from hotloop.hardware.environment import stored_ceilings
 from hotloop.judge.diagnose import diagnose
-from hotloop.judge.exposure import runs_on_cpu
+from hotloop.judge.judged_run import runs_on_cpu
 from hotloop.judge.ranks import compare_ranks
 from hotloop.judge.targets import check_targets
 from hotloop.judge.utilization import steady_tokens_per_s, utilize

@@ -11,29 +11,43 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Protocol, cast
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
+from hotloop.core.judgement import Finding
+from hotloop.judge.judged_run import Found, JudgedRun, gain_without
 
 
 class FindingModule(Protocol):
     """What each file of this directory holds, beside the docstring that explains it."""
 
     __doc__: str | None
-    CODE: str
     TITLE: str
 
-    def find(self, measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-        """The finding, with its evidence, or `None` where the cause is absent or was not seen."""
+    def find(self, run: JudgedRun) -> Found | None:
+        """What was found, with its evidence, or `None` where the cause is absent or was not seen."""
 
 
 FINDINGS: dict[str, FindingModule] = {
-    module.CODE: module
-    for module in (
-        cast(FindingModule, import_module(f"{__name__}.{each.name}"))
-        for each in iter_modules(__path__)
-    )
+    each.name[:5].upper(): cast(FindingModule, import_module(f"{__name__}.{each.name}"))
+    for each in iter_modules(__path__)
 }
 """By code: every file of this directory."""
+
+
+def finding(code: str, run: JudgedRun) -> Finding | None:
+    """The finding with this code, or `None` where its cause is absent or was not seen."""
+    found = FINDINGS[code].find(run)
+    if found is None:
+        return None
+    gain = gain_without(found.share) if found.gain_at_most is None else found.gain_at_most
+    return Finding(
+        code,
+        found.title or FINDINGS[code].TITLE,
+        gain,
+        found.gain_is_loose,
+        found.site,
+        found.evidence,
+        found.optimization,
+        found.advice,
+    )
 
 
 def reason_without_fix(module: FindingModule) -> str | None:

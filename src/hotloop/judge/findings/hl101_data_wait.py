@@ -26,47 +26,41 @@ More workers than free cores make it slower. Very cheap batches cost more to sen
 
 from __future__ import annotations
 
-from hotloop.core.census import Census, LoaderUse
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
+from hotloop.core.census import LoaderUse
 from hotloop.judge.data_wait import OTHER_PROGRAMS, Waiting, why_waiting
-from hotloop.judge.exposure import gain_without, is_foreign, lines_of
+from hotloop.judge.judged_run import Found, JudgedRun
 
-CODE = "HL101"
 TITLE = "The step waits for data"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    waiting = why_waiting(measurement, breakdown)
+def find(run: JudgedRun) -> Found | None:
+    waiting = why_waiting(run)
     if waiting is None or waiting.cause not in ("unknown", "others", "copying"):
         return None
-    census = measurement.census
-    settings = census.loader if census is not None else {}
+    settings = run.census.loader
     workers = waiting.loader.num_workers if waiting.loader else settings.get("num_workers")
     site = waiting.loader.site if waiting.loader else settings.get("site")
-    if site is None and (lines := lines_of(census, "data_wait")):
-        site = lines[0].site
+    if site is None:
+        site = run.first_line("data_wait")
     evidence: dict[str, float | int | str | None] = {
         "data_wait_fraction": waiting.share,
         "num_workers": workers if isinstance(workers, int) else None,
     }
-    if waiting.cause == "others" and census is not None:
-        evidence[OTHER_PROGRAMS] = census.foreign_busy
+    if waiting.cause == "others":
+        evidence[OTHER_PROGRAMS] = run.census.foreign_busy
     if waiting.cause == "copying" and waiting.loader is not None:
         evidence["in_memory"] = str(waiting.loader.in_memory)
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(waiting.share),
+    return Found(
+        share=waiting.share,
         site=site if isinstance(site, str) else None,
         evidence=evidence,
-        advice=_advice(waiting, workers, census, foreign=is_foreign(census)),
+        advice=_advice(waiting, workers, run),
     )
 
 
-def _advice(waiting: Waiting, workers: object, census: Census | None, *, foreign: bool) -> str:
-    if waiting.cause == "others" and census is not None:
-        return _on_a_crowded_machine(waiting.loader, census.foreign_busy or 0.0)
+def _advice(waiting: Waiting, workers: object, run: JudgedRun) -> str:
+    if waiting.cause == "others":
+        return _on_a_crowded_machine(waiting.loader, run.census.foreign_busy or 0.0)
     if waiting.cause == "copying":
         return (
             "Whole batches are copied from memory, which workers do no faster. Keep the data in fewer "
@@ -77,7 +71,7 @@ def _advice(waiting: Waiting, workers: object, census: Census | None, *, foreign
             f"{workers} workers run and batches are still late. Try twice as many, then "
             "prefetch_factor=4, and look at what the dataset does in them."
         )
-    if foreign and workers is None:
+    if run.is_foreign and workers is None:
         return "Make batches in a DataLoader with num_workers >= 1 while the model computes."
     return "Prepare batches in worker processes while the model computes."
 

@@ -28,23 +28,20 @@ not under `if __name__ == "__main__"` run again in workers that are spawned.
 from __future__ import annotations
 
 from hotloop.core.census import LoaderUse
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
 from hotloop.judge.data_wait import why_waiting
-from hotloop.judge.exposure import gain_without
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import TRIVIAL_SAMPLE_S
 from hotloop.judge.worker_count import more_workers
 
-CODE = "HL102"
 TITLE = "Batches are made one by one between the steps"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    waiting = why_waiting(measurement, breakdown)
+def find(run: JudgedRun) -> Found | None:
+    waiting = why_waiting(run)
     if waiting is None or waiting.cause != "serial" or waiting.loader is None:
         return None
     loader = waiting.loader
-    workers = more_workers(measurement.census)
+    workers = more_workers(run.census)
     try_workers = f"Try num_workers={workers}" if workers else "Try loader workers"
     trivial = is_trivial(loader)
     if trivial:
@@ -64,10 +61,8 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             " Its random numbers will then come from the workers: the same samples in the same order, augmented with other "
             "numbers, so losses change as with another seed."
         )
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(waiting.share),
+    return Found(
+        share=waiting.share,
         site=loader.dataset_site or loader.site if trivial else loader.site,
         evidence={
             "data_wait_fraction": waiting.share,

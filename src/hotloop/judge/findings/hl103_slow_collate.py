@@ -21,25 +21,20 @@ What can go wrong. Another way to pad changes batches, and so losses. Workers: s
 from __future__ import annotations
 
 from hotloop.core.census import LoaderUse
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
 from hotloop.judge.data_wait import why_waiting
-from hotloop.judge.exposure import gain_without
+from hotloop.judge.judged_run import Found, JudgedRun
 
-CODE = "HL103"
 TITLE = "The collate function is slow"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    waiting = why_waiting(measurement, breakdown)
+def find(run: JudgedRun) -> Found | None:
+    waiting = why_waiting(run)
     if waiting is None or waiting.cause != "collate" or waiting.loader is None:
         return None
     loader = waiting.loader
     beside = "" if loader.num_workers else " With num_workers >= 1 it runs beside the training."
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(_share(waiting.share, loader)),
+    return Found(
+        share=_share(waiting.share, loader),
         site=loader.collate_site or loader.site,
         evidence={
             "data_wait_fraction": waiting.share,

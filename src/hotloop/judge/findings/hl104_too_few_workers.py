@@ -22,18 +22,15 @@ from __future__ import annotations
 
 import math
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
 from hotloop.judge.data_wait import why_waiting
-from hotloop.judge.exposure import cpus_of, gain_without
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.worker_count import more_workers
 
-CODE = "HL104"
 TITLE = "Too few workers make batches"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    waiting = why_waiting(measurement, breakdown)
+def find(run: JudgedRun) -> Found | None:
+    waiting = why_waiting(run)
     if waiting is None or waiting.cause != "too_few_workers" or waiting.loader is None:
         return None
     loader = waiting.loader
@@ -42,16 +39,14 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
     assert waiting.batches_per_step is not None
     rest_s = waiting.step_s * (1 - waiting.share)
     needed = math.ceil(loader.fetch_s * waiting.batches_per_step / rest_s - 1e-9)
-    workers, cpus = more_workers(measurement.census), cpus_of(measurement)
+    workers, cpus = more_workers(run.census), run.cpus
     advice = []
     if workers is not None:
         advice.append(f"Try num_workers={workers} instead of {loader.num_workers}.")
     if cpus is not None and max(needed, loader.num_workers + 1) > cpus:
         advice.append(f"Only {cpus:g} CPUs may be used: cheaper samples help further.")
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(waiting.share),
+    return Found(
+        share=waiting.share,
         site=loader.site,
         evidence={
             "data_wait_fraction": waiting.share,

@@ -21,32 +21,27 @@ What can go wrong. Stored results take disk, and freeze random augmentation that
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
 from hotloop.judge.data_wait import why_waiting
-from hotloop.judge.exposure import cpus_of, gain_without
+from hotloop.judge.judged_run import Found, JudgedRun
 
-CODE = "HL105"
 TITLE = "Making batches takes more CPU than there is"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    waiting = why_waiting(measurement, breakdown)
+def find(run: JudgedRun) -> Found | None:
+    waiting = why_waiting(run)
     if waiting is None or waiting.cause != "cpus_full" or waiting.loader is None:
         return None
     loader = waiting.loader
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(waiting.share),
+    return Found(
+        share=waiting.share,
         site=loader.dataset_site or loader.site,
         evidence={
             "data_wait_fraction": waiting.share,
             "num_workers": loader.num_workers,
-            "cpus": cpus_of(measurement),
+            "cpus": run.cpus,
             "cpus_busy_fraction": waiting.cpus_busy,
             "fetch_s": loader.fetch_s,
-            "foreign_busy": measurement.census.foreign_busy if measurement.census else None,
+            "foreign_busy": run.census.foreign_busy,
         },
         optimization="item_cache",
         advice="More workers will not help. Make samples cheaper: decode and resize once and store "

@@ -20,27 +20,22 @@ What can go wrong. Many readers make a spinning disk or a shared file system slo
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
 from hotloop.judge.data_wait import why_waiting
-from hotloop.judge.exposure import gain_without
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.worker_count import more_workers
 
-CODE = "HL106"
 TITLE = "Making a batch waits for disk or network"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    waiting = why_waiting(measurement, breakdown)
+def find(run: JudgedRun) -> Found | None:
+    waiting = why_waiting(run)
     if waiting is None or waiting.cause != "io" or waiting.loader is None:
         return None
     loader = waiting.loader
-    workers = more_workers(measurement.census)
+    workers = more_workers(run.census)
     more = f"num_workers={workers}. Then put" if workers else "more workers. Then put"
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(waiting.share),
+    return Found(
+        share=waiting.share,
         site=loader.dataset_site or loader.site,
         evidence={
             "data_wait_fraction": waiting.share,

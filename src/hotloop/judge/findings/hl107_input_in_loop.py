@@ -25,29 +25,24 @@ What can go wrong. Randomness drawn there moves into the workers: batches and lo
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import gain_without
-from hotloop.judge.own_code import own_code
+from hotloop.judge.judged_run import Found, JudgedRun
+from hotloop.judge.own_code import OwnCode, own_code
 
-CODE = "HL107"
 TITLE = "The training thread prepares the data itself"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    found = own_code(measurement, breakdown)
-    if found is None or not found.prepares_data:
+def find(run: JudgedRun) -> Found | None:
+    found = own_code(run)
+    if not isinstance(found, OwnCode) or not found.prepares_data:
         return None
     line = found.line
     function = found.function or line.inside
     where = f"`{function}`" if function else found.site or "the loop"
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(found.most),
+    return Found(
+        share=found.most,
         site=found.site,
         evidence={
-            "unattributed_fraction": breakdown.fractions.get("unattributed", 0.0),
+            "unattributed_fraction": run.host("unattributed"),
             "outside_fraction": found.most,
             "own_fraction": found.share,
             "line_fraction": found.line_share,

@@ -23,25 +23,20 @@ so losses do, although nothing is wrong. State that the dataset keeps in a worke
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.data_wait import restarts, training_loader
-from hotloop.judge.exposure import gain_without
+from hotloop.judge.data_wait import restarts
+from hotloop.judge.judged_run import Found, JudgedRun
 
-CODE = "HL108"
 TITLE = "Every epoch begins with a pause"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    found = restarts(measurement, breakdown)
+def find(run: JudgedRun) -> Found | None:
+    found = restarts(run)
     if found is None:
         return None
-    loader = training_loader(measurement.census)
+    loader = run.loader
     starts_anew = loader is not None and loader.num_workers and not loader.persistent_workers
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(found.share),
+    return Found(
+        share=found.share,
         site=loader.site if loader is not None else None,
         evidence={
             "restart_fraction": found.share,

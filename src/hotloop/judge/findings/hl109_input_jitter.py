@@ -18,24 +18,19 @@ What can go wrong. The queue takes memory: workers x prefetch_factor x bytes of 
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
 from hotloop.judge.data_wait import why_waiting
-from hotloop.judge.exposure import gain_without
+from hotloop.judge.judged_run import Found, JudgedRun
 
-CODE = "HL109"
 TITLE = "Some batches come late"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    waiting = why_waiting(measurement, breakdown)
+def find(run: JudgedRun) -> Found | None:
+    waiting = why_waiting(run)
     if waiting is None or waiting.cause != "jitter" or waiting.loader is None:
         return None
     loader = waiting.loader
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(waiting.share),
+    return Found(
+        share=waiting.share,
         site=loader.site,
         evidence={
             "late_fraction": waiting.share,

@@ -26,26 +26,21 @@ results. Changing lengths make a compiled model compile again (HL307) unless it 
 
 from __future__ import annotations
 
-from hotloop.core.census import Census
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.data_wait import training_loader
-from hotloop.judge.exposure import gain_without, is_installed
-from hotloop.judge.operations import is_batched_product, is_softmax, operations
+from hotloop.judge.judged_run import Found, JudgedRun, gain_without, is_installed
+from hotloop.judge.operations import is_batched_product, is_softmax
 from hotloop.judge.thresholds import HEALTHY_BELOW, PADDED
 
-CODE = "HL111"
 TITLE = "Much of each batch is padding"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    padding = measurement.census.padding if measurement.census is not None else None
+def find(run: JudgedRun) -> Found | None:
+    padding = run.census.padding
     if padding is None or not PADDED <= padding.padded_fraction < 1:
         return None
-    computing = breakdown.fractions.get("forward", 0.0) + breakdown.fractions.get("backward", 0.0)
-    if breakdown.device is not None:
-        computing = breakdown.device.get("compute", 0.0)
-    seen = operations(measurement)
+    computing = run.host("forward", "backward")
+    if run.breakdown.device is not None:
+        computing = run.device("compute")
+    seen = run.operations
     quadratic = 0.0
     if seen is not None:
         share = seen.share(lambda use: is_softmax(use) or is_batched_product(use))
@@ -54,11 +49,9 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
     removed = (computing - quadratic) * padded + quadratic * (1 - (1 - padded) ** 2)
     if gain_without(removed) < HEALTHY_BELOW:
         return None
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(removed),
-        site=_site(measurement.census, padding.site),
+    return Found(
+        share=removed,
+        site=_site(run, padding.site),
         evidence={
             "padded_fraction": padded,
             "num_tokens": padding.num_tokens,
@@ -72,8 +65,8 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
     )
 
 
-def _site(census: Census | None, batches: str | None) -> str | None:
+def _site(run: JudgedRun, batches: str | None) -> str | None:
     """The collate function, where it is the user's own and may pad; else where the batches were asked for."""
-    loader = training_loader(census)
+    loader = run.loader
     collate = loader.collate_site if loader is not None else None
     return collate if collate is not None and not is_installed(collate) else batches

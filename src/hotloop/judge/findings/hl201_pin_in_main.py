@@ -17,25 +17,20 @@ What can go wrong. Copies from memory that is not pinned stop the host until the
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.data_wait import pinning_share, training_loader
-from hotloop.judge.exposure import exposed, gain_without
+from hotloop.judge.data_wait import pinning_share
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import PINNING
 
-CODE = "HL201"
 TITLE = "Batches are pinned by the process that trains"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    share = exposed(measurement, breakdown, pinning_share(measurement, breakdown)) or 0.0
-    loader = training_loader(measurement.census)
+def find(run: JudgedRun) -> Found | None:
+    share = run.exposed(pinning_share(run))
+    loader = run.loader
     if share < PINNING or loader is None:
         return None
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(share),
+    return Found(
+        share=share,
         site=loader.site,
         evidence={
             "pinning_fraction": share,

@@ -18,39 +18,25 @@ used without a synchronization. Pinned memory is taken from the machine's.
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import (
-    exposed,
-    gain_without,
-    runs_on_cpu,
-    seconds_of,
-    share_of_wall,
-    site_of,
-)
+import math
+
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import PAGEABLE_COPIES
 
-CODE = "HL202"
 TITLE = "Copies to the device stop the host"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    if census is None or runs_on_cpu(measurement):
+def find(run: JudgedRun) -> Found | None:
+    if run.on_cpu:
         return None
-    copies = [copy for copy in census.copies if copy.pageable]
-    host = breakdown.fractions.get("host_to_device", 0.0) + breakdown.fractions.get(
-        "data_wait", 0.0
-    )
-    measured = min(share_of_wall(breakdown, seconds_of(copies)), host)
-    share = exposed(measurement, breakdown, measured) or 0.0
+    copies = [copy for copy in run.census.copies if copy.pageable]
+    measured = run.share_of_wall(math.fsum(copy.seconds for copy in copies))
+    share = run.exposed(min(measured, run.host("host_to_device", "data_wait")))
     if share < PAGEABLE_COPIES:
         return None
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(share),
-        site=site_of(copies, census, "host_to_device"),
+    return Found(
+        share=share,
+        site=run.site_of(copies, "host_to_device"),
         evidence={
             "copy_fraction": share,
             "num_copies": sum(copy.num for copy in copies),

@@ -19,34 +19,26 @@ What can go wrong. Normalizing on the device rounds differently in the last bits
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import exposed_phase, gain_without, runs_on_cpu, site_of
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import NOTICEABLE
 
-CODE = "HL203"
 TITLE = "Many bytes go to the device"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    if census is None or runs_on_cpu(measurement) or breakdown.device is None:
-        return None
-    if any(copy.pageable for copy in census.copies):
+def find(run: JudgedRun) -> Found | None:
+    if run.on_cpu or any(copy.pageable for copy in run.census.copies):
         return None  # HL202: how they are copied comes first
-    waited = exposed_phase(measurement, breakdown, "host_to_device")
-    share = max(min(breakdown.device.get("memcpy", 0.0), 1.0), waited)
-    known = [copy for copy in census.copies if copy.num_bytes]
+    share = max(min(run.device("memcpy"), 1.0), run.exposed_phase("host_to_device"))
+    known = [copy for copy in run.census.copies if copy.num_bytes]
     if share < NOTICEABLE or not known:
         return None
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(share),
-        site=site_of(known, census, "host_to_device"),
+    return Found(
+        share=share,
+        site=run.site_of(known, "host_to_device"),
         evidence={
             "copy_fraction": share,
-            "bytes_per_step": sum(copy.num_bytes or 0 for copy in known) / breakdown.counted_steps,
+            "bytes_per_step": sum(copy.num_bytes or 0 for copy in known)
+            / run.breakdown.counted_steps,
         },
         advice="Send smaller types (uint8 images, int32 ids) and convert them on the device.",
     )

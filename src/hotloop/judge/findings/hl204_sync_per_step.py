@@ -24,33 +24,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hotloop.core.census import CallUse, Census
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import exposed_phase, gain_without, runs_on_cpu, site_of
+from hotloop.core.census import CallUse
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import SYNC_IDLE, SYNCS_PER_STEP
 
-CODE = "HL204"
 TITLE = "The host waits for the device in every step"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    calls = [sync for sync in syncs_of(census) if not from_nan_filter(sync)]
-    found = judged(measurement, breakdown, calls)
-    if found is None or census is None:
+def find(run: JudgedRun) -> Found | None:
+    calls = [sync for sync in run.census.syncs if not from_nan_filter(sync)]
+    found = judged(run, calls)
+    if found is None:
         return None
     per_step, idle = found
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(idle),
-        gain_is_loose=exposed_phase(measurement, breakdown, "data_wait") >= idle / 2,
-        site=site_of(calls, census, "sync"),
+    return Found(
+        share=idle,
+        gain_is_loose=run.exposed_phase("data_wait") >= idle / 2,
+        site=run.site_of(calls, "sync"),
         evidence={
             "syncs_per_step": per_step,
             "idle_fraction": idle,
-            "sync_fraction": breakdown.fractions.get("sync", 0.0),
+            "sync_fraction": run.host("sync"),
             "calls": ", ".join(sorted({call.what for call in calls})),
         },
         advice="Keep the value on the device (`total += loss.detach()`) and read it every hundred "
@@ -58,19 +52,13 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
     )
 
 
-def judged(
-    measurement: Measurement, breakdown: Breakdown, calls: Sequence[CallUse]
-) -> tuple[float, float] | None:
+def judged(run: JudgedRun, calls: Sequence[CallUse]) -> tuple[float, float] | None:
     """Calls per step and the idle share of the device; `None` where they cost nothing."""
-    if runs_on_cpu(measurement) or breakdown.device is None or not breakdown.counted_steps:
+    if run.on_cpu:
         return None
-    per_step = sum(call.num for call in calls) / breakdown.counted_steps
-    idle = breakdown.device.get("idle", 0.0)
+    per_step = sum(call.num for call in calls) / run.breakdown.counted_steps
+    idle = run.device("idle")
     return (per_step, idle) if per_step >= SYNCS_PER_STEP and idle >= SYNC_IDLE else None
-
-
-def syncs_of(census: Census | None) -> tuple[CallUse, ...]:
-    return census.syncs if census is not None else ()
 
 
 def from_nan_filter(sync: CallUse) -> bool:

@@ -19,26 +19,21 @@ them there, gradients are the same either way.
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import exposed_phase, gain_without
-from hotloop.judge.findings.hl204_sync_per_step import from_nan_filter, judged, syncs_of
+from hotloop.judge.findings.hl204_sync_per_step import from_nan_filter, judged
+from hotloop.judge.judged_run import Found, JudgedRun
 
-CODE = "HL205"
 TITLE = "The Trainer looks at every loss"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    calls = [sync for sync in syncs_of(measurement.census) if from_nan_filter(sync)]
-    found = judged(measurement, breakdown, calls)
+def find(run: JudgedRun) -> Found | None:
+    calls = [sync for sync in run.census.syncs if from_nan_filter(sync)]
+    found = judged(run, calls)
     if found is None:
         return None
     per_step, idle = found
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(idle),
-        gain_is_loose=exposed_phase(measurement, breakdown, "data_wait") >= idle / 2,
+    return Found(
+        share=idle,
+        gain_is_loose=run.exposed_phase("data_wait") >= idle / 2,
         site=next((call.site for call in calls if call.site), None),
         evidence={"syncs_per_step": per_step, "idle_fraction": idle},
         advice="Pass logging_nan_inf_filter=False to TrainingArguments.",

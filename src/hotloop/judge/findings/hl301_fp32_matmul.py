@@ -28,14 +28,11 @@ gradient scaler. Small products gain nothing, and casts cost time: a small model
 from __future__ import annotations
 
 from hotloop.core.census import OperatorUse
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import gain_without, is_foreign
-from hotloop.judge.operations import FLOAT32, Operations, is_product, is_updating, operations
+from hotloop.judge.judged_run import Found, JudgedRun
+from hotloop.judge.operations import FLOAT32, Operations, is_product, is_updating
 from hotloop.judge.own_code import products_line
 from hotloop.judge.thresholds import PRODUCTS
 
-CODE = "HL301"
 TITLE = "Matrix products run in float32"
 FASTEST = 16
 """Times as fast a product is in a shorter type, at most."""
@@ -44,14 +41,14 @@ LONG_S = 3e-5
 SHORT_TYPES = ("bfloat16", "float16", "tf32")
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    if census is None or census.matmul_dtypes != ("float32",):
+def find(run: JudgedRun) -> Found | None:
+    census = run.census
+    if census.matmul_dtypes != ("float32",):
         return None
     faster = [name for name in SHORT_TYPES if name in census.fast_dtypes]
     if not faster:
         return None
-    seen = operations(measurement)
+    seen = run.operations
     site = None
     others = 0.0
     more: dict[str, float | None] = {}
@@ -64,20 +61,16 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "product_s": share * seen.step_s / num if num else None,
             "others_fraction": others,
         }
-        site = seen.site(is_product) or products_line(census)
-    elif is_foreign(census):
+        site = seen.site(is_product) or products_line(run.lines("forward"))
+    elif run.is_foreign:
         return None  # how much of the step are products? not_examined says that this is not known
     else:
         name = "forward_backward_fraction"
-        share = breakdown.fractions.get("forward", 0.0) + breakdown.fractions.get("backward", 0.0)
+        share = run.host("forward", "backward")
     if not PRODUCTS <= share < 1:
         return None
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(
-            share if seen is None else share * (1 - 1 / FASTEST) + others / 2
-        ),
+    return Found(
+        share=share if seen is None else share * (1 - 1 / FASTEST) + others / 2,
         gain_is_loose=seen is None,
         site=site,
         evidence={

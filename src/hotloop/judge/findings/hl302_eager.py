@@ -26,28 +26,25 @@ draws other random numbers, so losses differ although nothing is wrong. CPUs nee
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import gain_without, is_foreign
 from hotloop.judge.findings import hl303_launch_bound
-from hotloop.judge.operations import is_elementwise, is_updating, operations
+from hotloop.judge.judged_run import Found, JudgedRun
+from hotloop.judge.operations import is_elementwise, is_updating
 from hotloop.judge.own_code import formula_line
 from hotloop.judge.thresholds import FUSABLE
 
-CODE = "HL302"
 TITLE = "The model runs eagerly"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    if census is None or census.compiled is not False:
+def find(run: JudgedRun) -> Found | None:
+    census = run.census
+    if census.compiled is not False:
         return None
-    share = breakdown.fractions.get("forward", 0.0) + breakdown.fractions.get("backward", 0.0)
+    share = run.host("forward", "backward")
     name = "forward_backward_fraction"
-    seen = operations(measurement)
+    seen = run.operations
     site = None
     if seen is not None:
-        if hl303_launch_bound.find(measurement, breakdown) is not None:
+        if hl303_launch_bound.find(run) is not None:
             return None  # the same cause and the same remedy
         name = "elementwise_fraction"
         fused = seen.share(lambda use: is_elementwise(use) and not is_updating(use))
@@ -56,18 +53,15 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             others = ["data_wait", "unattributed"]
             if "fused" not in (census.optimizer or ""):
                 others.append("optimizer")
-            fused -= sum(breakdown.fractions.get(phase, 0.0) for phase in others)
-            fused = min(fused, share)
+            fused = min(fused - run.host(*others), share)
         share = fused
-        site = seen.site(is_elementwise) or formula_line(census)
-    elif is_foreign(census):
+        site = seen.site(is_elementwise) or formula_line(run.lines("forward"))
+    elif run.is_foreign:
         return None
     if not FUSABLE <= share < 1:
         return None
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(share),
+    return Found(
+        share=share,
         gain_is_loose=seen is None,
         site=site,
         evidence={"compiled": "False", name: share},

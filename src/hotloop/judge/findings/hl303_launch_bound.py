@@ -22,50 +22,46 @@ wrong gradients with gradient accumulation (pytorch 169545): not without compari
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import exposed_phase, gain_without
-from hotloop.judge.operations import Operations, operations
+from hotloop.judge.judged_run import Found, JudgedRun, gain_without
+from hotloop.judge.operations import Operations
 from hotloop.judge.thresholds import LAUNCH, SHORT_OPERATION_S
 
-CODE = "HL303"
 TITLE = "The model is made of many short operations"
 FUSED_KERNELS = 0.8
 """The least share of their time that kernels take after fusing."""
 OUTSIDE = ("data_wait", "sync", "checkpoint", "eval", "logging", "unattributed", "grad_sync")
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    seen = operations(measurement)
-    if census is None or seen is None or census.compiled:
+def find(run: JudgedRun) -> Found | None:
+    seen = run.operations
+    if seen is None or run.census.compiled:
         return None
     mean = seen.mean_s()
     if mean is None or mean >= SHORT_OPERATION_S:
         return None
-    share = _share(measurement, breakdown, seen)
+    share = _share(run, seen)
     if not LAUNCH <= share < 1:
         return None
-    return Finding(
-        code=CODE,
-        title=TITLE,
+    return Found(
+        share=share,
         gain_at_most=gain_without(share) / (1 if seen.on_cpu else FUSED_KERNELS),
         evidence={
             "mean_operation_s": mean,
             "operations_per_step": seen.num(seen.is_operation),
             "launch_fraction": share,
-            "compiled": str(census.compiled),
+            "compiled": str(run.census.compiled),
         },
         optimization="compile",
         advice="Compile the model with torch.compile.",
     )
 
 
-def _share(measurement: Measurement, breakdown: Breakdown, seen: Operations) -> float:
+def _share(run: JudgedRun, seen: Operations) -> float:
     if seen.on_cpu:
-        model = breakdown.fractions.get("forward", 0.0) + breakdown.fractions.get("backward", 0.0)
-        return model - seen.long_share(SHORT_OPERATION_S)
-    if breakdown.device is None:
-        return 0.0
-    explained = sum(exposed_phase(measurement, breakdown, phase) for phase in OUTSIDE)
-    return breakdown.device.get("idle", 0.0) - explained
+        return run.host("forward", "backward") - seen.long_share(SHORT_OPERATION_S)
+    return idle_inside(run)
+
+
+def idle_inside(run: JudgedRun) -> float:
+    """The share in which a device idled for nothing that the host does outside of the model."""
+    return run.device("idle") - sum(run.exposed_phase(phase) for phase in OUTSIDE)

@@ -18,28 +18,22 @@ What can go wrong. Grouped and depthwise convolutions can become many times slow
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import gain_without
-from hotloop.judge.operations import HALF, is_convolution, operations
+from hotloop.judge.judged_run import Found, JudgedRun
+from hotloop.judge.operations import HALF, is_convolution
 from hotloop.judge.thresholds import CONVOLUTIONS, LAYOUT_GAIN
 
-CODE = "HL304"
 TITLE = "Convolutions in half precision run channels first"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    seen = operations(measurement)
-    if census is None or census.channels_last is not False or seen is None or seen.on_cpu:
+def find(run: JudgedRun) -> Found | None:
+    seen = run.operations
+    if run.census.channels_last is not False or seen is None or seen.on_cpu:
         return None
     share = seen.share(lambda use: is_convolution(use) and use.dtype in HALF)
     if share < CONVOLUTIONS:
         return None
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(LAYOUT_GAIN * share),
+    return Found(
+        share=LAYOUT_GAIN * share,
         site=seen.site(is_convolution),
         evidence={"convolution_fraction": share, "channels_last": "False"},
         optimization="channels_last",

@@ -17,29 +17,23 @@ so the last bits of losses, can differ between runs. It needs workspace memory.
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import gain_without
-from hotloop.judge.operations import is_convolution, operations
+from hotloop.judge.judged_run import Found, JudgedRun
+from hotloop.judge.operations import is_convolution
 from hotloop.judge.thresholds import CONVOLUTIONS, TUNED_GAIN, TUNED_SHAPES
 
-CODE = "HL305"
 TITLE = "Convolution algorithms are not chosen by trial"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    seen = operations(measurement)
-    if census is None or census.cudnn_benchmark is not False or seen is None or seen.on_cpu:
+def find(run: JudgedRun) -> Found | None:
+    seen = run.operations
+    if run.census.cudnn_benchmark is not False or seen is None or seen.on_cpu:
         return None
     share = seen.share(is_convolution)
-    shapes = census.input_shapes
+    shapes = run.census.input_shapes
     if share < CONVOLUTIONS or shapes is None or not 0 < shapes <= TUNED_SHAPES:
         return None
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(TUNED_GAIN * share),
+    return Found(
+        share=TUNED_GAIN * share,
         site=seen.site(is_convolution),
         evidence={
             "convolution_fraction": share,

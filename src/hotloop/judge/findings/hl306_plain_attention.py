@@ -28,14 +28,11 @@ is another one: compare final results.
 from __future__ import annotations
 
 from hotloop.core.census import OperatorUse
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import gain_without, runs_on_cpu
-from hotloop.judge.operations import bare_name, is_batched_product, is_softmax, operations
+from hotloop.judge.judged_run import Found, JudgedRun
+from hotloop.judge.operations import bare_name, is_batched_product, is_softmax
 from hotloop.judge.own_code import attention_line
 from hotloop.judge.thresholds import ATTENTION
 
-CODE = "HL306"
 TITLE = "Attention is written out"
 CALLED = "Attention runs in torch's unfused math kernel"
 DROPPING = ("bernoulli", "native_dropout", "_fused_dropout")
@@ -44,10 +41,10 @@ FUSED = ("flash", "efficient", "cudnn")
 WRITTEN_OUT = ("plain", "sdpa:math")
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    seen = operations(measurement)
-    if census is None or seen is None:
+def find(run: JudgedRun) -> Found | None:
+    census = run.census
+    seen = run.operations
+    if seen is None:
         return None
     if any(name in kind for kind in census.attention for name in FUSED):
         return None
@@ -59,11 +56,12 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
         return None
     is_called = "plain" not in census.attention
     drops = seen.num(lambda use: bare_name(use) in DROPPING) > 0
-    return Finding(
-        code=CODE,
-        title=CALLED if is_called else TITLE,
-        gain_at_most=gain_without(share),
-        site=seen.site(is_softmax) or seen.site(is_batched_product) or attention_line(census),
+    return Found(
+        title=CALLED if is_called else None,
+        share=share,
+        site=seen.site(is_softmax)
+        or seen.site(is_batched_product)
+        or attention_line(run.lines("forward")),
         evidence={
             "attention_fraction": share,
             "softmaxes": softmaxes,
@@ -72,7 +70,7 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
             "dropout": "yes" if drops else "no",
         },
         optimization=None if is_called else "attention",
-        advice=_advice(is_called, drops, on_cpu=runs_on_cpu(measurement)),
+        advice=_advice(is_called, drops, on_cpu=run.on_cpu),
     )
 
 

@@ -26,31 +26,26 @@ from __future__ import annotations
 import math
 from statistics import median
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import gain_without
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.own_code import compiled_line
 from hotloop.judge.thresholds import NOTICEABLE, RECOMPILES
 
-CODE = "HL307"
 TITLE = "The model is compiled again and again"
 MIN_OTHERS = 5
 """Steps without compiling that must be there to tell what a usual one takes."""
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    if census is None or (census.num_recompiles or 0) < RECOMPILES:
+def find(run: JudgedRun) -> Found | None:
+    census = run.census
+    if (census.num_recompiles or 0) < RECOMPILES:
         return None
-    share = recompile_share(measurement)
+    share = recompile_share(run)
     if share < NOTICEABLE:
         return None
     reason = census.recompile_reasons[0] if census.recompile_reasons else None
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(share),
-        site=compiled_line(census, share / 2),
+    return Found(
+        share=share,
+        site=compiled_line(run.lines("forward"), share / 2),
         evidence={
             "num_recompiles": census.num_recompiles,
             "recompile_fraction": share,
@@ -60,14 +55,14 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
     )
 
 
-def recompile_share(measurement: Measurement) -> float:
+def recompile_share(run: JudgedRun) -> float:
     """The share of the wall time after the warm-up that steps with a recompile took beyond a usual step.
 
     Not over the steps under way alone: a step in which something was compiled for the first time as
     well carries `compile`, and is not among them. Where nearly every step compiled, no step shows
     what a usual one takes: then torch's own count of its seconds, over all steps since the start.
     """
-    records = measurement.records
+    records = run.measurement.records
     steps = [r for r in records if not {"warmup", "resumed", "profiled"} & set(r.tags)]
     again = [record.wall_s for record in steps if "recompile" in record.tags]
     others = [r.wall_s for r in steps if not {"recompile", "compile"} & set(r.tags)]
@@ -75,15 +70,15 @@ def recompile_share(measurement: Measurement) -> float:
     if not again or wall <= 0:
         return 0.0
     if len(others) < MIN_OTHERS:
-        return _by_compile_time(measurement)
+        return _by_compile_time(run)
     usual = median(others)
     return math.fsum(max(took - usual, 0.0) for took in again) / wall
 
 
-def _by_compile_time(measurement: Measurement) -> float:
-    census = measurement.census
-    if census is None or census.compile_s is None or not census.num_recompiles:
+def _by_compile_time(run: JudgedRun) -> float:
+    census = run.census
+    if census.compile_s is None or not census.num_recompiles:
         return 0.0
-    wall = math.fsum(record.wall_s for record in measurement.records)
+    wall = math.fsum(record.wall_s for record in run.measurement.records)
     again = census.num_recompiles / max(census.num_graphs or 0, census.num_recompiles)
     return min(census.compile_s / wall, 1.0) * again if wall > 0 else 0.0

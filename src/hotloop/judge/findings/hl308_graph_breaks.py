@@ -20,28 +20,21 @@ What can go wrong. Capturing values as they are (`capture_scalar_outputs`) makes
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import gain_without
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import GRAPH_BREAK_S, NOTICEABLE
 
-CODE = "HL308"
 TITLE = "The compiled model falls apart into many graphs"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    if census is None or not census.compiled or not census.num_graph_breaks:
+def find(run: JudgedRun) -> Found | None:
+    census = run.census
+    if not census.compiled or not census.num_graph_breaks:
         return None
-    if breakdown.median_s <= 0:
-        return None
-    share = min(census.num_graph_breaks * GRAPH_BREAK_S / breakdown.median_s, 0.5)
+    share = min(census.num_graph_breaks * GRAPH_BREAK_S / run.breakdown.median_s, 0.5)
     if share < NOTICEABLE:
         return None
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(share),
+    return Found(
+        share=share,
         gain_is_loose=True,
         evidence={
             "num_graph_breaks": census.num_graph_breaks,

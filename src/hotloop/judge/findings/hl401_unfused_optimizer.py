@@ -24,47 +24,41 @@ subclass torch's and override `step` ignore it.
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import exposed_phase, gain_without, lines_of, runs_on_cpu
-from hotloop.judge.operations import is_updating, operations
+from hotloop.judge.judged_run import Found, JudgedRun
+from hotloop.judge.operations import is_updating
 from hotloop.judge.thresholds import NOTICEABLE
 
-CODE = "HL401"
 TITLE = "The optimizer is not fused"
 CACHES = 1.25
 """What the update costs the whole step on a CPU, at most, as a multiple of its own time."""
 FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    if census is None or census.optimizer is None or "fused" in census.optimizer:
+def find(run: JudgedRun) -> Found | None:
+    census = run.census
+    if census.optimizer is None or "fused" in census.optimizer:
         return None
     if census.optimizer.partition("(")[0] not in FUSABLE:
         return None
-    share, is_loose = _share(measurement, breakdown)
+    share, is_loose = _share(run)
     if not NOTICEABLE <= share < 1:
         return None
-    lines = lines_of(census, "optimizer")
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(share * (CACHES if runs_on_cpu(measurement) else 1.0)),
+    return Found(
+        share=share * (CACHES if run.on_cpu else 1.0),
         gain_is_loose=is_loose,
-        site=census.optimizer_site or (lines[0].site if lines else None),
+        site=census.optimizer_site or run.first_line("optimizer"),
         evidence={"optimizer_fraction": share, "optimizer": census.optimizer},
         optimization="fused_optimizer",
         advice="Construct the optimizer with fused=True.",
     )
 
 
-def _share(measurement: Measurement, breakdown: Breakdown) -> tuple[float, bool]:
+def _share(run: JudgedRun) -> tuple[float, bool]:
     """And whether it only says what can not be exceeded."""
-    host = breakdown.fractions.get("optimizer", 0.0)
-    if runs_on_cpu(measurement):
+    host = run.host("optimizer")
+    if run.on_cpu:
         return host, False
-    seen = operations(measurement)
+    seen = run.operations
     if seen is None:
         return host, True
-    return max(seen.share(is_updating), exposed_phase(measurement, breakdown, "optimizer")), False
+    return max(seen.share(is_updating), run.exposed_phase("optimizer")), False

@@ -22,34 +22,26 @@ The longest batch decides whether memory suffices.
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import exposed_phase, gain_without, runs_on_cpu
-from hotloop.judge.findings.hl303_launch_bound import OUTSIDE
-from hotloop.judge.operations import operations
+from hotloop.judge.findings.hl303_launch_bound import idle_inside
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import LAUNCH, ROOM, SHORT_OPERATION_S
 
-CODE = "HL501"
 TITLE = "The batch is small for the device"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    seen = operations(measurement)
-    if census is None or seen is None or runs_on_cpu(measurement) or breakdown.device is None:
+def find(run: JudgedRun) -> Found | None:
+    census = run.census
+    seen = run.operations
+    if seen is None or run.on_cpu:
         return None
     if not census.device_memory_bytes or census.device_allocated_bytes is None:
         return None
     memory = census.device_allocated_bytes / census.device_memory_bytes
-    waits = sum(exposed_phase(measurement, breakdown, phase) for phase in OUTSIDE)
-    idle = breakdown.device.get("idle", 0.0) - waits
-    mean = seen.mean_s()
+    idle, mean = idle_inside(run), seen.mean_s()
     if memory >= ROOM or idle < LAUNCH or mean is None or mean >= SHORT_OPERATION_S:
         return None
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(idle),
+    return Found(
+        share=idle,
         gain_is_loose=True,
         evidence={
             "idle_fraction": idle,

@@ -22,38 +22,30 @@ What can go wrong. A smaller batch is another training, unless accumulation make
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import gain_without, runs_on_cpu
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import RESERVED_TIMES, ROOM
 
-CODE = "HL502"
 TITLE = "The device's memory is asked for again and again"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    if census is None or runs_on_cpu(measurement) or breakdown.device is None:
+def find(run: JudgedRun) -> Found | None:
+    census = run.census
+    if run.on_cpu or run.breakdown.device is None:
         return None
     used, held = census.device_allocated_bytes, census.device_reserved_bytes
-    scattered = (
-        bool(used and held and census.device_memory_bytes)
-        and held >= RESERVED_TIMES * used  # type: ignore[operator]
-        and held >= ROOM * census.device_memory_bytes  # type: ignore[operator]
-    )
+    whole = census.device_memory_bytes
+    scattered = used and held and whole and held >= max(RESERVED_TIMES * used, ROOM * whole)
     if not census.alloc_retries and not scattered:
         return None
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(breakdown.device.get("idle", 0.0)),
+    return Found(
+        share=run.device("idle"),
         gain_is_loose=True,
         evidence={
             "alloc_retries": census.alloc_retries,
             "allocated_bytes": used,
             "reserved_bytes": held,
-            "memory_bytes": census.device_memory_bytes,
-            "idle_fraction": breakdown.device.get("idle", 0.0),
+            "memory_bytes": whole,
+            "idle_fraction": run.device("idle"),
         },
         advice="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; take torch.cuda.empty_cache() "
         "out of the loop; or make the batch a little smaller.",

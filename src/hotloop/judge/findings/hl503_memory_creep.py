@@ -20,17 +20,15 @@ What can go wrong. A data set that fills a cache on its first epoch looks the sa
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
 from hotloop.judge.attribute import under_way
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import CREEP_BYTES, CREEP_LATE, CREEP_STEPS
 
-CODE = "HL503"
 TITLE = "Memory grows with every step"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    steps = under_way(measurement.records, after_profiler=True)
+def find(run: JudgedRun) -> Found | None:
+    steps = under_way(run.measurement.records, after_profiler=True)
     peaks = [r.peak_bytes for r in steps if r.peak_bytes is not None]
     seen = peaks[len(peaks) // 4 :]
     if len(seen) < CREEP_STEPS:
@@ -38,10 +36,8 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
     growth, late = seen[-1] - seen[0], seen[-1] - seen[len(seen) // 2]
     if growth < CREEP_BYTES or late < CREEP_LATE * growth:
         return None
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=1.0,
+    return Found(
+        share=0.0,
         evidence={
             "growth_bytes": growth,
             "num_steps": len(seen),

@@ -22,31 +22,23 @@ memory with sharded models.
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import gain_without, is_foreign, runs_on_cpu
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import MODERATE
 
-CODE = "HL601"
 TITLE = "The processes wait for each other's gradients"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    if census is None or not is_foreign(census):
+def find(run: JudgedRun) -> Found | None:
+    census = run.census
+    if not run.is_foreign:
         return None
     if (census.num_ranks or 1) < 2 and census.parallel != "DataParallel":
         return None
-    if runs_on_cpu(measurement):
-        share = breakdown.fractions.get("grad_sync", 0.0)
-    else:
-        share = (breakdown.device or {}).get("communication", 0.0)
+    share = run.host("grad_sync") if run.on_cpu else run.device("communication")
     if not MODERATE <= share < 1:
         return None
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(share),
+    return Found(
+        share=share,
         evidence={
             "communication_fraction": share,
             "num_ranks": census.num_ranks,

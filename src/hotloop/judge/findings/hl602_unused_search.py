@@ -19,32 +19,26 @@ steps only. Not found where the graph was said to be static.
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import gain_without
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import NOTICEABLE
 
-CODE = "HL602"
 TITLE = "Every step searches for parameters that were not used"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    ddp = census.ddp if census is not None else None
-    if census is None or ddp is None or not ddp.find_unused_parameters or ddp.unused_bytes != 0:
+def find(run: JudgedRun) -> Found | None:
+    ddp = run.census.ddp
+    if ddp is None or not ddp.find_unused_parameters or ddp.unused_bytes != 0:
         return None
-    share = sum(breakdown.fractions.get(phase, 0.0) for phase in ("forward", "backward"))
-    if share < NOTICEABLE or (census.num_ranks or 1) < 2:
+    share = run.host("forward", "backward")
+    if share < NOTICEABLE or (run.census.num_ranks or 1) < 2:
         return None
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(share),
+    return Found(
+        share=share,
         gain_is_loose=True,
         evidence={
             "unused_bytes": ddp.unused_bytes,
             "forward_backward_fraction": share,
-            "num_ranks": census.num_ranks,
+            "num_ranks": run.census.num_ranks,
         },
         optimization="ddp_unused_search",
         advice="Leave find_unused_parameters=True out where every step uses the whole model.",

@@ -21,31 +21,26 @@ a second copy, and what it copies must not be changed before the copy is complet
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import exposed, gain_without, is_foreign, recurring, site_of
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import SAVING
 
-CODE = "HL701"
 TITLE = "Training stands still while it saves"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    found = recurring(measurement, "checkpoint")
-    if census is None or found is None or not is_foreign(census):
+def find(run: JudgedRun) -> Found | None:
+    census = run.census
+    found = run.recurring("checkpoint")
+    if found is None or not run.is_foreign:
         return None
-    share = exposed(measurement, breakdown, found.share) or 0.0
+    share = run.exposed(found.share)
     if share < SAVING:
         return None
     seconds = sum(save.seconds for save in census.saves)
     # `os.fsync` and `os.replace` after it belong to the same save.
     num = sum(save.num for save in census.saves if not save.what.startswith("os."))
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(share),
-        site=site_of(census.saves, census, "checkpoint"),
+    return Found(
+        share=share,
+        site=run.site_of(census.saves, "checkpoint"),
         evidence={
             "checkpoint_fraction": share,
             "num_saves": num or found.num,

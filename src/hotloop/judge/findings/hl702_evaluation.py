@@ -22,28 +22,23 @@ What can go wrong. Early stopping and keeping the best checkpoint see fewer poin
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import gain_without, is_foreign, recurring, site_of
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import EVALUATING, EVERY_STEP
 
-CODE = "HL702"
 TITLE = "Evaluation takes a large part of the time"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    found = recurring(measurement, "eval")
-    if census is None or found is None or not is_foreign(census):
+def find(run: JudgedRun) -> Found | None:
+    census = run.census
+    found = run.recurring("eval")
+    if found is None or not run.is_foreign:
         return None
-    if found.num > EVERY_STEP * breakdown.num_steps or not EVALUATING <= found.share < 1:
+    if found.num > EVERY_STEP * run.breakdown.num_steps or not EVALUATING <= found.share < 1:
         return None
     evaluating = [loader for loader in census.loaders if not loader.trains]
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(found.share),
-        site=site_of(census.evaluations, census, "eval"),
+    return Found(
+        share=found.share,
+        site=run.site_of(census.evaluations, "eval"),
         evidence={
             "evaluation_fraction": found.share,
             "num_evaluations": found.num,

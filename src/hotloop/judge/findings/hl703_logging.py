@@ -18,29 +18,23 @@ What can go wrong. Curves have fewer points.
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import costliest, exposed_phase, gain_without, is_foreign, site_of
+from hotloop.judge.judged_run import Found, JudgedRun, costliest
 from hotloop.judge.thresholds import LOGGING
 
-CODE = "HL703"
 TITLE = "Logging takes time in the loop"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    share = exposed_phase(measurement, breakdown, "logging")
-    if census is None or share < LOGGING or not is_foreign(census):
+def find(run: JudgedRun) -> Found | None:
+    share = run.exposed_phase("logging")
+    if share < LOGGING or not run.is_foreign:
         return None
-    call = costliest(census.logs)
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(share),
-        site=site_of(census.logs, census, "logging"),
+    call = costliest(run.census.logs)
+    return Found(
+        share=share,
+        site=run.site_of(run.census.logs, "logging"),
         evidence={
             "logging_fraction": share,
-            "calls_per_step": sum(log.num for log in census.logs) / breakdown.counted_steps,
+            "calls_per_step": sum(log.num for log in run.census.logs) / run.breakdown.counted_steps,
             "what": call.what if call is not None else None,
         },
         advice="Write every ten or hundred steps only.",

@@ -29,30 +29,26 @@ sampling) has to stay where it is.
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import gain_without
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.own_code import WAITING, OwnCode, own_code
 
-CODE = "HL801"
 TITLE = "The script's own code takes time between the phases"
 OF_A_LIBRARY = "A library's own code takes time between the phases"
 SHOWN = 3
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    found = own_code(measurement, breakdown)
-    if found is None or found.prepares_data:
+def find(run: JudgedRun) -> Found | None:
+    found = own_code(run)
+    if not isinstance(found, OwnCode) or found.prepares_data:
         return None
     of_library = found.kind == "library"
-    return Finding(
-        code=CODE,
-        title=OF_A_LIBRARY if of_library else TITLE,
-        gain_at_most=gain_without(found.most),
+    return Found(
+        title=OF_A_LIBRARY if of_library else None,
+        share=found.most,
         gain_is_loose=of_library,
         site=found.site,
         evidence={
-            "unattributed_fraction": breakdown.fractions.get("unattributed", 0.0),
+            "unattributed_fraction": run.host("unattributed"),
             "outside_fraction": found.most,
             "own_fraction": found.share,
             "line_fraction": found.line_share,

@@ -19,32 +19,25 @@ in the last bits. Short operations get slower with many threads.
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import cpus_of, is_foreign, runs_on_cpu
-from hotloop.judge.operations import operations
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import HEALTHY_BELOW, SHORT_OPERATION_S
 
-CODE = "HL802"
 TITLE = "One thread computes where more are allowed"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    cpus = int(cpus_of(measurement) or 0)
-    if census is None or not is_foreign(census) or not runs_on_cpu(measurement):
+def find(run: JudgedRun) -> Found | None:
+    cpus = int(run.cpus or 0)
+    seen = run.operations
+    if not run.is_foreign or not run.on_cpu or seen is None:
         return None
-    seen = operations(measurement)
-    if census.num_threads != 1 or cpus < 2 or seen is None:
+    if run.census.num_threads != 1 or cpus < 2:
         return None
-    computing = breakdown.fractions.get("forward", 0.0) + breakdown.fractions.get("backward", 0.0)
-    share = min(seen.long_share(SHORT_OPERATION_S), computing)
+    share = min(seen.long_share(SHORT_OPERATION_S), run.host("forward", "backward"))
     gain = 1 / (1 - share + share / cpus)
     if gain < HEALTHY_BELOW:
         return None
-    return Finding(
-        code=CODE,
-        title=TITLE,
+    return Found(
+        share=share,
         gain_at_most=gain,
         evidence={
             "num_threads": 1,

@@ -17,31 +17,24 @@ What can go wrong. Sums are taken in another order: losses differ in the last bi
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import cpus_of, gain_without, is_foreign, runs_on_cpu
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import HIGH, OVERSUBSCRIBED
 
-CODE = "HL803"
 TITLE = "More threads compute than there are CPUs"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    cpus = cpus_of(measurement)
-    if census is None or not is_foreign(census) or not runs_on_cpu(measurement):
+def find(run: JudgedRun) -> Found | None:
+    cpus = run.cpus
+    threads = run.census.num_threads or 1
+    if not run.is_foreign or not run.on_cpu:
         return None
-    threads = census.num_threads or 1
     if threads < 2 or not cpus or threads < OVERSUBSCRIBED * cpus:
         return None
-    phases = ("forward", "backward", "optimizer")
-    share = sum(breakdown.fractions.get(phase, 0.0) for phase in phases)
+    share = run.host("forward", "backward", "optimizer")
     if share < HIGH:
         return None
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(share),
+    return Found(
+        share=share,
         gain_is_loose=True,
         evidence={"num_threads": threads, "cpus": cpus, "computing_fraction": share},
         optimization="threads",

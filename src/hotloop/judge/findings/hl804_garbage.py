@@ -23,47 +23,32 @@ What can go wrong. Circles that hold tensors are then freed late: memory grows u
 
 from __future__ import annotations
 
-from hotloop.core.census import LineUse
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import (
-    collection_share,
-    exposed,
-    few_full,
-    full_share,
-    gain_without,
-    lines_of,
-)
+from hotloop.judge.judged_run import Found, JudgedRun, few_full
 from hotloop.judge.thresholds import COLLECTING
 
-CODE = "HL804"
 TITLE = "Python collects garbage during the steps"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    seen = census.collections if census is not None else None
+def find(run: JudgedRun) -> Found | None:
+    seen = run.census.collections
     if seen is None:
         return None
-    share = collection_share(measurement, breakdown)
-    if few_full(seen):
-        share -= full_share(measurement, breakdown)
-    share = exposed(measurement, breakdown, share) or 0.0
+    share, full = run.collection_share(), run.full_share()
+    share = run.exposed(share - full if few_full(seen) else share)
     if share < COLLECTING:
         return None
-    lines: tuple[LineUse, ...] = ()
-    if seen.num_full >= breakdown.counted_steps / 2:  # so often only where the script asks for it
-        lines = tuple(x for x in lines_of(census, "unattributed") if x.fraction >= share / 2)
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(share),
-        site=seen.site or (lines[0].site if lines else None),
+    site, lines = seen.site, run.lines("unattributed")
+    if site is None and seen.num_full >= run.breakdown.counted_steps / 2:
+        # So often only where the script asks for it.
+        site = next((line.site for line in lines if line.fraction >= share / 2), None)
+    return Found(
+        share=share,
+        site=site,
         evidence={
             "collection_fraction": share,
             "num_collections": seen.num,
             "num_full": seen.num_full,
-            "full_fraction": full_share(measurement, breakdown),
+            "full_fraction": full,
         },
         optimization="gc_schedule",
         advice="After the third step call gc.collect() and gc.freeze(); then gc.set_threshold("

@@ -19,27 +19,22 @@ What can go wrong. Comparing runs while the clock wanders: pairs measured in tur
 
 from __future__ import annotations
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import gain_without, runs_on_cpu
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import CLOCK_DROP, THROTTLED
 
-CODE = "HL805"
 TITLE = "The device is held back by heat or power"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    if census is None or runs_on_cpu(measurement) or breakdown.device is None:
+def find(run: JudgedRun) -> Found | None:
+    census = run.census
+    if run.on_cpu or run.breakdown.device is None:
         return None
     throttled, drop = census.throttled_fraction, census.clock_drop_fraction
     if throttled is None or drop is None or throttled < THROTTLED or drop < CLOCK_DROP:
         return None
-    computing = breakdown.device.get("compute", 0.0)
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(throttled * drop * computing),
+    computing = run.device("compute")
+    return Found(
+        share=throttled * drop * computing,
         evidence={
             "throttled_fraction": throttled,
             "clock_drop_fraction": drop,

@@ -21,33 +21,27 @@ from __future__ import annotations
 
 import math
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import gain_without, is_foreign
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import SLOW_START, SLOW_START_S
 
-CODE = "HL806"
 TITLE = "The start takes a large part of the run"
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    if census is None or not is_foreign(census) or (census.start_s or 0.0) < SLOW_START_S:
+def find(run: JudgedRun) -> Found | None:
+    census = run.census
+    if not run.is_foreign or census.start_s is None or census.start_s < SLOW_START_S:
         return None
-    assert census.start_s is not None
     if census.planned_steps is not None:
-        stepping = census.planned_steps * breakdown.wall_s / breakdown.num_steps
-    elif measurement.returncode == 0:
-        stepping = math.fsum(record.wall_s for record in measurement.records)
+        stepping = census.planned_steps * run.breakdown.wall_s / run.breakdown.num_steps
+    elif run.measurement.returncode == 0:
+        stepping = math.fsum(record.wall_s for record in run.measurement.records)
     else:
         return None
     share = census.start_s / (census.start_s + stepping)
     if not SLOW_START <= share < 1:
         return None
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(share),
+    return Found(
+        share=share,
         evidence={"start_s": census.start_s, "start_fraction": share},
         advice="Run once with `python -X importtime`, and prepare and store once what is built at "
         "every start.",

@@ -21,27 +21,21 @@ from __future__ import annotations
 
 import math
 
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import gain_without
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import NOTICEABLE
 
-CODE = "HL807"
 TITLE = "Autograd looks for anomalies"
 CHECK = "aten::_is_any_true"
 """What autograd calls on `isnan` of every gradient, and nothing else in torch."""
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    checks = math.fsum(x.num for x in census.operators if x.name == CHECK) if census else 0.0
-    share = breakdown.fractions.get("forward", 0.0) + breakdown.fractions.get("backward", 0.0)
+def find(run: JudgedRun) -> Found | None:
+    checks = math.fsum(x.num for x in run.census.operators if x.name == CHECK)
+    share = run.host("forward", "backward")
     if checks < 1 or share < NOTICEABLE:
         return None
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(share),
+    return Found(
+        share=share,
         gain_is_loose=True,
         evidence={"checks_per_step": checks, "forward_backward_fraction": share},
         optimization="anomaly_mode",

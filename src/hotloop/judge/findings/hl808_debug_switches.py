@@ -27,13 +27,9 @@ finding; lines written in each step are HL703.
 from __future__ import annotations
 
 from hotloop.core.census import FILLED
-from hotloop.core.judgement import Breakdown, Finding
-from hotloop.core.measurement import Measurement
-from hotloop.judge.exposure import gain_without, is_foreign, runs_on_cpu
-from hotloop.judge.operations import operations
+from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import NOTICEABLE
 
-CODE = "HL808"
 TITLE = "Settings for debugging are on"
 
 _ADVICE = {
@@ -53,21 +49,17 @@ _FIXES = {
 }
 
 
-def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
-    census = measurement.census
-    if census is None or not is_foreign(census) or not census.debug_switches:
+def find(run: JudgedRun) -> Found | None:
+    switches = run.census.debug_switches
+    if not run.is_foreign or not switches:
         return None
-    shares = _shares(measurement, breakdown)
-    costly = [
-        each for each in census.debug_switches if shares.get(each.name, ("", 0.0))[1] >= NOTICEABLE
-    ]
+    shares = _shares(run)
+    costly = [each for each in switches if shares.get(each.name, ("", 0.0))[1] >= NOTICEABLE]
     if not costly:
         return None
     words = "; ".join(_ADVICE[each.name] for each in costly)
-    return Finding(
-        code=CODE,
-        title=TITLE,
-        gain_at_most=gain_without(max(shares[each.name][1] for each in costly)),
+    return Found(
+        share=max(shares[each.name][1] for each in costly),
         gain_is_loose=True,
         site=next((each.site for each in costly if each.site), None),
         evidence={
@@ -79,20 +71,19 @@ def find(measurement: Measurement, breakdown: Breakdown) -> Finding | None:
     )
 
 
-def _shares(measurement: Measurement, breakdown: Breakdown) -> dict[str, tuple[str, float]]:
+def _shares(run: JudgedRun) -> dict[str, tuple[str, float]]:
     """By setting: the share of a step that it may cost on this device, and what that share is of."""
-    assert measurement.census is not None
-    seen = operations(measurement)
-    passes = sum(breakdown.fractions.get(phase, 0.0) for phase in ("forward", "backward"))
+    seen = run.operations
+    passes = run.host("forward", "backward")
     filling = seen.share(lambda use: use.name == FILLED) if seen is not None else 0.0
     shares = {
         "fill_uninitialized_memory": ("fill_fraction", filling),
         "profiler": ("forward_backward_fraction", passes),
     }
-    if (measurement.census.num_ranks or 1) > 1:
+    if (run.census.num_ranks or 1) > 1:
         shares["TORCH_DISTRIBUTED_DEBUG"] = ("forward_backward_fraction", passes)
-    if not runs_on_cpu(measurement):
-        idle = (breakdown.device or {}).get("idle", 0.0)
+    if not run.on_cpu:
+        idle = run.device("idle")
         shares |= {
             "CUDA_LAUNCH_BLOCKING": ("idle_fraction", idle),
             "use_deterministic_algorithms": ("forward_backward_fraction", passes),

@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from hotloop.core.errors import UsageError
-from hotloop.data.order import AT_ONCE, EpochOrder, Order, Shares
+from hotloop.data.order import AT_ONCE, Blocks, EpochOrder, Order, Shares
 from hotloop.data.stream import TokenStream
 
 IGNORED_TARGET = -100
@@ -132,6 +132,7 @@ class RowLoader:
     """Batches of the rows that stand in an order. A subclass gives the rows and their order."""
 
     unit = 1
+    rows: Rows
 
     def batch(self, position: int, num_sequences: int) -> Batch:
         """The `num_sequences` sequences from `position` on. Raises what `indices` raises."""
@@ -145,10 +146,6 @@ class RowLoader:
 
     def indices(self, position: int, num_sequences: int) -> np.ndarray:
         """int64 (num_sequences,): the rows that stand from `position` on, across epochs."""
-        raise NotImplementedError
-
-    @property
-    def rows(self) -> Rows:
         raise NotImplementedError
 
 
@@ -169,21 +166,14 @@ class Loader(RowLoader):
         rows: Rows | None = None,
     ) -> None:
         """Raises `UsageError` for a stream shorter than one sequence."""
-        self._rows = rows or PlainRows(stream, context=context)
-        self.num_sequences = self._rows.num_rows
-        """Sequences in one epoch."""
+        self.rows = rows or PlainRows(stream, context=context)
+        self.num_sequences = self.rows.num_rows
         self._stream = stream
         self._context = context
-        self._items = EpochOrder(self.num_sequences, order, seed)
-
-    @property
-    def rows(self) -> Rows:
-        return self._rows
+        self.items = EpochOrder(self.num_sequences, order, seed)
 
     def indices(self, position: int, num_sequences: int) -> np.ndarray:
         """See `RowLoader`. Raises `UsageError` for a corpus smaller than one batch."""
-        if position < 0 or num_sequences <= 0:
-            raise ValueError(f"no batch of {num_sequences} sequences at position {position}")
         if num_sequences > self.num_sequences:
             raise UsageError(
                 f"the {self._stream.split} text holds {self.num_sequences} sequences of "
@@ -191,11 +181,7 @@ class Loader(RowLoader):
                 where=self._stream.where,
                 do="give more text, or lower `train.microbatch` or `model.context`",
             )
-        return self._items.run(position, num_sequences)
-
-    def indices_at(self, positions: np.ndarray) -> np.ndarray:
-        """int64 (n,): the rows at any positions. Meant for many at once."""
-        return self._items.at(positions)
+        return self.items.run(position, num_sequences)
 
 
 class Mix:
@@ -206,7 +192,7 @@ class Mix:
     def __init__(self, loaders: Sequence[Loader], weights: Sequence[float], *, seed: int) -> None:
         self._loaders = tuple(loaders)
         self.shares = Shares(weights, seed=seed)
-        self._block: tuple[int, np.ndarray, np.ndarray] | None = None
+        self._blocks = Blocks(AT_ONCE, self._sources)
         self.num_sequences = min(
             int(loader.num_sequences / share) for loader, share in zip(loaders, self.shares.weights)
         )
@@ -215,60 +201,40 @@ class Mix:
 
     def batch(self, position: int, num_sequences: int) -> Batch:
         """The `num_sequences` sequences from `position` on."""
-        corpora, windows = self.sources(position, num_sequences)
-        tokens = targets = starts = None
-        num_targets = 0
-        for index in np.unique(corpora).tolist():
-            chosen = np.flatnonzero(corpora == index)
-            read = self._loaders[index].rows.read(windows[chosen])
-            if len(chosen) == num_sequences:
-                tokens, targets, starts = read.tokens, read.targets, read.document_starts
-            else:
-                if tokens is None or targets is None:
-                    shape = (num_sequences, read.tokens.shape[1])
-                    tokens, targets = np.empty(shape, np.int64), np.empty(shape, np.int64)
-                    starts = None if read.document_starts is None else np.empty(shape, np.bool_)
-                tokens[chosen], targets[chosen] = read.tokens, read.targets
-                if starts is not None:
-                    starts[chosen] = read.document_starts
-            num_targets += read.num_targets
-        assert tokens is not None
-        assert targets is not None
-        return Batch(tokens, targets, num_targets, starts)
+        corpora, rows = self.sources(position, num_sequences)
+        parts: list[Batch] = [
+            self._loaders[index].rows.read(rows[corpora == index])
+            for index in np.unique(corpora).tolist()
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        place = np.argsort(np.argsort(corpora, kind="stable"))  # of each sequence in the parts
+        starts = [part.document_starts for part in parts if part.document_starts is not None]
+        return Batch(
+            np.concatenate([part.tokens for part in parts])[place],
+            np.concatenate([part.targets for part in parts])[place],
+            sum(part.num_targets for part in parts),
+            np.concatenate(starts)[place] if starts else None,
+        )
 
     def count_targets(self, position: int, num_sequences: int) -> int:
         """`num_targets` of that batch, without reading its tokens."""
-        corpora, windows = self.sources(position, num_sequences)
+        corpora, rows = self.sources(position, num_sequences)
         return sum(
-            self._loaders[index].rows.count_targets(windows[corpora == index])
+            self._loaders[index].rows.count_targets(rows[corpora == index])
             for index in np.unique(corpora).tolist()
         )
 
-    def sources(self, position: int, num_sequences: int) -> tuple[np.ndarray, np.ndarray]:
-        """int64 (num_sequences,) twice: the corpus of each sequence, and its number there."""
-        if position < 0 or num_sequences <= 0:
-            raise ValueError(f"no batch of {num_sequences} sequences at position {position}")
-        corpora, windows = [], []
-        while num_sequences:
-            part, inside = divmod(position, AT_ONCE)
-            known = self._known(part)
-            corpora.append(known[0][inside : inside + num_sequences])
-            windows.append(known[1][inside : inside + num_sequences])
-            position += len(corpora[-1])
-            num_sequences -= len(corpora[-1])
-        return np.concatenate(corpora), np.concatenate(windows)
+    def sources(self, position: int, num_sequences: int) -> np.ndarray:
+        """int64 (2, num_sequences): the corpus of each sequence, and its row there."""
+        return self._blocks.run(position, num_sequences)
 
-    def _known(self, part: int) -> tuple[np.ndarray, np.ndarray]:
-        kept = self._block
-        if kept is not None and kept[0] == part:
-            return kept[1], kept[2]
-        corpora, positions = self.shares.at(part * AT_ONCE, AT_ONCE)
-        windows = np.empty_like(positions)
+    def _sources(self, block: int) -> np.ndarray:
+        corpora, positions = self.shares.at(block * AT_ONCE, AT_ONCE)
+        rows = np.empty_like(positions)
         for index, loader in enumerate(self._loaders):
-            chosen = corpora == index
-            windows[chosen] = loader.indices_at(positions[chosen])
-        self._block = (part, corpora, windows)
-        return corpora, windows
+            rows[corpora == index] = loader.items.at(positions[corpora == index])
+        return np.stack((corpora, rows))
 
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ worked out at once. All of it is arithmetic on the position, so that any positio
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Literal
 
@@ -29,9 +29,34 @@ _MASK = (1 << 64) - 1
 _SHIFT = np.uint64(32)
 _MULTIPLIER = np.uint64(0xBF58476D1CE4E5B9)
 
-
-_BLOCK = 1024
+AT_ONCE = 1024
 """Positions whose order is worked out at once: one costs nearly as much as a thousand."""
+
+
+class Blocks:
+    """An endless order, worked out by blocks of `size` positions; the last block is kept."""
+
+    def __init__(self, size: int, worked_out: Callable[[int], np.ndarray]) -> None:
+        """`worked_out` gives the block of a number, (..., size)."""
+        self._size = size
+        self._worked_out = worked_out
+        self._kept: tuple[int, np.ndarray] | None = None
+
+    def run(self, position: int, count: int) -> np.ndarray:
+        """(..., count): what stands from `position` on."""
+        if position < 0 or count <= 0:
+            raise ValueError(f"no batch of {count} sequences at position {position}")
+        parts = []
+        while count:
+            number, inside = divmod(position, self._size)
+            kept = self._kept
+            if kept is None or kept[0] != number:
+                # Replaced whole: a thread may read ahead.
+                kept = self._kept = (number, self._worked_out(number))
+            parts.append(kept[1][..., inside : inside + count])
+            position += parts[-1].shape[-1]
+            count -= parts[-1].shape[-1]
+        return np.concatenate(parts, axis=-1)
 
 
 class EpochOrder:
@@ -41,19 +66,11 @@ class EpochOrder:
         self.n = n
         self._order = order
         self._seed = seed
-        self._block: tuple[tuple[int, int], np.ndarray] | None = None
+        self._blocks = Blocks(AT_ONCE, lambda k: self.at(k * AT_ONCE + np.arange(AT_ONCE)))
 
     def run(self, position: int, count: int) -> np.ndarray:
         """int64 (count,): the items at `position` and the positions that follow, across epochs."""
-        parts = []
-        while count:
-            epoch, at = divmod(position, self.n)
-            block, inside = divmod(at, _BLOCK)
-            part = self._ordered(epoch, block)[inside : inside + count]
-            parts.append(part)
-            position += len(part)
-            count -= len(part)
-        return np.concatenate(parts)
+        return self._blocks.run(position, count)
 
     def at(self, positions: np.ndarray) -> np.ndarray:
         """int64 (n,): the items at any positions. Meant for many at once."""
@@ -65,18 +82,6 @@ class EpochOrder:
             chosen = epochs == epoch
             out[chosen] = permuted(inside[chosen], self.n, seed=self._seed, epoch=epoch)
         return out
-
-    def _ordered(self, epoch: int, block: int) -> np.ndarray:
-        """The items at positions `block * _BLOCK` on of an epoch, at most `_BLOCK` of them."""
-        kept = self._block
-        if kept is not None and kept[0] == (epoch, block):
-            return kept[1]
-        first = block * _BLOCK
-        items = np.arange(first, min(first + _BLOCK, self.n), dtype=np.int64)
-        if self._order == "shuffled":
-            items = permuted(items, self.n, seed=self._seed, epoch=epoch)
-        self._block = ((epoch, block), items)  # whole at once: a thread may read ahead
-        return items
 
 
 def permuted(positions: np.ndarray, n: int, *, seed: int, epoch: int) -> np.ndarray:
@@ -135,10 +140,8 @@ def _splitmix(state: int) -> int:
 
 
 _LEAST_BLOCK = 1024
-AT_ONCE = 1024
-"""Positions worked out together; a block is a multiple of it."""
 _LARGEST_IN_ORDER = 1 << 16
-"""Positions of the largest block in which each corpus keeps its own order: half a megabyte to remember."""
+"""Positions of the largest block in which each corpus keeps its own order: a megabyte to remember."""
 
 
 class Shares:
@@ -151,9 +154,9 @@ class Shares:
         self.weights = tuple(weight / whole for weight in exact)
         needed = max(_LEAST_BLOCK, -(-1 // min(self.weights)))
         self.block = -(-needed // AT_ONCE) * AT_ONCE
-        """K of above."""
+        """K of above, a multiple of `AT_ONCE`."""
         self._seed = seed
-        self._kept: tuple[int, np.ndarray, np.ndarray] | None = None
+        self._blocks = Blocks(self.block, self._in_order)
 
     def given(self, blocks: int) -> np.ndarray:
         """int64 (corpora,): sequences that each corpus has given after `blocks` blocks."""
@@ -166,24 +169,23 @@ class Shares:
             floors[i] += 1
         return np.array(floors, dtype=np.int64)
 
-    def at(self, position: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """int64 (count,) twice: the corpora, and their own positions. All lie in one block."""
+    def at(self, position: int, count: int) -> np.ndarray:
+        """int64 (2, count): the corpora, and their own positions. All lie in one block."""
+        if self.block <= _LARGEST_IN_ORDER:
+            return self._blocks.run(position, count)
         block, inside = divmod(position, self.block)
-        assert inside + count <= self.block
-        if self.block > _LARGEST_IN_ORDER:
-            return self._slots(block, np.arange(inside, inside + count))
-        kept = self._kept
-        if kept is None or kept[0] != block:
-            corpora, own = self._slots(block, np.arange(self.block))
-            # The same numbers of each corpus, ascending: then an epoch of its own ends before the next.
-            own[np.argsort(corpora, kind="stable")] = own[np.lexsort((own, corpora))]
-            kept = self._kept = (block, corpora, own)  # whole at once: a thread may read ahead
-        return kept[1][inside : inside + count], kept[2][inside : inside + count]
+        return self._slots(block, np.arange(inside, inside + count))
 
-    def _slots(self, block: int, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _in_order(self, block: int) -> np.ndarray:
+        """The same numbers of each corpus, ascending: then an epoch of its own ends before the next."""
+        corpora, own = slots = self._slots(block, np.arange(self.block))
+        own[np.argsort(corpora, kind="stable")] = own[np.lexsort((own, corpora))]
+        return slots
+
+    def _slots(self, block: int, inside: np.ndarray) -> np.ndarray:
         before = self.given(block)
         edges = np.cumsum(self.given(block + 1) - before)
         slots = permuted(inside, self.block, seed=self._seed, epoch=block)
         corpora = np.searchsorted(edges, slots, side="right")
         begins = np.concatenate(([0], edges[:-1]))
-        return corpora, before[corpora] + slots - begins[corpora]
+        return np.stack((corpora, before[corpora] + slots - begins[corpora]))

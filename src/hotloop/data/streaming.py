@@ -24,10 +24,10 @@ import numpy as np
 
 from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError
 from hotloop.core.files import read_json
-from hotloop.data.loader import PlainRows, RowLoader, Rows
+from hotloop.data.loader import PlainRows, RowLoader
 from hotloop.data.locks import is_held
 from hotloop.data.manifest import MANIFEST, TOKENIZER, JobRecord, Split, read_manifest
-from hotloop.data.order import EpochOrder, permuted
+from hotloop.data.order import Blocks, EpochOrder, Order, permuted
 from hotloop.data.pool import end_with_parent, kill_processes
 from hotloop.data.prepare import prepare_text
 from hotloop.data.shards import LITTLE_ENDIAN
@@ -193,11 +193,9 @@ class StreamedLoader(RowLoader):
         self._context = context
         self._buffer = buffer
         self._seed = seed
-        self._shuffled = shuffled
+        self._order: Order = "shuffled" if shuffled else "sequential"
         self._within = within_documents
-        self._known: tuple[TokenStream, Rows] | None = None
-        self._block: tuple[int, np.ndarray] | None = None
-        self._epochs: EpochOrder | None = None
+        self._blocks = Blocks(buffer, self._worked_out)
 
     @property
     def num_sequences(self) -> int:
@@ -210,46 +208,30 @@ class StreamedLoader(RowLoader):
 
     def indices(self, position: int, num_sequences: int) -> np.ndarray:
         """See `RowLoader`. Raises what ended the preparation."""
-        if position < 0 or num_sequences <= 0:
-            raise ValueError(f"no batch of {num_sequences} sequences at position {position}")
-        parts = []
-        while num_sequences:
-            part = self._from(position)[:num_sequences]
-            parts.append(part)
-            position += len(part)
-            num_sequences -= len(part)
-        return np.concatenate(parts)
+        return self._blocks.run(position, num_sequences)
 
-    def _from(self, position: int) -> np.ndarray:
-        """Some of the sequences from `position` on, at least one."""
-        block, inside = divmod(position, self._buffer)
-        whole = self.wait((block + 1) * self._buffer)
-        size = self._buffer if whole else self.num_sequences - block * self._buffer
-        if inside < size:
-            if self._block is None or self._block[0] != block:
-                items = np.arange(size, dtype=np.int64)
-                if self._shuffled:
-                    items = permuted(items, size, seed=self._seed, epoch=block)
-                self._block = (block, block * self._buffer + items)
-            return self._block[1][inside:]
+    def _worked_out(self, block: int) -> np.ndarray:
+        """The sequences of a block: of the text as it came, and behind its end of the epochs that follow."""
+        first = block * self._buffer
+        whole = self.wait(first + self._buffer)
         if not self.num_sequences:
             raise UsageError(
                 f"the {self._split} text holds less than one sequence of {self._context} tokens",
                 where=str(self._growing.path),
                 do="give more text, or lower `model.context`",
             )
-        if self._epochs is None:
-            order = "shuffled" if self._shuffled else "sequential"
-            self._epochs = EpochOrder(self.num_sequences, order, self._seed)  # type: ignore[arg-type]
-        return self._epochs.run(position, 1)
-
-    @property
-    def rows(self) -> Rows:
         stream = self._growing.streams[self._split]
-        if self._known is None or self._known[0] is not stream:
-            rows = PlainRows(stream, context=self._context, within_documents=self._within)
-            self._known = (stream, rows)
-        return self._known[1]
+        self.rows = PlainRows(stream, context=self._context, within_documents=self._within)
+        size = self._buffer if whole else max(self.num_sequences - first, 0)
+        items = np.arange(size, dtype=np.int64)
+        if self._order == "shuffled":
+            items = permuted(items, size, seed=self._seed, epoch=block)
+        if whole:
+            return first + items
+        later = EpochOrder(self.num_sequences, self._order, self._seed)
+        return np.concatenate(
+            (first + items, later.at(np.arange(first + size, first + self._buffer)))
+        )
 
 
 class Preparation:

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from hotloop.cli.progress import progress_bar
 from hotloop.core.settings import load_settings
-from hotloop.data.cache import ensure_prepared
+from hotloop.data.prepare import ensure_prepared
 from hotloop.data.prepared import Corpora, open_prepared
 from hotloop.data.spec import Spec
 from hotloop.hardware.device import pick_device, read_machine

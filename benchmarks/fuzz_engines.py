@@ -21,7 +21,7 @@ import numpy as np
 from strange_text import StrangeText
 from tokenizer_kinds import KINDS, REAL
 
-from hotloop.data.engines.engine import Reference, flat, load_engine
+from hotloop.data.engines import Reference, flat, load_engine
 from hotloop.data.engines.giga_token import GigaToken, of_old_characters
 from hotloop.data.tokenizer import Tokenizer
 

@@ -18,7 +18,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from hotloop.data.sources import ReadOptions, Report, plan, read_unit
+from hotloop.data.sources import ReadOptions, Report
+from hotloop.data.sources.plan import plan
+from hotloop.data.sources.read import read_unit
 
 _WORD = re.compile(r"[A-Za-z]{4,}")
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"

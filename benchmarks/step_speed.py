@@ -25,7 +25,7 @@ from hotloop.cli.progress import progress_bar
 from hotloop.core.files import write_json
 from hotloop.core.progress import Progress
 from hotloop.core.settings import load_settings
-from hotloop.data.cache import ensure_prepared
+from hotloop.data.prepare import ensure_prepared
 from hotloop.data.spec import Spec
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.judge.estimate import log_interval

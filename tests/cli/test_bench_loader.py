@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hotloop.cli.main import run
-from hotloop.data.cache import ensure_prepared
+from hotloop.data.prepare import ensure_prepared
 from hotloop.data.prepared import open_prepared
 from hotloop.data.spec import Spec
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.core.cache import cache_directory
 from hotloop.core.errors import UsageError
-from hotloop.data import cache
-from hotloop.data.cache import cache_directory, ensure_prepared
-from hotloop.data.prepare import prepare_text
+from hotloop.data import prepare
+from hotloop.data.prepare import ensure_prepared, prepare_text
 from hotloop.data.prepared import open_prepared
 from hotloop.data.sources import ReadOptions
 from hotloop.data.spec import Spec
@@ -27,7 +27,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_second_use_prepares_nothing(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = ensure_prepared(Spec((str(corpus),), "train:300"))
     assert first.is_relative_to(cache_directory())
-    monkeypatch.setattr(cache, "prepare_text", None)
+    monkeypatch.setattr(prepare, "prepare_text", None)
     assert ensure_prepared(Spec((str(corpus),), "train:300")) == first
     open_prepared(first)
 

@@ -14,10 +14,12 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from hotloop.core.errors import UsageError
 from hotloop.data import gather
-from hotloop.data.engines.engine import Reference
+from hotloop.data.engines import Reference
 from hotloop.data.gather import Pieces, is_cut
 from hotloop.data.prepared import open_prepared
-from hotloop.data.sources import ReadOptions, Report, documents, plan, read_unit
+from hotloop.data.sources import ReadOptions, Report, documents
+from hotloop.data.sources.plan import plan
+from hotloop.data.sources.read import read_unit
 from hotloop.data.tokenizer import Tokenizer, byte_tokenizer, train_tokenizer
 from preparing import prepare_text
 

@@ -15,12 +15,14 @@ import numpy as np
 import pytest
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.data import gather
 from hotloop.data import prepare as prepare_module
-from hotloop.data import sample
-from hotloop.data.engines.engine import Reference
+from hotloop.data.engines import Reference
 from hotloop.data.manifest import SHARD_NAME
 from hotloop.data.prepared import open_prepared
-from hotloop.data.sources import ReadOptions, Report, plan, read_unit
+from hotloop.data.sources import ReadOptions, Report
+from hotloop.data.sources.plan import plan
+from hotloop.data.sources.read import read_unit
 from hotloop.data.stream import TokenStream
 from hotloop.data.tokenizer import Tokenizer
 from preparing import contents, prepare, prepare_text
@@ -140,8 +142,8 @@ def test_tokenizer_is_trained_on_a_bounded_sample_of_training_text(
         return train(texts, size)
 
     monkeypatch.setattr(prepare_module, "train_tokenizer", remember)
-    monkeypatch.setattr(sample, "SAMPLE_BYTES", 2000)
-    monkeypatch.setattr(sample, "SAMPLE_DOCUMENT_BYTES", 200)
+    monkeypatch.setattr(gather, "SAMPLE_BYTES", 2000)
+    monkeypatch.setattr(gather, "SAMPLE_DOCUMENT_BYTES", 200)
     out = tmp_path / "out"
     manifest = prepare([str(corpus)], out, tokenizer="train:300", validation_fraction=0.3)
     assert 500 < sum(len(text.encode()) for text in seen) <= 2000

@@ -18,9 +18,8 @@ import psutil
 import pytest
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
-from hotloop.data import execute
-from hotloop.data.engines import engine as engine_module
-from hotloop.data.engines.engine import EngineDiffers, Reference
+from hotloop.data import engines, execute
+from hotloop.data.engines import EngineDiffers, Reference
 from hotloop.data.manifest import JobRecord
 from hotloop.data.prepare import Preparation
 from hotloop.data.prepared import open_prepared, verify_prepared
@@ -211,8 +210,8 @@ def test_engine_with_other_ids_is_not_chosen_and_the_difference_is_shown(
 ) -> None:
     monkeypatch.setattr("hotloop.data.execute.ROUTED_BYTES", 0)
     monkeypatch.setitem(sys.modules, "lying", lying(after=0))
-    monkeypatch.setattr(engine_module, "ENGINES", {"reference": engine_module.ENGINES["reference"]})
-    monkeypatch.setitem(engine_module.ENGINES, "lying", "lying")
+    monkeypatch.setattr(engines, "ENGINES", {"reference": engines.ENGINES["reference"]})
+    monkeypatch.setitem(engines.ENGINES, "lying", "lying")
     done = in_jobs(corpus, tmp_path / "out", job_bytes=None)
     assert done.encoding is not None
     assert done.encoding.engine == "reference"
@@ -226,7 +225,7 @@ def test_engine_that_goes_wrong_later_stops_the_run_and_nothing_it_made_is_kept(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "lying", lying(after=0))
-    monkeypatch.setitem(engine_module.ENGINES, "lying", "lying")
+    monkeypatch.setitem(engines.ENGINES, "lying", "lying")
     monkeypatch.setattr("hotloop.data.execute.HERE_BYTES", 1 << 30)
     with pytest.raises(EngineDiffers, match="lying gives other ids") as caught:
         in_jobs(corpus, tmp_path / "out", engine="lying")

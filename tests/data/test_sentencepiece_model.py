@@ -16,12 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hotloop.core.errors import UsageError
-from hotloop.data.cache import cached_path
 from hotloop.data.encode import UNKNOWN
-from hotloop.data.engines.engine import TRICKY, route
+from hotloop.data.engines import TRICKY, route
 from hotloop.data.prepared import open_prepared
-from hotloop.data.sources import standard_library_path
-from hotloop.data.spec import Spec
+from hotloop.data.sources.tree import standard_library_path
+from hotloop.data.spec import Spec, cached_path
 from hotloop.data.tokenizer import Tokenizer, fingerprint_of, load_tokenizer
 from preparing import prepare, prepare_text
 

@@ -19,9 +19,11 @@ from hypothesis import strategies as st
 
 from hotloop.core.errors import UsageError
 from hotloop.data import tiktoken_encoding
-from hotloop.data.engines.engine import TRICKY, EngineRefused, check_conversion, load_engine, route
+from hotloop.data.engines import TRICKY, EngineRefused, check_conversion, load_engine, route
 from hotloop.data.prepared import open_prepared
-from hotloop.data.sources import ReadOptions, plan, standard_library_path
+from hotloop.data.sources import ReadOptions
+from hotloop.data.sources.plan import plan
+from hotloop.data.sources.tree import standard_library_path
 from hotloop.data.tiktoken_encoding import Tiktoken, tiktoken_json
 from hotloop.data.tokenizer import Tokenizer, fingerprint_of, load_tokenizer, train_tokenizer
 from preparing import prepare, prepare_text

@@ -93,7 +93,7 @@ def test_other_settings_are_measured_anew_and_never_taken_from_old_trials(
     for out in ("one", "other"):  # the arms alone: nothing is run
         (tmp_path / out).mkdir()
     from hotloop.core.settings import load_settings
-    from hotloop.data.cache import ensure_prepared
+    from hotloop.data.prepare import ensure_prepared
     from hotloop.data.spec import Spec
     from hotloop.quickstart.arms import arms, shipped
 

@@ -16,9 +16,9 @@ from hotloop.cli.main import run
 from hotloop.core.errors import UsageError
 from hotloop.core.ranks import Ranks
 from hotloop.core.settings import load_settings
-from hotloop.data.cache import ensure_prepared
 from hotloop.data.loader import Mix
 from hotloop.data.piece_index import bucket_widths
+from hotloop.data.prepare import ensure_prepared
 from hotloop.data.prepared import open_prepared
 from hotloop.data.spec import Spec
 from hotloop.train.batches import places_of, read_step, training_batches

@@ -23,13 +23,15 @@ from typing import Any
 import hotloop
 from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.progress import Progress, silent
-from hotloop.data.engines.engine import REFERENCE, load_engine
+from hotloop.data.engines import REFERENCE, load_engine
 from hotloop.data.engines.giga_token import values_for
 from hotloop.data.gather import read_batches
 from hotloop.data.manifest import TOKENIZER, read_manifest
 from hotloop.data.prepare import prepare_text
 from hotloop.data.prepared import verify_prepared
-from hotloop.data.sources import ReadOptions, Report, plan, read_unit
+from hotloop.data.sources import ReadOptions, Report
+from hotloop.data.sources.plan import plan
+from hotloop.data.sources.read import read_unit
 from hotloop.data.spec import Spec
 from hotloop.data.tokenizer import Tokenizer
 from hotloop.hardware.limits import cpu_quota

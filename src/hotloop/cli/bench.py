@@ -128,7 +128,7 @@ def loader(
     from hotloop.cli.progress import progress_bar
     from hotloop.core.errors import UsageError
     from hotloop.core.files import to_plain
-    from hotloop.data.cache import ensure_prepared
+    from hotloop.data.prepare import ensure_prepared
     from hotloop.data.prepared import open_prepared
     from hotloop.data.spec import Spec
     from hotloop.hardware.device import read_environment

@@ -12,7 +12,7 @@ from hotloop.cli.progress import progress_bar
 from hotloop.cli.read_options import options_of, read_options
 from hotloop.core.errors import UsageError
 from hotloop.core.files import to_plain
-from hotloop.data.cluster.request import parse_request
+from hotloop.data.cluster import parse_request
 from hotloop.data.execute import EncodingSummary
 from hotloop.data.manifest import Manifest
 from hotloop.data.piece_index import layout_lines

@@ -8,13 +8,13 @@ import numpy as np
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.files import storage_error
-from hotloop.data.engines.engine import REFERENCE, EngineRefused, SpotChecks, load_engine
+from hotloop.data.engines import REFERENCE, EngineRefused, SpotChecks, load_engine
 from hotloop.data.gather import TextBatch, read_batches, salt_of
 from hotloop.data.jobs import Job, JobProgress, Task
 from hotloop.data.loader import Prefetch
 from hotloop.data.manifest import JobRecord, Shard, SourceSummary, id_type_of, summary_of
 from hotloop.data.shards import ShardWriter
-from hotloop.data.sources.unit import Report
+from hotloop.data.sources import Report
 from hotloop.data.tokenizer import Tokenizer
 
 CHECK_ONE_IN = 4096

@@ -11,11 +11,10 @@ from pathlib import Path
 from hotloop.core.files import storage_error
 from hotloop.core.progress import Progress
 from hotloop.data.encode import Worker
-from hotloop.data.engines.engine import AUTO, REFERENCE, Routing, route
-from hotloop.data.jobs import Job, Recipe, Task, job_key
+from hotloop.data.engines import AUTO, REFERENCE, Routing, route
+from hotloop.data.gather import engine_sample
+from hotloop.data.jobs import Job, Pool, Recipe, Task, job_key
 from hotloop.data.manifest import JobRecord
-from hotloop.data.pool import Pool
-from hotloop.data.sample import engine_sample
 from hotloop.data.shards import make_durable
 from hotloop.data.staging import Staging
 from hotloop.data.tokenizer import Tokenizer

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from hotloop.core.errors import UsageError
 from hotloop.core.files import read_json, to_plain
-from hotloop.data.sources.unit import Report
+from hotloop.data.sources import Report
 
 PREPARED_SCHEMA = "hotloop.prepared/2"
 MANIFEST = "manifest.json"

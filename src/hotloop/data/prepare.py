@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hotloop.core.cache import cache_directory as cache_directory
+from hotloop.core.cache import cache_limit_bytes, entry_in_use, make_room
 from hotloop.core.errors import HotloopError, Interrupted, UsageError
 from hotloop.core.files import write_json
 from hotloop.core.progress import Progress, silent
 from hotloop.data.cluster.round import collect_left
-from hotloop.data.engines.engine import AUTO, EngineDiffers, check_conversion
+from hotloop.data.engines import AUTO, EngineDiffers, check_conversion
 from hotloop.data.execute import EncodingSummary, Executor
+from hotloop.data.gather import held_out_below, training_sample
 from hotloop.data.jobs import Recipe, is_large, job_bytes_for, job_key, jobs_of
-from hotloop.data.locks import locked
 from hotloop.data.manifest import (
     MANIFEST,
     TOKENIZER,
@@ -26,13 +29,14 @@ from hotloop.data.manifest import (
     summed,
     totals_of,
 )
-from hotloop.data.sample import held_out_below, training_sample
+from hotloop.data.prepared import open_prepared
+from hotloop.data.sources import STANDARD_INPUT
 from hotloop.data.sources.files import spool_standard_input
 from hotloop.data.sources.plan import Plan, plan
-from hotloop.data.sources.unit import STANDARD_INPUT
 from hotloop.data.spec import (
     NoTextError,
     Spec,
+    cached_path,
     check_on,
     check_spec,
     no_text,
@@ -48,12 +52,13 @@ from hotloop.data.staging import (
     is_read_only,
     keep_trained,
     kept_trained,
+    locked,
 )
 from hotloop.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer, trained_size
 from hotloop.hardware.limits import cpu_quota
 
 if TYPE_CHECKING:
-    from hotloop.data.cluster.request import ClusterRequest
+    from hotloop.data.cluster import ClusterRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,3 +255,32 @@ def _encode(
     ready.save(staging.path / TOKENIZER)
     write_json(staging.path / MANIFEST, manifest)  # from now on the shards are committed
     return manifest
+
+
+def ensure_prepared(
+    spec: Spec,
+    *,
+    verify: Literal["checksum", "size"] = "size",
+    progress: Progress = silent,
+    warn: Callable[[str], None] = lambda message: None,
+) -> Path:
+    """The cached prepared directory of a text, prepared now if it is not there.
+
+    A source is known by the names, sizes and times of change of what it holds, the standard library by
+    the interpreter. It stays as long as this process lives. What `verify` finds damaged is prepared
+    again, and `warn` told. Raises what `prepare_text` raises, and `UsageError` for a limit that is none.
+    """
+    cache_limit_bytes()  # read at the end; refused before the work
+    path = cached_path(spec)
+    entry_in_use(path)  # before it is looked at: nobody takes it away now
+    there = (path / "manifest.json").exists()
+    if there:
+        try:
+            open_prepared(path, verify=verify)
+            return path
+        except UsageError as error:
+            warn(f"damaged in the cache, prepared again: {error.where or path}: {error.what}")
+    prepare_text(spec, path, force=there, progress=progress)
+    if not there:
+        make_room()
+    return path

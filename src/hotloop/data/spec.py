@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hotloop.core.cache import cache_directory as cache_directory
 from hotloop.core.errors import UsageError
-from hotloop.data.cluster.request import ClusterRequest
-from hotloop.data.engines.engine import AUTO, ENGINES
+from hotloop.data.cluster import ClusterRequest
+from hotloop.data.engines import AUTO, ENGINES
 from hotloop.data.manifest import PREPARED_SCHEMA, Manifest
 from hotloop.data.prepared import open_prepared
 from hotloop.data.shards import SHARD_TOKENS
-from hotloop.data.sources.plan import Plan
-from hotloop.data.sources.unit import STANDARD_INPUT, ReadOptions
-from hotloop.data.tokenizer import Tokenizer, trained_size
+from hotloop.data.sources import PYTHON_STDLIB, STANDARD_INPUT, ReadOptions
+from hotloop.data.sources.plan import Plan, plan
+from hotloop.data.sources.tree import standard_library_path
+from hotloop.data.tokenizer import Tokenizer, tokenizer_file, trained_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,3 +145,41 @@ def no_text(source: str, left_out: Mapping[str, int]) -> NoTextError:
         where=source,
         do="give one with UTF-8 text, or change the options that leave it out",
     )
+
+
+def cached_path(spec: Spec) -> Path:
+    """The directory that holds it, or will. Raises `UsageError` for no such source."""
+    key = json.dumps(
+        [
+            PREPARED_SCHEMA,
+            _sources_key(spec),
+            _tokenizer_key(spec.tokenizer),
+            spec.end_of_text,
+            spec.reading.key(),
+        ]
+    )
+    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+    name = re.sub(r"[^\w.-]+", "-", Path(spec.sources[0]).name)[:40]
+    return cache_directory() / "prepared" / f"{name}-{digest}"
+
+
+def _sources_key(spec: Spec) -> list[object]:
+    if spec.sources == (PYTHON_STDLIB,):
+        return [PYTHON_STDLIB, sys.version, str(standard_library_path())]
+    if STANDARD_INPUT in spec.sources:
+        raise UsageError(
+            "standard input cannot be read again",
+            where=STANDARD_INPUT,
+            do="write it with `hotloop prepare`",
+        )
+    units = plan(spec.sources, spec.reading, exclude=None).units
+    places = [str(Path(source).resolve()) for source in spec.sources]
+    return [places, [(u.source, u.name, u.begin, u.end, u.state) for u in units]]
+
+
+def _tokenizer_key(spec: str) -> list[object]:
+    path = tokenizer_file(Path(spec).expanduser())
+    if not path.is_file():
+        return [spec]
+    status = path.stat()
+    return [str(path.resolve()), status.st_size, status.st_mtime_ns]

@@ -24,15 +24,14 @@ import numpy as np
 
 from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError
 from hotloop.core.files import read_json
+from hotloop.data.jobs import end_with_parent, kill_processes
 from hotloop.data.loader import PlainRows, RowLoader
-from hotloop.data.locks import is_held
 from hotloop.data.manifest import MANIFEST, TOKENIZER, JobRecord, Split, read_manifest
 from hotloop.data.order import Blocks, EpochOrder, Order, permuted
-from hotloop.data.pool import end_with_parent, kill_processes
 from hotloop.data.prepare import prepare_text
 from hotloop.data.shards import LITTLE_ENDIAN
 from hotloop.data.spec import Spec
-from hotloop.data.staging import PLAN, STAGING
+from hotloop.data.staging import PLAN, STAGING, is_held
 from hotloop.data.stream import ShardFile, TokenStream
 from hotloop.data.tokenizer import fingerprint_of
 

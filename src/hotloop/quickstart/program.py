@@ -20,7 +20,7 @@ from hotloop.core.judgement import Diagnosis, Final, TrialOutcome, Verdict
 from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
 from hotloop.core.settings import Settings, load_settings, store_settings
-from hotloop.data.cache import ensure_prepared
+from hotloop.data.prepare import ensure_prepared
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.judge.diagnose import diagnose
 from hotloop.optimizations.catalogue import CONFIGURED, parity_class_of

@@ -15,14 +15,13 @@ from hotloop.core.config import RunConfig
 from hotloop.core.data_config import CorpusConfig, DataConfig, ReadingConfig, delimiter_of, unescape
 from hotloop.core.errors import UsageError
 from hotloop.core.progress import Progress
-from hotloop.data.cache import cached_path, ensure_prepared
 from hotloop.data.loader import check_length
 from hotloop.data.manifest import read_manifest
+from hotloop.data.prepare import ensure_prepared
 from hotloop.data.prepared import Corpora, open_corpora, open_prepared
-from hotloop.data.sources import PYTHON_STDLIB, ReadOptions
+from hotloop.data.sources import NAMES, PYTHON_STDLIB, ReadOptions, is_url
 from hotloop.data.sources.arrow import PREFIX
-from hotloop.data.sources.unit import NAMES, is_url
-from hotloop.data.spec import Spec
+from hotloop.data.spec import Spec, cached_path
 from hotloop.data.streaming import Growing, Preparation
 
 if TYPE_CHECKING:  # loads torch

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
-from hotloop.data.cluster.request import ClusterRequest, parse_request
+from hotloop.data.cluster import ClusterRequest, parse_request
 from hotloop.data.prepare import Preparation
 from hotloop.data.prepared import verify_prepared
 from hotloop.data.staging import STAGING
@@ -143,7 +143,7 @@ def test_killed_coordinator_leaves_no_rank_and_the_next_one_ends_it(
     program = (
         "import sys, time; from pathlib import Path\n"
         "from hotloop.data import execute; from hotloop.data.prepare import Spec, prepare_text\n"
-        "from hotloop.data.cluster import executor; from hotloop.data.cluster.request import *\n"
+        "from hotloop.data.cluster import executor; from hotloop.data.cluster import *\n"
         "execute.HERE_BYTES = 0\n"
         "executor.collect = lambda *a: None\n"  # its ranks make records, and it takes none
         "prepare_text(Spec((sys.argv[1],), job_bytes=1000, validation_fraction=0.2),"

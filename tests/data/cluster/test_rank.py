@@ -11,7 +11,7 @@ import pytest
 from hotloop.data.cluster import round as round_module
 from hotloop.data.cluster.round import Round, Work, versions
 from hotloop.data.jobs import Recipe, Task
-from hotloop.data.sources.unit import ReadOptions
+from hotloop.data.sources import ReadOptions
 
 pytest.importorskip("datatrove")
 from hotloop.data.cluster.rank import do_rank

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
-from hotloop.data.cluster.request import parse_request
+from hotloop.data.cluster import parse_request
 
 
 def test_options_have_the_types_of_the_signature() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hotloop.core.errors import EnvironmentFailed, Interrupted, UsageError
-from hotloop.data.cluster.request import ClusterRequest, parse_request
+from hotloop.data.cluster import ClusterRequest, parse_request
 from hotloop.data.prepare import Preparation
 from hotloop.data.staging import PLAN, STAGING
 

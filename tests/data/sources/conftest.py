@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.data.sources import Document, ReadOptions, Report, Unit, plan, read_unit
+from hotloop.data.sources import Document, ReadOptions, Report, Unit
+from hotloop.data.sources.plan import plan
+from hotloop.data.sources.read import read_unit
 
 Reader = Callable[..., tuple[list[Document], Report]]
 

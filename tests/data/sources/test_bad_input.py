@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from hotloop.core.errors import UsageError
-from hotloop.data.sources import ReadOptions, Report, plan, read_unit
+from hotloop.data.sources import ReadOptions, Report
+from hotloop.data.sources.plan import plan
+from hotloop.data.sources.read import read_unit
 
 
 def lines(path: Path, *records: str) -> Path:

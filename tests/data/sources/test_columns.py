@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from hotloop.core.errors import UsageError
-from hotloop.data.sources import ReadOptions, plan
+from hotloop.data.sources import ReadOptions
+from hotloop.data.sources.plan import plan
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from hotloop.core.errors import UsageError
-from hotloop.data.sources import ReadOptions, Report, files, plan
+from hotloop.data.sources import ReadOptions, Report, files
 from hotloop.data.sources.documents import UnitReader
+from hotloop.data.sources.plan import plan
 
 
 def _zstd(content: bytes) -> bytes:

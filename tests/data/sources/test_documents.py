@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from hotloop.core.errors import UsageError
-from hotloop.data.sources import Document, ReadOptions, Report, plan, read_unit
-from hotloop.data.sources.text import FILE_PIECE_BYTES
+from hotloop.data.sources import Document, ReadOptions, Report
+from hotloop.data.sources.plan import plan
+from hotloop.data.sources.read import FILE_PIECE_BYTES, read_unit
 
 
 def read(

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from hotloop.core.errors import UsageError
-from hotloop.data.sources import ReadOptions, plan, spool_standard_input
+from hotloop.data.sources import ReadOptions
+from hotloop.data.sources.files import spool_standard_input
+from hotloop.data.sources.plan import plan
 from hotloop.data.sources.tree import matches
 from preparing import prepare
 

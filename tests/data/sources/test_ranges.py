@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hotloop.data.sources import records, text, unit
+from hotloop.data import sources
+from hotloop.data.sources import read, records
 from hotloop.data.sources.documents import cut_parts
 
 # One file of its own for every example; nothing of an earlier one matters.
@@ -35,9 +36,9 @@ long_texts = st.builds(
 @pytest.fixture(autouse=True)
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that some hundred bytes cross every bound."""
-    monkeypatch.setattr(text, "SEGMENT_BYTES", 100)
-    monkeypatch.setattr(text, "FILE_PIECE_BYTES", (20, 40))
-    for module in (records, text):
+    monkeypatch.setattr(read, "SEGMENT_BYTES", 100)
+    monkeypatch.setattr(read, "FILE_PIECE_BYTES", (20, 40))
+    for module in (records, read):
         monkeypatch.setattr(module, "BLOCK_BYTES", 17)
     monkeypatch.setattr(records, "MAX_LINE_BYTES", 90)
 
@@ -139,16 +140,16 @@ def test_parts_depend_on_the_bytes_alone(content: str, bound: int, step: int) ->
 
 
 def test_planned_units_of_a_large_file_are_bounded_and_cover_it(tmp_path: Path) -> None:
-    from hotloop.data.sources import plan
+    from hotloop.data.sources.plan import plan
 
     for name in ("a.txt", "a.jsonl"):
         path = tmp_path / name
         with path.open("wb") as file:
-            file.truncate(3 * unit.UNIT_BYTES + 5)
+            file.truncate(3 * sources.UNIT_BYTES + 5)
         units = plan([str(path)]).units
         assert [(u.begin, u.end) for u in units][-1] == (
-            3 * unit.UNIT_BYTES,
-            3 * unit.UNIT_BYTES + 5,
+            3 * sources.UNIT_BYTES,
+            3 * sources.UNIT_BYTES + 5,
         )
-        assert sum(u.num_bytes for u in units) == 3 * unit.UNIT_BYTES + 5
+        assert sum(u.num_bytes for u in units) == 3 * sources.UNIT_BYTES + 5
         assert all(a.end == b.begin for a, b in pairwise(units))

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
-from hotloop.data.sources import ReadOptions, Report, plan, read_unit, remote
+from hotloop.data.sources import ReadOptions, Report, remote
+from hotloop.data.sources.plan import plan
+from hotloop.data.sources.read import read_unit
 
 TEXT = "".join(f"line {n} of a remote file\n" for n in range(20_000))
 RECORDS = "".join(json.dumps({"text": f"record {n}"}) + "\n" for n in range(5_000))

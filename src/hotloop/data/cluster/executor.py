@@ -11,8 +11,8 @@ from typing import Any
 
 from hotloop.core.errors import EnvironmentFailed, Interrupted, UsageError
 from hotloop.data import execute
+from hotloop.data.cluster import ClusterRequest
 from hotloop.data.cluster.launch import Launch
-from hotloop.data.cluster.request import ClusterRequest
 from hotloop.data.cluster.round import Beat, Round, Work, collect, is_final, rounds_in
 from hotloop.data.execute import Executor, Meter
 from hotloop.data.jobs import Job, Recipe, job_key

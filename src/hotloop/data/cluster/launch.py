@@ -17,7 +17,7 @@ from typing import Any
 
 from hotloop.core.errors import EnvironmentFailed, HotloopError
 from hotloop.core.files import read_json, write_json
-from hotloop.data.cluster.request import ClusterRequest, executor_class
+from hotloop.data.cluster import ClusterRequest, executor_class
 from hotloop.data.cluster.round import Round
 from hotloop.data.staging import SUBMISSION
 

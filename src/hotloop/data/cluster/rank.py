@@ -21,9 +21,8 @@ from datatrove.pipeline.base import PipelineStep
 from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError
 from hotloop.core.files import read_json, write_json
 from hotloop.data.cluster.round import Beat, Round, Work
-from hotloop.data.jobs import Job
+from hotloop.data.jobs import Job, Pool, end_with_parent
 from hotloop.data.manifest import JobRecord
-from hotloop.data.pool import Pool, end_with_parent
 from hotloop.data.shards import make_durable
 from hotloop.data.staging import is_whole
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.data.engines.engine import EngineRefused, Reference
+from hotloop.data.engines import EngineRefused, Reference
 from hotloop.data.tokenizer import Tokenizer
 from hotloop.data.tokenizer_library import BYTE_NAMES
 

@@ -9,13 +9,137 @@ What is one document:
 Pieces end at a blank line, else at a line end, else between two characters. No file is read whole.
 """
 
-from hotloop.data.sources.files import spool_standard_input as spool_standard_input
-from hotloop.data.sources.plan import Plan as Plan
-from hotloop.data.sources.plan import plan as plan
-from hotloop.data.sources.read import read_unit as read_unit
-from hotloop.data.sources.tree import standard_library_path as standard_library_path
-from hotloop.data.sources.unit import PYTHON_STDLIB as PYTHON_STDLIB
-from hotloop.data.sources.unit import Document as Document
-from hotloop.data.sources.unit import ReadOptions as ReadOptions
-from hotloop.data.sources.unit import Report as Report
-from hotloop.data.sources.unit import Unit as Unit
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Literal, NamedTuple
+
+PYTHON_STDLIB = "python-stdlib"
+
+NAMES = f"name a file, a directory, a pattern such as `texts/**/*.txt`, a URL, `hf:NAME`, `-` or `{PYTHON_STDLIB}`"
+STANDARD_INPUT = "-"
+
+PIECE_BYTES = 8 << 20
+"""A document longer than this comes in several parts of at most this many UTF-8 bytes."""
+UNIT_BYTES = 4 << 20
+"""Bytes of a file in one unit, where the file can be cut."""
+REMOTE_UNIT_BYTES = 64 << 20
+"""The same for a file behind a network, where every unit costs a round trip or two."""
+MAX_EXAMPLES = 8
+"""Examples kept of each reason."""
+
+BLANK_LINE = "blank-line"
+WHOLE_FILE = "file"
+
+Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "arrow"]
+EncodingErrors = Literal["error", "replace", "skip"]
+
+
+def is_url(name: str) -> bool:
+    head, sign, _ = name.partition("://")
+    return bool(sign) and head.isascii() and "/" not in head
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The smallest piece of a source that can be read alone."""
+
+    source: int
+    """Index in the list of sources as given."""
+    name: str
+    """Path or URL; `-` for standard input."""
+    format: str
+    """A key of `read.READERS`."""
+    compression: str | None
+    begin: int
+    """In bytes, row groups, record batches or rows, as the format counts."""
+    end: int | None
+    """`None`: to the end, which is not known yet."""
+    num_bytes: int
+    """For sharing the work and for progress; of the compressed form where there is one."""
+    state: tuple[int, int] | None
+    """Size in bytes and time of change in ns (or a hash of what stands for it); `None` if unknown."""
+
+
+class Document(NamedTuple):
+    """One text, or a part of one, and where it stands. A tuple, because millions are made."""
+
+    text: str
+    origin: str
+    """`NAME@BYTE` or `NAME:ROW`."""
+    part: bool = False
+    """More of the same document follows."""
+    content: bytes | None = None
+    """The text as UTF-8, where the reader has it at hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What changes which documents are read."""
+
+    text_field: str = "text"
+    """Field or column that holds the text; `a.b` is field `b` of `a`, unless a field is named so."""
+    format: Format | None = None
+    """Read every file as this. `None`: by the suffix; standard input is text then."""
+    separator: str | None = None
+    """What ends a document of plain text: a string, `blank-line`, or `file` (every file is one).
+    `None`: files in a directory are documents, a file given by itself is cut into pieces."""
+    delimiter: str | None = None
+    """Character between the columns of csv and tsv. `None`: a comma, a tab."""
+    min_chars: int = 0
+    max_chars: int | None = None
+    """Documents with fewer or more characters (code points) are left out and counted."""
+    skip_bad: bool = False
+    """Leave out and count what is malformed, instead of ending with an error."""
+    encoding_errors: EncodingErrors = "error"
+    """For bytes that are not UTF-8: end with an error, put U+FFFD, or leave the document out."""
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    """Patterns for the files of a directory: `*` within a name, `**` across directories; a pattern
+    without `/` is for the name of a file or of any directory above it."""
+    standard_input: str | None = None
+    """File that holds what came in by `-`, see `spool_standard_input`. Not part of the key."""
+
+    def key(self) -> dict[str, object]:
+        """JSON-ready: everything that the documents depend on.
+
+        Options that came later are left out while they change nothing: what was prepared stays.
+        """
+        values: dict[str, object] = {**asdict(self)}
+        del values["standard_input"]
+        if self.delimiter is None:
+            del values["delimiter"]
+        return {
+            name: list(each) if isinstance(each, tuple) else each for name, each in values.items()
+        }
+
+
+@dataclass(slots=True)
+class Report:
+    """What was left out, and what was altered, by reason; filled while reading."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    """Documents or files left out."""
+    examples: dict[str, list[str]] = field(default_factory=dict)
+    """Where, the first `MAX_EXAMPLES` of each reason."""
+    altered: Counter[str] = field(default_factory=Counter)
+    """Documents that were kept, but not as they were."""
+
+    def add(self, reason: str, where: str) -> None:
+        self.counts[reason] += 1
+        examples = self.examples.setdefault(reason, [])
+        if len(examples) < MAX_EXAMPLES:
+            examples.append(where.encode("utf-8", "replace").decode())
+
+    def merge(self, other: Report) -> None:
+        """Add what a later unit reported."""
+        self.counts.update(other.counts)
+        self.altered.update(other.altered)
+        for reason, examples in other.examples.items():
+            mine = self.examples.setdefault(reason, [])
+            mine.extend(examples[: MAX_EXAMPLES - len(mine)])
+
+    @property
+    def total(self) -> int:
+        return self.counts.total()

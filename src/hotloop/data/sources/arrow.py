@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.files import read_json
+from hotloop.data.sources import PIECE_BYTES, UNIT_BYTES, Document, Unit
 from hotloop.data.sources.documents import (
     NOT_TEXT,
     NULL,
@@ -25,7 +26,6 @@ from hotloop.data.sources.documents import (
     long_document,
     no_field,
 )
-from hotloop.data.sources.unit import PIECE_BYTES, UNIT_BYTES, Document, Unit
 
 if TYPE_CHECKING:
     import pyarrow

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tempfile import SpooledTemporaryFile
 
 from hotloop.core.errors import UsageError
-from hotloop.data.sources.unit import PIECE_BYTES, Document, ReadOptions, Report, Unit
+from hotloop.data.sources import PIECE_BYTES, Document, ReadOptions, Report, Unit
 
 NULL = "null instead of text"
 MALFORMED = "malformed record"

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.data.sources import STANDARD_INPUT, ReadOptions, Unit, is_url
 from hotloop.data.sources.documents import UnitReader
 from hotloop.data.sources.remote import READ_AHEAD_BYTES, changed, remote_file
-from hotloop.data.sources.unit import STANDARD_INPUT, ReadOptions, Unit, is_url
 
 BUFFER_BYTES = 256 << 10
 

@@ -10,6 +10,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hotloop.core.errors import UsageError
+from hotloop.data.sources import (
+    NAMES,
+    PYTHON_STDLIB,
+    REMOTE_UNIT_BYTES,
+    STANDARD_INPUT,
+    UNIT_BYTES,
+    WHOLE_FILE,
+    ReadOptions,
+    Report,
+    Unit,
+    is_url,
+)
 from hotloop.data.sources.arrow import PREFIX, hub_units, part_sizes
 from hotloop.data.sources.documents import UnitReader
 from hotloop.data.sources.files import cannot_read, content_state, opened, state_of
@@ -24,18 +36,6 @@ from hotloop.data.sources.tree import (
     is_left_out,
     local_names,
     standard_library_files,
-)
-from hotloop.data.sources.unit import (
-    NAMES,
-    PYTHON_STDLIB,
-    REMOTE_UNIT_BYTES,
-    STANDARD_INPUT,
-    UNIT_BYTES,
-    WHOLE_FILE,
-    ReadOptions,
-    Report,
-    Unit,
-    is_url,
 )
 
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from io import BufferedReader
 
+from hotloop.data.sources import Document, ReadOptions, Report, Unit
 from hotloop.data.sources.documents import (
     MALFORMED,
     NOT_TEXT,
@@ -24,7 +25,6 @@ from hotloop.data.sources.documents import (
     Where,
     no_field,
 )
-from hotloop.data.sources.unit import Document, ReadOptions, Report, Unit
 
 try:
     from orjson import loads as _orjson_loads

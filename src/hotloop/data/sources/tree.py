@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path, PurePath, PurePosixPath
 
 from hotloop.core.errors import UsageError
+from hotloop.data.sources import NAMES, ReadOptions, Report
 from hotloop.data.sources.arrow import saved_files
 from hotloop.data.sources.files import cannot_read
-from hotloop.data.sources.unit import NAMES, ReadOptions, Report
 
 _NEITHER = "the source is neither a file nor a directory"
 

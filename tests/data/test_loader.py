@@ -57,7 +57,7 @@ def test_id_outside_the_vocabulary_names_the_shard() -> None:
 
 @pytest.mark.parametrize("order", ["shuffled", "sequential"])
 def test_every_target_is_seen_once_an_epoch(order: str) -> None:
-    loader = Loader(stream([60, 41]), context=10, order=order, seed=5)  # type: ignore[arg-type]
+    loader = Loader(PlainRows(stream([60, 41]), context=10), order=order, seed=5)  # type: ignore[arg-type]
     assert loader.num_sequences == 10
     for epoch in range(3):
         batches = [loader.batch(epoch * 10 + at, 2) for at in range(0, 10, 2)]
@@ -69,25 +69,25 @@ def test_every_target_is_seen_once_an_epoch(order: str) -> None:
 
 def test_batch_is_a_pure_function_of_its_position() -> None:
     tokens = stream([7001])
-    straight = Loader(tokens, context=2, order="shuffled", seed=1)
+    straight = Loader(PlainRows(tokens, context=2), order="shuffled", seed=1)
     first = [straight.batch(position, 8) for position in range(0, 8000, 8)]
-    jumping = Loader(tokens, context=2, order="shuffled", seed=1)
+    jumping = Loader(PlainRows(tokens, context=2), order="shuffled", seed=1)
     for index in np.random.default_rng(0).permutation(len(first)).tolist():
         again = jumping.batch(index * 8, 8)
         assert np.array_equal(again.tokens, first[index].tokens)
-    other = Loader(tokens, context=2, order="shuffled", seed=2)
+    other = Loader(PlainRows(tokens, context=2), order="shuffled", seed=2)
     assert not np.array_equal(other.indices(0, 100), straight.indices(0, 100))
 
 
 def test_large_batch_is_its_small_batches() -> None:
-    loader = Loader(stream([7001]), context=2, order="shuffled", seed=1)
+    loader = Loader(PlainRows(stream([7001]), context=2), order="shuffled", seed=1)
     large = loader.batch(1000, 3000)  # across blocks and the end of an epoch
     small = [loader.batch(position, 10).tokens for position in range(1000, 4000, 10)]
     assert np.array_equal(large.tokens, np.concatenate(small))
 
 
 def test_sequential_order_is_the_text() -> None:
-    loader = Loader(stream([50]), context=10, order="sequential", seed=9)
+    loader = Loader(PlainRows(stream([50]), context=10), order="sequential", seed=9)
     assert loader.num_sequences == 4
     assert np.array_equal(loader.batch(0, 4).tokens.ravel(), np.arange(40))
     assert np.array_equal(loader.indices(3, 2), [3, 0])
@@ -95,7 +95,7 @@ def test_sequential_order_is_the_text() -> None:
 
 def test_arrays_of_a_batch_are_contiguous_and_belong_to_the_caller() -> None:
     rows = PlainRows(stream([50]), context=10, within_documents=True)
-    loader = Loader(rows.stream, context=10, order="sequential", seed=9, rows=rows)
+    loader = Loader(rows, order="sequential", seed=9)
     batch = loader.batch(0, 2)
     assert batch.tokens.flags.c_contiguous
     assert batch.targets.flags.c_contiguous
@@ -107,26 +107,28 @@ def test_arrays_of_a_batch_are_contiguous_and_belong_to_the_caller() -> None:
 
 def test_documents_are_not_looked_up_unless_asked_for() -> None:
     assert (
-        Loader(stream([50]), context=10, order="sequential", seed=9).batch(0, 1).document_starts
+        Loader(PlainRows(stream([50]), context=10), order="sequential", seed=9)
+        .batch(0, 1)
+        .document_starts
         is None
     )
 
 
 def test_text_shorter_than_a_window_is_refused_with_what_to_do() -> None:
-    Loader(stream([11]), context=10, order="shuffled", seed=0)
+    Loader(PlainRows(stream([11]), context=10), order="shuffled", seed=0)
     with pytest.raises(
         UsageError, match="holds 10 tokens, and one sequence of 10 needs 11"
     ) as caught:
-        Loader(stream([10]), context=10, order="shuffled", seed=0)
+        Loader(PlainRows(stream([10]), context=10), order="shuffled", seed=0)
     assert caught.value.where == "somewhere"
     assert "model.context" in str(caught.value)
     nothing = TokenStream([], vocabulary_size=9, split="validation", where="somewhere")
     with pytest.raises(UsageError, match="validation text holds 0 tokens"):
-        Loader(nothing, context=10, order="shuffled", seed=0)
+        Loader(PlainRows(nothing, context=10), order="shuffled", seed=0)
 
 
 def test_text_smaller_than_a_batch_is_refused_with_what_to_do() -> None:
-    loader = Loader(stream([50]), context=10, order="shuffled", seed=0)
+    loader = Loader(PlainRows(stream([50]), context=10), order="shuffled", seed=0)
     with pytest.raises(
         UsageError, match="4 sequences of 10 tokens, and one batch takes 5"
     ) as caught:
@@ -137,7 +139,7 @@ def test_text_smaller_than_a_batch_is_refused_with_what_to_do() -> None:
 def test_prepared_text_is_read_back_through_batches(prepared: Prepared) -> None:
     assert prepared.manifest.train.shards > 3
     rows = PlainRows(prepared.train, context=16, within_documents=True)
-    loader = Loader(prepared.train, context=16, order="sequential", seed=0, rows=rows)
+    loader = Loader(rows, order="sequential", seed=0)
     batch = loader.batch(0, loader.num_sequences)
     whole = prepared.train.read(np.array([0]), len(prepared.train))[0]
     assert np.array_equal(batch.tokens.ravel(), whole[: batch.tokens.size])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotloop.data import order as module
-from hotloop.data.loader import Loader, Mix
+from hotloop.data.loader import Loader, Mix, PlainRows
 from hotloop.data.order import Shares
 from hotloop.data.stream import TokenStream
 from token_streams import MappedShard
@@ -23,7 +23,7 @@ def loader(tokens: int, first_id: int, *, seed: int = 0) -> Loader:
     ids = np.arange(first_id, first_id + tokens).astype("<u4")
     shard = MappedShard("shard", ids, np.array([tokens], "<u8"))
     stream = TokenStream([shard], vocabulary_size=10**9, split="train", where="here")
-    return Loader(stream, context=4, order="shuffled", seed=seed)
+    return Loader(PlainRows(stream, context=4), order="shuffled", seed=seed)
 
 
 @settings(max_examples=100, deadline=None)

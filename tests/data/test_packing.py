@@ -228,7 +228,7 @@ def test_packed_batches_do_not_depend_on_how_they_are_split() -> None:
     rows = PackedRows(
         tokens, packed_index(tokens, 32, content="x"), context=32, with_documents=True
     )
-    loader = Loader(tokens, context=32, order="shuffled", seed=4, rows=rows)
+    loader = Loader(rows, order="shuffled", seed=4)
     whole = loader.batch(rows.num_rows - 50, 100)
     parts = [loader.batch(rows.num_rows - 50 + at, 5) for at in range(0, 100, 5)]
     for name in ("tokens", "targets", "document_starts"):

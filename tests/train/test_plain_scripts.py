@@ -13,7 +13,7 @@ from trainings import weights
 
 import warm_python
 from hotloop.core.settings import load_settings
-from hotloop.data.loader import Loader
+from hotloop.data.loader import Loader, PlainRows
 from hotloop.data.prepared import open_prepared
 from hotloop.train.start import start
 
@@ -49,7 +49,9 @@ def test_whole_training_is_the_same_to_the_last_bit(
     ours = weights(tmp_path / "run")["model"]
 
     text = open_prepared(prepared)
-    loader = Loader(text.train, context=16, order=config.data.order, seed=config.data.seed)
+    loader = Loader(
+        PlainRows(text.train, context=16), order=config.data.order, seed=config.data.seed
+    )
     np.save(tmp_path / "order.npy", loader.indices(0, 12 * config.sequences_per_step))
     shape = "--batch 4 --context 16 --layers 1 --width 16 --heads 2 --lr 1e-2 --warmup 4 --steps 12"
     more = f"--kv-heads 2 --hidden {config.model.inner_width}" if family == "llama" else ""

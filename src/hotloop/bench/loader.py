@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from hotloop.core.errors import UsageError
 from hotloop.core.progress import Progress, silent
-from hotloop.data.loader import Batches, Loader
+from hotloop.data.loader import Batches, Loader, PlainRows
 from hotloop.data.packing import PackedRows
 from hotloop.data.piece_index import packed_index
 from hotloop.data.prepared import Prepared, content_of
@@ -99,10 +99,10 @@ def bench_loader(
             where=str(prepared.path),
             do="give more text, or lower --batch or --context",
         )
-    plain = Loader(prepared.train, context=context, order="shuffled", seed=0)
+    plain = Loader(PlainRows(prepared.train, context=context), order="shuffled", seed=0)
     index = packed_index(prepared.train, context, content=content_of(prepared), progress=progress)
     rows = PackedRows(prepared.train, index, context=context, with_documents=True)
-    packed = Loader(prepared.train, context=context, order="shuffled", seed=0, rows=rows)
+    packed = Loader(rows, order="shuffled", seed=0)
     batches = {"hotloop": _ours(plain, batch), "hotloop, packed": _ours(packed, batch)}
     for number in workers:
         batches[f"DataLoader, {number} workers"] = _theirs(data, batch, number)
@@ -158,7 +158,7 @@ def _timed(batches: Iterator[object], count: int) -> float:
 
 
 def _same_ids(prepared: Prepared, data: WindowsOfMaps, batch: int, context: int) -> bool:
-    ours = Loader(prepared.train, context=context, order="sequential", seed=0)
+    ours = Loader(PlainRows(prepared.train, context=context), order="sequential", seed=0)
     size = min(batch, int(data.ends[0]) or 1)  # inside the first shard: there both cut alike
     found = ours.batch(0, size)
     theirs = [data[i] for i in range(size)]

@@ -1,5 +1,5 @@
 """Documents of a job in batches for an engine, hashed once as they pass; long ones in pieces that encode alone to the
-ids they have together.
+ids they have together. And samples of a corpus, for training a tokenizer and for comparing engines.
 
 A cut is proven where it is made: with the reference, the text around it gives the same ids whole
 and in two halves, for several widths of text around it. Nothing but the neighbourhood of the cut is held.
@@ -233,14 +233,6 @@ ENGINE_SAMPLE_BYTES = 1 << 20
 ENGINE_SAMPLE_UNITS = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    texts: tuple[str, ...]
-    """Training documents, in the order they were read."""
-    held_out_below: int | None
-    """The split key below which documents are held out; `None` if not everything was read."""
-
-
 def held_out_below(fraction: float, lowest: int, highest: int) -> int:
     """The key below which documents are held out: of those from `lowest` to `highest` at least one, not all."""
     limit = int(fraction * 2**64)
@@ -254,34 +246,40 @@ def training_sample(
     seed: int,
     validation_fraction: float,
     progress: Progress,
-) -> Sample:
-    """The documents with the lowest keys, of those that are not held out, in bounded memory.
+) -> tuple[tuple[str, ...], int | None]:
+    """The documents with the lowest keys, of those that are not held out, in the order and memory of one pass.
 
-    Of a corpus of more than `SCANNED_BYTES`, a part of that size is looked at, in units chosen by
-    their names. Raises what reading raises.
+    And the split key below which documents are held out; `None` if not everything was read: of a corpus
+    of more than `SCANNED_BYTES`, a part of that size is looked at, in units chosen by their names.
+    Raises what reading raises.
     """
     total = sum(unit.num_bytes for unit in units)
-    chosen = list(units)
-    if total > SCANNED_BYTES:
-        chosen = _chosen(units, seed)
-    salt = salt_of(seed)
-    quick = is_large(total)
-    lowest, highest = 2**64, -1
-    sample = _Lowest(SAMPLE_BYTES)
-    read = 0
     whole = total <= SCANNED_BYTES
-    for unit in chosen:
+    salt, quick = salt_of(seed), is_large(total)
+    lowest, highest = 2**64, -1
+    held: list[
+        tuple[int, int, int, int, str]
+    ] = []  # less sample key, bytes read, split key, bytes, text
+    held_bytes = read = 0
+    for unit in units if whole else _chosen(units, seed):
         with closing(read_unit(unit, reading, Report())) as documents:  # type: ignore[type-var]
             inside = False
             for text, _, part, _ in documents:
                 content = text.encode()
                 read += len(content)
-                digest = digest_of(content, salt, quick=quick)
                 if not inside:  # of a long document, the first part stands for it
+                    digest = digest_of(content, salt, quick=quick)
                     split_key = int.from_bytes(digest[:8], "little")
                     lowest, highest = min(lowest, split_key), max(highest, split_key)
+                    size = len(content)
+                    if size > SAMPLE_DOCUMENT_BYTES:
+                        text = text[: SAMPLE_DOCUMENT_BYTES // 4]  # at most 4 bytes a character
+                        size = len(text.encode())
                     sample_key = int.from_bytes(digest[8:], "little")
-                    sample.offer(sample_key, split_key, text, len(content))
+                    heapq.heappush(held, (-sample_key, read, split_key, size, text))
+                    held_bytes += size
+                    while held_bytes > SAMPLE_BYTES and len(held) > 1:
+                        held_bytes -= heapq.heappop(held)[3]
                 inside = part
                 if read >= 4 * SCANNED_BYTES:
                     break  # compressed text that turned out longer than its file
@@ -290,7 +288,9 @@ def training_sample(
             whole = False
             break
     below = held_out_below(validation_fraction, lowest, highest)
-    return Sample(sample.texts(below), below if whole else None)
+    held.sort(key=lambda entry: entry[1])
+    training = tuple(entry[4] for entry in held if entry[2] >= below)
+    return training or tuple(entry[4] for entry in held), below if whole else None
 
 
 def _chosen(units: Sequence[Unit], seed: int) -> list[Unit]:
@@ -327,29 +327,3 @@ def engine_sample(units: Sequence[Unit], reading: ReadOptions) -> list[str]:
                 if size >= share:
                     break
     return texts
-
-
-class _Lowest:
-    """The documents with the lowest keys that fit a bound: a sample in one pass."""
-
-    def __init__(self, bound: int) -> None:
-        self._bound = bound
-        self._held: list[tuple[int, int, int, int, str]] = []
-        self._bytes = 0
-        self._offered = 0
-
-    def offer(self, key: int, split_key: int, text: str, size: int) -> None:
-        self._offered += 1
-        if size > SAMPLE_DOCUMENT_BYTES:
-            text = text[: SAMPLE_DOCUMENT_BYTES // 4]  # at most 4 bytes a character
-            size = len(text.encode())
-        heapq.heappush(self._held, (-key, self._offered, split_key, size, text))
-        self._bytes += size
-        while self._bytes > self._bound and len(self._held) > 1:
-            self._bytes -= heapq.heappop(self._held)[3]
-
-    def texts(self, below: int) -> tuple[str, ...]:
-        """Without the held-out ones, unless there are no others."""
-        held = sorted(self._held, key=lambda entry: entry[1])
-        training = tuple(entry[4] for entry in held if entry[2] >= below)
-        return training or tuple(entry[4] for entry in held)

@@ -1,4 +1,6 @@
-"""Jobs: runs of units with a key each, cut in the same way whoever does them and when."""
+"""Jobs: runs of units with a key each, cut in the same way whoever does them and when; and the processes that do them,
+which never load torch and end with their parent.
+"""
 
 from __future__ import annotations
 
@@ -130,18 +132,7 @@ def job_key(job: Job, recipe: Recipe) -> str:
         json.dumps(recipe.reading.key(), sort_keys=True),
         recipe.shard_tokens,
         recipe.quick,
-        [
-            [
-                recipe.sources[unit.source],
-                unit.name,
-                unit.format,
-                unit.compression,
-                unit.begin,
-                unit.end,
-                unit.state,
-            ]
-            for unit in job.units
-        ],
+        [[recipe.sources[unit.source], *unit.key] for unit in job.units],
     ]
     return hashlib.sha256(json.dumps(description).encode()).hexdigest()
 

@@ -35,11 +35,9 @@ class Batch:
 class Rows(Protocol):
     """A split, cut into rows. All methods are pure."""
 
-    @property
-    def num_rows(self) -> int: ...
-
-    @property
-    def stream(self) -> TokenStream: ...
+    num_rows: int
+    stream: TokenStream
+    context: int
 
     def read(self, rows: np.ndarray) -> Batch:
         """The rows with these numbers (int64), each with at least one target."""
@@ -78,26 +76,26 @@ class PlainRows:
         """
         self.stream = stream
         self.num_rows = max(len(stream) - 1, 0) // context
-        self._context = context
+        self.context = context
         self._within = within_documents
         check_length(len(stream), context, split=stream.split, where=stream.where)
 
     def read(self, rows: np.ndarray) -> Batch:
-        starts = rows * self._context
-        ids = self.stream.read(starts, self._context + 1)
+        starts = rows * self.context
+        ids = self.stream.read(starts, self.context + 1)
         # Widened here, straight into the arrays that are handed out: embeddings and the loss want int64.
         tokens, targets = ids[:, :-1].astype(np.int64), ids[:, 1:].astype(np.int64)
         if not self._within:
             return Batch(tokens, targets, targets.size)
-        firsts = self.stream.document_starts(starts, self._context)
+        firsts = self.stream.document_starts(starts, self.context)
         ignored = self._ignored(starts)
         targets[ignored] = IGNORED_TARGET
         return Batch(tokens, targets, targets.size - int(ignored.sum()), firsts)
 
     def count_targets(self, rows: np.ndarray) -> int:
-        total = len(rows) * self._context
+        total = len(rows) * self.context
         if self._within:
-            total -= int(self._ignored(rows * self._context).sum())
+            total -= int(self._ignored(rows * self.context).sum())
         return total
 
     def _ignored(self, starts: np.ndarray) -> np.ndarray:
@@ -105,7 +103,7 @@ class PlainRows:
 
         None of a row that would have no target left: it lies in empty documents alone.
         """
-        ignored = self.stream.document_starts(starts + 1, self._context)
+        ignored = self.stream.document_starts(starts + 1, self.context)
         ignored[ignored.all(axis=1)] = False
         return ignored
 
@@ -150,35 +148,20 @@ class RowLoader:
 
 
 class Loader(RowLoader):
-    """The rows of one corpus in order.
+    """The rows of one corpus in order: at position p the `p % num_sequences`-th of epoch `p // num_sequences`."""
 
-    Position p is the `p % num_sequences`-th row of epoch `p // num_sequences`. The rows are the plain
-    ones of `PlainRows` unless others are given.
-    """
-
-    def __init__(
-        self,
-        stream: TokenStream,
-        *,
-        context: int,
-        order: Order,
-        seed: int,
-        rows: Rows | None = None,
-    ) -> None:
-        """Raises `UsageError` for a stream shorter than one sequence."""
-        self.rows = rows or PlainRows(stream, context=context)
-        self.num_sequences = self.rows.num_rows
-        self._stream = stream
-        self._context = context
+    def __init__(self, rows: Rows, *, order: Order, seed: int) -> None:
+        self.rows = rows
+        self.num_sequences = rows.num_rows
         self.items = EpochOrder(self.num_sequences, order, seed)
 
     def indices(self, position: int, num_sequences: int) -> np.ndarray:
         """See `RowLoader`. Raises `UsageError` for a corpus smaller than one batch."""
         if num_sequences > self.num_sequences:
             raise UsageError(
-                f"the {self._stream.split} text holds {self.num_sequences} sequences of "
-                f"{self._context} tokens, and one batch takes {num_sequences}",
-                where=self._stream.where,
+                f"the {self.rows.stream.split} text holds {self.num_sequences} sequences of "
+                f"{self.rows.context} tokens, and one batch takes {num_sequences}",
+                where=self.rows.stream.where,
                 do="give more text, or lower `train.microbatch` or `model.context`",
             )
         return self.items.run(position, num_sequences)

@@ -38,7 +38,7 @@ class PackedRows:
         self.stream = stream
         self.num_rows = index.num_groups
         self._index = index
-        self._context = context
+        self.context = context
         self._with_documents = with_documents
         if not self.num_rows:
             raise _no_target(stream)
@@ -55,8 +55,8 @@ class PackedRows:
             self.stream,
             self._index.starts[pieces].astype(np.int64),
             slots,
-            row_of * self._context + inside,
-            shape=(len(rows), self._context),
+            row_of * self.context + inside,
+            shape=(len(rows), self.context),
             with_documents=self._with_documents,
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 from hotloop.core.cache import cache_directory as cache_directory
@@ -44,10 +45,10 @@ from hotloop.data.spec import (
     required_manifest,
 )
 from hotloop.data.staging import (
+    STAGING,
     Staging,
     commit,
     discard_staging,
-    input_directory,
     is_finished,
     is_read_only,
     keep_trained,
@@ -113,7 +114,8 @@ def prepare_text(
         collect_left(out, keep_submitted=on is not None and on.kind == "slurm")
         progress("looking at the sources", 0, None, "")
         if STANDARD_INPUT in sources and spec.reading.standard_input is None:
-            spooled = spool_standard_input(closing.enter_context(input_directory(out)))
+            made = TemporaryDirectory(prefix=f"{STAGING}-input-", dir=out)
+            spooled = spool_standard_input(Path(closing.enter_context(made)))
             spec = replace(spec, reading=replace(spec.reading, standard_input=str(spooled)))
         planned = plan(sources, spec.reading, exclude=out)
         key = plan_key(spec, planned, ready)
@@ -171,18 +173,18 @@ def _tokenizer(
     kept = kept_trained(out, key)
     if kept is not None:
         return kept
-    sample = training_sample(
+    texts, exact = training_sample(
         planned.units,
         spec.reading,
         seed=spec.seed,
         validation_fraction=spec.validation_fraction,
         progress=progress,
     )
-    if not sample.texts:
+    if not texts:
         raise no_text(spec.sources[0], planned.skipped[0].counts)
     progress("training the tokenizer", 0, None, spec.tokenizer)
-    ready = train_tokenizer(sample.texts, size)
-    below = guess if sample.held_out_below is None else sample.held_out_below
+    ready = train_tokenizer(texts, size)
+    below = guess if exact is None else exact
     keep_trained(out, key, ready, below)
     return ready, below
 

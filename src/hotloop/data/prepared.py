@@ -63,8 +63,7 @@ def open_prepared(path: Path, *, verify: Literal["checksum", "size"] = "checksum
     for name, size, sha256 in files_of(manifest.shards, manifest.id_type):
         wrong, _ = file_damage(path / name, size, sha256 if verify == "checksum" else None)
         if wrong is not None:
-            what = f"damaged shard: {wrong.partition(': ')[2]}"
-            raise UsageError(what, where=str(path / name), do=_AGAIN)
+            raise UsageError(f"damaged shard: {wrong}", where=str(path / name), do=_AGAIN)
     return Prepared(
         path=path,
         manifest=manifest,
@@ -75,13 +74,8 @@ def open_prepared(path: Path, *, verify: Literal["checksum", "size"] = "checksum
 
 
 def _stream(path: Path, manifest: Manifest, split: Split) -> TokenStream:
-    shards = []
-    for shard in manifest.of_split(split):
-        try:
-            shards.append(ShardFile(shard, path, LITTLE_ENDIAN[manifest.id_type]))
-        except OSError as error:
-            where = str(path / shard.file)
-            raise UsageError("missing shard", where=where, do=_AGAIN) from error
+    dtype = LITTLE_ENDIAN[manifest.id_type]
+    shards = [ShardFile(shard, path, dtype) for shard in manifest.of_split(split)]
     return TokenStream(
         shards, vocabulary_size=manifest.vocabulary_size, split=split, where=str(path)
     )
@@ -170,10 +164,10 @@ def verify_prepared(directory: Path, *, progress: Progress = silent) -> Verifica
     read = 0
     with ThreadPoolExecutor(max(int(cpu_quota()), 1)) as threads:
         checked = threads.map(lambda file: file_damage(directory / file[0], *file[1:]), files)
-        for wrong, size in checked:
+        for (name, *_), (wrong, size) in zip(files, checked):
             read += size
             if wrong is not None:
-                damaged.append(wrong)
+                damaged.append(f"{name}: {wrong}")
             progress("verifying", min(read, total), total, "")
     damaged += [
         f"{path.name}: not of this preparation"
@@ -225,12 +219,12 @@ def file_damage(path: Path, size: int, sha256: str | None) -> tuple[str | None, 
                     read += len(block)
                     digest.update(block)
     except OSError as error:
-        return f"{path.name}: {error.strerror or error}", read
+        return error.strerror or str(error), read
     if read != size:
         found = "longer" if read > size else f"{read} bytes"
-        return f"{path.name}: {found} instead of {size}", read
+        return f"{found} instead of {size}", read
     if sha256 is not None and digest.hexdigest() != sha256:
-        return f"{path.name}: its checksum is not the manifest's", read
+        return "its checksum is not the manifest's", read
     return None, read
 
 
@@ -239,5 +233,5 @@ def record_damage(record: JobRecord, directory: Path, id_type: IdType) -> str | 
     for name, size, sha256 in files_of(record.shards, id_type):
         wrong, _ = file_damage(directory / name, size, sha256)
         if wrong is not None:
-            return wrong
+            return f"{name}: {wrong}"
     return None

@@ -79,10 +79,6 @@ def check_on(on: ClusterRequest, spec: Spec, out: Path, workers: int | None) -> 
 
 def plan_key(spec: Spec, planned: Plan, ready: Tokenizer | None) -> str:
     """sha256 of everything the result depends on."""
-    units = [
-        [unit.source, unit.name, unit.format, unit.compression, unit.begin, unit.end, unit.state]
-        for unit in planned.units
-    ]
     description = [
         PREPARED_SCHEMA,
         spec.sources,
@@ -95,8 +91,8 @@ def plan_key(spec: Spec, planned: Plan, ready: Tokenizer | None) -> str:
         [report.counts for report in planned.skipped],
     ]
     digest = hashlib.sha256(json.dumps(description).encode())
-    for unit in units:
-        digest.update(json.dumps(unit).encode())
+    for unit in planned.units:
+        digest.update(json.dumps([unit.source, *unit.key]).encode())
     return digest.hexdigest()
 
 

@@ -46,13 +46,11 @@ from hotloop.hardware.limits import cpu_quota
 STAGING = ".hotloop-preparing"
 _OLD_STAGING = ".hotloop-preparing-old"
 _TRAINED = ".hotloop-preparing-tokenizer"
-_INPUT = ".hotloop-preparing-input"
 PLAN = "plan.json"
 ROUNDS = "round-*"
 """Directories of ranks on several machines, see `cluster/round.py`."""
 SUBMISSION = "submission.json"
 """In a round: jobs of Slurm are at work on it."""
-_RECORD = re.compile(r"job-[0-9]{5,}\.json")
 _SCHEMA_NAME = PREPARED_SCHEMA.partition("/")[0] + "/"
 
 
@@ -142,12 +140,16 @@ class Staging:
     def records(self) -> dict[int, JobRecord]:
         """The finished jobs, by number; one whose shards are not what it says is done again."""
         if self._old.exists():
-            self.keep([record for _, record in _records(self._old)], self._old)
+            old = []
+            for path in sorted(self._old.glob("job-*.json")):
+                with suppress(UsageError):  # of another version, or damaged
+                    old.append(read_json(path, JobRecord))
+            self.keep(old, self._old)
             shutil.rmtree(self._old, ignore_errors=True)  # ranks may be leaving files there
         found = {
             number: record
-            for number, record in _records(self.path)
-            if [record.key] == self._keys[number : number + 1]
+            for number, key in enumerate(self._keys)
+            if (record := read_record(self.path, number, key)) is not None
         }
         with ThreadPoolExecutor(max(int(cpu_quota()), 1)) as threads:
             check = partial(record_damage, directory=self.path, id_type=self._id_type)
@@ -155,7 +157,7 @@ class Staging:
         for number, damage in zip(list(found), damages):
             if damage is not None:
                 del found[number]
-                self._record_path(number).unlink(missing_ok=True)
+                record_path(self.path, number).unlink(missing_ok=True)
         return found
 
     def keep(self, records: list[JobRecord], directory: Path) -> None:
@@ -163,7 +165,7 @@ class Staging:
         numbers = {key: number for number, key in enumerate(self._keys)}
         for record in records:
             number = numbers.get(record.key)
-            if number is None or self._record_path(number).exists():
+            if number is None or record_path(self.path, number).exists():
                 continue
             try:
                 self.write(number, _renumbered(record, number, directory, self.path))
@@ -174,19 +176,28 @@ class Staging:
 
     def write(self, number: int, record: JobRecord) -> None:
         """After its shards are durable."""
-        write_json(self._record_path(number), record)
+        write_json(record_path(self.path, number), record)
 
-    def _record_path(self, number: int) -> Path:
-        return self.path / f"job-{number:05d}.json"
+
+def record_path(directory: Path, number: int) -> Path:
+    return directory / f"job-{number:05d}.json"
+
+
+def read_record(directory: Path, number: int, key: str) -> JobRecord | None:
+    """The record of a finished job; `None` without one, and for one that is damaged or of another key."""
+    try:
+        record = read_json(record_path(directory, number), JobRecord)
+    except UsageError:
+        return None
+    return record if record.key == key else None
 
 
 def discard_staging(target: Path, *, unless_useful: bool = False) -> bool:
     """Remove unfinished work, with `unless_useful` only if no job is finished; whether it did."""
     useful = any(
-        _RECORD.fullmatch(path.name) or path.name == SUBMISSION
+        any((target / name).glob(pattern))
         for name in (STAGING, _OLD_STAGING)
         for pattern in ("job-*.json", f"{ROUNDS}/rank-*/job-*.json", f"{ROUNDS}/{SUBMISSION}")
-        for path in (target / name).glob(pattern)
     )
     if useful and unless_useful:
         return False
@@ -195,27 +206,10 @@ def discard_staging(target: Path, *, unless_useful: bool = False) -> bool:
     return True
 
 
-def _new_directory(path: Path) -> Path:
-    try:
-        shutil.rmtree(path, ignore_errors=True)
-        path.mkdir()
-    except OSError as error:
-        raise storage_error(error, path.parent, "prepare a directory") from error
-    return path
-
-
-@contextmanager
-def input_directory(target: Path) -> Iterator[Path]:
-    """A directory in the locked target for what comes in by standard input; removed at the end."""
-    try:
-        yield _new_directory(target / _INPUT)
-    finally:
-        shutil.rmtree(target / _INPUT, ignore_errors=True)
-
-
 def keep_trained(target: Path, key: str, tokenizer: Tokenizer, held_out_below: int) -> None:
     """Keep a tokenizer trained for the plan `key`, so that a killed run need not train it again."""
-    directory = _new_directory(target / _TRAINED)
+    directory = target / _TRAINED
+    shutil.rmtree(directory, ignore_errors=True)
     tokenizer.save(directory / TOKENIZER)
     write_json(directory / PLAN, {"key": key, "held_out_below": held_out_below})
 
@@ -229,20 +223,6 @@ def kept_trained(target: Path, key: str) -> tuple[Tokenizer, int] | None:
         return Tokenizer.load(target / _TRAINED / TOKENIZER), int(kept["held_out_below"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _records(directory: Path) -> Iterator[tuple[int, JobRecord]]:
-    for path in sorted(directory.glob("job-*.json")):
-        if _RECORD.fullmatch(path.name):
-            try:
-                yield int(path.stem.partition("-")[2]), read_json(path, JobRecord)
-            except UsageError:
-                continue  # of another version, or damaged: the job is done again
-
-
-def is_whole(record: JobRecord, directory: Path) -> bool:
-    """True if all its shards are there."""
-    return all((directory / name).is_file() for name in record.files)
 
 
 def _renumbered(record: JobRecord, number: int, source: Path, directory: Path) -> JobRecord:

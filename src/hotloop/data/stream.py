@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from hotloop.core.errors import UsageError
 from hotloop.data.manifest import Shard
@@ -75,7 +74,6 @@ class TokenStream:
         self._shards = tuple(shards)
         # begins[k] is the first token of shard k; the last entry is the length of the stream.
         self._begins = np.cumsum([0, *(shard.num_tokens for shard in shards)], dtype=np.int64)
-        self._views: list[dict[int, np.ndarray]] = [{} for _ in shards]
         self._length = int(self._begins[-1])
         self.vocabulary_size = vocabulary_size
         self.split = split
@@ -100,33 +98,19 @@ class TokenStream:
         Newly allocated. Runs may cross shards. Raises `IndexError` for one outside the stream
         and `UsageError`, naming the shard, for an id outside the vocabulary.
         """
-        starts = np.asarray(starts, dtype=np.int64)
-        if not (len(starts) and length):
-            return np.empty((len(starts), length), dtype=np.uint16)
         if int(starts.min()) < 0 or int(starts.max()) + length > self._length:
             raise IndexError(f"a run of {length} lies outside the {self._length} tokens")
-        if len(self._shards) == 1:
-            out: np.ndarray = self._view(0, length)[starts]
-        else:
-            out = self._read_shards(starts, length)
-        self._check_ids(out, starts)
-        return out
-
-    def _read_shards(self, starts: np.ndarray, length: int) -> np.ndarray:
-        first = np.searchsorted(self._begins, starts, side="right") - 1
-        last = np.searchsorted(self._begins, starts + length - 1, side="right") - 1
-        out = np.empty((len(starts), length), dtype=self._shards[int(first[0])].ids.dtype)
-        whole = first == last
-        for index in np.unique(first[whole]).tolist():
-            rows = np.flatnonzero(whole & (first == index))
-            out[rows] = self._view(index, length)[starts[rows] - self._begins[index]]
-        for row in np.flatnonzero(~whole).tolist():
-            at, filled = int(starts[row]), 0
-            for index in range(int(first[row]), int(last[row]) + 1):
-                local = at + filled - int(self._begins[index])
-                part = self._shards[index].ids[local : local + length - filled]
-                out[row, filled : filled + len(part)] = part
+        shards = np.searchsorted(self._begins, starts, side="right") - 1
+        out = np.empty((len(starts), length), dtype=self._shards[int(shards[0])].ids.dtype)
+        for row, start, shard in zip(out, starts.tolist(), shards.tolist()):
+            filled = 0
+            while filled < length:
+                begin = start + filled - int(self._begins[shard])
+                part = self._shards[shard].ids[begin : begin + length - filled]
+                row[filled : filled + len(part)] = part
                 filled += len(part)
+                shard += 1
+        self._check_ids(out, starts)
         return out
 
     def gather(self, at: np.ndarray) -> np.ndarray:
@@ -165,15 +149,6 @@ class TokenStream:
                 ends = shard.document_ends[first : first + most].astype(np.int64)
                 yield begin, previous, ends
                 previous = int(ends[-1])
-
-    def _view(self, index: int, length: int) -> np.ndarray:
-        """Every run in a shard, as a view; kept because making one costs more than a batch."""
-        views = self._views[index]
-        if length not in views:
-            if len(views) >= 8:
-                views.clear()
-            views[length] = sliding_window_view(self._shards[index].ids, length)
-        return views[length]
 
     def document_starts(self, starts: np.ndarray, length: int) -> np.ndarray:
         """bool (n, length): True at tokens that are the first of a document."""

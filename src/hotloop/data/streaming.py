@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError
-from hotloop.core.files import read_json
 from hotloop.data.jobs import end_with_parent, kill_processes
 from hotloop.data.loader import PlainRows, RowLoader
 from hotloop.data.manifest import MANIFEST, TOKENIZER, JobRecord, Split, read_manifest
@@ -31,7 +30,7 @@ from hotloop.data.order import Blocks, EpochOrder, Order, permuted
 from hotloop.data.prepare import prepare_text
 from hotloop.data.shards import LITTLE_ENDIAN
 from hotloop.data.spec import Spec
-from hotloop.data.staging import PLAN, STAGING, is_held
+from hotloop.data.staging import PLAN, STAGING, is_held, read_record
 from hotloop.data.stream import ShardFile, TokenStream
 from hotloop.data.tokenizer import fingerprint_of
 
@@ -128,11 +127,8 @@ class Growing:
         """With those that follow them without a gap."""
         found = list(known)
         for number in range(len(known), len(self._keys)):
-            path = self.path / STAGING / f"job-{number:05d}.json"
-            if not path.exists():
-                break
-            record = read_json(path, JobRecord)
-            if record.key != self._keys[number]:
+            record = read_record(self.path / STAGING, number, self._keys[number])
+            if record is None:
                 break
             found.append(record)
         return found

@@ -15,7 +15,7 @@ from hotloop.core.config import RunConfig
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.files import write_atomically
 from hotloop.core.settings import Settings, store_settings
-from hotloop.data.loader import Loader
+from hotloop.data.loader import Loader, PlainRows
 from hotloop.data.prepared import open_prepared
 from hotloop.optimizations.catalogue import CONFIGURED
 from hotloop.trial.arm import Arm
@@ -68,9 +68,8 @@ def arms(
     """
     config = tuned.config
     prepared = open_prepared(data, verify=config.data.verify)
-    loader = Loader(
-        prepared.train, context=config.model.context, order=config.data.order, seed=config.data.seed
-    )
+    rows = PlainRows(prepared.train, context=config.model.context)
+    loader = Loader(rows, order=config.data.order, seed=config.data.seed)
     order = io.BytesIO()
     np.save(order, loader.indices(0, plan.num_steps * config.sequences_per_step))
     # Named by content: trials of other settings must never be taken for trials of these.

@@ -67,11 +67,9 @@ def _in_shares(config: RunConfig, corpora: Corpora, split: Split, progress: Prog
         stream = member.train if split == "train" else member.validation
         loaders.append(
             Loader(
-                stream,
-                context=config.model.context,
+                _rows(config, member, stream, progress),
                 order=data.order if split == "train" else "sequential",
                 seed=(seed + number) % 2**63,  # corpora of one size in different orders
-                rows=_rows(config, member, stream, progress),
             )
         )
     return loaders[0] if len(loaders) == 1 else Mix(loaders, corpora.weights, seed=seed)
@@ -127,15 +125,11 @@ def _streamed(config: RunConfig, growing: Growing, split: Split) -> StreamedLoad
     )
 
 
-def _rows(
-    config: RunConfig, member: Prepared, stream: TokenStream, progress: Progress
-) -> Rows | None:
-    """`None` for the plain rows without masks. Held-out documents of buckets are packed, with masks."""
+def _rows(config: RunConfig, member: Prepared, stream: TokenStream, progress: Progress) -> Rows:
+    """Held-out documents of buckets are packed, with masks."""
     data, context = config.data, config.model.context
     if data.layout == "concatenate":
-        if not data.masks_documents:
-            return None
-        return PlainRows(stream, context=context, within_documents=True)
+        return PlainRows(stream, context=context, within_documents=data.masks_documents)
     index = packed_index(stream, context, content=content_of(member), progress=progress)
     masks = data.masks_documents or data.layout == "bucket"
     return PackedRows(stream, index, context=context, with_documents=masks)

@@ -12,7 +12,7 @@ from typing import Any
 from hotloop.core.errors import EnvironmentFailed, Interrupted, UsageError
 from hotloop.data import execute
 from hotloop.data.cluster import ClusterRequest
-from hotloop.data.cluster.launch import Launch
+from hotloop.data.cluster.launch import launched
 from hotloop.data.cluster.round import Beat, Round, Work, collect, is_final, rounds_in
 from hotloop.data.execute import Executor, Meter
 from hotloop.data.jobs import Job, Recipe, job_key
@@ -113,10 +113,10 @@ class ClusterExecutor(Executor):
 
         meter = Meter(self._progress, sum(planned.values()))
         self._progress("starting ranks", 0, None, str(self._request))
-        with Launch(round_, request) as launch:
+        with launched(round_, request) as process:
             while keys:
                 # Before looking: what comes last must be seen.
-                over = launch.ended() or _settled(round_, request.ranks, heard)
+                over = process.poll() is not None or _settled(round_, request.ranks, heard)
                 size = self._tokenizer.vocabulary_size
                 collect(round_, staging, keys, size, counted)
                 for failure in round_.failures():
@@ -127,7 +127,7 @@ class ClusterExecutor(Executor):
                 time.sleep(_LOOK_S)
         self._wall_s += meter.elapsed
         # One that ended by itself before any rank began would do so again.
-        return bool(round_.beats()) or launch.was_killed
+        return bool(round_.beats()) or process.returncode < 0
 
     def _take_submitted(
         self, round_: Round, staging: Path, keys: dict[int, str], taken: Taken
@@ -189,8 +189,8 @@ def _settled(round_: Round, ranks: int, heard: dict[int, tuple[Beat, float]]) ->
 
 def _submitted(round_: Round, request: ClusterRequest, jobs: int, before: str) -> Exception:
     """Submit a round to Slurm; what to raise then."""
-    with Launch(round_, request) as launch:
-        code = launch.wait()
+    with launched(round_, request) as process:
+        code = process.wait()
     if code:
         failures, log = round_.failures(), round_.log_tail()
         round_.remove()

@@ -11,7 +11,8 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,52 +27,34 @@ _ENDING_S = 3.0
 _GIB = 1 << 30
 
 
-class Launch:
-    """The executor's process. Use it as a context: it is ended with it, and all it started here."""
-
-    def __init__(self, round_: Round, request: ClusterRequest) -> None:
-        """Raises `EnvironmentFailed`."""
-        write_json(round_.path / _REQUEST, request)
-        command = [sys.executable, "-m", "hotloop.data.cluster.launch"]
-        with (round_.path / "logs" / "executor.log").open("wb") as log:
-            try:
-                # A session of its own: Ctrl-C is for the coordinator, which ends the rest.
-                self._process = subprocess.Popen(
-                    [*command, str(round_.path)],
-                    stdin=subprocess.PIPE,  # closed by our end, however that comes
-                    stdout=log,
-                    stderr=log,
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise EnvironmentFailed(f"cannot start a process: {error.strerror}") from error
-
-    def __enter__(self) -> Launch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if not self.ended():
-            self._process.terminate()  # Ray then leaves its cluster in order
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_ENDING_S)
-        with suppress(ProcessLookupError, PermissionError):  # nothing is left of it
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-
-    def ended(self) -> bool:
-        return self._process.poll() is not None
-
-    @property
-    def was_killed(self) -> bool:
-        """By a signal, perhaps ours. After it has ended."""
-        return self._process.returncode is not None and self._process.returncode < 0
-
-    def wait(self) -> int:
-        """The exit code."""
-        return self._process.wait()
+@contextmanager
+def launched(round_: Round, request: ClusterRequest) -> Iterator[subprocess.Popen[bytes]]:
+    """The executor's process. It is ended with the block, and all it started here. Raises `EnvironmentFailed`."""
+    write_json(round_.path / _REQUEST, request)
+    command = [sys.executable, "-m", "hotloop.data.cluster.launch", str(round_.path)]
+    with (round_.path / "logs" / "executor.log").open("wb") as log:
+        try:
+            # A session of its own: Ctrl-C is for the coordinator, which ends the rest.
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,  # closed by our end, however that comes
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise EnvironmentFailed(f"cannot start a process: {error.strerror}") from error
+    with process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()  # Ray then leaves its cluster in order
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_ENDING_S)
+            with suppress(ProcessLookupError, PermissionError):  # nothing is left of it
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def main(directory: str) -> int:

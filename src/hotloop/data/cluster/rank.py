@@ -19,12 +19,12 @@ from datatrove.executor.slurm import SlurmPipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 
 from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError
-from hotloop.core.files import read_json, write_json
+from hotloop.core.files import write_json
 from hotloop.data.cluster.round import Beat, Round, Work
 from hotloop.data.jobs import Job, Pool, end_with_parent
 from hotloop.data.manifest import JobRecord
 from hotloop.data.shards import make_durable
-from hotloop.data.staging import is_whole
+from hotloop.data.staging import read_record, record_path
 
 BEAT_S = 1.0
 
@@ -101,7 +101,7 @@ def _do(
         if not made.is_dir():
             raise _Stopped  # taken away: the record must not bring it back
         make_durable(record.files, made)
-        write_json(made / f"job-{number:05d}.json", record)
+        write_json(record_path(made, number), record)
 
     with Pool(task, processes) as pool:
         pool.run(left, work.engine, progress=progress, done=done)
@@ -109,13 +109,9 @@ def _do(
 
 def _is_done(round_: Round, work: Work, job: Job, key: str) -> bool:
     """By an earlier life of this rank, or collected already."""
-    name = f"job-{job.number:05d}.json"
-    for path in (work.task.directory / name, *round_.path.glob(f"rank-*/{name}")):
-        try:
-            record = read_json(path, JobRecord)
-        except UsageError:
-            continue
-        if record.key == key and is_whole(record, path.parent):
+    for directory in (work.task.directory, *round_.path.glob("rank-*")):
+        record = read_record(directory, job.number, key)
+        if record is not None and all((directory / name).is_file() for name in record.files):
             return True
     return False
 

@@ -41,7 +41,7 @@ from hotloop.core.files import (
 from hotloop.data.jobs import Job, Task
 from hotloop.data.manifest import JobRecord, id_type_of
 from hotloop.data.prepared import record_damage
-from hotloop.data.staging import PLAN, ROUNDS, STAGING, SUBMISSION
+from hotloop.data.staging import PLAN, ROUNDS, STAGING, SUBMISSION, record_path
 from hotloop.hardware.limits import cpu_quota
 
 _WORK = "work.pickle"
@@ -264,7 +264,7 @@ def collect_left(target: Path, *, keep_submitted: bool) -> None:
         wanted, size = {}, 0
 
     def taken(number: int, record: JobRecord) -> None:
-        write_json(staging / f"job-{number:05d}.json", record)
+        write_json(record_path(staging, number), record)
 
     for round_ in rounds:
         collect(round_, staging, wanted, size, taken)

@@ -252,29 +252,34 @@ def route(tokenizer: Tokenizer, sample: Sequence[str], *, threads: int) -> Routi
     groups = [sample[:half], sample[half:], [*TRICKY, *tokenizer.special_tokens]]
     wanted, speed = _encoded(load_engine(REFERENCE, tokenizer, threads=threads), groups)
     tried = [Tried(REFERENCE, True, speed, "")]
-    for name in ENGINES:
-        if name == REFERENCE:
-            continue
-        try:
-            found, speed = _encoded(load_engine(name, tokenizer, threads=threads), groups)
-        except EngineRefused as error:
-            tried.append(Tried(name, False, None, str(error)))
-            continue
-        except BaseException as error:
-            if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError)):
-                raise
-            # An engine's panic is no reason to stop: the reference is there.
-            tried.append(Tried(name, False, None, f"failed: {error}"[:160]))
-            continue
-        why = ""
-        for texts, one, other in zip(groups, found, wanted):
-            if not all(map(np.array_equal, one, other)):
-                why = f"other ids: {_first_difference(tokenizer, texts, *one)}"
-                break
-        tried.append(Tried(name, not why, speed, why))
+    tried += [
+        _compared(name, tokenizer, groups, wanted, threads) for name in ENGINES if name != REFERENCE
+    ]
     size = sum(len(text.encode()) for text in sample)
     engine, why = _choice(tried) if size else (REFERENCE, "there was no text to compare on")
     return Routing(engine, why, size, len(sample), tuple(tried))
+
+
+def _compared(
+    name: str,
+    tokenizer: Tokenizer,
+    groups: Sequence[Sequence[str]],
+    wanted: Sequence[tuple[np.ndarray, np.ndarray]],
+    threads: int,
+) -> Tried:
+    try:
+        found, speed = _encoded(load_engine(name, tokenizer, threads=threads), groups)
+    except EngineRefused as error:
+        return Tried(name, False, None, str(error))
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # noqa: BLE001  an engine's panic: the reference is there
+        return Tried(name, False, None, f"failed: {error}"[:160])
+    for texts, one, other in zip(groups, found, wanted):
+        if not all(map(np.array_equal, one, other)):
+            why = f"other ids: {_first_difference(tokenizer, texts, *one)}"
+            return Tried(name, False, speed, why)
+    return Tried(name, True, speed, "")
 
 
 def _encoded(

@@ -61,6 +61,11 @@ class Unit:
     state: tuple[int, int] | None
     """Size in bytes and time of change in ns (or a hash of what stands for it); `None` if unknown."""
 
+    @property
+    def key(self) -> list[object]:
+        """JSON-ready: everything that its documents depend on, but for the source."""
+        return [self.name, self.format, self.compression, self.begin, self.end, self.state]
+
 
 class Document(NamedTuple):
     """One text, or a part of one, and where it stands. A tuple, because millions are made."""

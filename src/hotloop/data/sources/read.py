@@ -1,4 +1,13 @@
-"""Units to documents: opens, reads by format, filters and counts."""
+"""Units to documents: opens, reads by format, filters and counts. Plain text is read here, in pieces or cut at
+separators: the same documents however the file is cut into ranges.
+
+Pieces: a file is first cut into segments near every multiple of `SEGMENT_BYTES`, at a place that depends
+only on the bytes just before the multiple; the pieces of a segment depend on nothing else.
+
+Separators: what one covers belongs to no document, and a document is what stands between. Occurrences
+that overlap cover their union, so that whether a byte is covered depends only on the bytes
+around it and not on where reading began. A document belongs to the unit in whose range it begins.
+"""
 
 from __future__ import annotations
 

@@ -127,18 +127,16 @@ class Batches(Protocol):
 
 
 class RowLoader:
-    """Batches of the rows that stand in an order. A subclass gives the rows and their order."""
+    """`Batches` of the rows that stand in an order. A subclass gives the rows and their order."""
 
     unit = 1
     rows: Rows
 
     def batch(self, position: int, num_sequences: int) -> Batch:
-        """The `num_sequences` sequences from `position` on. Raises what `indices` raises."""
-        indices = self.indices(position, num_sequences)
+        indices = self.indices(position, num_sequences)  # which may find more rows
         return self.rows.read(indices)
 
     def count_targets(self, position: int, num_sequences: int) -> int:
-        """`num_targets` of that batch, without reading its tokens."""
         indices = self.indices(position, num_sequences)
         return self.rows.count_targets(indices)
 
@@ -168,7 +166,7 @@ class Loader(RowLoader):
 
 
 class Mix:
-    """Sequences of several loaders in the shares of their weights. Each goes through epochs of its own."""
+    """`Batches` of several loaders in the shares of their weights. Each goes through epochs of its own."""
 
     unit = 1
 
@@ -183,7 +181,6 @@ class Mix:
         since shares are exact at the ends of blocks."""
 
     def batch(self, position: int, num_sequences: int) -> Batch:
-        """The `num_sequences` sequences from `position` on."""
         corpora, rows = self.sources(position, num_sequences)
         parts: list[Batch] = [
             self._loaders[index].rows.read(rows[corpora == index])
@@ -201,7 +198,6 @@ class Mix:
         )
 
     def count_targets(self, position: int, num_sequences: int) -> int:
-        """`num_targets` of that batch, without reading its tokens."""
         corpora, rows = self.sources(position, num_sequences)
         return sum(
             self._loaders[index].rows.count_targets(rows[corpora == index])

@@ -120,7 +120,7 @@ def _pieces_of_rows(index: PieceIndex, rows: np.ndarray) -> tuple[np.ndarray, np
 
 
 class BucketLoader:
-    """Positions count as if every batch had `microbatch` sequences of `context` tokens: that is its budget."""
+    """`Batches` of buckets. Positions count as if every batch had `microbatch` sequences of `context` tokens: that is its budget."""
 
     def __init__(
         self,
@@ -168,7 +168,6 @@ class BucketLoader:
         )
 
     def count_targets(self, position: int, num_sequences: int) -> int:
-        """Targets of the batches from `position` on, without reading tokens."""
         first = position // self.unit
         return sum(
             int(self._index.slots[self._chosen(first + i)[2]].sum(dtype=np.int64))

@@ -145,7 +145,7 @@ def test_killed_coordinator_leaves_no_rank_and_the_next_one_ends_it(
         "from hotloop.data import execute; from hotloop.data.prepare import Spec, prepare_text\n"
         "from hotloop.data.cluster import executor; from hotloop.data.cluster import *\n"
         "execute.HERE_BYTES = 0\n"
-        "executor.collect = lambda *a: None\n"  # its ranks make records, and it takes none
+        "executor.collect = lambda *a: {}\n"  # its ranks make records, and it takes none
         "prepare_text(Spec((sys.argv[1],), job_bytes=1000, validation_fraction=0.2),"
         " Path(sys.argv[2]), on=parse_request('local:2', ['randomize_start_duration=0']))"
     )

@@ -25,7 +25,7 @@ def test_what_was_written_is_read(tmp_path: Path, read, texts: list[str], tabs: 
         writer.writerows(enumerate(texts))
     found, report = read(path)
     assert [d.text for d in found] == [text for text in texts if text]
-    assert report.total == texts.count("")
+    assert report.counts.total() == texts.count("")
 
 
 def test_origin_is_the_line_where_the_row_begins(tmp_path: Path, read) -> None:

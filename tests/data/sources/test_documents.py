@@ -156,7 +156,7 @@ def test_separators_that_overlap_hold_no_document(tmp_path: Path, read, content:
     (tmp_path / "a.txt").write_text(content)
     found, report = read(tmp_path / "a.txt", separator="--")
     assert [d.text for d in found] == ["a", "b"]
-    assert report.total == 0
+    assert report.counts.total() == 0
 
 
 def test_document_without_text_between_separators_is_counted(tmp_path: Path, read) -> None:

@@ -116,7 +116,7 @@ def test_file_of_a_server_that_says_no_size(
     server.ranges = server.lengths = False
     found, report = read(server.url + name)
     assert [d.text for d in found] == [d.text for d in read(tmp_path / name[1:])[0]]
-    assert report.total == (name == "/empty.txt")
+    assert report.counts.total() == (name == "/empty.txt")
 
 
 def test_url_with_a_query_is_of_the_format_of_its_path(read, server: Server) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,6 @@ SILENT_S = 30.0
 """A rank without a heartbeat for this long is given up; its jobs are done again."""
 _LOOK_S = 0.2
 
-Taken = Callable[[int, JobRecord], None]
-
 
 class ClusterExecutor(Executor):
     """Does jobs by ranks on any machines that share the storage; here what is too small to be shared."""
@@ -44,15 +42,9 @@ class ClusterExecutor(Executor):
         Raises what a rank raised; `Interrupted` while jobs of Slurm are, or now begin to be, at work.
         """
         keys = {job.number: job_key(job, recipe) for job in jobs}
-
-        def taken(number: int, record: JobRecord) -> None:
-            staging.write(number, record)
-            records[number] = record
-            del keys[number]
-
         before = ""
         for round_ in rounds_in(staging.path):
-            before = self._take_submitted(round_, staging.path, keys, taken)
+            before = self._take_submitted(round_, keys, records)
         left = [job for job in jobs if job.number in keys]
         if len(left) <= 1 or sum(job.num_bytes for job in left) <= execute.HERE_BYTES:
             super().run(left, recipe, staging, records)
@@ -63,7 +55,7 @@ class ClusterExecutor(Executor):
             round_, request = self._begin(left, recipe, staging.path)
             if request.kind == "slurm":
                 raise _submitted(round_, request, len(left), before)
-            again = self._attend(round_, request, left, keys, staging.path, taken)
+            again = self._attend(round_, request, left, keys, records)
             failures += round_.failures()
             log = round_.log_tail()
             round_.remove()
@@ -98,27 +90,21 @@ class ClusterExecutor(Executor):
         request: ClusterRequest,
         jobs: list[Job],
         keys: dict[int, str],
-        staging: Path,
-        taken: Taken,
+        records: dict[int, JobRecord],
     ) -> bool:
         """Until every job is collected or nobody works on the rest; whether to try once more."""
         planned = {job.number: job.num_bytes for job in jobs}
         heard: dict[int, tuple[Beat, float]] = {}
-
-        def counted(number: int, record: JobRecord) -> None:
-            taken(number, record)
-            self._done[number] = record
-            text = sum(source.bytes for _, source in record.sources)
-            meter(planned[number], text, sum(shard.tokens for shard in record.shards))
-
         meter = Meter(self._progress, sum(planned.values()))
         self._progress("starting ranks", 0, None, str(self._request))
         with launched(round_, request) as process:
             while keys:
                 # Before looking: what comes last must be seen.
                 over = process.poll() is not None or _settled(round_, request.ranks, heard)
-                size = self._tokenizer.vocabulary_size
-                collect(round_, staging, keys, size, counted)
+                for number, record in self._collected(round_, keys, records).items():
+                    self._done[number] = record
+                    text = sum(source.bytes for _, source in record.sources)
+                    meter(planned[number], text, sum(shard.tokens for shard in record.shards))
                 for failure in round_.failures():
                     if is_final(failure):
                         raise failure
@@ -129,18 +115,27 @@ class ClusterExecutor(Executor):
         # One that ended by itself before any rank began would do so again.
         return bool(round_.beats()) or process.returncode < 0
 
+    def _collected(
+        self, round_: Round, keys: dict[int, str], records: dict[int, JobRecord]
+    ) -> dict[int, JobRecord]:
+        """The records of jobs that are done now, moved from `keys` to `records`."""
+        found = collect(round_, keys, self._tokenizer.vocabulary_size)
+        records.update(found)
+        for number in found:
+            del keys[number]
+        return found
+
     def _take_submitted(
-        self, round_: Round, staging: Path, keys: dict[int, str], taken: Taken
+        self, round_: Round, keys: dict[int, str], records: dict[int, JobRecord]
     ) -> str:
         """Take what jobs of Slurm made; how they ended, in words. Raises `Interrupted` if they have not."""
         slurm_jobs = round_.submission()
         named = ", ".join(slurm_jobs)
-        size = self._tokenizer.vocabulary_size
         try:
             given = {job.number: key for job, key in round_.work().jobs}
         except UsageError:
             given = {}  # of another version: its ranks end by themselves
-        collect(round_, staging, keys, size, taken)
+        self._collected(round_, keys, records)
         asked = [number for number, key in given.items() if keys.get(number) == key]
         final = list(filter(is_final, round_.failures()))
         if asked and slurm_jobs and not final:
@@ -152,10 +147,10 @@ class ClusterExecutor(Executor):
                     "of its ranks are done",
                     do=f"run the same command again when it has ended (squeue --jobs={named})",
                 )
-            collect(round_, staging, keys, size, taken)
+            self._collected(round_, keys, records)
             asked = [number for number in asked if number in keys]
         why = [str(failure.args[0]) for failure in round_.failures()]
-        logs = staging / f"logs-{'-'.join(slurm_jobs)}"
+        logs = round_.path.with_name(f"logs-{'-'.join(slurm_jobs)}")
         try:
             os.replace(round_.path / "logs", logs)
         except OSError:

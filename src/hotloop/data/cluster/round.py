@@ -22,7 +22,7 @@ import pickle
 import platform
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -205,18 +205,13 @@ def _reported(error: BaseException) -> Exception:
     return error
 
 
-def collect(
-    round_: Round,
-    staging: Path,
-    wanted: Mapping[int, str],
-    vocabulary_size: int,
-    taken: Callable[[int, JobRecord], None],
-) -> None:
-    """Move the finished jobs of a round that are `wanted` (number: key) to `staging`.
+def collect(round_: Round, wanted: Mapping[int, str], vocabulary_size: int) -> dict[int, JobRecord]:
+    """Move the finished jobs of a round that are `wanted` (number: key) to where it stands; their records.
 
     A record whose shards are not, to the last byte, as it describes them, is removed, and is a failure of the
-    round. `taken` writes the record. Raises `EnvironmentFailed`.
+    round. Raises `EnvironmentFailed`.
     """
+    staging = round_.path.parent
     found = {
         number: path
         for path in sorted(round_.path.glob("rank-*/job-*.json"))
@@ -233,6 +228,7 @@ def collect(
             return number, None, None
         return number, record, record_damage(record, path.parent, id_type_of(vocabulary_size))
 
+    taken: dict[int, JobRecord] = {}
     try:
         with ThreadPoolExecutor(max(int(cpu_quota()), 1)) as threads:
             for number, record, wrong in threads.map(look, list(found)):
@@ -240,11 +236,15 @@ def collect(
                     round_.fail(f"damaged-{number:05d}", EnvironmentFailed(f"damaged: {wrong}"))
                     found[number].unlink(missing_ok=True)
                 elif record is not None:
-                    _move(record, found[number].parent, staging)
-                    taken(number, record)
+                    for name in record.files:
+                        os.replace(found[number].with_name(name), staging / name)
+                    fsync_directory(staging)
+                    write_json(record_path(staging, number), record)
                     found[number].unlink(missing_ok=True)
+                    taken[number] = record
     except OSError as error:
         raise storage_error(error, staging, "collect what the ranks made") from error
+    return taken
 
 
 def collect_left(target: Path, *, keep_submitted: bool) -> None:
@@ -262,12 +262,8 @@ def collect_left(target: Path, *, keep_submitted: bool) -> None:
         wanted, size = dict(enumerate(plan["keys"])), int(plan["vocabulary_size"])
     except (OSError, ValueError, KeyError, TypeError):
         wanted, size = {}, 0
-
-    def taken(number: int, record: JobRecord) -> None:
-        write_json(record_path(staging, number), record)
-
     for round_ in rounds:
-        collect(round_, staging, wanted, size, taken)
+        collect(round_, wanted, size)
         if not (keep_submitted and round_.submission()):
             round_.remove()
 
@@ -275,9 +271,3 @@ def collect_left(target: Path, *, keep_submitted: bool) -> None:
 def _number(path: Path) -> int:
     number = path.stem.partition("-")[2]
     return int(number) if number.isascii() and number.isdigit() else -1
-
-
-def _move(record: JobRecord, source: Path, staging: Path) -> None:
-    for name in record.files:
-        os.replace(source / name, staging / name)
-    fsync_directory(staging)

@@ -144,7 +144,3 @@ class Report:
         for reason, examples in other.examples.items():
             mine = self.examples.setdefault(reason, [])
             mine.extend(examples[: MAX_EXAMPLES - len(mine)])
-
-    @property
-    def total(self) -> int:
-        return self.counts.total()

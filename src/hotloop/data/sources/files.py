@@ -36,7 +36,7 @@ def opened(reader: UnitReader) -> Iterator[io.BufferedReader]:
     """
     unit, options = reader.unit, reader.options
     with _stored(unit.name, options) as file:
-        _check(unit, options)
+        _check(unit)
         try:
             if unit.compression is None:
                 yield file
@@ -44,11 +44,11 @@ def opened(reader: UnitReader) -> Iterator[io.BufferedReader]:
                 yield io.BufferedReader(Decompressed(file, reader), BUFFER_BYTES)
         except UsageError:
             # What looks malformed may be the end of a file that is being written.
-            _check(unit, options)
+            _check(unit)
             raise
         except OSError as error:
             raise cannot_read(unit.name, error) from error
-        _check(unit, options)
+        _check(unit)
 
 
 def _stored(name: str, options: ReadOptions) -> io.BufferedReader:
@@ -62,16 +62,13 @@ def _stored(name: str, options: ReadOptions) -> io.BufferedReader:
         raise cannot_read(name, error) from error
 
 
-def _check(unit: Unit, options: ReadOptions) -> None:
+def _check(unit: Unit) -> None:
     """By its name: a file that was replaced is as bad as one that was written to."""
     name = unit.name
-    if unit.state is None:
+    if unit.state is None or name == STANDARD_INPUT:  # whose copy is ours alone
         return
     if is_url(name):
         same = remote_file(name).state in (None, unit.state)
-    elif name == STANDARD_INPUT:
-        # It was copied: its state holds a hash instead of a time.
-        same = Path(options.standard_input or "").stat().st_size == unit.state[0]
     else:
         try:
             same = state_of(Path(name).stat()) == unit.state

@@ -304,3 +304,23 @@ def test_losses_of_a_fix_that_begins_late_are_not_begun_where_they_do_not_fit(
     assert machine.now <= 120.0
     assert ledger.continue_with is not None
     assert seconds_of(ledger.continue_with) >= 88
+
+
+@pytest.mark.parametrize(
+    ("gain", "edits", "part", "kept"), [(1.1, (), 0.5, ("a",)), (1.0, ("a",), 0.6, ())]
+)
+def test_what_looks_faster_where_the_budget_ends_is_gone_on_with_until_a_look_decides(
+    trying: Trying, gain: float, edits: tuple[str, ...], part: float, kept: tuple[str, ...]
+) -> None:
+    machine = Slower([1.0, 1.0, 1.0, 1.05], a=gain)
+    asked = refused(trying, machine, ["a"], edits=edits)
+    first = trying(machine, ["a"], budget_s=part * asked, again=again, edits=edits)
+    (entry,) = first.fixes
+    assert entry.verdict is not None
+    assert entry.status == "rejected"
+    assert LOOKS[0] <= entry.verdict.num_pairs < LOOKS[1]
+    assert first.continue_with is not None
+    made, budget_s = len(machine.places), seconds_of(first.continue_with)
+    last = trying(machine, ["a"], budget_s=budget_s, again=again, edits=edits)
+    assert len(machine.places) > made
+    assert (last.kept, last.continue_with) == (kept, None)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from hotloop.core.errors import UsageError
 from hotloop.doctor.compared_arms import (
@@ -22,7 +23,7 @@ from hotloop.doctor.compared_arms import (
 from hotloop.doctor.confirmation import short_name
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparison
-from hotloop.doctor.trial_costs import LOSS_RUNS, MARGIN, SLACK, budget_text
+from hotloop.doctor.trial_costs import LOSS_RUNS, MARGIN, MORE_PAIRS, SLACK, budget_text
 from hotloop.doctor.trial_runner import TrialRunner
 from hotloop.judge.looks import LOOKS
 from hotloop.judge.parity import MIN_STEPS
@@ -90,10 +91,12 @@ def needed_s(
     comparison: LossComparison | None = None,
     *,
     cautious: bool = False,
+    undecided: bool = False,
 ) -> float:
     """Seconds to try a fix and to confirm it at the first looks, of what is not finished yet.
 
-    cautious: no less than was expected before any trial.
+    cautious: no less than was expected before any trial. undecided: a look decided nothing, so that pairs up to
+    the next one are needed.
     """
     plan = runner.plan_for([fix])
     at_once = proves_at_once(runner, fix)
@@ -102,23 +105,32 @@ def needed_s(
     if comparison is not None and fix.name in comparison.toggleable and not is_patched:
         plan = runner.toggled_plan([fix]) or plan
     losses = 0.0 if comparison is not None else _losses(runner, fix)
-    return runner.needed_s(
-        LOOKS[0],
-        losses=losses + _written(runner, fix),
+    needed = partial(
+        runner.needed_s,
         slower_start_s=comparison.slower_start_s
         if comparison is not None
         else fix.technique.start_s,
         plan=plan,
-        place=short_name(f"together-{fix.name}") if at_once else fix.name,
-        reserved=not at_once,
         costs=runner.costs.at_least(runner.first_costs) if cautious else None,
     )
+    first_s = needed(
+        LOOKS[0],
+        losses=losses + _written(runner, fix),
+        place=short_name(f"together-{fix.name}") if at_once else fix.name,
+        reserved=not at_once,
+    )
+    return first_s + (needed(MORE_PAIRS, reserved=False) if undecided else 0.0)
 
 
-def asked_s(runner: TrialRunner, fixes: Sequence[Fix]) -> float:
-    """Seconds of a budget with which all of these can be tried and confirmed, on a machine that becomes slower."""
+def asked_s(
+    runner: TrialRunner, fixes: Sequence[Fix], undecided: Collection[str] = frozenset()
+) -> float:
+    """Seconds of a budget with which all of these can be tried and confirmed, on a machine that becomes slower.
+
+    undecided: names of those that a look did not decide.
+    """
     comparison_s = LOOKS[0] * runner.costs.pair_s(runner.plan)
-    needs = [needed_s(runner, fix, cautious=True) for fix in fixes]
+    needs = [needed_s(runner, fix, cautious=True, undecided=fix.name in undecided) for fix in fixes]
     # Those that are not proven yet are confirmed together.
     shared = sum(not proves_at_once(runner, fix) for fix in fixes) - 1
     # What is finished is not in the needs: a comparison at least may be left.

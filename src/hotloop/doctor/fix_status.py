@@ -88,6 +88,18 @@ def may_yet(entry: TriedFix) -> bool:
     )
 
 
+def ended_early(verdict: Verdict | None) -> bool:
+    """Whether it looks faster, and only the budget had it end before the last look: a larger one may decide."""
+    return (
+        verdict is not None
+        and verdict.outcome == "inconclusive"
+        and not verdict.doubts
+        and verdict.parity.result in ("same", "within_noise")
+        and LOOKS[0] <= verdict.num_pairs < LOOKS[-1]
+        and looks_faster(verdict)
+    )
+
+
 def _hidden(verdict: Verdict, expected: Interval) -> bool:
     """Not even the most that was expected would have been detected, and a gain is still possible."""
     effect, high = verdict.minimum_detectable_effect, verdict.ratio_high

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fix_costs import with_costs
 from hotloop.doctor.fix_stack import order_of, stack
 from hotloop.doctor.fix_status import (
+    ended_early,
     judged,
     longer,
     may_yet,
@@ -64,6 +66,8 @@ class FixTrials:
         self.again = again
         self.unpaid: dict[str, Fix] = {}
         """What a larger budget would go on with."""
+        self.undecided: set[str] = set()
+        """Of that, what looks faster at a look that decided nothing."""
         self.levels: Sequence[float] | None = None
         """Error of each look at pairs that prove a fix at once."""
         self.proven: dict[str, Confirmed] = {}
@@ -89,6 +93,10 @@ class FixTrials:
         found = stack(self.runner, self.comparisons, kept_alone, tried, undecided, self.proven)
         together = found.verdict
         self.unpaid |= {fix.name: fix for fix in order if tried[fix.name].status == "not_tried"}
+        early = [fix for fix in fixes if _ended_early(tried[fix.name])]
+        early += found.fixes if found.why_not and ended_early(together) else ()
+        self.unpaid |= {fix.name: fix for fix in early}
+        self.undecided |= {fix.name for fix in early}
         kept_names = () if found.why_not else tuple(fix.name for fix in found.fixes)
         is_chosen = len(kept_names) == 1 and kept_names[0] not in self.proven
         chose = tried[kept_names[0]].verdict if is_chosen else None
@@ -176,7 +184,13 @@ class FixTrials:
         """The command that goes on with what the budget left out."""
         if not self.unpaid:
             return None
-        return self.again(budget_text(asked_s(self.runner, list(self.unpaid.values()))))
+        runner = self.runner
+        # Time that was kept for a confirmation is there again, and finished pairs take none: as much as now goes on.
+        budget_s, pair_s = runner.budget_s or 0.0, runner.costs.pair_s(runner.plan)
+        is_enough = pair_s <= runner.left_s and runner.unpaid_s <= budget_s
+        if is_enough and self.undecided.issuperset(self.unpaid):
+            return self.again(f"{math.floor(budget_s)}s")
+        return self.again(budget_text(asked_s(runner, list(self.unpaid.values()), self.undecided)))
 
     def _with_steps(self, fix: Fix, entry: TriedFix) -> TriedFix:
         """Those of its own pairs, where it was timed."""
@@ -288,6 +302,11 @@ class FixTrials:
             toggled=comparison.toggleable & {fix.name},
             slower_start_s=comparison.slower_start_s,
         )
+
+
+def _ended_early(entry: TriedFix) -> bool:
+    """Whether the budget left it undecided where it was tried last: on top of others, or alone."""
+    return entry.status == "rejected" and ended_early(entry.added or entry.verdict)
 
 
 def _plan_of(runner: TrialRunner, verdict: Verdict, fixes: Sequence[Fix]) -> TrialPlan | None:

@@ -34,6 +34,8 @@ TOGGLED_STEPS = 2 * STEPS[0]
 """Steps of a fix that is toggled within a process, which counts twice as many: enough for blocks."""
 USUAL_PAIRS = LOOKS[1]
 """Pairs that a fix takes unless it is decided before."""
+MORE_PAIRS = max(later - look for look, later in pairwise(LOOKS))
+"""Pairs up to the next look, at most: what one has to leave time for that decided nothing."""
 FIRST_PAIRS = 2
 """Pairs that show which fixes not to measure further."""
 LOSS_STEPS = 60
@@ -144,32 +146,43 @@ class TimeLeft:
         self._slower_start_s = slower_start_s
         self._reserved = reserved
         self._begun_s = runner.spent_s
+        self._takes_rest = False
 
     def for_more_pairs(self, verdict: Verdict) -> bool:
         """Whether the pairs up to the next look may be begun."""
-        if verdict.num_pairs >= USUAL_PAIRS and not looks_faster(verdict):
+        runner, faster = self._runner, looks_faster(verdict)
+        if verdict.num_pairs >= USUAL_PAIRS and not faster:
             return False  # more pairs could only say how much slower
         # Not with the time of what has to follow, on a machine that becomes slower too.
         margin = MARGIN if self._reserved else 1.0
-        needed_s = self._runner.needed_s(
-            max(later - look for look, later in pairwise(LOOKS)),
+        needed_s = margin * runner.needed_s(
+            MORE_PAIRS,
             slower_start_s=self._slower_start_s,
             reserved=self._reserved,
             plan=self._plan,
         )
-        return margin * needed_s <= self._runner.left_s
+        if needed_s <= runner.left_s:
+            return True
+        waits = self._reserved and runner.must_confirm
+        # Unless a fix waits to be confirmed, what is left is used: what is measured counts in a later call.
+        self._takes_rest = faster and runner.pays_for(needed_s if waits else self._pair_s)
+        return self._takes_rest
 
     def is_up(self, num_pairs: int, num_new: int) -> bool:
         """When pairs take so much longer than expected that what has to follow would not fit.
 
-        num_new: those of this call. Up to the first look what has to follow is the next pair, unless a fix waits to
-        be confirmed: what is measured by then counts in a later call.
+        num_new: those of this call. Up to the first look, and where the rest is used, what has to follow is the next
+        pair, unless a fix waits to be confirmed: what is measured by then counts in a later call.
         """
-        pair_s = self._runner.costs.pair_s(self._plan) + self._slower_start_s
+        runner, pair_s = self._runner, self._pair_s
         if not num_new:
-            return not self._runner.pays_for(pair_s)
-        pair_s = max(pair_s, (self._runner.spent_s - self._begun_s) / num_new)
-        confirming_s = self._runner.confirming_pairs(self._plan) * pair_s if self._reserved else 0.0
-        if num_pairs < LOOKS[0]:
-            return self._runner.left_s < max(pair_s, confirming_s * self._runner.must_confirm)
-        return confirming_s > 0 and self._runner.left_s < confirming_s
+            return not runner.pays_for(pair_s)
+        pair_s = max(pair_s, (runner.spent_s - self._begun_s) / num_new)
+        confirming_s = runner.confirming_pairs(self._plan) * pair_s if self._reserved else 0.0
+        if num_pairs < LOOKS[0] or self._takes_rest:
+            return runner.left_s < max(pair_s, confirming_s * runner.must_confirm)
+        return confirming_s > 0 and runner.left_s < confirming_s
+
+    @property
+    def _pair_s(self) -> float:
+        return self._runner.costs.pair_s(self._plan) + self._slower_start_s

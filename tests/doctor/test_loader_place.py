@@ -8,7 +8,7 @@ from typing import Any
 
 from hotloop.core.census import Census, LoaderUse
 from hotloop.core.child import LOADER
-from hotloop.doctor.loader_place import variables_for
+from hotloop.doctor.training_loader import variables_for
 
 SCRIPT = b"import torch\nx = 1\nloader = make()\nrun(loader)\n"
 

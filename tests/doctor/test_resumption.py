@@ -16,14 +16,14 @@ import pytest
 from hotloop.core.command_run import CommandRun
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_json
-from hotloop.doctor.fixes import Fix
-from hotloop.doctor.resumption import (
+from hotloop.doctor.directory import (
     begun_options,
     begun_run,
     refuse_other_values,
     set_interrupted_aside,
     store_options,
 )
+from hotloop.doctor.fixes import Fix
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.plan import TrialPlan
 

@@ -11,7 +11,7 @@ from hotloop.core.census import Census, LoaderUse
 from hotloop.core.judgement import Interval
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord
-from hotloop.doctor.step_queue import StepQueue, script_queue, value_that_shows
+from hotloop.doctor.training_loader import StepQueue, script_queue, value_that_shows
 from hotloop.doctor.trial_costs import plan_for
 from hotloop.optimizations.catalogue import CATALOGUE
 

@@ -10,7 +10,7 @@ import pytest
 from hotloop.core.census import Census, LoaderUse
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord
-from hotloop.doctor.toggleable import can_be_toggled, most_children
+from hotloop.doctor.trial_reports import can_be_toggled, most_children
 
 ENVIRONMENT = Environment("cpu", 1, None, 2, 2.0, None, "Linux", None, "3", None, None, None, "0")
 LOADER = LoaderUse(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hotloop.core.errors import CommandFailed, UsageError
-from hotloop.doctor.writes import WritesOutside, refuse_writes
+from hotloop.doctor.trial_reports import WritesOutside, refuse_writes
 from hotloop.trial.arm import Arm
 from hotloop.trial.isolation import list_workdir
 from hotloop.trial.plan import TrialPlan

@@ -11,12 +11,12 @@ from typing import Any
 
 from hotloop.core.census import Census
 from hotloop.core.command_run import CommandRun
-from hotloop.core.errors import EnvironmentFailed, HotloopError, UsageError
+from hotloop.core.errors import EnvironmentFailed, HotloopError
 from hotloop.core.files import read_json
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord, readable_steps, steps_of_ranks
 from hotloop.core.telemetry import TELEMETRY_FILE, GpuSample, TelemetrySample, readable_telemetry
-from hotloop.core.untrusted import parse_object, read_bytes
+from hotloop.doctor.directory import mapping_of
 from hotloop.hardware.environment import fast_on_cpu, fast_on_cuda, nvidia_driver
 from hotloop.judge.attribute import under_way
 from hotloop.judge.judged_run import runs_on_cpu
@@ -65,7 +65,9 @@ def collect(directory: Path, run: CommandRun, environment: Environment) -> Colle
     if census is not None:
         census = with_foreign_load(with_throttling(_as_seen(census), samples), samples)
         census = replace(
-            census, fast_dtypes=_fast_dtypes(census, clock), other_trainings=_others(directory)
+            census,
+            fast_dtypes=_fast_dtypes(census, clock),
+            other_trainings=tuple(_numbers(directory, "other-*.json", "steps")),
         )
     goes_on = bool(run.left_running) and not clock.get("finished")
     is_cut = clock.get("finished") is False
@@ -88,17 +90,13 @@ def collect(directory: Path, run: CommandRun, environment: Environment) -> Colle
         # 0 tells the judge that this was a whole run.
         returncode=None if run.ended == "interrupted" or goes_on or is_cut else run.returncode,
     )
-    return Collected(
-        measurement=measurement,
-        problems=tuple(problems),
-        damaged_steps=tuple(damaged_steps),
-    )
+    return Collected(measurement, tuple(problems), tuple(damaged_steps))
 
 
-def _others(directory: Path) -> tuple[int, ...]:
-    """Steps of the processes that trained beside those that were watched."""
-    found = (mapping_of(path, []).get("steps") for path in sorted(directory.glob("other-*.json")))
-    return tuple(steps for steps in found if isinstance(steps, int))
+def _numbers(directory: Path, files: str, name: str) -> list[int]:
+    """What processes that did not say more wrote under this name."""
+    found = (mapping_of(path).get(name) for path in sorted(directory.glob(files)))
+    return [number for number in found if isinstance(number, int)]
 
 
 def other_ranks(directory: Path, measurement: Measurement) -> dict[int, Measurement]:
@@ -121,17 +119,6 @@ def _as_seen(census: Census) -> Census:
     if census.lines or "lines" not in census.seen:
         return census
     return replace(census, seen=tuple(name for name in census.seen if name != "lines"))
-
-
-def mapping_of(path: Path, problems: list[HotloopError]) -> dict[str, Any]:
-    """A JSON object; empty where there is none, or it is damaged."""
-    try:
-        return parse_object(read_bytes(path))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        problems.append(UsageError(f"not valid JSON: {error}", where=str(path)))
-        return {}
 
 
 def _census(path: Path, problems: list[HotloopError]) -> Census | None:
@@ -170,14 +157,13 @@ def has_stepped(directory: Path) -> bool:
     """Whether a process began to make steps, and never came to say that it had ended."""
     if any(directory.glob("claim-*")):
         return True
-    clocks = [mapping_of(path, []) for path in directory.glob("clock-*.json")]
+    clocks = [mapping_of(path) for path in directory.glob("clock-*.json")]
     return any(not clock.get("finished") for clock in clocks)
 
 
 def backwards_seen(directory: Path) -> int:
     """Passes backward in processes that made no step."""
-    found = (mapping_of(path, []).get("backwards") for path in directory.glob("idle-*.json"))
-    return sum(number for number in found if isinstance(number, int))
+    return sum(_numbers(directory, "idle-*.json", "backwards"))
 
 
 def refuse_unseen(directory: Path) -> None:

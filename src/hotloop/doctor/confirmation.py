@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Any
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import TriedFix
-from hotloop.doctor.applied import why_not_applied, why_wrong
-from hotloop.doctor.compared_arms import unfinished_runs
+from hotloop.doctor.compared_arms import class_of, unfinished_runs
 from hotloop.doctor.fix_status import longer, not_faster
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparison, LossComparisons
-from hotloop.doctor.toggleable import reason_not_toggled
+from hotloop.doctor.trial_reports import (
+    WritesOutside,
+    reason_not_toggled,
+    why_not_applied,
+    why_wrong,
+)
 from hotloop.doctor.trial_runner import BASELINE, TrialRunner
-from hotloop.doctor.writes import WritesOutside
 from hotloop.judge.looks import LOOKS
 from hotloop.trial.arm import Arm
 from hotloop.trial.session import SessionResult
@@ -40,7 +43,6 @@ class Confirmed:
 
     fixes: tuple[Fix, ...] = ()
     """Those that the candidate has."""
-    verdict: Verdict | None = None
     why_not: str | None = None
     """`None`: it is confirmed, where any fix is left."""
     undecided: bool = False
@@ -50,8 +52,12 @@ class Confirmed:
     dropped: Mapping[str, str] = field(default_factory=dict)
     """Fix -> what the patched script does that the live form did not."""
     result: SessionResult | None = None
-    """The pairs of `verdict`."""
+    """Fresh pairs."""
     failed: CommandFailed | WritesOutside | None = None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return None if self.result is None else self.result.verdict
 
 
 class _NotConfirmed(Exception):
@@ -191,7 +197,7 @@ def _timed(
         # What cannot be turned would be on in both halves.
         toggled = comparison.toggleable.issuperset(names) and not candidate.arm.edited
         found = _compared(
-            runner, comparisons, candidate.arm, candidate.fixes, comparison, toggled=toggled, **how
+            runner, candidate.arm, candidate.fixes, comparison, toggled=toggled, **how
         )
     else:
         found = Confirmed(why_not=NOT_PAID, undecided=True)
@@ -221,7 +227,7 @@ def _within_processes(
     if runner.needed_s(1, reserved=False, place=arm.name, plan=plan) > runner.left_s:
         return found
     live = replace(live, parity=comparison.parity)
-    within = _compared(runner, comparisons, arm, fixes, live, toggled=True)
+    within = _compared(runner, arm, fixes, live, toggled=True)
     return within if within.why_not is None and _agree(within.verdict, found.verdict) else found
 
 
@@ -236,7 +242,6 @@ def _agree(one: Verdict | None, other: Verdict | None) -> bool:
 
 def _compared(
     runner: TrialRunner,
-    comparisons: LossComparisons,
     arm: Arm,
     fixes: Sequence[Fix],
     comparison: LossComparison,
@@ -249,14 +254,14 @@ def _compared(
         arm,
         fixes=fixes,
         place=arm.name,
-        parity_class=comparisons.class_of(fixes),
+        parity_class=class_of(runner, fixes),
         parity=comparison.parity,
         reserved=False,
         toggled=[fix.name for fix in fixes] if toggled else (),
         **how,
     )
     verdict = result.verdict
-    found = Confirmed(verdict=verdict, result=result)
+    found = Confirmed(result=result)
     flaw = flaw_of(result, fixes, arm, comparison)
     if flaw is not None:
         return replace(found, why_not=flaw)

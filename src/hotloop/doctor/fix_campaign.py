@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,21 +29,21 @@ from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
 from hotloop.core.measurement import Measurement
 from hotloop.core.trial_progress import ShowTrials
 from hotloop.doctor.budget import begin_within, by_gain_per_second, pays_for_all
-from hotloop.doctor.directory import TRIALS
-from hotloop.doctor.fix_status import tried_fix
-from hotloop.doctor.fix_trials import FixTrials
-from hotloop.doctor.fixes import Fix, asked_for, fixes_for, left_out_of, machine_of, why_left_out
-from hotloop.doctor.patch.write import Patch, write_patch
-from hotloop.doctor.program import Examined, shown
-from hotloop.doctor.resumption import (
+from hotloop.doctor.directory import (
+    TRIALS,
     begun_options,
     refuse_fewer_fixes,
     refuse_other_values,
     store_options,
 )
+from hotloop.doctor.fix_status import tried_fix
+from hotloop.doctor.fix_trials import FixTrials
+from hotloop.doctor.fixes import Fix, asked_for, fixes_for, left_out_of, machine_of, why_left_out
+from hotloop.doctor.patch.write import Patch, write_patch
+from hotloop.doctor.program import Examined, shown
 from hotloop.doctor.starting_point import cut_off, weak_isolation
-from hotloop.doctor.toggleable import most_children
 from hotloop.doctor.trial_costs import budget_text, loss_steps, plan_for
+from hotloop.doctor.trial_reports import most_children
 from hotloop.doctor.trial_runner import BASELINE, TrialRunner
 from hotloop.judge.loss_curves import learnt_after
 from hotloop.optimizations.catalogue import CATALOGUE
@@ -131,7 +131,9 @@ def _notice(
     if not fixes:
         return ""
     names = ", ".join(fix.name for fix in fixes)
-    longer = "for longer runs than this one, " if _is_not_worth(examined) and not asked else ""
+    worth = examined.diagnosis.worth
+    too_short = worth is not None and worth.answer == "leave it running" and not asked
+    longer = "for longer runs than this one, " if too_short else ""
     within = "" if budget_s is None else f"within {budget_text(budget_s)}; "
     return f"{longer}testing now: {names} ({within}Ctrl-C ends it, --no-try leaves it out)"
 
@@ -159,65 +161,69 @@ def run_campaign(
 ) -> Ledger:
     """Try each fix, then together those that helped. Called again, finished trials are not repeated.
 
-    examined_at: when the command was started that `measurement` is of. directory: the doctor's, where `trials/` and
-    `ledger.json` go. network: what trials may reach. asked: names that were asked for. left_out:
-    entries of the ledger for what answers a finding and is not tried. again: the command that goes on here with
+    examined_at: when the command was started that `measurement` is of. network: what trials may reach. asked: names
+    that were asked for. left_out: what answers a finding and is not tried. again: the command that goes on here with
     such a `--budget`. notice: said before the first trial.
-    A fix whose trial fails is reported, and the rest goes on. Raises `UsageError` for a run too short, a
-    budget too small or a command that writes outside its directory, and `CommandFailed` where the baseline fails.
+    Raises `UsageError` for a run too short, a budget too small or a command that writes outside its directory, and
+    `CommandFailed` where the baseline fails.
     """
     refuse_fewer_fixes(directory, fixes)
-    if not fixes:  # nothing answers what was found: however short the run, that is an answer
-        ledger = Ledger(
-            tuple(command), tuple(left_out), (), None, 0, 0, 0.0, budget_s, asked=tuple(asked)
+    if fixes:
+        plan, costs = plan_for(measurement, steps=steps)
+        begun = begun_options(directory, in_place=in_place)
+        runner = TrialRunner(
+            Arm(BASELINE, tuple(command), "step_clock", workdir=workdir, sandboxed=True),
+            replace(plan, in_place=in_place, steps=begun.get("steps", plan.steps)),
+            costs,
+            directory,
+            begun.get("loss_steps", loss_steps(measurement)),
+            len(measurement.records),
+            total_steps=_total_steps(measurement),
+            most_children=most_children(measurement),
+            learnt_steps=learnt_after(measurement.records),
+            census=measurement.census,
+            examined_at=examined_at,
+            budget_s=budget_s,
+            show=show,
+            warn=warn,
+            network=network,
         )
-        write_json(directory / LEDGER_FILE, ledger)
-        return ledger
-    plan, costs = plan_for(measurement, steps=steps)
-    begun = begun_options(directory, in_place=in_place)
-    runner = TrialRunner(
-        Arm(BASELINE, tuple(command), "step_clock", workdir=workdir, sandboxed=True),
-        replace(plan, in_place=in_place, steps=begun.get("steps", plan.steps)),
-        costs,
-        directory,
-        begun.get("loss_steps", loss_steps(measurement)),
-        len(measurement.records),
-        total_steps=_total_steps(measurement),
-        most_children=most_children(measurement),
-        learnt_steps=learnt_after(measurement.records),
-        census=measurement.census,
-        examined_at=examined_at,
-        budget_s=budget_s,
-        show=show,
-        warn=warn,
-        network=network,
-    )
+        ledger = _tried(runner, fixes, begun, notice=notice, again=again, all_asked=bool(asked))
+    else:  # nothing answers what was found: however short the run, that is an answer
+        ledger = Ledger(tuple(command), (), (), None, 0, 0, 0.0, budget_s)
+    ledger = replace(ledger, fixes=(*ledger.fixes, *left_out), asked=tuple(asked))
+    write_json(directory / LEDGER_FILE, ledger)
+    return ledger
+
+
+def _tried(
+    runner: TrialRunner,
+    fixes: Sequence[Fix],
+    begun: Mapping[str, int],
+    *,
+    notice: str,
+    again: Callable[[str], str],
+    all_asked: bool,
+) -> Ledger:
+    """Each and together. begun: options of an earlier call, which this one continues."""
+    directory = runner.directory
     directory.mkdir(parents=True, exist_ok=True)
     with alone_in(directory):
         refuse_other_values(directory, fixes)
         runner.at_once = bool(begun.get("at_once", not pays_for_all(runner, fixes)))
-        if budget_s is not None:
+        if runner.budget_s is not None:
             fixes = by_gain_per_second(runner, fixes)
-        if budget_s is not None and "loss_steps" not in begun:
-            begin_within(runner, fixes, again)
+            if "loss_steps" not in begun:
+                begin_within(runner, fixes, again)
         for said in (notice, weak_isolation(runner.listing), cut_off(directory, runner.listing)):
             if said:
-                warn(said)
+                runner.warn(said)
         runner.report(fixes=tuple(fix.name for fix in fixes))
         store_options(directory, runner.plan, runner.loss_steps, at_once=runner.at_once)
         continued = any((directory / TRIALS).glob(f"*/*/{MEASUREMENT_FILE}"))
-        trying = FixTrials(
-            runner, fixes[0], may_fit="steps" not in begun, all_asked=bool(asked), again=again
-        )
-        ledger = trying.all(fixes)
-        ledger = replace(
-            ledger,
-            fixes=(*ledger.fixes, *left_out),
-            continued=continued,
-            asked=tuple(asked),
-        )
-        write_json(directory / LEDGER_FILE, ledger)
-    return ledger
+        may_fit = "steps" not in begun
+        trials = FixTrials(runner, fixes, may_fit=may_fit, all_asked=all_asked, again=again)
+        return replace(trials.all(), continued=continued)
 
 
 def _total_steps(measurement: Measurement) -> int | None:
@@ -225,11 +231,6 @@ def _total_steps(measurement: Measurement) -> int | None:
     if measurement.returncode == 0:
         return len(measurement.records)
     return measurement.census.planned_steps if measurement.census is not None else None
-
-
-def _is_not_worth(examined: Examined) -> bool:
-    worth = examined.diagnosis.worth
-    return worth is not None and worth.answer == "leave it running"
 
 
 def patch_of(examined: Examined, ledger: Ledger, *, target: Path) -> tuple[Ledger, Patch]:

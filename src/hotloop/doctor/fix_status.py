@@ -1,23 +1,31 @@
-"""What becomes of a fix, and how that is said."""
+"""What becomes of a fix, how that is said, and what speaks against a gain: more than is possible, or than steps could show."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
 
 from hotloop.core.judgement import Interval, Parity, Verdict
 from hotloop.core.ledger import Status, TriedFix
-from hotloop.doctor.applied import why_not_applied, why_wrong
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.toggleable import reason_not_toggled
+from hotloop.doctor.trial_reports import reason_not_toggled, why_not_applied, why_wrong
 from hotloop.judge.compare import looks_faster
 from hotloop.judge.estimate import as_ratio
 from hotloop.judge.looks import LOOKS
 from hotloop.judge.outcome import MIN_MARGIN
 from hotloop.judge.parity import judge_parity
 from hotloop.judge.rng_parity import WHAT_STAYS
+from hotloop.judge.runs import run_times
 from hotloop.trial.session import SessionResult
+
+ABOVE = 1.05
+"""A ratio may be above what is possible by this."""
+FAR = 1.5
+"""Times the log of what was expected at most: beyond it a gain is measured again over more steps."""
+AGREES = 1.1
+"""Both must say the same within this factor."""
 
 
 def useless(verdict: Verdict) -> bool:
@@ -46,7 +54,7 @@ def longer(parity: Parity, result: SessionResult) -> Parity:
 def judged(result: SessionResult, fix: Fix) -> tuple[Status, str]:
     """What becomes of a fix after its pairs."""
     verdict = result.verdict
-    runs = runs_of(result, fix)
+    runs = sorted(result.directory.glob(f"pair-*-{fix.name}/run"))
     wrong = why_wrong(fix, runs)
     if wrong is not None:
         return "rejected", wrong
@@ -121,21 +129,12 @@ def pooled_ratio(alone: Verdict | None, fresh: Verdict | None) -> float | None:
     return as_ratio(sum(logs) / len(logs))
 
 
-def runs_of(result: SessionResult, fix: Fix) -> list[Path]:
-    """The directories that the processes with it wrote into."""
-    return sorted(result.directory.glob(f"pair-*-{fix.name}/run"))
-
-
 def not_faster(verdict: Verdict) -> str:
     """The words for a verdict that is not `improved`."""
-    words = {
-        "unchanged": "no gain",
-        "regressed": "slower",
-        "incomparable": "the runs cannot be compared: " + " ".join(verdict.reasons),
-        "inconclusive": "inconclusive",
-    }
+    if verdict.outcome == "incomparable":
+        return "the runs cannot be compared: " + " ".join(verdict.reasons)
     if verdict.outcome != "inconclusive":
-        return words[verdict.outcome]
+        return {"unchanged": "no gain", "regressed": "slower"}[verdict.outcome]
     if verdict.doubts:
         return "inconclusive: " + " ".join(verdict.doubts)
     # The interval may be clear of a gain where it is not clear of the edge to `regressed`.
@@ -151,8 +150,17 @@ def not_faster(verdict: Verdict) -> str:
     )
 
 
-def tried_fix(fix: Fix, status: Status, why: str, *, verdict: Verdict | None = None) -> TriedFix:
-    """Its line of the ledger."""
+def tried_fix(
+    fix: Fix,
+    status: Status,
+    why: str,
+    result: SessionResult | None = None,
+    *,
+    begun: bool = False,
+    details: str = "",
+) -> TriedFix:
+    """Its line of the ledger. result: of its own pairs. begun: it has trials, of its losses at least."""
+    plan = None if result is None else result.pairs[0][1].plan
     return TriedFix(
         name=fix.name,
         value=fix.value,
@@ -161,8 +169,11 @@ def tried_fix(fix: Fix, status: Status, why: str, *, verdict: Verdict | None = N
         answers=fix.answers,
         gain_at_most=fix.gain_at_most,
         predicted=fix.predicted,
-        verdict=verdict,
-        directory=f"{TRIALS}/{fix.name}" if verdict is not None else None,
+        verdict=None if result is None else result.verdict,
+        details=details,
+        directory=f"{TRIALS}/{fix.name}" if begun or result is not None else None,
+        warmup_steps=None if plan is None else plan.warmup_steps,
+        steps=None if plan is None else plan.steps,
     )
 
 
@@ -171,3 +182,77 @@ def showed(verdict: Verdict) -> str:
     pairs = "1 pair" if verdict.num_pairs == 1 else f"{verdict.num_pairs} pairs"
     ratios = " and ".join(f"{ratio:.2f}x" for ratio in verdict.pair_ratios)
     return f"{pairs} showed {ratios or 'nothing'}"
+
+
+def with_doubts(result: SessionResult, fixes: Sequence[Fix]) -> SessionResult:
+    """The result; no gain where one of the fixes could not have brought it, or its steps do not show that it lasts."""
+    verdict = result.verdict
+    if verdict.outcome != "improved":
+        return result
+    doubt = _impossible(verdict, fixes) or _lent(result, fixes)
+    return result if doubt is None else replace(result, verdict=doubted(verdict, doubt))
+
+
+def doubted(verdict: Verdict, doubt: str) -> Verdict:
+    """Nothing is claimed any more, for this reason."""
+    doubts = (*verdict.doubts, doubt)
+    return replace(
+        verdict, outcome="inconclusive", doubts=doubts, reasons=(doubt, *verdict.reasons)
+    )
+
+
+def _impossible(verdict: Verdict, fixes: Sequence[Fix]) -> str | None:
+    most = fixes[0].most_ratio if len(fixes) == 1 else None
+    if most is None or verdict.ratio is None or verdict.ratio <= ABOVE * most:
+        return None
+    return (
+        f"{verdict.ratio:.3g}x is more than {fixes[0].value} workers can bring, {most:.3g}x at most"
+    )
+
+
+def _lent(result: SessionResult, fixes: Sequence[Fix]) -> str | None:
+    """The doubt about a run too short to use up what workers had ready; none where they kept up all the same."""
+    queue = max((fix.queue for fix in fixes), key=lambda each: each.length)
+    warmup = result.pairs[0][1].plan.warmup_steps
+    if warmup >= queue.warmup_steps:
+        return None
+    times = [run_times(run) for pair in result.pairs for run in pair]
+    seen = all(
+        each.batches_ready is not None
+        for _, candidate in result.pairs
+        for each in candidate.counted()
+    )
+    if seen and not any(each.from_queue for each in times if each is not None):
+        return None
+    return (
+        f"workers may have batches for {queue.length} steps ready, and the run makes too few steps to show "
+        "how fast they go on"
+    )
+
+
+def is_surprising(verdict: Verdict, fix: Fix) -> bool:
+    """Whether it gains far more than was expected at most."""
+    return (
+        verdict.outcome == "improved"
+        and fix.predicted is not None
+        and verdict.ratio_low is not None
+        and math.log(verdict.ratio_low) > FAR * math.log(max(fix.predicted.ratio_high, 1.0))
+    )
+
+
+def confirmed_over_more(first: Verdict, longer: Verdict | None, fix: Fix) -> Verdict:
+    """The verdict over more steps where it shows the same gain; else one that claims nothing.
+
+    longer: `None` where the run has no more steps, or the budget no time for them.
+    """
+    assert fix.predicted is not None
+    assert first.ratio is not None
+    expected = f"{fix.predicted.ratio_low:.3g}x to {fix.predicted.ratio_high:.3g}x"
+    above = f"{first.ratio:.3g}x is far above what was expected ({expected})"
+    if longer is None:
+        return doubted(first, f"{above}, and there were no more steps to look at")
+    if longer.outcome != "improved" or longer.ratio is None:
+        return longer
+    if abs(math.log(longer.ratio / first.ratio)) > math.log(AGREES):
+        return doubted(longer, f"{above}, and over more steps it is {longer.ratio:.3g}x")
+    return longer

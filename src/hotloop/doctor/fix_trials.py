@@ -6,18 +6,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from hotloop.core.errors import CommandFailed
-from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.doctor.budget import asked_s, first_losses_s, needed_s, proves_at_once
+from hotloop.doctor.compared_arms import class_of
 from hotloop.doctor.confirmation import NOT_PAID, Confirmed, confirmed
-from hotloop.doctor.directory import TRIALS
+from hotloop.doctor.directory import store_options
 from hotloop.doctor.fix_costs import with_costs
 from hotloop.doctor.fix_stack import order_of, stack
 from hotloop.doctor.fix_status import (
+    confirmed_over_more,
     ended_early,
+    is_surprising,
     judged,
     longer,
     may_yet,
@@ -30,14 +31,11 @@ from hotloop.doctor.fix_status import (
 )
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparison, LossComparisons
-from hotloop.doctor.plausible import confirmed_over_more, is_surprising
-from hotloop.doctor.resumption import store_options
 from hotloop.doctor.starting_point import isolation_of, network_of
 from hotloop.doctor.trial_costs import FIRST_PAIRS, SLACK, TOGGLED_STEPS, budget_text
+from hotloop.doctor.trial_reports import WritesOutside
 from hotloop.doctor.trial_runner import BASELINE, TrialRunner
-from hotloop.doctor.writes import WritesOutside
 from hotloop.judge.looks import LOOKS, TOTAL_ERROR, divided_levels
-from hotloop.trial.plan import TrialPlan
 from hotloop.trial.session import SessionResult
 
 MORE_STEPS = 2
@@ -52,14 +50,15 @@ class FixTrials:
     def __init__(
         self,
         runner: TrialRunner,
-        first: Fix,
+        fixes: Sequence[Fix],
         *,
         may_fit: bool,
         all_asked: bool,
         again: Callable[[str], str],
     ) -> None:
-        """first: to be tried first. all_asked: the fixes were asked for by name, so that each is tried."""
+        """fixes: in the order in which they are tried. all_asked: they were asked for by name, so that each is tried."""
         self.runner = runner
+        self.fixes = fixes
         self.may_fit = may_fit and runner.budget_s is not None
         """No comparison was begun: it may still be one of fewer steps."""
         self.all_asked = all_asked
@@ -68,49 +67,56 @@ class FixTrials:
         """What a larger budget would go on with."""
         self.undecided: set[str] = set()
         """Of that, what looks faster at a look that decided nothing."""
-        self.levels: Sequence[float] | None = None
+        self.levels = divided_levels(LOOKS, len(fixes), TOTAL_ERROR)
         """Error of each look at pairs that prove a fix at once."""
         self.proven: dict[str, Confirmed] = {}
-        self.others_wait = False
-        self.comparisons = LossComparisons(runner, [first])
+        self.others_wait = runner.budget_s is not None and len(fixes) > 1
+        self.comparisons = LossComparisons(runner, fixes[:1])
 
-    def all(self, fixes: Sequence[Fix]) -> Ledger:
-        tried: dict[str, TriedFix] = {}
-        self.levels = divided_levels(LOOKS, len(fixes), TOTAL_ERROR)
-        self.others_wait = self.runner.budget_s is not None and len(fixes) > 1
-        for fix in fixes:
-            self.runner.report(current=fix.name)
+    def all(self) -> Ledger:
+        """Raises what `LossComparisons` raises of the unchanged command."""
+        runner, tried = self.runner, dict[str, TriedFix]()
+        for fix in self.fixes:
+            runner.report(current=fix.name)
             tried[fix.name] = self._nothing_left(fix, tried) or self._tried(fix)
-            self.runner.report(
-                tried=tuple(tried.values()), current=None, pair=None, process="", note=""
-            )
+            runner.report(tried=tuple(tried.values()), current=None, pair=None, process="", note="")
             kept = tried[fix.name].status == "kept"
-            self.runner.must_confirm |= kept and fix.name not in self.proven
-        self.runner.report(together=True)
-        kept_alone = [fix for fix in fixes if tried[fix.name].status == "kept"]
-        undecided = [fix for fix in fixes if may_yet(tried[fix.name])]
+            runner.must_confirm |= kept and fix.name not in self.proven
+        runner.report(together=True)
+        kept_alone = [fix for fix in self.fixes if tried[fix.name].status == "kept"]
+        undecided = [fix for fix in self.fixes if may_yet(tried[fix.name])]
         order = order_of(kept_alone, undecided, tried)
-        found = stack(self.runner, self.comparisons, kept_alone, tried, undecided, self.proven)
+        found = stack(runner, self.comparisons, order, tried, self.proven)
         together = found.verdict
         self.unpaid |= {fix.name: fix for fix in order if tried[fix.name].status == "not_tried"}
-        early = [fix for fix in fixes if _ended_early(tried[fix.name])]
+        rejected = [fix for fix in self.fixes if tried[fix.name].status == "rejected"]
+        last = {fix.name: tried[fix.name].added or tried[fix.name].verdict for fix in rejected}
+        early = [fix for fix in rejected if ended_early(last[fix.name])]
         early += found.fixes if found.why_not and ended_early(together) else ()
         self.unpaid |= {fix.name: fix for fix in early}
         self.undecided |= {fix.name for fix in early}
         kept_names = () if found.why_not else tuple(fix.name for fix in found.fixes)
         is_chosen = len(kept_names) == 1 and kept_names[0] not in self.proven
         chose = tried[kept_names[0]].verdict if is_chosen else None
-        confirming = together and _plan_of(self.runner, together, found.fixes)
-        return _ledger(
-            self.runner,
-            [self._with_steps(fix, tried[fix.name]) for fix in fixes],
+        plan = None if found.result is None else found.result.pairs[0][1].plan
+        network = network_of(runner.listing)
+        return Ledger(
+            command=runner.baseline.command,
+            fixes=tuple(tried.values()),
             kept=kept_names,
             together=together,
-            together_pooled=pooled_ratio(chose, together),
-            together_patched=found.patched,
-            together_warmup_steps=confirming and confirming.warmup_steps,
-            together_steps=confirming and confirming.steps,
+            warmup_steps=runner.plan.warmup_steps,
+            steps=runner.plan.steps,
+            wall_s=runner.spent_s,
+            budget_s=runner.budget_s,
             not_comparable=self.comparisons.not_comparable,
+            together_warmup_steps=None if plan is None else plan.warmup_steps,
+            together_steps=None if plan is None else plan.steps,
+            together_patched=found.patched,
+            together_pooled=pooled_ratio(chose, together),
+            isolation=isolation_of(runner.listing),
+            network=network.unlimited or bool(network.hosts),
+            network_hosts=network.hosts,
             continue_with=self._continue_with(),
         )
 
@@ -168,17 +174,20 @@ class FixTrials:
         return self.runner.pays_for(self.runner.costs.process_s(self.runner.loss_steps))
 
     def _unpaid(
-        self, fix: Fix, comparison: LossComparison | None = None, *, verdict: Verdict | None = None
+        self,
+        fix: Fix,
+        comparison: LossComparison | None = None,
+        result: SessionResult | None = None,
     ) -> TriedFix:
         """Its line of the ledger where the budget does not do; and it is gone on with by a larger one."""
         self.unpaid[fix.name] = fix
         runner = self.runner
         why = (
             f"out of budget: {runner.spent_s:.0f} s of {runner.budget_s or 0:.0f} s used; it needs about "
-            f"{needed_s(self.runner, fix, comparison):.0f} s more"
+            f"{needed_s(runner, fix, comparison):.0f} s more"
         )
-        why += f" ({showed(verdict)})" if verdict is not None else ""
-        return tried_fix(fix, "not_tried", why, verdict=verdict)
+        why += f" ({showed(result.verdict)})" if result is not None else ""
+        return tried_fix(fix, "not_tried", why, result)
 
     def _continue_with(self) -> str | None:
         """The command that goes on with what the budget left out."""
@@ -191,16 +200,6 @@ class FixTrials:
         if is_enough and self.undecided.issuperset(self.unpaid):
             return self.again(f"{math.floor(budget_s)}s")
         return self.again(budget_text(asked_s(runner, list(self.unpaid.values()), self.undecided)))
-
-    def _with_steps(self, fix: Fix, entry: TriedFix) -> TriedFix:
-        """Those of its own pairs, where it was timed."""
-        if (
-            entry.steps is not None
-            or entry.verdict is None
-            or (plan := _plan_of(self.runner, entry.verdict, [fix])) is None
-        ):
-            return entry
-        return replace(entry, warmup_steps=plan.warmup_steps, steps=plan.steps)
 
     def _compare_losses(self, fix: Fix) -> LossComparison | TriedFix:
         """What its losses say, or why it need not be timed."""
@@ -216,18 +215,17 @@ class FixTrials:
         except (CommandFailed, WritesOutside) as error:
             return _failed(runner, fix, error)
         if comparison.wrong is not None:
-            entry = tried_fix(fix, "rejected", comparison.wrong)
-            return replace(entry, directory=f"{TRIALS}/{fix.name}")
+            return tried_fix(fix, "rejected", comparison.wrong, begun=True)
         if comparison.not_applied is not None:
             return tried_fix(fix, "not_applied", comparison.parity.reason)
         if comparison.parity.result == "different" and not fix.technique.what_if:
             why = "it learns something else: " + comparison.parity.reason
-            return replace(tried_fix(fix, "rejected", why), directory=f"{TRIALS}/{fix.name}")
+            return tried_fix(fix, "rejected", why, begun=True)
         return comparison
 
     def _proven(self, fix: Fix, comparison: LossComparison) -> TriedFix:
         """On pairs of its patched copy; on two alone where those show no gain and other fixes want the time."""
-        live = replace(tried_fix(fix, "kept", ""), directory=f"{TRIALS}/{fix.name}")
+        live = tried_fix(fix, "kept", "", begun=True)
         given = (self.runner, self.comparisons, [fix], {fix.name: live})
         trying = partial(confirmed, *given, alpha=self.levels)
         found = trying(pairs_now=FIRST_PAIRS if self.others_wait else None)
@@ -235,21 +233,21 @@ class FixTrials:
         if self.others_wait and first is not None and found.why_not == NOT_PAID:
             if first.num_pairs == FIRST_PAIRS and useless(first):
                 why = f"not tried further: {showed(first)}"
-                return tried_fix(fix, "not_tried", why, verdict=first)
+                return tried_fix(fix, "not_tried", why, found.result)
             found = trying()
         if found.failed is not None:
             raise found.failed
         if found.why_not == NOT_PAID:
-            return self._unpaid(fix, comparison, verdict=found.verdict)
+            return self._unpaid(fix, comparison, found.result)
         if found.dropped:
             return tried_fix(fix, "rejected", f"the patched script {found.dropped[fix.name]}")
         if found.why_not is not None:
-            return tried_fix(fix, "rejected", found.why_not, verdict=found.verdict)
+            return tried_fix(fix, "rejected", found.why_not, found.result)
         assert found.result is not None
-        result = self._looked_into(fix, comparison, found.result)
-        if result.verdict.outcome != "improved":
-            why = not_faster(result.verdict)
-            return tried_fix(fix, "rejected", why, verdict=result.verdict)
+        verdict = self._looked_into(fix, comparison, found.result).verdict
+        if verdict.outcome != "improved":
+            result = replace(found.result, verdict=verdict)
+            return tried_fix(fix, "rejected", not_faster(verdict), result)
         self.proven[fix.name] = found
         return self._kept(fix, found.result)
 
@@ -260,15 +258,13 @@ class FixTrials:
         result = replace(result, verdict=replace(result.verdict, parity=parity))
         status, why = judged(result, fix)
         if status == "not_tried":
-            return self._unpaid(fix, comparison, verdict=result.verdict)
-        if status != "kept":
-            return _with_plan(tried_fix(fix, status, why, verdict=result.verdict), result)
-        return self._kept(fix, result)
+            return self._unpaid(fix, comparison, result)
+        return self._kept(fix, result) if status == "kept" else tried_fix(fix, status, why, result)
 
     def _kept(self, fix: Fix, result: SessionResult) -> TriedFix:
         """Unless it costs more than it brings."""
-        entry = tried_fix(fix, "kept", why_kept(result.verdict), verdict=result.verdict)
-        return with_costs(self.runner, fix, _with_plan(entry, result), result)
+        entry = tried_fix(fix, "kept", why_kept(result.verdict), result)
+        return with_costs(self.runner, fix, entry, result)
 
     def _looked_into(
         self, fix: Fix, comparison: LossComparison, result: SessionResult
@@ -297,26 +293,11 @@ class FixTrials:
             fixes=[fix],
             place=fix.name if times == 1 else f"{fix.name}-longer",
             times=times,
-            parity_class=self.comparisons.class_of([fix]),
+            parity_class=class_of(runner, [fix]),
             parity=comparison.parity,
             toggled=comparison.toggleable & {fix.name},
             slower_start_s=comparison.slower_start_s,
         )
-
-
-def _ended_early(entry: TriedFix) -> bool:
-    """Whether the budget left it undecided where it was tried last: on top of others, or alone."""
-    return entry.status == "rejected" and ended_early(entry.added or entry.verdict)
-
-
-def _plan_of(runner: TrialRunner, verdict: Verdict, fixes: Sequence[Fix]) -> TrialPlan | None:
-    """What its processes counted."""
-    return runner.toggled_plan(fixes) if verdict.switched else runner.plan_for(fixes)
-
-
-def _with_plan(entry: TriedFix, result: SessionResult) -> TriedFix:
-    plan = result.pairs[0][1].plan
-    return replace(entry, warmup_steps=plan.warmup_steps, steps=plan.steps)
 
 
 def _failed(runner: TrialRunner, fix: Fix, error: CommandFailed | WritesOutside) -> TriedFix:
@@ -329,21 +310,4 @@ def _failed(runner: TrialRunner, fix: Fix, error: CommandFailed | WritesOutside)
     else:
         why = f"its trial failed: {error.what}"
     runner.warn(f"{fix.name}: {why}; the rest goes on")
-    entry = tried_fix(fix, "failed", why)
-    return replace(entry, details=error.do or "", directory=f"{TRIALS}/{fix.name}")
-
-
-def _ledger(runner: TrialRunner, tried: Sequence[TriedFix] = (), **rest: Any) -> Ledger:
-    network = network_of(runner.listing)
-    return Ledger(
-        command=runner.baseline.command,
-        fixes=tuple(tried),
-        warmup_steps=runner.plan.warmup_steps,
-        steps=runner.plan.steps,
-        wall_s=runner.spent_s,
-        budget_s=runner.budget_s,
-        isolation=isolation_of(runner.listing),
-        network=network.unlimited or bool(network.hosts),
-        network_hosts=network.hosts,
-        **{"kept": (), "together": None, **rest},
-    )
+    return tried_fix(fix, "failed", why, begun=True, details=error.do or "")

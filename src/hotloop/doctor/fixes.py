@@ -16,7 +16,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Diagnosis, Finding, Interval
 from hotloop.core.ledger import TriedFix
 from hotloop.core.measurement import Measurement
-from hotloop.doctor.step_queue import (
+from hotloop.doctor.training_loader import (
     NO_QUEUE,
     StepQueue,
     queue_of,

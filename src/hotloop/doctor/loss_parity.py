@@ -16,8 +16,6 @@ from hotloop.core.files import read_json
 from hotloop.core.judgement import Parity, ParityClass
 from hotloop.core.measurement import Measurement
 from hotloop.core.parity_records import WeightUpdates, read_rng_log
-from hotloop.core.step import StepRecord
-from hotloop.doctor.applied import why_not_applied, why_wrong
 from hotloop.doctor.compared_arms import (
     NOISE,
     NOISE_RUNS,
@@ -33,10 +31,16 @@ from hotloop.doctor.compared_arms import (
 )
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.starting_point import what_trials_lack
-from hotloop.doctor.toggleable import can_be_toggled
 from hotloop.doctor.trial_costs import LOSS_RUNS, USUAL_PAIRS
+from hotloop.doctor.trial_reports import (
+    WritesOutside,
+    can_be_toggled,
+    raise_outside,
+    refused_outside,
+    why_not_applied,
+    why_wrong,
+)
 from hotloop.doctor.trial_runner import TrialRunner
-from hotloop.doctor.writes import WritesOutside, outside_path, refused_outside
 from hotloop.judge.calibrated_parity import (
     ComparedRun,
     does_not_move,
@@ -91,10 +95,6 @@ class LossComparisons:
         runner.correct_costs(first)
         self._say(why_not_repeatable(first.records, first.records))
 
-    def class_of(self, fixes: Sequence[Fix]) -> ParityClass:
-        """The most that these may change in what this command learns."""
-        return class_of(self._runner, fixes)
-
     def of(self, name: str, fixes: Sequence[Fix]) -> LossComparison:
         """The parity of one run with these fixes. Raises `CommandFailed`, `WritesOutside`."""
         names = frozenset(fix.name for fix in fixes)
@@ -109,7 +109,7 @@ class LossComparisons:
         as_it_is, arm = compared_arms(runner, arm, fixes)
         first, _ = self._run_baseline(as_it_is, steps)
         measurement, place = self._run(arm, steps)
-        parity_class = self.class_of(fixes)
+        parity_class = class_of(runner, fixes)
         for fix in fixes:
             wrong = why_wrong(fix, [place / "run"]) if fix.name in arm.fixes else None
             if wrong is not None:
@@ -131,7 +131,7 @@ class LossComparisons:
         return LossComparison(
             _long_enough(parity, max(fix.warmup_steps for fix in fixes)),
             toggleable=can_be_toggled(place / "run", runner.most_children),
-            slower_start_s=max(_seconds(measurement) - _seconds(first), 0.0),
+            slower_start_s=max((measurement.process_s or 0.0) - (first.process_s or 0.0), 0.0),
         )
 
     def _say(self, not_comparable: str | None) -> None:
@@ -242,35 +242,29 @@ class LossComparisons:
         first = self._run_baseline(arm, steps)
         if _agree(first[0], candidate, parity_class):
             return [first]
-        runs = self._both(arm, steps)
+        runs = [self._run_baseline(arm, steps, number) for number in range(1, LOSS_RUNS + 1)]
         one, other = (run.records for run, _ in runs)
         self._say(why_not_repeatable(one, other))
         return runs
 
-    def _both(self, arm: Arm, steps: int) -> list[Run]:
-        return [self._run_baseline(arm, steps, number) for number in range(1, LOSS_RUNS + 1)]
-
-    def _run(self, arm: Arm, steps: int) -> Run:
-        """A run of a candidate. Raises `CommandFailed`, `WritesOutside`."""
-        runner = self._runner
+    def _run(self, arm: Arm, steps: int, number: int = 1) -> Run:
+        """Raises `CommandFailed`, and `WritesOutside` even where that is why it failed."""
+        place = self._runner.losses_place(arm, steps, number)
         try:
-            measurement, place = runner.losses_of(arm, steps)
+            run = self._runner.losses_of(arm, steps, number)
         except CommandFailed:
-            if (path := outside_path(runner.losses_place(arm, steps))) is not None:
-                raise WritesOutside(path) from None
+            raise_outside(place)
             raise
-        if (path := outside_path(place)) is not None:
-            raise WritesOutside(path)
-        return measurement, place
+        raise_outside(place)
+        return run
 
     def _run_baseline(self, arm: Arm, steps: int, number: int = 1) -> Run:
-        runner = self._runner
         try:
-            measurement, place = runner.losses_of(arm, steps, number)
+            return self._run(arm, steps, number)
+        except WritesOutside as error:
+            raise refused_outside(error.path) from None
         except CommandFailed as error:
-            if (path := outside_path(runner.losses_place(arm, steps, number))) is not None:
-                raise refused_outside(path) from None
-            lacks = what_trials_lack(runner.listing)
+            lacks = what_trials_lack(self._runner.listing)
             if "EOFError" in (error.do or ""):
                 lacks = "it asks for input, which a trial has none of"
             raise CommandFailed(
@@ -280,9 +274,6 @@ class LossComparisons:
                 returncode=error.returncode,
                 arm=error.arm,
             ) from error
-        if (path := outside_path(place)) is not None:
-            raise refused_outside(path)
-        return measurement, place
 
 
 def _rng_run(measurement: Measurement, place: Path) -> RngRun:
@@ -293,12 +284,8 @@ def _agree(baseline: Measurement, candidate: Measurement, parity_class: ParityCl
     """Whether the narrowest band holds both: a second run of the baseline could only widen it, and does repeat."""
     one, other = baseline.records, candidate.records
     if parity_class != "reduction_order":
-        return _losses(one) == _losses(other)
+        return [each.loss for each in one] == [each.loss for each in other]
     return judge_parity([one], [other], parity_class).result in ("same", "within_noise")
-
-
-def _losses(records: Sequence[StepRecord]) -> list[float | None]:
-    return [record.loss for record in records]
 
 
 def _compared(measurement: Measurement, place: Path) -> ComparedRun:
@@ -321,7 +308,3 @@ def _long_enough(parity: Parity, shows_after: int) -> Parity:
         reason=f"its effect begins after {shows_after} steps, and losses of two runs can be compared "
         f"over {parity.num_steps}",
     )
-
-
-def _seconds(measurement: Measurement) -> float:
-    return measurement.process_s or 0.0

@@ -27,7 +27,6 @@ from hotloop.core.step import StepRecord, steps_of_ranks
 from hotloop.core.untrusted import parse_object
 from hotloop.doctor.collect import (
     collect,
-    mapping_of,
     num_under_way,
     other_ranks,
     refuse_unseen,
@@ -37,8 +36,12 @@ from hotloop.doctor.command import (
     refuse_unexaminable,
     script_name,
 )
-from hotloop.doctor.directory import make_run_directory
-from hotloop.doctor.resumption import begun_run, set_interrupted_aside
+from hotloop.doctor.directory import (
+    begun_run,
+    make_run_directory,
+    mapping_of,
+    set_interrupted_aside,
+)
 from hotloop.hardware.environment import read_host
 from hotloop.hardware.telemetry import telemetry
 from hotloop.judge.diagnose import diagnose
@@ -175,11 +178,10 @@ def exit_code(examined: Examined, *, level: float | None) -> ExitCode:
         return ExitCode.COMMAND_FAILED
     if examined.num_steps < ENOUGH_STEPS:
         return ExitCode.INCONCLUSIVE
-    found = [
-        finding
+    found = any(
+        level is not None and not finding.gain_is_loose and finding.gain_at_most >= level
         for finding in examined.diagnosis.findings
-        if level is not None and not finding.gain_is_loose and finding.gain_at_most >= level
-    ]
+    )
     return ExitCode.FOUND if found else ExitCode.FINE
 
 
@@ -257,7 +259,7 @@ def _was_stopped(run: CommandRun, directory: Path) -> bool:
     """Whether a process of the command has made its steps and ended for it."""
     if run.steps is None and run.seconds is None:
         return False
-    return any(mapping_of(path, []).get("stopped") for path in directory.glob("clock-*.json"))
+    return any(mapping_of(path).get("stopped") for path in directory.glob("clock-*.json"))
 
 
 def shown(directory: Path) -> Path:
@@ -286,7 +288,8 @@ class Live:
             return
         self._told_at = seconds
         try:
-            records = self._newest()
+            files = steps_of_ranks(self._directory)
+            records = _newest(files[min(files)]) if files else []
         except OSError:
             return
         if not records:
@@ -297,18 +300,14 @@ class Live:
         pace = f"{1000 * median(record.wall_s for record in records):.3g} ms a step"
         self._progress(f"step {done:,}", done, None, pace)
 
-    def _newest(self) -> list[StepRecord]:
-        files = steps_of_ranks(self._directory)
-        if not files:
-            return []
-        with files[min(files)].open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - TAIL_BYTES))
-            lines = file.read().split(b"\n")
-        found = []
-        for line in lines[1 if size > TAIL_BYTES else 0 : -1]:
-            try:
-                found.append(StepRecord.from_mapping(parse_object(line)))
-            except (ValueError, TypeError):
-                continue
-        return found
+
+def _newest(path: Path) -> list[StepRecord]:
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - TAIL_BYTES))
+        lines = file.read().split(b"\n")
+    found = []
+    for line in lines[1 if size > TAIL_BYTES else 0 : -1]:
+        with suppress(ValueError, TypeError):
+            found.append(StepRecord.from_mapping(parse_object(line)))
+    return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hotloop.core.errors import UsageError
 from hotloop.core.measurement import Measurement
-from hotloop.doctor.step_queue import script_queue
+from hotloop.doctor.training_loader import script_queue
 from hotloop.judge.compare import looks_faster
 from hotloop.judge.looks import LOOKS
 from hotloop.judge.parity import MAX_STEPS, MIN_STEPS

@@ -20,10 +20,10 @@ from hotloop.core.judgement import Parity, ParityClass
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.trial_progress import ShowTrials, TrialProgress
 from hotloop.doctor.directory import TRIALS
+from hotloop.doctor.fix_status import with_doubts
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.loader_place import variables_for
-from hotloop.doctor.plausible import with_doubts
 from hotloop.doctor.starting_point import start_of
+from hotloop.doctor.training_loader import variables_for
 from hotloop.doctor.trial_costs import (
     AFTER_EPOCH,
     FASTER_S,
@@ -35,7 +35,7 @@ from hotloop.doctor.trial_costs import (
     Costs,
     TimeLeft,
 )
-from hotloop.doctor.writes import refuse_writes
+from hotloop.doctor.trial_reports import refuse_writes
 from hotloop.judge.looks import LOOKS
 from hotloop.trial.arm import Arm
 from hotloop.trial.measure import Workdir, is_finished, trial

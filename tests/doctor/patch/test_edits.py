@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.doctor.applied import Frame
-from hotloop.doctor.patch.diff import patched, unified_diff
-from hotloop.doctor.patch.edit import edited
+from hotloop.doctor.patch.edit import edited, patched, unified_diff
 from hotloop.doctor.patch.imports import set_up_edit
 from hotloop.doctor.patch.keywords import keywords_edit, loader_call
 from hotloop.doctor.patch.model_call_edits import (
@@ -20,7 +18,7 @@ from hotloop.doctor.patch.model_call_edits import (
     before_loop_edit,
     definition_edit,
 )
-from hotloop.doctor.patch.source import Source, Unsafe
+from hotloop.doctor.patch.source import Frame, Source, Unsafe
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.source_edit import (
     AroundCall,

@@ -1,18 +1,24 @@
 """A change to one source file, made twice: on the tree that keeps every byte, and on Python's own tree.
 
-Where the two do not come to the same program, the change is not made.
+Where the two do not come to the same program, the change is not made. Of the edited file a unified diff in bytes, for
+`git apply` and `patch -p1`; line ends and encodings as they are.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+import difflib
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import libcst as cst
 
 from hotloop.doctor.patch.source import Position, Source, Unsafe
+
+_NO_NEWLINE = b"\\ No newline at end of file\n"
+_HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +39,25 @@ class Insertion:
     """Statements inserted before or after a statement of a block."""
 
     node: cst.CSTNode
+    start: Position
+    """Of that statement."""
     lines: str
     after: bool
-    again: Callable[[ast.Module], None]
     below: int = 0
     """Blank lines under the last of them, a function or class."""
+
+    def again(self, tree: ast.Module) -> None:
+        """The same on Python's tree; after the last statement of a line."""
+        on_line = len(self.node.body) if isinstance(self.node, cst.SimpleStatementLine) else 1
+        for node in ast.walk(tree):
+            for field in ("body", "orelse", "finalbody"):
+                block: Any = getattr(node, field, None)
+                for place, each in enumerate(block if isinstance(block, list) else ()):
+                    if (each.lineno, each.col_offset) == self.start:
+                        place += on_line if self.after else 0
+                        block[place:place] = _parsed(self.lines)
+                        return
+        raise Unsafe("no statement was found there")
 
 
 Edit = Change | Insertion
@@ -118,46 +138,56 @@ def call_ending(tree: ast.Module, end: Position) -> ast.Call:
     return found[0]
 
 
-def set_keywords(
-    tree: ast.Module, end: Position, values: Mapping[str, str], places: Mapping[str, int]
-) -> None:
-    """Set arguments of the call whose closing bracket is at `end`, in `tree` itself: the `ast` twin of `keywords_edit`.
-
-    values: keyword -> Python source; one that is not there is added. places: keyword -> position, where given by it.
-    """
-    call = call_ending(tree, end)
-    for name, text in values.items():
-        value = _parsed(text)[0].value  # type: ignore[attr-defined]
-        held = [each for each in call.keywords if each.arg == name]
-        if name in places:
-            call.args[places[name]] = value
-        elif held:
-            held[0].value = value
-        else:
-            call.keywords.append(ast.keyword(name, value))
-
-
-def call_through(tree: ast.Module, end: Position, name: str) -> None:
-    """`model(x)` becomes `name(model, x)`."""
-    call = call_ending(tree, end)
-    call.args.insert(0, call.func)
-    call.func = ast.Name(name, ast.Load())
-
-
-def insert_lines(tree: ast.Module, start: Position, lines: str, *, num_after: int) -> None:
-    """Before the statement that starts there, or after that one and `num_after - 1` more of its line."""
-    for node in ast.walk(tree):
-        for field in ("body", "orelse", "finalbody"):
-            block = getattr(node, field, None)
-            if not isinstance(block, list):
-                continue
-            for place, each in enumerate(block):
-                if (each.lineno, each.col_offset) == start:
-                    block[place + num_after : place + num_after] = _parsed(lines)
-                    return
-    raise Unsafe("no statement was found there")
+def parsed_value(text: str) -> ast.expr:
+    return _parsed(text)[0].value  # type: ignore[attr-defined, no-any-return]
 
 
 def _parsed(lines: str) -> list[ast.stmt]:
     """Statements at positions that no statement of a file has."""
     return [ast.increment_lineno(each, 1_000_000_000) for each in ast.parse(lines).body]
+
+
+def unified_diff(file: str, old: bytes, new: bytes) -> bytes:
+    """From `a/file` to `b/file`. Raises `Unsafe` where it would not give back `new`."""
+    name = file.encode()
+    end = b"\t" if b" " in name else b""  # or the name would end at its first space
+    lines = [
+        line if line.endswith(b"\n") else line + b"\n" + _NO_NEWLINE
+        for line in difflib.diff_bytes(
+            difflib.unified_diff, _lines(old), _lines(new), b"a/" + name + end, b"b/" + name + end
+        )
+    ]
+    made = b"".join(lines)
+    if patched(old, made) != new:
+        raise Unsafe("its diff does not give the edited file")
+    return made
+
+
+def patched(old: bytes, diff: bytes) -> bytes:
+    """`old` with a diff of one file applied, every line of context looked at. Raises `Unsafe`."""
+    before, after, place = _lines(old), list[bytes](), 0
+    lines = _lines(diff)[2:]
+    for number, line in enumerate(lines):
+        hunk = _HUNK.fullmatch(line)
+        if hunk is not None:
+            start = int(hunk[1]) - (hunk[2] != b"0")
+            after += before[place:start]
+            place = start
+            continue
+        if line == _NO_NEWLINE:
+            continue
+        kind, text = line[:1], line[1:]
+        if number + 1 < len(lines) and lines[number + 1] == _NO_NEWLINE:
+            text = text.removesuffix(b"\n")
+        if kind in (b" ", b"-"):
+            if place >= len(before) or before[place] != text:
+                raise Unsafe("its diff does not fit the file")
+            place += 1
+        if kind in (b" ", b"+"):
+            after.append(text)
+    return b"".join([*after, *before[place:]])
+
+
+def _lines(content: bytes) -> list[bytes]:
+    r"""At `\n` alone: a diff knows no other line ends."""
+    return re.findall(rb"[^\n]*\n|[^\n]+", content)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import libcst as cst
 
-from hotloop.doctor.patch.edit import Insertion, insert_lines
-from hotloop.doctor.patch.source import Source, Unsafe
+from hotloop.doctor.patch.edit import Insertion
+from hotloop.doctor.patch.source import Source, Unsafe, code_of
 from hotloop.optimizations.source_edit import SetUp
 
 
@@ -23,13 +23,19 @@ def set_up_edit(source: Source, wanted: SetUp, workdir: Path) -> Insertion:
     if first is None:
         raise Unsafe("torch is not imported at the top of the main script under its own name")
     last = _end_of_imports(source, first, workdir)
-    return inserted_after(source, last, "".join(f"{line}\n" for line in wanted.lines))
+    lines = "".join(f"{line}\n" for line in wanted.lines)
+    return Insertion(last, source.start(last), lines, after=True)
 
 
 def binds_torch(statement: cst.CSTNode) -> bool:
     """Whether it is an import that has `torch` be torch from then on."""
-    return isinstance(statement, cst.SimpleStatementLine) and any(
-        _binds_torch(small) for small in statement.body
+    names = [
+        each for node in _parts(statement) if isinstance(node, ast.Import) for each in node.names
+    ]
+    return any(
+        name.name == "torch" == (name.asname or "torch")
+        or (name.asname is None and name.name.startswith("torch."))
+        for name in names
     )
 
 
@@ -52,9 +58,15 @@ def refuse_another_torch(source: Source) -> None:
 
 
 def is_import(statement: cst.CSTNode) -> bool:
-    return isinstance(statement, cst.SimpleStatementLine) and all(
-        isinstance(small, (cst.Import, cst.ImportFrom)) for small in statement.body
-    )
+    parts = _parts(statement)
+    return bool(parts) and all(isinstance(each, (ast.Import, ast.ImportFrom)) for each in parts)
+
+
+def _parts(statement: cst.CSTNode) -> list[ast.stmt]:
+    """Those of one line; none of a compound statement."""
+    if not isinstance(statement, cst.SimpleStatementLine):
+        return []
+    return ast.parse(code_of(statement.with_changes(leading_lines=[]))).body
 
 
 def _end_of_imports(source: Source, statement: cst.CSTNode, workdir: Path) -> cst.CSTNode:
@@ -62,7 +74,7 @@ def _end_of_imports(source: Source, statement: cst.CSTNode, workdir: Path) -> cs
 
     What the user's own modules do when they are imported is not known: lines must come before them.
     """
-    block = source.parent(statement)
+    block = next(iter(source.outward(statement)), None)
     if not is_import(statement) or not isinstance(block, (cst.Module, cst.IndentedBlock)):
         return statement
     last = statement
@@ -75,60 +87,21 @@ def _end_of_imports(source: Source, statement: cst.CSTNode, workdir: Path) -> cs
     return last
 
 
-def inserted_after(
-    source: Source, statement: cst.CSTNode, lines: str, *, below: int = 0
-) -> Insertion:
-    """Lines below a statement, in its block."""
-    start = source.start(statement)
-    num = len(statement.body) if isinstance(statement, cst.SimpleStatementLine) else 1
-
-    def redo(tree: ast.Module) -> None:
-        insert_lines(tree, start, lines, num_after=num)
-
-    return Insertion(statement, lines, True, redo, below)
-
-
-def inserted_before(source: Source, statement: cst.CSTNode, lines: str) -> Insertion:
-    """Lines above a statement, in its block."""
-    start = source.start(statement)
-
-    def redo(tree: ast.Module) -> None:
-        insert_lines(tree, start, lines, num_after=0)
-
-    return Insertion(statement, lines, False, redo)
-
-
-def _binds_torch(small: cst.CSTNode) -> bool:
-    if not isinstance(small, cst.Import):
-        return False
-    for each in small.names:
-        name = cst.Module([]).code_for_node(each.name)
-        if each.asname is None and name.split(".")[0] == "torch":
-            return True
-        if each.asname is not None and name == "torch":
-            held = each.asname.name
-            if isinstance(held, cst.Name) and held.value == "torch":
-                return True
-    return False
-
-
 def _is_installed(statement: cst.CSTNode, source: Source, workdir: Path) -> bool:
-    assert isinstance(statement, cst.SimpleStatementLine)
-    for small in statement.body:
-        if isinstance(small, cst.Import):
-            modules = [cst.Module([]).code_for_node(each.name) for each in small.names]
-        elif isinstance(small, cst.ImportFrom) and not small.relative and small.module is not None:
-            modules = [cst.Module([]).code_for_node(small.module)]
+    roots = []
+    for part in _parts(statement):
+        if isinstance(part, ast.Import):
+            roots += [each.name.split(".")[0] for each in part.names]
+        elif isinstance(part, ast.ImportFrom) and not part.level and part.module is not None:
+            roots.append(part.module.split(".")[0])
         else:
             return False
-        for module in modules:
-            root = module.split(".")[0]
-            for place in (workdir, (workdir / source.file).parent):
-                if (place / root).exists() or (place / f"{root}.py").exists():
-                    return False
-            if not _found_installed(root):
-                return False
-    return True
+    own = (workdir, (workdir / source.file).parent)
+    return all(
+        _found_installed(root)
+        and not any((at / root).exists() or (at / f"{root}.py").exists() for at in own)
+        for root in roots
+    )
 
 
 def _found_installed(root: str) -> bool:

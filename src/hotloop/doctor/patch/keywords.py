@@ -10,9 +10,8 @@ from pathlib import Path
 import libcst as cst
 
 from hotloop.core.census import ONE_OF, Census
-from hotloop.doctor.applied import Frame
-from hotloop.doctor.patch.edit import Change, set_keywords
-from hotloop.doctor.patch.source import Source, Unsafe
+from hotloop.doctor.patch.edit import Change, call_ending, parsed_value
+from hotloop.doctor.patch.source import Frame, Source, Unsafe, code_of
 from hotloop.optimizations.source_edit import Keywords, WrappedArgument
 
 MOST_POSITIONAL = 5
@@ -50,7 +49,7 @@ def wrapped_argument_edit(source: Source, call: cst.Call, wanted: WrappedArgumen
     if given is None and wanted.place < len(by_place):
         places, given = {wanted.argument: wanted.place}, by_place[wanted.place].value
     _refuse_given_twice(call, [wanted.argument] if given is None else [])
-    before = cst.Module([]).code_for_node(given) if given is not None else ""
+    before = code_of(given) if given is not None else ""
     if before == "None":
         before = ""
     made = f"{wanted.name}({', '.join(filter(None, (before, wanted.more)))})"
@@ -68,6 +67,7 @@ def _refuse_given_twice(call: cst.Call, missing: Sequence[str]) -> None:
 def _setting(
     source: Source, call: cst.Call, values: Mapping[str, str], places: Mapping[str, int]
 ) -> Change:
+    """values: keyword -> Python source; one that is not there is added. places: keyword -> position, where given by it."""
     end = source.end(call)
 
     def to(updated: cst.Call) -> cst.Call:
@@ -81,10 +81,18 @@ def _setting(
                 updated = _with_keyword(updated, name, value)
         return updated
 
-    def redo(tree: ast.Module) -> None:
-        set_keywords(tree, end, values, places)
+    def again(tree: ast.Module) -> None:
+        same = call_ending(tree, end)
+        for name, text in values.items():
+            held = [each for each in same.keywords if each.arg == name]
+            if name in places:
+                same.args[places[name]] = parsed_value(text)
+            elif held:
+                held[0].value = parsed_value(text)
+            else:
+                same.keywords.append(ast.keyword(name, parsed_value(text)))
 
-    return Change(call, to, redo)
+    return Change(call, to, again)
 
 
 def _refuse_options(call: cst.Call, values: Mapping[str, str], places: Mapping[str, int]) -> None:
@@ -94,7 +102,7 @@ def _refuse_options(call: cst.Call, values: Mapping[str, str], places: Mapping[s
         if name in places:
             given = call.args[places[name]].value
         if given is not None and not _is_literal(given):
-            text = cst.Module([]).code_for_node(given)
+            text = code_of(given)
             raise Unsafe(f"`{name}` is `{text}` there, which would have no effect any more")
 
 
@@ -103,7 +111,7 @@ def _conditional(call: cst.Call, values: Mapping[str, str], unless_zero: str) ->
     given = _given(call, unless_zero)
     if given is None or _is_literal(given):
         return dict(values)
-    text = cst.Module([]).code_for_node(given)
+    text = code_of(given)
     if not isinstance(given, (cst.Name, cst.Attribute)):
         raise Unsafe(f"`{unless_zero}` may be 0 there: it is `{text}`")
     return {name: f"{value} if {text} else None" for name, value in values.items()}
@@ -117,7 +125,7 @@ def _given(call: cst.Call, name: str) -> cst.BaseExpression | None:
 
 def _is_literal(value: cst.BaseExpression) -> bool:
     try:
-        ast.literal_eval(cst.Module([]).code_for_node(value))
+        ast.literal_eval(code_of(value))
     except (ValueError, SyntaxError):
         return False
     return True
@@ -126,7 +134,7 @@ def _is_literal(value: cst.BaseExpression) -> bool:
 def _refuse_other_callee(
     source: Source, call: cst.Call, wanted: Keywords | WrappedArgument
 ) -> None:
-    written = cst.Module([]).code_for_node(call.func)
+    written = code_of(call.func)
     name = source.imported_as(call.func)
     if name is None:
         raise Unsafe(f"what `{written}` is there is decided while it runs")
@@ -137,7 +145,7 @@ def _refuse_other_callee(
 
 def _text(call: cst.Call, star: str) -> str:
     argument = next(each for each in call.args if each.star == star)
-    return star + cst.Module([]).code_for_node(argument.value)
+    return star + code_of(argument.value)
 
 
 def _with_keyword(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Call:

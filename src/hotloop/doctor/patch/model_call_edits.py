@@ -7,16 +7,13 @@ import re
 
 import libcst as cst
 
-from hotloop.doctor.applied import Frame
-from hotloop.doctor.patch.edit import Change, Insertion, call_through
+from hotloop.doctor.patch.edit import Change, Insertion, call_ending
 from hotloop.doctor.patch.imports import (
     binds_torch,
-    inserted_after,
-    inserted_before,
     is_import,
     refuse_another_torch,
 )
-from hotloop.doctor.patch.source import Source, Unsafe
+from hotloop.doctor.patch.source import Frame, Source, Unsafe
 from hotloop.optimizations.source_edit import (
     AroundCall,
     BeforeLoop,
@@ -41,10 +38,12 @@ def around_call_edit(source: Source, call: cst.Call, wanted: AroundCall) -> Chan
             rpar=updated.rpar,
         )
 
-    def redo(tree: ast.Module) -> None:
-        call_through(tree, end, wanted.name)
+    def again(tree: ast.Module) -> None:
+        same = call_ending(tree, end)
+        same.args.insert(0, same.func)
+        same.func = ast.Name(wanted.name, ast.Load())
 
-    return Change(call, to, redo)
+    return Change(call, to, again)
 
 
 def definition_edit(
@@ -70,7 +69,8 @@ def definition_edit(
     lines = wanted.definition
     if not any(binds_torch(statement) for statement in imports):
         lines = f"import torch\n{lines}"
-    return inserted_after(source, last, lines, below=max(0, 2 - _blank_above_next(source, last)))
+    below = max(0, 2 - _blank_above_next(source, last))
+    return Insertion(last, source.start(last), lines, after=True, below=below)
 
 
 def _blank_above_next(source: Source, statement: cst.CSTNode) -> int:
@@ -107,9 +107,7 @@ def before_loop_edit(source: Source, call: cst.Call, wanted: BeforeLoop) -> Inse
         raise Unsafe(f"`{model}` is not called in a loop there in which it stays the same")
     if not _steps(loop):
         raise Unsafe("the loop there is not the one that steps the optimizer")
-    return inserted_before(
-        source, source.statement_of(loop), wanted.line.format(model=model) + "\n"
-    )
+    return _inserted_before(source, loop, wanted.line.format(model=model))
 
 
 def training_call(source: Source, frame: Frame) -> cst.Call:
@@ -130,8 +128,13 @@ def before_training_edit(source: Source, call: cst.Call, wanted: BeforeTraining)
     """Before the statement of `training_call`. Raises `Unsafe`."""
     assert isinstance(call.func, cst.Attribute)
     owner = _names(call.func.value)[-1]
-    line = wanted.line.format(owner=owner) + "\n"
-    return inserted_before(source, source.statement_of(call), line)
+    return _inserted_before(source, call, wanted.line.format(owner=owner))
+
+
+def _inserted_before(source: Source, node: cst.CSTNode, line: str) -> Insertion:
+    """Above the statement that the node is part of."""
+    statement = source.statement_of(node)
+    return Insertion(statement, source.start(statement), f"{line}\n", after=False)
 
 
 def _names(callee: cst.BaseExpression) -> list[str]:

@@ -1,19 +1,60 @@
-"""One file of the user's, as it was when the fix was tried: parsed so that every byte can be written back."""
+"""Where a fix took effect in the user's source, and a file of that, parsed so that every byte can be written back."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import libcst as cst
 from libcst import metadata
 
-from hotloop.doctor.applied import Frame
+from hotloop.core.child import APPLIED_FILE
+from hotloop.doctor.trial_reports import applied_lines
 
 Position = tuple[int, int]
+Span = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A place in the user's own code that was being executed."""
+
+    file: str
+    """Relative to where the script was started where it lies below."""
+    line: int
+    function: str
+    span: Span | None
+    """Line, column, last line and end of the expression; columns in bytes of UTF-8."""
+    sha256: str | None
+    """The digest of the file at the time."""
+    direct: bool
+    """It called what is inside of it itself, with no library between."""
+
+    @property
+    def site(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One place where a fix took effect, or could not."""
+
+    applied: bool
+    what: str
+    frames: tuple[Frame, ...]
+    """Frames of the user's own code, the innermost first; empty where none was on the stack."""
+    inside: str | None
+    """`module.function` of the library that was innermost there, `torch` where that alone was."""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def code_of(node: cst.CSTNode) -> str:
+    """As it is written."""
+    return cst.Module([]).code_for_node(node)
 
 
 class Unsafe(Exception):
@@ -43,9 +84,6 @@ class Source:
     def tree(self) -> ast.Module:
         """Python's own, new at each call."""
         return ast.parse(self.content)
-
-    def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
-        return self._parents.get(node)
 
     def start(self, node: cst.CSTNode) -> Position:
         """Line, and column in bytes of UTF-8, as Python counts them."""
@@ -84,9 +122,6 @@ class Source:
     def calls(self) -> list[cst.Call]:
         return [node for node in self._positions if isinstance(node, cst.Call)]
 
-    def statements(self) -> list[cst.SimpleStatementLine]:
-        return [node for node in self._positions if isinstance(node, cst.SimpleStatementLine)]
-
     def refuse_builtin(self, call: cst.Call) -> None:
         """Raises `Unsafe` where the callee is Python's own, such as `map`: it calls who knows what."""
         for name in self._qualified(call.func):
@@ -95,18 +130,17 @@ class Source:
 
     def statement_of(self, node: cst.CSTNode) -> cst.CSTNode:
         """The statement of an indented block or of the module that it is part of."""
-        parent = self._parents.get(node)
-        while parent is not None and not isinstance(parent, (cst.IndentedBlock, cst.Module)):
-            node, parent = parent, self._parents.get(parent)
+        for outer in self.outward(node):
+            if isinstance(outer, (cst.IndentedBlock, cst.Module)):
+                break
+            node = outer
         return node
 
     def outward(self, node: cst.CSTNode) -> list[cst.CSTNode]:
         """What it is part of, the innermost first."""
-        found = []
-        parent = self._parents.get(node)
-        while parent is not None:
+        found: list[cst.CSTNode] = []
+        while (parent := self._parents.get(found[-1] if found else node)) is not None:
             found.append(parent)
-            parent = self._parents.get(parent)
         return found
 
 
@@ -130,3 +164,42 @@ def _content(workdir: Path, frame: Frame) -> bytes:
     if frame.sha256 is None or hashlib.sha256(content).hexdigest() != frame.sha256:
         raise Unsafe("the file has changed since it was run")
     return content
+
+
+def taken_in(trials: Path, name: str, workdir: Path) -> tuple[Taken, ...]:
+    """Every place where fix `name` said something in the processes of one comparison, each once.
+
+    trials: the directory of the comparison. Places in its copies of the working directory become places
+    in `workdir`.
+    """
+    found: dict[str, Taken] = {}
+    for path in sorted(trials.glob(f"*/run/{APPLIED_FILE}")):
+        for line in applied_lines(path.parent, name):
+            taken = _taken(line, path.parent.parent / "work", workdir)
+            found.setdefault(repr(taken), taken)
+    return tuple(found.values())
+
+
+def _taken(line: dict[str, Any], copy: Path, workdir: Path) -> Taken:
+    site = line.get("site") or {"frames": [], "inside": None}
+    frames = tuple(
+        Frame(
+            file=_in_workdir(each["file"], copy, workdir),
+            line=each["line"],
+            function=each["function"],
+            span=tuple(each["span"]) if each["span"] is not None else None,
+            sha256=each["sha256"],
+            direct=each["direct"],
+        )
+        for each in site["frames"]
+    )
+    return Taken(line["applied"], line["what"], frames, site["inside"], line.get("facts", {}))
+
+
+def _in_workdir(file: str, copy: Path, workdir: Path) -> str:
+    """Relative where it lies in the working directory or in a copy of it."""
+    path = Path(file)
+    for root in (copy, copy.resolve(), workdir, workdir.resolve()):
+        if path.is_absolute() and path.is_relative_to(root):
+            return path.relative_to(root).as_posix()
+    return file

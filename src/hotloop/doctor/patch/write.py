@@ -12,9 +12,7 @@ from hotloop.core.census import Census
 from hotloop.core.command_run import CommandRun
 from hotloop.core.files import write_atomically, write_json
 from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
-from hotloop.doctor.applied import Frame, Taken, taken_in
-from hotloop.doctor.patch.diff import unified_diff
-from hotloop.doctor.patch.edit import Change, Edit, edited
+from hotloop.doctor.patch.edit import Change, Edit, edited, unified_diff
 from hotloop.doctor.patch.imports import set_up_edit
 from hotloop.doctor.patch.keywords import (
     keywords_edit,
@@ -29,7 +27,7 @@ from hotloop.doctor.patch.model_call_edits import (
     definition_edit,
     training_call,
 )
-from hotloop.doctor.patch.source import Source, Unsafe
+from hotloop.doctor.patch.source import Frame, Source, Taken, Unsafe, taken_in
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import Optimization
 from hotloop.optimizations.source_edit import (
@@ -227,20 +225,20 @@ def _at_loader(
     source = files.of(frame)
     if isinstance(wanted, BeforeTraining):
         call = training_call(source, frame)
-        return [
-            (source, definition_edit(source, call, wanted)),
-            (source, before_training_edit(source, call, wanted)),
-        ]
-    assert isinstance(wanted, (Keywords, WrappedArgument))
-    call = loader_call(source, frame, wanted)
-    given = {each.keyword.value for each in call.args if each.keyword is not None}
-    note = technique.patch_note(value, census, given)
+        edit: Edit = before_training_edit(source, call, wanted)
+    else:
+        assert isinstance(wanted, (Keywords, WrappedArgument))
+        call = loader_call(source, frame, wanted)
+        given = {each.keyword.value for each in call.args if each.keyword is not None}
+        change = (
+            keywords_edit(source, call, wanted)
+            if isinstance(wanted, Keywords)
+            else wrapped_argument_edit(source, call, wanted)
+        )
+        edit = replace(change, note=technique.patch_note(value, census, given))
     if isinstance(wanted, Keywords):
-        return [(source, replace(keywords_edit(source, call, wanted), note=note))]
-    return [
-        (source, definition_edit(source, call, wanted)),
-        (source, replace(wrapped_argument_edit(source, call, wanted), note=note)),
-    ]
+        return [(source, edit)]
+    return [(source, definition_edit(source, call, wanted)), (source, edit)]
 
 
 def _at_calls(

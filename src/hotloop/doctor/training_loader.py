@@ -1,4 +1,5 @@
-"""How far loader workers run ahead of the steps, and how long a process must be to show what they keep up.
+"""The loader that trains: where it is made, how far its workers run ahead of the steps, and how long a process must be to
+show what they keep up.
 
 Workers fill a queue while the training does something slow: starting, compiling. Steps that are fed by it are
 faster than any that follow. Counting begins after as many steps as the queue holds, and covers several queues.
@@ -8,11 +9,17 @@ the counting begins.
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from hotloop.core.census import Census
+from hotloop.core.census import ONE_OF, Census
+from hotloop.core.child import LOADER
 from hotloop.optimizations.loader_workers import batches_ahead
 from hotloop.optimizations.optimization import BatchesAhead, Optimization
 
@@ -77,3 +84,34 @@ def value_that_shows(technique: Optimization, value: Any, census: Census, num_st
         if ahead is None or queue_of(ahead, census).fits(num_steps):
             return each
     return value
+
+
+def variables_for(
+    census: Census | None, workdir: Path | None, edited: Mapping[str, bytes]
+) -> dict[str, str]:
+    """Variables that tell a trial where the loader that trains is made. edited: files that hold other lines there than in `workdir`."""
+    loader = census.slowest_loader() if census is not None else None
+    if loader is None or not loader.made or workdir is None:
+        return {}
+    moved = {file: _moved((workdir / file).read_bytes(), new) for file, new in edited.items()}
+    made = [" < ".join(map(partial(_in, moved), name.split(" < "))) for name in loader.made]
+    return {LOADER: json.dumps({"site": loader.site, "made": made, "workdir": str(workdir)})}
+
+
+def _in(moved: Mapping[str, Mapping[int, int]], call: str) -> str:
+    """`train.py:8`, or `train.py:8 #1`, by its line in the edited file."""
+    place, mark, number = call.partition(ONE_OF)
+    file, _, line = place.rpartition(":")
+    if file not in moved:
+        return call
+    return f"{file}:{moved[file].get(int(line), int(line))}{mark}{number}"
+
+
+def _moved(old: bytes, new: bytes) -> dict[int, int]:
+    """Line -> the line that it has become, both counted from 1."""
+    lines = old.splitlines(), new.splitlines()
+    found: dict[int, int] = {}
+    for _, begin, end, new_begin, new_end in SequenceMatcher(None, *lines, False).get_opcodes():
+        for number in range(begin, min(end, begin + new_end - new_begin)):
+            found[number + 1] = new_begin + number - begin + 1
+    return found

@@ -23,6 +23,12 @@ def prepare(sources: Sequence[str], out: Path, **options: Any) -> Manifest:
     return prepare_text(sources, out, **options).manifest
 
 
+def in_jobs(source: Path, out: Path, **options: Any) -> Preparation:
+    """In many jobs, as bytes unless it is said otherwise."""
+    usual = {"tokenizer": "bytes", "validation_fraction": 0.2, "job_bytes": 1000}
+    return prepare_text([str(source)], out, **{**usual, **options})
+
+
 def contents(directory: Path) -> dict[str, bytes]:
     """Every file of a directory, hidden ones and subdirectories too."""
     return {
@@ -30,3 +36,8 @@ def contents(directory: Path) -> dict[str, bytes]:
         for path in directory.rglob("*")
         if path.is_file()
     }
+
+
+def shards(directory: Path) -> dict[str, bytes]:
+    kept = [path for path in directory.iterdir() if path.suffix in (".bin", ".docs")]
+    return {path.name: path.read_bytes() for path in kept}

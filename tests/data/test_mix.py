@@ -12,17 +12,14 @@ from hypothesis import strategies as st
 from hotloop.data import order as module
 from hotloop.data.loader import Loader, Mix, PlainRows
 from hotloop.data.order import Shares
-from hotloop.data.stream import TokenStream
-from token_streams import MappedShard
+from token_streams import token_stream
 
 WEIGHTS = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6)
 
 
 def loader(tokens: int, first_id: int, *, seed: int = 0) -> Loader:
     """Of one document; token k has id `first_id + k`."""
-    ids = np.arange(first_id, first_id + tokens).astype("<u4")
-    shard = MappedShard("shard", ids, np.array([tokens], "<u8"))
-    stream = TokenStream([shard], vocabulary_size=10**9, split="train", where="here")
+    stream = token_stream([tokens], first_id=first_id)
     return Loader(PlainRows(stream, context=4), order="shuffled", seed=seed)
 
 

@@ -1,4 +1,7 @@
-"""Rows of whole documents: nothing lost, nothing twice, every row full enough and with a target."""
+"""Rows of whole documents: nothing lost, nothing twice, every row full enough and with a target.
+
+Token k of the streams has id k + 1: 0 is the filler's.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,7 @@ from hotloop.data import packing, piece_index
 from hotloop.data.loader import IGNORED_TARGET, Loader, PlainRows
 from hotloop.data.packing import BucketLoader, PackedRows
 from hotloop.data.piece_index import best_fit, bucket_index, bucket_widths, packed_index, pieces_of
-from hotloop.data.stream import TokenStream
-from token_streams import MappedShard
+from token_streams import token_stream
 
 LENGTHS = st.lists(
     st.lists(st.one_of(st.integers(1, 12), st.integers(1, 90)), min_size=1, max_size=40),
@@ -30,17 +32,6 @@ SETTINGS = settings(
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-def stream(documents_by_shard: list[list[int]]) -> TokenStream:
-    """Shards of documents with these lengths; token k of the stream has id k + 1: 0 is the filler's."""
-    shards, begin = [], 1
-    for number, lengths in enumerate(documents_by_shard):
-        ends = np.cumsum(lengths).astype("<u8")
-        ids = np.arange(begin, begin + int(ends[-1])).astype("<u4")
-        shards.append(MappedShard(f"train-{number:05d}.bin", ids, ends))
-        begin += int(ends[-1])
-    return TokenStream(shards, vocabulary_size=1_000_000, split="train", where="somewhere")
 
 
 def name_of(lengths: list[list[int]]) -> str:
@@ -60,7 +51,7 @@ def test_packed_rows_hold_every_target_once_and_none_is_empty(
     lengths: list[list[int]], context: int
 ) -> None:
     wanted = every_target(lengths)
-    tokens = stream(lengths)
+    tokens = token_stream(*lengths, first_id=1)
     index = packed_index(tokens, context, content=name_of(lengths))
     if not wanted:
         assert index.num_groups == 0
@@ -104,7 +95,7 @@ def test_index_is_made_once_and_again_when_it_is_damaged(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths = [[5, 7, 3, 9, 2, 30]]
-    tokens = stream(lengths)
+    tokens = token_stream(*lengths, first_id=1)
     first = packed_index(tokens, 10, content="c")
     with monkeypatch.context() as patch:
         patch.setattr(piece_index, "best_fit", None)
@@ -122,10 +113,10 @@ def test_index_is_made_once_and_again_when_it_is_damaged(
 
 def test_blocks_bound_what_is_packed_together(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = [[4] * 10, [4] * 3]
-    whole = packed_index(stream(lengths), 6, content="a")
+    whole = packed_index(token_stream(*lengths, first_id=1), 6, content="a")
     assert whole.num_groups == 7  # two of 3 slots to a row, and shards are not packed together
     monkeypatch.setattr(piece_index, "_BLOCK", 3)
-    cut = packed_index(stream(lengths), 6, content="a")
+    cut = packed_index(token_stream(*lengths, first_id=1), 6, content="a")
     assert cut.num_groups == 2 + 2 + 2 + 1 + 2
     assert cut.slots.sum() == whole.slots.sum() == 39
 
@@ -133,7 +124,7 @@ def test_blocks_bound_what_is_packed_together(monkeypatch: pytest.MonkeyPatch) -
 def bucket_loader(
     lengths: list[list[int]], context: int, microbatch: int, *, seed: int = 0
 ) -> BucketLoader:
-    tokens, widths = stream(lengths), bucket_widths(context)
+    tokens, widths = token_stream(*lengths, first_id=1), bucket_widths(context)
     index = bucket_index(tokens, widths, content=name_of(lengths))
     return BucketLoader(tokens, index, widths, microbatch=microbatch, order="shuffled", seed=seed)
 
@@ -193,7 +184,7 @@ def test_bucket_batches_are_a_pure_function_of_their_number() -> None:
 def test_plain_rows_within_documents_predict_no_first_token(
     lengths: list[list[int]], context: int
 ) -> None:
-    tokens = stream(lengths)
+    tokens = token_stream(*lengths, first_id=1)
     if len(tokens) <= context:
         return
     rows = PlainRows(tokens, context=context, within_documents=True)
@@ -211,7 +202,7 @@ def test_copying_pieces_and_looking_tokens_up_give_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lengths = [np.random.default_rng(3).integers(1, 60, 50).tolist() for _ in range(3)]
-    tokens = stream(lengths)
+    tokens = token_stream(*lengths, first_id=1)
     index = packed_index(tokens, 32, content="y")
     rows = PackedRows(tokens, index, context=32, with_documents=True)
     read = []
@@ -224,7 +215,7 @@ def test_copying_pieces_and_looking_tokens_up_give_the_same(
 
 def test_packed_batches_do_not_depend_on_how_they_are_split() -> None:
     lengths = [np.random.default_rng(2).integers(2, 60, 700).tolist()]
-    tokens = stream(lengths)
+    tokens = token_stream(*lengths, first_id=1)
     rows = PackedRows(
         tokens, packed_index(tokens, 32, content="x"), context=32, with_documents=True
     )

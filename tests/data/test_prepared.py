@@ -97,15 +97,3 @@ def test_shard_outside_the_directory_is_refused(prepared: Prepared) -> None:
     path.write_text(path.read_text().replace("train-00000.bin", "../train-00000.bin"))
     with pytest.raises(UsageError, match="not the name of a shard"):
         open_prepared(prepared.path)
-
-
-@pytest.mark.parametrize(
-    "change", [('"seed": 0', '"seed": 1'), ('"end_of_text": ', '"end_of_text": 1')]
-)
-def test_changed_manifest_is_refused(prepared: Prepared, change: tuple[str, str]) -> None:
-    path = prepared.path / "manifest.json"
-    content = path.read_text()
-    assert change[0] in content
-    path.write_text(content.replace(*change, 1))
-    with pytest.raises(UsageError, match="damaged"):
-        open_prepared(prepared.path)

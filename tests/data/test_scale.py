@@ -17,14 +17,12 @@ from typing import Any
 import psutil
 import pytest
 
-from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.core.errors import EnvironmentFailed
 from hotloop.data import engines, execute
 from hotloop.data.engines import EngineDiffers, Reference
 from hotloop.data.manifest import JobRecord
-from hotloop.data.prepare import Preparation
-from hotloop.data.prepared import open_prepared, verify_prepared
 from hotloop.data.staging import STAGING, Staging
-from preparing import contents, prepare_text
+from preparing import contents, in_jobs
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,14 +30,6 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def workers_for_small_corpora(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute, "HERE_BYTES", 0)
-
-
-def in_jobs(source: Path, out: Path, **options: Any) -> Preparation:
-    return prepare_text(
-        [str(source)],
-        out,
-        **{"tokenizer": "bytes", "validation_fraction": 0.2, "job_bytes": 1000, **options},
-    )
 
 
 def test_bytes_do_not_depend_on_the_number_of_workers(corpus: Path, tmp_path: Path) -> None:
@@ -232,35 +222,3 @@ def test_engine_that_goes_wrong_later_stops_the_run_and_nothing_it_made_is_kept(
     assert caught.value.where is not None
     assert caught.value.where.startswith(str(corpus))
     assert not (tmp_path / "out").exists()
-
-
-def test_verify_names_every_damaged_file(corpus: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    in_jobs(corpus, out)
-    whole = verify_prepared(out)
-    assert whole.damaged == ()
-    assert whole.files == len(list(out.iterdir())) - 1
-    first, second = sorted(out.glob("train-*.bin"))[:2]
-    content = bytearray(first.read_bytes())
-    content[0] ^= 1
-    first.write_bytes(content)
-    second.unlink()
-    damaged = verify_prepared(out).damaged
-    assert len(damaged) == 2
-    assert damaged[0].startswith(f"{first.name}: its checksum")
-    assert damaged[1].startswith(f"{second.name}: No such file")
-
-
-def test_directory_of_the_first_version_is_refused_with_what_to_do(
-    corpus: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    in_jobs(corpus, out)
-    values = json.loads((out / "manifest.json").read_text())
-    values["schema"] = "hotloop.prepared/1"
-    (out / "manifest.json").write_text(json.dumps(values))
-    with pytest.raises(UsageError) as caught:
-        open_prepared(out)
-    assert "again" in (caught.value.do or "")
-    assert in_jobs(corpus, out, force=True).outcome == "written"
-    open_prepared(out)

@@ -22,7 +22,7 @@ from hotloop.data.prepared import open_prepared
 from hotloop.data.sources.tree import standard_library_path
 from hotloop.data.spec import Spec, cached_path
 from hotloop.data.tokenizer import Tokenizer, fingerprint_of, load_tokenizer
-from preparing import prepare, prepare_text
+from preparing import prepare, prepare_text, shards
 
 sentencepiece = pytest.importorskip("sentencepiece")
 
@@ -227,11 +227,6 @@ def test_other_models_are_left_to_sentencepiece_and_the_router_says_why(
     assert routing.engine == "reference"
     if importlib.util.find_spec("gigatoken") is not None:
         assert why in routing.why
-
-
-def shards(directory: Path) -> dict[str, bytes]:
-    kept = [p for p in directory.iterdir() if p.suffix in (".bin", ".docs")]
-    return {path.name: path.read_bytes() for path in kept}
 
 
 def test_prepared_text_is_sentencepieces_for_any_number_of_workers(

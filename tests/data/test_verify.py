@@ -14,7 +14,7 @@ import pytest
 from hotloop.core.errors import UsageError
 from hotloop.core.files import read_json, write_json
 from hotloop.data.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest, sealed
-from hotloop.data.prepared import open_prepared, verify_prepared
+from hotloop.data.prepared import Prepared, open_prepared, verify_prepared
 from preparing import prepare
 
 
@@ -122,3 +122,28 @@ def test_progress_never_passes_the_end(out: Path) -> None:
     verify_prepared(out, progress=lambda _, done, total, __: told.append((done, total)))
     assert told
     assert all(total is not None and done <= total for done, total in told)
+
+
+def test_every_damaged_file_is_named(prepared: Prepared) -> None:
+    whole = verify_prepared(prepared.path)
+    assert whole.damaged == ()
+    assert whole.files == len(list(prepared.path.iterdir())) - 1
+    first, second = sorted(prepared.path.glob("train-*.bin"))[:2]
+    content = bytearray(first.read_bytes())
+    content[0] ^= 1
+    first.write_bytes(content)
+    second.unlink()
+    damaged = verify_prepared(prepared.path).damaged
+    assert len(damaged) == 2
+    assert damaged[0].startswith(f"{first.name}: its checksum")
+    assert damaged[1].startswith(f"{second.name}: No such file")
+
+
+def test_directory_of_the_first_version_is_refused_with_what_to_do(out: Path, corpus: Path) -> None:
+    values = json.loads((out / MANIFEST).read_text())
+    (out / MANIFEST).write_text(json.dumps(values | {"schema": "hotloop.prepared/1"}))
+    with pytest.raises(UsageError) as caught:
+        open_prepared(out)
+    assert "again" in (caught.value.do or "")
+    prepare([str(corpus)], out, tokenizer="bytes", force=True)
+    open_prepared(out)

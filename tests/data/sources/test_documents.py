@@ -8,22 +8,11 @@ from pathlib import Path
 import pytest
 
 from hotloop.core.errors import UsageError
-from hotloop.data.sources import Document, ReadOptions, Report
 from hotloop.data.sources.plan import plan
-from hotloop.data.sources.read import FILE_PIECE_BYTES, read_unit
+from hotloop.data.sources.read import FILE_PIECE_BYTES
 
 
-def read(
-    source: Path | str, *, exclude: Path | None = None, text_field: str = "text"
-) -> tuple[list[Document], Report]:
-    """All documents of one source, in order, and what was left out."""
-    options = ReadOptions(text_field=text_field)
-    planned = plan([str(source)], options, exclude=exclude)
-    (report,) = planned.skipped
-    return [d for unit in planned.units for d in read_unit(unit, options, report)], report
-
-
-def test_tree_is_read_in_sorted_order_without_hidden_and_binary_files(tmp_path: Path) -> None:
+def test_tree_is_read_in_sorted_order_without_hidden_and_binary_files(tmp_path: Path, read) -> None:
     for name in ("b.py", "a/z.txt", "a/README", ".git/config", "__pycache__/x.py", ".hidden"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -41,13 +30,13 @@ def test_directory_that_is_written_to_is_not_read(tmp_path: Path) -> None:
     for name in ("text.txt", "out/tokenizer.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    found, _ = read(tmp_path, exclude=tmp_path / "out")
-    assert [document.text for document in found] == ["text.txt"]
+    units = plan([str(tmp_path)], exclude=tmp_path / "out").units
+    assert [unit.name for unit in units] == [str(tmp_path / "text.txt")]
 
 
 @pytest.mark.parametrize("inside_tree", [False, True])
 def test_text_that_is_not_utf8_is_refused_with_file_and_offset(
-    tmp_path: Path, inside_tree: bool
+    tmp_path: Path, read, inside_tree: bool
 ) -> None:
     path = tmp_path / "latin.txt"
     path.write_bytes("é".encode() * 3000 + b"caf\xe9 au lait")
@@ -56,13 +45,13 @@ def test_text_that_is_not_utf8_is_refused_with_file_and_offset(
     assert caught.value.where == str(path)
 
 
-def test_utf16_text_is_refused(tmp_path: Path) -> None:
+def test_utf16_text_is_refused(tmp_path: Path, read) -> None:
     (tmp_path / "wide.txt").write_text("hello", encoding="utf-16")
     with pytest.raises(UsageError, match="not UTF-8 text: byte 0xff at offset 0"):
         read(tmp_path)
 
 
-def test_character_cut_off_at_the_end_of_a_file_is_refused(tmp_path: Path) -> None:
+def test_character_cut_off_at_the_end_of_a_file_is_refused(tmp_path: Path, read) -> None:
     (tmp_path / "cut.txt").write_bytes("ab世".encode()[:-1])
     with pytest.raises(UsageError, match="offset 2"):
         read(tmp_path)
@@ -79,7 +68,9 @@ def test_character_cut_off_at_the_end_of_a_file_is_refused(tmp_path: Path) -> No
         "x" * (FILE_PIECE_BYTES[0] + 1),
     ],
 )
-def test_pieces_of_a_large_file_join_to_the_file_and_are_bounded(tmp_path: Path, text: str) -> None:
+def test_pieces_of_a_large_file_join_to_the_file_and_are_bounded(
+    tmp_path: Path, read, text: str
+) -> None:
     path = tmp_path / "book.txt"
     path.write_text(text)
     found, _ = read(path)
@@ -88,12 +79,12 @@ def test_pieces_of_a_large_file_join_to_the_file_and_are_bounded(tmp_path: Path,
     assert (len(found) == 1) == (len(text.encode()) <= FILE_PIECE_BYTES[0])
 
 
-def test_byte_order_mark_is_not_text(tmp_path: Path) -> None:
+def test_byte_order_mark_is_not_text(tmp_path: Path, read) -> None:
     (tmp_path / "a.txt").write_text("hello", encoding="utf-8-sig")
     assert read(tmp_path / "a.txt")[0][0].text == "hello"
 
 
-def test_jsonl_gives_one_document_a_line(tmp_path: Path) -> None:
+def test_jsonl_gives_one_document_a_line(tmp_path: Path, read) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"body": "one\\ntwo"}\n\n{"body": ""}\n{"body": "three", "id": 3}')
     found, skipped = read(path, text_field="body")
@@ -113,7 +104,7 @@ def test_jsonl_gives_one_document_a_line(tmp_path: Path) -> None:
         ("[" * 100_000, "malformed line"),
     ],
 )
-def test_bad_line_is_refused_with_its_number(tmp_path: Path, line: str, message: str) -> None:
+def test_bad_line_is_refused_with_its_number(tmp_path: Path, read, line: str, message: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"text": "fine"}) + "\n" + line + "\n")
     with pytest.raises(UsageError, match=message) as caught:
@@ -121,13 +112,13 @@ def test_bad_line_is_refused_with_its_number(tmp_path: Path, line: str, message:
     assert caught.value.where == f"{path}:2"
 
 
-def test_missing_source_is_refused(tmp_path: Path) -> None:
+def test_missing_source_is_refused(tmp_path: Path, read) -> None:
     with pytest.raises(UsageError, match="no such source"):
         read(tmp_path / "nowhere")
 
 
 def test_standard_library_skips_and_counts_only_what_is_in_another_encoding(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "os.py").write_text("import sys\n")
     (tmp_path / "notes.txt").write_text("not a source")

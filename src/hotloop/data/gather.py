@@ -11,7 +11,7 @@ import hashlib
 import heapq
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -199,20 +199,17 @@ def read_batches(
             content = text.encode() if known is None else known
             digest = digest_of(content, salt, quick=quick)
             batch.digests.append(digest)
-            if pieces is None and not part:
-                batch.add(text, content, digest, origin)
-                if batch.num_bytes >= batch_bytes or len(batch.texts) >= BATCH_TEXTS:
-                    passed += batch.pass_on(unit.num_bytes - passed)
-                    yield batch
-                    batch = TextBatch(unit.source)
-                continue
+            found: Iterable[tuple[str, bool]] = ((text, True),)
             if pieces is None:
-                pieces, key = Pieces(encode, origin, batch_bytes), digest
-            for piece, last in pieces.take(text) if part else pieces.finish(text):
+                key = digest
+                pieces = Pieces(encode, origin, batch_bytes) if part else None
+            if pieces is not None:
+                found = pieces.take(text) if part else pieces.finish(text)
+            for piece, last in found:
                 if not last:
                     batch.unfinished.append(len(batch.texts))
-                batch.add(piece, piece.encode(), key, origin)
-                if batch.num_bytes >= batch_bytes:
+                batch.add(piece, content if pieces is None else piece.encode(), key, origin)
+                if batch.num_bytes >= batch_bytes or len(batch.texts) >= BATCH_TEXTS:
                     passed += batch.pass_on(unit.num_bytes - passed)
                     yield batch
                     batch = TextBatch(unit.source)

@@ -34,16 +34,16 @@ AT_ONCE = 1024
 
 
 class Blocks:
-    """An endless order, worked out by blocks of `size` positions; the last block is kept."""
+    """An order worked out by blocks of `size` positions, one of which is kept. It ends in a shorter block, or never."""
 
     def __init__(self, size: int, worked_out: Callable[[int], np.ndarray]) -> None:
-        """`worked_out` gives the block of a number, (..., size)."""
+        """`worked_out` gives the block of a number, (..., size); what is behind the end is empty."""
         self._size = size
         self._worked_out = worked_out
         self._kept: tuple[int, np.ndarray] | None = None
 
     def run(self, position: int, count: int) -> np.ndarray:
-        """(..., count): what stands from `position` on."""
+        """(..., count): what stands from `position` on; less where it ends."""
         if position < 0 or count <= 0:
             raise ValueError(f"no batch of {count} sequences at position {position}")
         parts = []
@@ -54,8 +54,11 @@ class Blocks:
                 # Replaced whole: a thread may read ahead.
                 kept = self._kept = (number, self._worked_out(number))
             parts.append(kept[1][..., inside : inside + count])
-            position += parts[-1].shape[-1]
-            count -= parts[-1].shape[-1]
+            taken = parts[-1].shape[-1]
+            if not taken:
+                break
+            position += taken
+            count -= taken
         return np.concatenate(parts, axis=-1)
 
 

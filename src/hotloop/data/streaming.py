@@ -191,6 +191,7 @@ class StreamedLoader(RowLoader):
         self._order: Order = "shuffled" if shuffled else "sequential"
         self._within = within_documents
         self._blocks = Blocks(buffer, self._worked_out)
+        self._later: EpochOrder | None = None
 
     @property
     def num_sequences(self) -> int:
@@ -203,12 +204,18 @@ class StreamedLoader(RowLoader):
 
     def indices(self, position: int, num_sequences: int) -> np.ndarray:
         """See `RowLoader`. Raises what ended the preparation."""
-        return self._blocks.run(position, num_sequences)
+        found = self._blocks.run(position, num_sequences)
+        if len(found) == num_sequences:
+            return found
+        if self._later is None:
+            self._later = EpochOrder(self.num_sequences, self._order, self._seed)
+        behind = self._later.run(position + len(found), num_sequences - len(found))
+        return np.concatenate((found, behind))
 
     def _worked_out(self, block: int) -> np.ndarray:
-        """The sequences of a block: of the text as it came, and behind its end of the epochs that follow."""
+        """The sequences of a block of the first epoch, when all of it is there."""
         first = block * self._buffer
-        whole = self.wait(first + self._buffer)
+        self.wait(first + self._buffer)
         if not self.num_sequences:
             raise UsageError(
                 f"the {self._split} text holds less than one sequence of {self._context} tokens",
@@ -217,16 +224,11 @@ class StreamedLoader(RowLoader):
             )
         stream = self._growing.streams[self._split]
         self.rows = PlainRows(stream, context=self._context, within_documents=self._within)
-        size = self._buffer if whole else max(self.num_sequences - first, 0)
+        size = min(max(self.num_sequences - first, 0), self._buffer)
         items = np.arange(size, dtype=np.int64)
         if self._order == "shuffled":
             items = permuted(items, size, seed=self._seed, epoch=block)
-        if whole:
-            return first + items
-        later = EpochOrder(self.num_sequences, self._order, self._seed)
-        return np.concatenate(
-            (first + items, later.at(np.arange(first + size, first + self._buffer)))
-        )
+        return first + items
 
 
 class Preparation:

@@ -182,19 +182,21 @@ class Mix:
 
     def batch(self, position: int, num_sequences: int) -> Batch:
         corpora, rows = self.sources(position, num_sequences)
-        parts: list[Batch] = [
-            self._loaders[index].rows.read(rows[corpora == index])
-            for index in np.unique(corpora).tolist()
-        ]
-        if len(parts) == 1:
-            return parts[0]
-        place = np.argsort(np.argsort(corpora, kind="stable"))  # of each sequence in the parts
+        chosen = np.unique(corpora).tolist()
+        parts = [self._loaders[index].rows.read(rows[corpora == index]) for index in chosen]
+
+        def together(arrays: list[np.ndarray]) -> np.ndarray:
+            whole = np.empty((num_sequences, *arrays[0].shape[1:]), arrays[0].dtype)
+            for index, array in zip(chosen, arrays):
+                whole[corpora == index] = array
+            return whole
+
         starts = [part.document_starts for part in parts if part.document_starts is not None]
         return Batch(
-            np.concatenate([part.tokens for part in parts])[place],
-            np.concatenate([part.targets for part in parts])[place],
+            together([part.tokens for part in parts]),
+            together([part.targets for part in parts]),
             sum(part.num_targets for part in parts),
-            np.concatenate(starts)[place] if starts else None,
+            together(starts) if starts else None,
         )
 
     def count_targets(self, position: int, num_sequences: int) -> int:

@@ -100,17 +100,28 @@ class TokenStream:
         """
         if int(starts.min()) < 0 or int(starts.max()) + length > self._length:
             raise IndexError(f"a run of {length} lies outside the {self._length} tokens")
-        shards = np.searchsorted(self._begins, starts, side="right") - 1
-        out = np.empty((len(starts), length), dtype=self._shards[int(shards[0])].ids.dtype)
-        for row, start, shard in zip(out, starts.tolist(), shards.tolist()):
-            filled = 0
-            while filled < length:
-                begin = start + filled - int(self._begins[shard])
-                part = self._shards[shard].ids[begin : begin + length - filled]
-                row[filled : filled + len(part)] = part
-                filled += len(part)
-                shard += 1
+        if len(self._shards) == 1:
+            out: np.ndarray = _runs(self._shards[0].ids, length)[starts]
+        else:
+            out = self._read_shards(starts, length)
         self._check_ids(out, starts)
+        return out
+
+    def _read_shards(self, starts: np.ndarray, length: int) -> np.ndarray:
+        first = np.searchsorted(self._begins, starts, side="right") - 1
+        last = np.searchsorted(self._begins, starts + length - 1, side="right") - 1
+        out = np.empty((len(starts), length), dtype=self._shards[int(first[0])].ids.dtype)
+        whole = first == last
+        for index in np.unique(first[whole]).tolist():
+            rows = np.flatnonzero(whole & (first == index))
+            out[rows] = _runs(self._shards[index].ids, length)[starts[rows] - self._begins[index]]
+        for row in np.flatnonzero(~whole).tolist():
+            at, filled = int(starts[row]), 0
+            for index in range(int(first[row]), int(last[row]) + 1):
+                local = at + filled - int(self._begins[index])
+                part = self._shards[index].ids[local : local + length - filled]
+                out[row, filled : filled + len(part)] = part
+                filled += len(part)
         return out
 
     def gather(self, at: np.ndarray) -> np.ndarray:
@@ -183,6 +194,12 @@ class TokenStream:
             where=self._shards[index].file,
             do="run `hotloop prepare` again",
         )
+
+
+def _runs(ids: np.ndarray, length: int) -> np.ndarray:
+    """Every run of `length` in a shard, as a view; `sliding_window_view` takes longer than a batch."""
+    shape = (len(ids) - length + 1, length)
+    return np.ndarray(shape, ids.dtype, ids.data, strides=ids.strides * 2)
 
 
 _FAILED = c_void_p(-1).value

@@ -107,9 +107,10 @@ def test_file_that_is_no_tokenizer_is_refused(tmp_path: Path, content: str) -> N
         load_tokenizer(str(path))
 
 
-def test_missing_tokenizer_file_is_refused() -> None:
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.model"])
+def test_missing_tokenizer_file_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="no such tokenizer file"):
-        load_tokenizer("nowhere/tokenizer.json")
+        load_tokenizer(f"nowhere/{name}")
 
 
 @pytest.mark.parametrize("spec", ["train:", "train:256", "train:-5", "train:many", "train:9999999"])

@@ -113,7 +113,8 @@ class _JobEncoder:
         finished[batch.unfinished] = False
         flat, ends = self._joined(ids, lengths, finished)
         self._count(keys[:, 0], ends[finished], len(flat))
-        self._write(flat, ends, finished, self._held_out(keys[:, 0]))
+        held_out = keys[:, 0] < np.uint64(self._recipe.held_out_below)
+        self._write(flat, ends, finished, held_out)
         return len(flat)
 
     def _joined(
@@ -137,12 +138,6 @@ class _JobEncoder:
             self._open_tokens = total - int(ends[-1])
         else:
             self._open_tokens += total
-
-    def _held_out(self, keys: np.ndarray) -> np.ndarray:
-        below = self._recipe.held_out_below
-        if below >= 2**64:
-            return np.ones(len(keys), dtype=np.bool_)
-        return keys < np.uint64(below)
 
     def _write(
         self, flat: np.ndarray, ends: np.ndarray, finished: np.ndarray, held_out: np.ndarray

@@ -65,11 +65,7 @@ class PlainRows:
     """
 
     def __init__(
-        self,
-        stream: TokenStream,
-        *,
-        context: int,
-        within_documents: bool = False,
+        self, stream: TokenStream, *, context: int, within_documents: bool = False
     ) -> None:
         """`within_documents` gives the starts of documents, and ignores their first tokens as targets: what
         stands before them does not predict them. Raises `UsageError` for a stream shorter than one row.

@@ -62,28 +62,24 @@ class Blocks:
         return np.concatenate(parts, axis=-1)
 
 
-class EpochOrder:
+class EpochOrder(Blocks):
     """The item out of `n` at each position, epoch after epoch. Position p is in epoch p // n."""
 
     def __init__(self, n: int, order: Order, seed: int) -> None:
-        self.n = n
+        super().__init__(AT_ONCE, lambda block: self.at(block * AT_ONCE + np.arange(AT_ONCE)))
+        self._n = n
         self._order = order
         self._seed = seed
-        self._blocks = Blocks(AT_ONCE, lambda k: self.at(k * AT_ONCE + np.arange(AT_ONCE)))
-
-    def run(self, position: int, count: int) -> np.ndarray:
-        """int64 (count,): the items at `position` and the positions that follow, across epochs."""
-        return self._blocks.run(position, count)
 
     def at(self, positions: np.ndarray) -> np.ndarray:
         """int64 (n,): the items at any positions. Meant for many at once."""
-        epochs, inside = np.divmod(positions, self.n)
+        epochs, inside = np.divmod(positions, self._n)
         if self._order == "sequential":
             return inside
         out = np.empty_like(inside)
         for epoch in np.unique(epochs).tolist():
             chosen = epochs == epoch
-            out[chosen] = permuted(inside[chosen], self.n, seed=self._seed, epoch=epoch)
+            out[chosen] = permuted(inside[chosen], self._n, seed=self._seed, epoch=epoch)
         return out
 
 

@@ -20,19 +20,6 @@ def lines(path: Path, *records: str) -> Path:
     return path
 
 
-def test_bad_lines_are_counted_with_their_numbers(tmp_path: Path, read) -> None:
-    good = json.dumps({"text": "fine"})
-    path = lines(tmp_path / "a.jsonl", good, "{not json", good, "[1]", '{"body": 1}', '{"text": 3}')
-    found, report = read(path, skip_bad=True)
-    assert [document.text for document in found] == ["fine", "fine"]
-    assert report.counts == {
-        "malformed record": 2,
-        "record without the field": 1,
-        "field that is not text": 1,
-    }
-    assert report.examples["malformed record"][1].startswith(f"{path}:4")
-
-
 def test_line_number_is_counted_from_the_files_start_in_a_later_unit(
     tmp_path: Path, read_cut
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hotloop.core.errors import UsageError
+from hotloop.data.sources.documents import MALFORMED, NO_FIELD, NOT_TEXT
 from hotloop.data.sources.plan import plan
 from hotloop.data.sources.read import FILE_PIECE_BYTES
 
@@ -94,22 +95,29 @@ def test_jsonl_gives_one_document_a_line(tmp_path: Path, read) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("line", "message", "reason"),
     [
-        ("{not json", "malformed line"),
-        ("[1, 2]", "not a JSON object"),
-        ('{"body": "x"}', "no field 'text'"),
-        ('{"text": 3}', "not a string"),
-        ('{"text": "\\ud800"}', "surrogate"),
-        ("[" * 100_000, "malformed line"),
+        ("{not json", "malformed line", MALFORMED),
+        ("[1, 2]", "not a JSON object", MALFORMED),
+        ('{"body": "x"}', "no field 'text'", NO_FIELD),
+        ('{"text": 3}', "not a string", NOT_TEXT),
+        ('{"text": "\\ud800"}', "surrogate", MALFORMED),
+        ("[" * 100_000, "malformed line", MALFORMED),
     ],
 )
-def test_bad_line_is_refused_with_its_number(tmp_path: Path, read, line: str, message: str) -> None:
+def test_bad_line_is_refused_or_counted_with_its_number(
+    tmp_path: Path, read, line: str, message: str, reason: str
+) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps({"text": "fine"}) + "\n" + line + "\n")
+    fine = json.dumps({"text": "fine"})
+    path.write_text(f"{fine}\n{line}\n{fine}\n")
     with pytest.raises(UsageError, match=message) as caught:
         read(path)
     assert caught.value.where == f"{path}:2"
+    found, report = read(path, skip_bad=True)
+    assert [document.text for document in found] == ["fine", "fine"]
+    assert report.counts == {reason: 1}
+    assert report.examples[reason][0].startswith(f"{path}:2: ")
 
 
 def test_missing_source_is_refused(tmp_path: Path, read) -> None:

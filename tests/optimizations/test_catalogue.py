@@ -60,7 +60,7 @@ def test_every_technique_of_the_trainer_has_a_key(name: str) -> None:
     assert technique.choose is not None
     assert technique.off not in technique.settings or name == "attention"
     for value in technique.settings:
-        settings().config.replaced(technique.changes(value))
+        settings().config.replaced({technique.key: value})
 
 
 @pytest.mark.parametrize("machine", [CPU, OLD_CPU, GPU])
@@ -196,7 +196,7 @@ def test_every_folder_is_one_technique_of_the_catalogue() -> None:
         module = importlib.import_module(f"hotloop.optimizations.{folder}")
         (technique,) = (each for each in vars(module).values() if isinstance(each, Optimization))
         assert CATALOGUE[technique.name] is technique
-        assert (technique.live_form is not None) == (room / folder / "live.py").is_file()
+        assert technique.live_form is not None or not (room / folder / "live.py").is_file()
 
 
 def test_auto_is_resolved_after_what_it_looks_at() -> None:

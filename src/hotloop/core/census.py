@@ -302,11 +302,11 @@ class Census:
             return max(round(self.microbatches or 1.0), 1)
         return max(round(batches / self.counted_steps), 1)
 
-    def has_switch(self, name: str) -> bool | None:
-        """Whether a setting for debugging was on; `None` where nobody looked."""
+    def has_switch(self, *names: str) -> bool | None:
+        """Whether one of these settings for debugging was on; `None` where nobody looked."""
         if self.debug_switches is None:
             return None
-        return any(each.name == name for each in self.debug_switches)
+        return any(each.name in names for each in self.debug_switches)
 
     def to_mapping(self) -> dict[str, object]:
         return asdict(self)

@@ -199,11 +199,12 @@ def compiler_is_used() -> bool:
 
 
 Arguments = dict[str, Any]
-Change = Callable[[Mapping[str, Any]], "Arguments | str"]
-"""From all arguments of the loader to those that become others, or why none does, in words after its dataset's name."""
+Change = Callable[[Any, Mapping[str, Any]], "Arguments | str"]
+"""From the technique's value and all arguments of the loader to those that become others, or why none does, in words
+after its dataset's name."""
 
 
-def set_arguments(change: Change, report: Report, *, says_itself: bool = False) -> None:
+def set_arguments(change: Change, value: Any, report: Report, *, says_itself: bool = False) -> None:
     """Have the loader that trains made with what `change` makes of its arguments.
 
     says_itself: what they are set to says later whether it took effect.
@@ -223,7 +224,7 @@ def set_arguments(change: Change, report: Report, *, says_itself: bool = False) 
         given = inspect.signature(original).bind(loader, *args, **kwargs)
         given.apply_defaults()
         name = type(given.arguments["dataset"]).__name__
-        changed = change(given.arguments)
+        changed = change(value, given.arguments)
         if isinstance(changed, str):
             report.refused(f"{name} {changed}")
         else:

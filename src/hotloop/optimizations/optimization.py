@@ -27,10 +27,6 @@ class BatchesAhead:
     """No ratio above this is possible."""
 
 
-Setting = Mapping[str, Any]
-"""Dotted config keys and their values; also what a trial of the technique is named by."""
-
-
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What `auto` becomes on a machine, and why."""
@@ -63,6 +59,36 @@ def live_in(package: str) -> Callable[..., Any]:
         importlib.import_module(f"{package}.live").apply(value, report)
 
     return live_form
+
+
+def live_hook(name: str, *given: Any) -> Callable[..., Any]:
+    """A live form that needs no module of its own: that function of `hooks`, called with `given`, value and report."""
+
+    def live_form(value: Any, report: Report) -> None:
+        hooks = importlib.import_module("hotloop.optimizations.hooks")
+        getattr(hooks, name)(*given, value, report)
+
+    return live_form
+
+
+def seen_as(field: str) -> Callable[[Census, Any], bool | None]:
+    """For `observed`: what has the value in a field of the census where it took effect."""
+
+    def observed(census: Census, value: Any) -> bool | None:
+        found = getattr(census, field)
+        return None if found is None else bool(found == value)
+
+    return observed
+
+
+def seen_switch(*names: str) -> Callable[[Census, Any], bool | None]:
+    """For `observed`: the value is whether one of these settings for debugging is on."""
+
+    def observed(census: Census, value: Any) -> bool | None:
+        found = census.has_switch(*names)
+        return None if found is None else found == bool(value)
+
+    return observed
 
 
 Usable = Callable[[Machine, Any, Mapping[str, Any]], "str | None"]
@@ -161,7 +187,3 @@ class Optimization:
         if self.parity_class == "reduction_order" and config["train.precision"] != "fp32":
             return "reduced_precision"
         return self.parity_class
-
-    def changes(self, value: Any) -> dict[str, Any]:
-        """The technique with `value`, as changes to a `RunConfig`."""
-        return {self.key: value}

@@ -6,27 +6,15 @@ around. What the model gives is turned back: the script's own lines see what the
 
 from __future__ import annotations
 
-from typing import Any
-
-from hotloop.core.census import Census
-from hotloop.optimizations.optimization import Optimization, live_in
-
-
-def _values(census: Census) -> tuple[Any, ...]:
-    return () if census.channels_last else (True,)
-
-
-def _observed(census: Census, value: Any) -> bool | None:
-    return census.channels_last == value if census.channels_last is not None else None
-
+from hotloop.optimizations.optimization import Optimization, live_in, seen_as
 
 CHANNELS_LAST = Optimization(
     name="channels_last",
     summary="Convolution weights stored with the channels last, as the hardware reads them.",
     parity_class="reduction_order",
     settings=(True,),
-    values_for=_values,
-    observed=_observed,
+    values_for=lambda census: () if census.channels_last else (True,),
+    observed=seen_as("channels_last"),
     answers=("HL304",),
     source_form=(
         "model = model.to(memory_format=torch.channels_last)  # before it is wrapped\n"

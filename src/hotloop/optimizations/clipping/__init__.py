@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.census import Census
 from hotloop.hardware.limits import Machine
-from hotloop.optimizations.optimization import Choice, Optimization
+from hotloop.optimizations.optimization import Choice, Optimization, seen_as
 
 
 def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
@@ -35,10 +34,6 @@ def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | N
     return None
 
 
-def _observed(census: Census, value: Any) -> bool | None:
-    return census.clipping == value if census.clipping else None
-
-
 CLIPPING = Optimization(
     name="clipping",
     summary="The clipping factor applied inside the fused optimizer instead of in a pass of its own.",
@@ -49,7 +44,7 @@ CLIPPING = Optimization(
     settings=("fused",),
     choose=_choose,
     why_not=_why_not,
-    observed=_observed,
+    observed=seen_as("clipping"),
     source_form="torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # never error_if_nonfinite: it syncs",
     no_live_form="a script's own clipping is not rewritten while it runs",
     conflicts=(

@@ -23,10 +23,6 @@ def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
     return Choice(True, "the compiler has what it needs here")
 
 
-def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
-    return machine.why_no_compile if value else None
-
-
 def _observed(census: Census, value: Any) -> bool | None:
     if census.compiled is None:
         return None
@@ -59,7 +55,7 @@ COMPILE = Optimization(
     off=False,
     settings=(True,),
     choose=_choose,
-    why_not=_why_not,
+    why_not=lambda machine, value, config: machine.why_no_compile if value else None,
     falls_back=True,
     observed=_observed,
     answers=("HL302", "HL303"),

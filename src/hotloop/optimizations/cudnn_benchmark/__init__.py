@@ -2,21 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from hotloop.core.census import Census
-from hotloop.optimizations.optimization import Optimization, live_in, only_on
-from hotloop.optimizations.source_edit import SetUp, SourceEdit
-
-
-def _observed(census: Census, value: Any) -> bool | None:
-    return census.cudnn_benchmark == value if census.cudnn_benchmark is not None else None
-
-
-def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
-    return SetUp((f"torch.backends.cudnn.benchmark = {bool(value)}",), ("cudnn.benchmark",))
-
+from hotloop.optimizations.optimization import Optimization, live_in, only_on, seen_as
+from hotloop.optimizations.source_edit import SetUp
 
 CUDNN_BENCHMARK = Optimization(
     name="cudnn_benchmark",
@@ -24,10 +11,12 @@ CUDNN_BENCHMARK = Optimization(
     parity_class="reduction_order",
     settings=(True,),
     why_not=only_on("cuda", "only cuDNN chooses among algorithms by trial"),
-    observed=_observed,
+    observed=seen_as("cudnn_benchmark"),
     answers=("HL305",),
     source_form="torch.backends.cudnn.benchmark = True  # before the first step",
-    source_edit=_source_edit,
+    source_edit=lambda value, facts: SetUp(
+        (f"torch.backends.cudnn.benchmark = {bool(value)}",), ("cudnn.benchmark",)
+    ),
     leaves="a script that sets `cudnn.benchmark` or asks for deterministic algorithms; a CPU",
     live_form=live_in(__name__),
     risks=(

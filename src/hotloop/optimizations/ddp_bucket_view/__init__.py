@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from hotloop.core.census import Census
-from hotloop.optimizations.optimization import Optimization, live_in
-from hotloop.optimizations.source_edit import Keywords, SourceEdit
+from hotloop.optimizations.optimization import Optimization, live_hook
+from hotloop.optimizations.source_edit import Keywords
 
 ARGUMENT = "gradient_as_bucket_view"
 
@@ -18,10 +17,6 @@ def _values(census: Census) -> tuple[Any, ...]:
 
 def _observed(census: Census, value: Any) -> bool | None:
     return census.ddp.gradient_as_bucket_view == value if census.ddp is not None else None
-
-
-def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
-    return Keywords("torch.nn.parallel", ("DistributedDataParallel",), {ARGUMENT: repr(value)})
 
 
 DDP_BUCKET_VIEW = Optimization(
@@ -36,8 +31,10 @@ DDP_BUCKET_VIEW = Optimization(
     observed=_observed,
     answers=("HL601",),
     source_form="DistributedDataParallel(model, gradient_as_bucket_view=True)",
-    source_edit=_source_edit,
-    live_form=live_in(__name__),
+    source_edit=lambda value, facts: Keywords(
+        "torch.nn.parallel", ("DistributedDataParallel",), {ARGUMENT: repr(value)}
+    ),
+    live_form=live_hook("set_ddp_argument", ARGUMENT),
     leaves="a script that wraps its model otherwise, or has it so already",
     risks="`detach_()` of a gradient, or putting another tensor in its place, fails or is undone.",
 )

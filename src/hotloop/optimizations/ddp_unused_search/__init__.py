@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from hotloop.core.census import Census
-from hotloop.optimizations.optimization import Optimization, live_in
-from hotloop.optimizations.source_edit import Keywords, SourceEdit
+from hotloop.optimizations.optimization import Optimization, live_hook
+from hotloop.optimizations.source_edit import Keywords
 
 ARGUMENT = "find_unused_parameters"
 
@@ -21,10 +20,6 @@ def _observed(census: Census, value: Any) -> bool | None:
     return census.ddp.find_unused_parameters == value if census.ddp is not None else None
 
 
-def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
-    return Keywords("torch.nn.parallel", ("DistributedDataParallel",), {ARGUMENT: repr(value)})
-
-
 DDP_UNUSED_SEARCH = Optimization(
     name="ddp_unused_search",
     summary="DistributedDataParallel does not search each step for parameters without gradient, where there are none.",
@@ -36,9 +31,11 @@ DDP_UNUSED_SEARCH = Optimization(
     observed=_observed,
     answers=("HL602",),
     source_form="DistributedDataParallel(model, find_unused_parameters=False)",
-    source_edit=_source_edit,
+    source_edit=lambda value, facts: Keywords(
+        "torch.nn.parallel", ("DistributedDataParallel",), {ARGUMENT: repr(value)}
+    ),
     trainer_arguments=lambda value, applied_to: f"ddp_find_unused_parameters={value}",
-    live_form=live_in(__name__),
+    live_form=live_hook("set_ddp_argument", ARGUMENT),
     leaves="a model with parameters that some step did not use; a static graph, which searches once",
     risks="A parameter that is not used in some later step ends the training with an error.",
 )

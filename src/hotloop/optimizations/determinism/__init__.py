@@ -8,20 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from hotloop.core.census import Census
-from hotloop.optimizations.optimization import Optimization, live_in
+from hotloop.optimizations.optimization import Optimization, live_in, seen_switch
 
 SWITCHES = ("use_deterministic_algorithms", "cudnn.deterministic")
 
 
 def _values(census: Census) -> tuple[Any, ...]:
     on_device = not (census.device or "cpu").startswith("cpu")
-    return (False,) if on_device and any(map(census.has_switch, SWITCHES)) else ()
-
-
-def _observed(census: Census, value: Any) -> bool | None:
-    if census.debug_switches is None:
-        return None
-    return bool(value) == any(map(census.has_switch, SWITCHES))
+    return (False,) if on_device and census.has_switch(*SWITCHES) else ()
 
 
 DETERMINISM = Optimization(
@@ -31,7 +25,7 @@ DETERMINISM = Optimization(
     settings=(False,),
     values_for=_values,
     needs="deterministic algorithms on a GPU",
-    observed=_observed,
+    observed=seen_switch(*SWITCHES),
     answers=("HL808",),
     source_form="torch.use_deterministic_algorithms(False)",
     live_form=live_in(__name__),

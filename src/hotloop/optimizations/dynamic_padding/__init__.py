@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.census import Census
 from hotloop.optimizations.optimization import Optimization, live_in
 from hotloop.optimizations.source_edit import BeforeTraining, SourceEdit, WrappedArgument
 
@@ -39,10 +38,6 @@ DEFINITION = f'''class {NAME}:
 USUAL_MASK = "attention_mask"
 
 
-def _values_for(census: Census) -> tuple[Any, ...]:
-    return (8,) if census.padding is not None and census.padding.padded_fraction else ()
-
-
 def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
     mask = facts.get("mask", USUAL_MASK)
     more = "" if mask == USUAL_MASK else f"mask={mask!r}"
@@ -69,7 +64,7 @@ DYNAMIC_PADDING = Optimization(
     summary="Batches cut to their longest sequence, as their attention mask says, rounded up to a multiple of 8.",
     parity_class="reduction_order",
     settings=(8,),
-    values_for=_values_for,
+    values_for=lambda census: (8,) if census.padding and census.padding.padded_fraction else (),
     needs="batches with padding",
     answers=("HL111",),
     argument="pad_to_multiple_of",

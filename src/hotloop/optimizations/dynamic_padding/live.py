@@ -22,7 +22,7 @@ def apply(value: Any, report: Report) -> None:
     scope: dict[str, Any] = {"torch": torch}
     exec(DEFINITION, scope)  # what the patch writes
 
-    def change(given: Mapping[str, Any]) -> Arguments | str:
+    def change(value: Any, given: Mapping[str, Any]) -> Arguments | str:
         if given["batch_size"] is None and given["batch_sampler"] is None:
             return "makes its batches itself"
         context = given["multiprocessing_context"] or multiprocessing
@@ -33,7 +33,7 @@ def apply(value: Any, report: Report) -> None:
         )
         return {"collate_fn": trimming}
 
-    set_arguments(change, report, says_itself=True)
+    set_arguments(change, value, report, says_itself=True)
 
 
 def _start_method(context: Any) -> str | None:

@@ -6,17 +6,9 @@ Not kept: the user asked for those lines.
 
 from __future__ import annotations
 
-from typing import Any
-
-from hotloop.core.census import Census
 from hotloop.optimizations.optimization import Optimization, live_in
 
 EVERY = 100
-
-
-def _values(census: Census) -> tuple[Any, ...]:
-    return (EVERY,) if census.logs or "logs" not in census.seen else ()
-
 
 FEWER_LOGS = Optimization(
     name="fewer_logs",
@@ -24,7 +16,7 @@ FEWER_LOGS = Optimization(
     "writing them costs.",
     parity_class="bitwise",
     settings=(EVERY,),
-    values_for=_values,
+    values_for=lambda census: (EVERY,) if census.logs or "logs" not in census.seen else (),
     answers=("HL703",),
     source_form="if step % 100 == 0:\n    print(...)",
     leaves="`print` into a file of the script's own",

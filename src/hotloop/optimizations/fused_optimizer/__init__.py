@@ -2,26 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from hotloop.core.census import Census
-from hotloop.hardware.limits import Machine
 from hotloop.optimizations.optimization import Choice, Optimization, leaving, live_in
-from hotloop.optimizations.source_edit import Keywords, SourceEdit
-
-
-def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
-    return Choice(True, "one pass over weights and state")
-
-
-def _observed(census: Census, value: Any) -> bool | None:
-    return ("fused" in census.optimizer) == value if census.optimizer else None
-
-
-def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
-    return Keywords("torch.optim", ("Adam", "AdamW", "SGD", "Adagrad"), {"fused": "True"})
-
+from hotloop.optimizations.source_edit import Keywords
 
 FUSED_OPTIMIZER = Optimization(
     name="fused_optimizer",
@@ -31,11 +13,15 @@ FUSED_OPTIMIZER = Optimization(
     off=False,
     settings=(True,),
     argument="fused",
-    choose=_choose,
-    observed=_observed,
+    choose=lambda machine, config: Choice(True, "one pass over weights and state"),
+    observed=lambda census, value: (
+        ("fused" in census.optimizer) == value if census.optimizer else None
+    ),
     answers=("HL401",),
     source_form="torch.optim.AdamW(model.parameters(), fused=True)",
-    source_edit=_source_edit,
+    source_edit=lambda value, facts: Keywords(
+        "torch.optim", ("Adam", "AdamW", "SGD", "Adagrad"), {"fused": "True"}
+    ),
     trainer_arguments=lambda value, applied_to: (
         'optim="adamw_torch_fused"' if set(applied_to) <= {"AdamW"} else None
     ),

@@ -11,15 +11,7 @@ Memory stays bounded: where it has grown, what is frozen is looked at again, too
 
 from __future__ import annotations
 
-from typing import Any
-
-from hotloop.core.census import Census
 from hotloop.optimizations.optimization import Optimization, leaving, live_in
-
-
-def _values(census: Census) -> tuple[Any, ...]:
-    return (100,) if census.collections is None or census.collections.num else ()
-
 
 GC_SCHEDULE = Optimization(
     name="gc_schedule",
@@ -27,7 +19,9 @@ GC_SCHEDULE = Optimization(
     "full collections come at the end of every N-th step.",
     parity_class="bitwise",
     settings=(100,),
-    values_for=_values,
+    values_for=lambda census: (
+        (100,) if census.collections is None or census.collections.num else ()
+    ),
     answers=("HL804",),
     source_form=(
         "# after the third step\n"

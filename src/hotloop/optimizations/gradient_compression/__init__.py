@@ -8,18 +8,12 @@ of the whole step already.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from hotloop.core.census import Census
-from hotloop.hardware.limits import Machine
 from hotloop.optimizations.optimization import Choice, Optimization
 
 _CENSUS_NAME = {"none": "float32", "bf16": "bfloat16", "fp16": "float16"}
-
-
-def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
-    return Choice("none", "it rounds what is learned from, and pays only where the network is slow")
 
 
 def _observed(census: Census, value: Any) -> bool | None:
@@ -35,7 +29,9 @@ GRADIENT_COMPRESSION = Optimization(
     key="train.gradient_compression",
     off="none",
     settings=("bf16", "fp16"),
-    choose=_choose,
+    choose=lambda machine, config: Choice(
+        "none", "it rounds what is learned from, and pays only where the network is slow"
+    ),
     observed=_observed,
     source_form="ddp.register_comm_hook(None, torch.distributed.algorithms.ddp_comm_hooks.default_hooks.bf16_compress_hook)",
     no_live_form="a script's own reduction is not rewritten while it runs",

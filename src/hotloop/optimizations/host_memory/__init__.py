@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.census import Census
 from hotloop.hardware.limits import Machine
-from hotloop.optimizations.optimization import Choice, Optimization
+from hotloop.optimizations.optimization import Choice, Optimization, seen_as
 
 
 def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
@@ -25,14 +24,6 @@ def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
     return Choice("keep", "a step on a CPU asks for the same memory as the step before")
 
 
-def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
-    return machine.why_no_kept_memory if value == "keep" else None
-
-
-def _observed(census: Census, value: Any) -> bool | None:
-    return census.host_memory == value if census.host_memory else None
-
-
 HOST_MEMORY = Optimization(
     name="host_memory",
     summary="Memory that a step frees stays with the process instead of going back to the kernel.",
@@ -41,8 +32,8 @@ HOST_MEMORY = Optimization(
     off="default",
     settings=("keep",),
     choose=_choose,
-    why_not=_why_not,
-    observed=_observed,
+    why_not=lambda machine, value, config: machine.why_no_kept_memory if value == "keep" else None,
+    observed=seen_as("host_memory"),
     source_form=(
         "# in the shell, before Python starts\n"
         "export GLIBC_TUNABLES=glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=17179869184:"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from hotloop.core.census import Census
 from hotloop.judge.thresholds import IDLE_FETCH
 from hotloop.judge.worker_count import worker_count
-from hotloop.optimizations.optimization import BatchesAhead, Optimization, live_in
+from hotloop.optimizations.optimization import BatchesAhead, Optimization, live_hook
 from hotloop.optimizations.source_edit import Keywords, SourceEdit
 
 _OTHER_RNG = "its batches then draw their random numbers in the workers: the same samples, augmented with others, as with another seed"
@@ -65,10 +66,6 @@ def batches_ahead(census: Census, value: Any = None) -> BatchesAhead | None:
     return BatchesAhead(number, number * factor, most if number > loader.num_workers else None)
 
 
-def _fewer(value: Any) -> tuple[Any, ...]:
-    return tuple(range(int(value) - 1, 1, -1))
-
-
 def _expect(evidence: Mapping[str, Any], value: Any) -> tuple[float, float] | None:
     """What is left of a step of a loader without workers (DS-Analyzer, VLDB 2021): `max(rest, fetch / n)` of a step, and no less than the
     part of all CPUs that it keeps busy as it is. Up to a third more is usual: batches have to be sent."""
@@ -92,6 +89,13 @@ def _expect(evidence: Mapping[str, Any], value: Any) -> tuple[float, float] | No
 def _observed(census: Census, value: Any) -> bool | None:
     numbers = [loader.num_workers for loader in census.loaders if loader.trains]
     return value in numbers if numbers else None
+
+
+def _arguments(value: Any, given: Mapping[str, Any]) -> dict[str, Any] | str:
+    torch: Any = sys.modules["torch"]
+    if isinstance(given["dataset"], torch.utils.data.IterableDataset):
+        return "is an IterableDataset: what a worker gives depends on how many there are"
+    return {"num_workers": int(value)} | ({} if value else WITHOUT_WORKERS)
 
 
 def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
@@ -119,12 +123,12 @@ LOADER_WORKERS = Optimization(
         "random numbers in each, or cannot be sent to them, is rejected by the trial"
     ),
     of_loader=True,
-    live_form=live_in(__name__),
+    live_form=live_hook("set_arguments", _arguments),
     expect=_expect,
     other_draws_in=_draws_random,
     over="all",
     batches_ahead=batches_ahead,
-    smaller=_fewer,
+    smaller=lambda value: tuple(range(int(value) - 1, 1, -1)),
     risks=(
         "Each worker holds the dataset. A dataset or collate function that draws random numbers (crops, flips, noise, "
         "mixup) draws them in the workers: the same samples, augmented with other numbers, and dropout and later "

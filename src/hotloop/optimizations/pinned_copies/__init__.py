@@ -12,10 +12,6 @@ from hotloop.core.census import Census
 from hotloop.optimizations.optimization import Optimization, live_in, only_on
 
 
-def _values_for(census: Census) -> tuple[Any, ...]:
-    return (True,) if any(copy.pageable for copy in census.copies) else ()
-
-
 def _observed(census: Census, value: Any) -> bool | None:
     if "copies" not in census.seen or not census.copies:
         return None
@@ -27,7 +23,7 @@ PINNED_COPIES = Optimization(
     summary="Batches in pinned memory, copied to the GPU while the host goes on.",
     parity_class="bitwise",
     settings=(True,),
-    values_for=_values_for,
+    values_for=lambda census: (True,) if any(copy.pageable for copy in census.copies) else (),
     needs="copies to a GPU from memory that is not pinned",
     why_not=only_on("cuda", "it is about copies to a GPU; this run is on the CPU"),
     observed=_observed,

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.census import Census
+from hotloop.core.ceilings import PRECISION_DTYPES
 from hotloop.hardware.limits import Machine
 from hotloop.optimizations.optimization import Choice, Optimization, live_in
 from hotloop.optimizations.source_edit import AroundCall, SetUp, SourceEdit
-
-_CENSUS_NAME = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
@@ -28,14 +26,10 @@ def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
 def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
     if value == "tf32" and machine.device_type != "cuda":
         return "tf32 is a mode of NVIDIA GPUs; this run is on the CPU"
-    name = _CENSUS_NAME[value]
+    name = PRECISION_DTYPES[value]
     if value != "fp32" and name not in machine.fast_dtypes:
         return f"{name} is only emulated on this device"
     return None
-
-
-def _observed(census: Census, value: Any) -> bool | None:
-    return _CENSUS_NAME[value] in census.matmul_dtypes if census.matmul_dtypes else None
 
 
 _NAME = "in_bf16"
@@ -130,7 +124,9 @@ PRECISION = Optimization(
     choose=_choose,
     why_not=_why_not,
     is_only_slow=lambda value: value != "tf32",
-    observed=_observed,
+    observed=lambda census, value: (
+        PRECISION_DTYPES[value] in census.matmul_dtypes if census.matmul_dtypes else None
+    ),
     answers=("HL301",),
     source_form="with torch.autocast(device_type, dtype=torch.bfloat16):\n    loss = model(x, y)",
     source_edit=_source_edit,

@@ -8,8 +8,8 @@ from typing import Any
 
 from hotloop.core.census import Census
 from hotloop.judge.worker_count import rest_of_step
-from hotloop.optimizations.optimization import BatchesAhead, Optimization, leaving, live_in
-from hotloop.optimizations.source_edit import Keywords, SourceEdit
+from hotloop.optimizations.optimization import BatchesAhead, Optimization, leaving, live_hook
+from hotloop.optimizations.source_edit import Keywords
 
 USUAL = 2
 """Batches under way per worker: torch's own default."""
@@ -40,9 +40,8 @@ def _observed(census: Census, value: Any) -> bool | None:
     return any((factor or 0) >= value for factor in factors) if factors else None
 
 
-def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
-    values = {"prefetch_factor": str(int(value))}
-    return Keywords("torch.utils.data", ("DataLoader",), values, unless_zero="num_workers")
+def _arguments(value: Any, given: Mapping[str, Any]) -> dict[str, Any] | str:
+    return {"prefetch_factor": int(value)} if given["num_workers"] else "has no loader workers"
 
 
 PREFETCH = Optimization(
@@ -56,11 +55,16 @@ PREFETCH = Optimization(
     observed=_observed,
     answers=("HL109",),
     source_form="DataLoader(dataset, ..., num_workers=4, prefetch_factor=8)",
-    source_edit=_source_edit,
+    source_edit=lambda value, facts: Keywords(
+        "torch.utils.data",
+        ("DataLoader",),
+        {"prefetch_factor": str(int(value))},
+        unless_zero="num_workers",
+    ),
     trainer_arguments=lambda value, applied_to: f"dataloader_prefetch_factor={value}",
     leaves="a loader without workers; an IterableDataset",
     of_loader=True,
-    live_form=live_in(__name__),
+    live_form=live_hook("set_arguments", _arguments),
     expect=leaving("late_fraction", 0.0, 0.7),
     over="all",
     batches_ahead=_batches_ahead,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotloop.core.census import Census
-from hotloop.optimizations.optimization import Optimization, live_in, only_on
+from hotloop.optimizations.optimization import Optimization, live_in, only_on, seen_as
 from hotloop.optimizations.source_edit import SetUp, SourceEdit
 
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -25,10 +25,6 @@ def _values(census: Census) -> tuple[Any, ...]:
         return ()
     threads = max(int(census.cpus / (census.num_local_ranks or 1)), 1)
     return () if threads == census.num_threads else (threads,)
-
-
-def _observed(census: Census, value: Any) -> bool | None:
-    return census.num_threads == value if census.num_threads is not None else None
 
 
 def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
@@ -47,7 +43,7 @@ THREADS = Optimization(
     argument="num_threads",
     values_for=_values,
     why_not=only_on("cpu", "the model runs on the GPU: threads of the CPU compute nothing of it"),
-    observed=_observed,
+    observed=seen_as("num_threads"),
     answers=("HL802", "HL803"),
     source_form="torch.set_num_threads(4)  # or, in the shell: export OMP_NUM_THREADS=4",
     source_edit=_source_edit,

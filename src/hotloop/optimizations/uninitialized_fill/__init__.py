@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from hotloop.core.census import Census
 from hotloop.optimizations.optimization import Optimization, leaving, live_in
-from hotloop.optimizations.source_edit import SetUp, SourceEdit
+from hotloop.optimizations.source_edit import SetUp
 
 FILLING = "fill_uninitialized_memory"
-
-
-def _values(census: Census) -> tuple[Any, ...]:
-    return (False,) if census.has_switch(FILLING) else ()
-
-
-def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
-    return SetUp((f"torch.utils.deterministic.{FILLING} = {bool(value)}",), (FILLING,))
-
 
 UNINITIALIZED_FILL = Optimization(
     name="uninitialized_fill",
     summary="Deterministic algorithms that do not fill memory which was just allocated.",
     parity_class="bitwise",
     settings=(False,),
-    values_for=_values,
+    values_for=lambda census: (False,) if census.has_switch(FILLING) else (),
     needs="`torch.use_deterministic_algorithms(True)`",
     answers=("HL808",),
     source_form="torch.utils.deterministic.fill_uninitialized_memory = False",
-    source_edit=_source_edit,
+    source_edit=lambda value, facts: SetUp(
+        (f"torch.utils.deterministic.{FILLING} = {bool(value)}",), (FILLING,)
+    ),
     live_form=live_in(__name__),
     leaves="a script that sets `fill_uninitialized_memory` itself, or asks for no deterministic algorithms",
     expect=leaving("fill_fraction", 0.0, 0.5),

@@ -14,9 +14,8 @@ import warm_python
 from hotloop.core.census import Census, LoaderUse
 from hotloop.core.child import APPLIED_FILE, FIXES, FIXES_SETTINGS, LOADER
 from hotloop.optimizations.item_cache import ITEM_CACHE, item_store
-from hotloop.optimizations.item_cache.dataset_state import fingerprint
 from hotloop.optimizations.item_cache.item_store import SHARE_OF_MEMORY, ItemStore, memory_for_items
-from hotloop.optimizations.item_cache.samples import decoded, encoded, same
+from hotloop.optimizations.item_cache.samples import decoded, encoded, fingerprint, same
 from hotloop.trial import bootstrap
 
 SOURCE = str(Path(bootstrap.__file__).parents[3])
@@ -256,11 +255,11 @@ def test_processes_share_a_store() -> None:
     child = os.fork()
     if child == 0:
         store.put(1, b"from a child")
-        store.close()
+        store.head.closed = True
         os._exit(0)
     os.waitpid(child, 0)
     assert store.get(1) == b"from a child"
-    assert store.closed
+    assert store.head.closed
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hotloop.core.child import FIXES_SETTINGS, LOADER
 from hotloop.optimizations.live_report import Report
@@ -64,6 +65,18 @@ def at_step_end(action: StepEnded, report: Report) -> None:
             report.refused(f"{type(error).__name__}: {error}")
 
     after_each_step(ended)
+
+
+def after_first_step(
+    action: Callable[[torch.optim.Optimizer | None], None], report: Report
+) -> None:
+    """Call `action(optimizer)` at the end of the first step; as `at_step_end`."""
+
+    def ended(number: int, optimizer: torch.optim.Optimizer | None) -> None:
+        if number == 1:
+            action(optimizer)
+
+    at_step_end(ended, report)
 
 
 def at_step_start(action: Callable[[torch.optim.Optimizer], None], report: Report) -> None:
@@ -142,6 +155,21 @@ def at_first_call(action: Callable[[nn.Module], None]) -> None:
         return call(*args, **kwargs)
 
     around_training_calls(around)
+
+
+class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within it, `look(function, args, made)` is called after every operation of torch."""
+
+    def __init__(self, look: Callable[[Any, tuple[Any, ...], Any], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._look = look
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        made = function(*args, **(kwargs or {}))
+        self._look(function, args, made)
+        return made
 
 
 def each_tensor(made: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:

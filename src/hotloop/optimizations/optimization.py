@@ -10,7 +10,6 @@ from typing import Any
 from hotloop.core.census import Census
 from hotloop.core.judgement import JudgedSteps, ParityClass
 from hotloop.hardware.limits import Machine
-from hotloop.optimizations.live_report import Report
 from hotloop.optimizations.source_edit import SourceEdit
 
 Expect = Callable[[Mapping[str, Any], Any], "tuple[float, float] | None"]
@@ -55,7 +54,7 @@ def live_in(package: str) -> Callable[..., Any]:
     """The live form of the technique in that package: `apply` of its module `live`, which needs torch and is loaded
     only in the process that trains."""
 
-    def live_form(value: Any, report: Report) -> None:
+    def live_form(value: Any, report: Any) -> None:
         importlib.import_module(f"{package}.live").apply(value, report)
 
     return live_form
@@ -64,7 +63,7 @@ def live_in(package: str) -> Callable[..., Any]:
 def live_hook(name: str, *given: Any) -> Callable[..., Any]:
     """A live form that needs no module of its own: that function of `hooks`, called with `given`, value and report."""
 
-    def live_form(value: Any, report: Report) -> None:
+    def live_form(value: Any, report: Any) -> None:
         hooks = importlib.import_module("hotloop.optimizations.hooks")
         getattr(hooks, name)(*given, value, report)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from hotloop.optimizations.hooks import (
+    WatchedOperations,
     around_training_calls,
     at_step_start,
     compiler_is_used,
@@ -126,34 +126,26 @@ def _tried(
     name = type(module).__name__
     kept = _Kept(module)
     convert(module, torch.channels_last)
-    dropout = _DropoutOverImages()  # type: ignore[no-untyped-call]
+    drawing: list[str] = []
+
+    def look(function: Any, given: Any, made: Any) -> None:
+        """Dropout over images draws in the order of memory, and so would drop other elements."""
+        if torch.Tag.nondeterministic_seeded in function.tags:
+            images = (each for each in (*given, made) if isinstance(each, torch.Tensor))
+            if any(_is_last(each) and not each.is_contiguous() for each in images):
+                drawing.append(function.overloadpacket.__name__)
+
     try:
-        with dropout if looks else nullcontext():
+        with WatchedOperations(look) if looks else nullcontext():
             made = call(*args, **kwargs)
-        if not dropout.operation:
+        if not drawing:
             return made, None
-        why = f"{name} draws random numbers over images ({dropout.operation}): others, in another order"
+        why = f"{name} draws random numbers over images ({drawing[-1]}): others, in another order"
     except RuntimeError as error:
         why = f"{name} does not run so: {str(error).splitlines()[0]}"
     convert(module, torch.contiguous_format)
     kept.put_back()
     return call(*args, **kwargs), why
-
-
-class _DropoutOverImages(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Looks for dropout over images: it draws in the order of memory, and so would drop other elements."""
-
-    operation = ""
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, given: Any = (), named: Any = None
-    ) -> Any:
-        made = function(*given, **(named or {}))
-        if torch.Tag.nondeterministic_seeded in function.tags:
-            images = (each for each in (*given, made) if isinstance(each, torch.Tensor))
-            if any(_is_last(each) and not each.is_contiguous() for each in images):
-                self.operation = function.overloadpacket.__name__
-        return made
 
 
 def _as_before(made: Any) -> Any:

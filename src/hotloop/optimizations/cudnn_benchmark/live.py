@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hotloop.optimizations.hooks import TORCH, at_step_end, optimizer_device_type
+from hotloop.optimizations.hooks import TORCH, after_first_step, optimizer_device_type
 from hotloop.optimizations.live_report import Report
 from hotloop.probe.attach.sites import caller, file_and_line
 
@@ -23,8 +23,8 @@ def apply(value: Any, report: Report) -> None:
         report.refused(chosen[-1])
         turn(wanted)
 
-    def step_ended(number: int, optimizer: torch.optim.Optimizer | None) -> None:
-        if number != 1 or chosen:
+    def step_ended(optimizer: torch.optim.Optimizer | None) -> None:
+        if chosen:
             return
         why = None
         if optimizer_device_type(optimizer) != "cuda":
@@ -38,4 +38,4 @@ def apply(value: Any, report: Report) -> None:
         report.applied("convolutions from the second step on")
 
     flag.setter = chose
-    at_step_end(step_ended, report)
+    after_first_step(step_ended, report)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hotloop.optimizations.debug_environment import VARIABLES
-from hotloop.optimizations.hooks import at_step_end
+from hotloop.optimizations.hooks import after_first_step
 from hotloop.optimizations.live_report import Report
 
 
@@ -19,13 +19,11 @@ def apply(value: Any, report: Report) -> None:
     if distributed.is_available():
         distributed.set_debug_level_from_env()
 
-    def step_ended(number: int, optimizer: torch.optim.Optimizer | None) -> None:
-        if number != 1:
-            return
+    def step_ended(optimizer: torch.optim.Optimizer | None) -> None:
         for name in VARIABLES:
             if name in os.environ:
                 report.refused(f"the script sets {name} after it imported torch")
             elif name in found:
                 report.applied(name, variable=name)
 
-    at_step_end(step_ended, report)
+    after_first_step(step_ended, report)

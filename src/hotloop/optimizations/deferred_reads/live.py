@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hotloop.optimizations.hooks import TORCH, at_step_end, optimizer_device_type
+from hotloop.optimizations.hooks import TORCH, after_first_step, optimizer_device_type
 from hotloop.optimizations.live_report import Report
 from hotloop.probe.attach.sites import caller, file_and_line
 from hotloop.probe.entry import around_method
@@ -84,14 +84,14 @@ def apply(value: Any, report: Report) -> None:
     """Put in place now; nothing is stale before the end of the first step."""
     reads = StaleReads(report)
 
-    def step_ended(number: int, optimizer: torch.optim.Optimizer | None) -> None:
-        if number == 1 and optimizer_device_type(optimizer) != "cuda":
+    def step_ended(optimizer: torch.optim.Optimizer | None) -> None:
+        if optimizer_device_type(optimizer) != "cuda":
             report.refused("on a CPU a value is there when it is read: nothing waits")
         reads.trains = True
 
     for name in READS:
         around_method(torch.Tensor, name, reads.around, applies=_is_on_cuda)
-    at_step_end(step_ended, report)
+    after_first_step(step_ended, report)
 
 
 def _is_on_cuda(tensor: torch.Tensor) -> bool:

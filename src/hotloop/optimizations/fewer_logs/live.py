@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hotloop.optimizations.hooks import TORCH, at_step_end
+from hotloop.optimizations.hooks import TORCH, after_first_step
 from hotloop.optimizations.live_report import Report
 from hotloop.probe.attach.sites import caller, file_and_line
 from hotloop.probe.entry import around_call
@@ -64,7 +64,7 @@ def apply(value: Any, report: Report) -> None:
     """Put in place now; nothing is left out before the first step."""
     throttle = Throttle(int(value), report)
 
-    def step_ended(number: int, optimizer: Any) -> None:
+    def step_ended(optimizer: Any) -> None:
         throttle.trains = True
 
     def later(path: str, *names: str) -> Callable[[Any], None]:
@@ -89,4 +89,4 @@ def apply(value: Any, report: Report) -> None:
         },
         lambda name, error: report.refused(f"{name}: {error}"),
     )
-    at_step_end(step_ended, report)
+    after_first_step(step_ended, report)

@@ -5,21 +5,40 @@ Killed at any moment, a process leaves nothing behind that another would wait fo
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import multiprocessing
-import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 from hotloop.hardware.limits import control_groups
 
-_HEAD = struct.Struct("<QQQ")
-"""Bytes used, epoch, and whether the store is closed."""
-_ENTRY = struct.Struct("<QQQ")
-"""Place of an item plus one, its length, and its checksum."""
 LOCK_S = 1.0
 SHARE_OF_MEMORY = 4
 """At most one part in so many of the memory that is available."""
+
+
+class _Head(ctypes.Structure):
+    """What all processes know of a store. `given`: an item was, for which another may have been made."""
+
+    _fields_ = (
+        ("used_bytes", ctypes.c_uint64),
+        ("epoch", ctypes.c_uint64),
+        ("closed", ctypes.c_bool),
+        ("given", ctypes.c_bool),
+        ("given_in_epoch", ctypes.c_bool),
+    )
+
+
+class _Entry(ctypes.Structure):
+    """`end`: the place after its last byte; 0 until all of it is there."""
+
+    _fields_ = (
+        ("length", ctypes.c_uint64),
+        ("checksum", ctypes.c_uint64),
+        ("end", ctypes.c_uint64),
+    )
 
 
 class ItemStore:
@@ -28,85 +47,47 @@ class ItemStore:
     def __init__(self, num_items: int, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.num_items = num_items
-        self._table = mmap.mmap(-1, _HEAD.size + max(num_items, 1) * _ENTRY.size)
-        self._given = mmap.mmap(-1, 2)
+        self.head: Any = _shared(_Head)
+        self._entries: Any = _shared(_Entry * max(num_items, 1))
         self._data = mmap.mmap(-1, max(limit_bytes, mmap.PAGESIZE))
         self._lock = multiprocessing.get_context("fork").Lock()
 
     def get(self, number: int) -> bytes | None:
         """What was put there, whole, or nothing."""
-        place, length, checksum = _ENTRY.unpack_from(self._table, self._at(number))
-        if not place:
-            return None
-        content = self._data[place - 1 : place - 1 + length]
-        return content if zlib.crc32(content) == checksum else None
+        entry = self._entries[number]
+        end = entry.end
+        content = self._data[end - entry.length : end]
+        return content if end and zlib.crc32(content) == entry.checksum else None
 
     def put(self, number: int, content: bytes) -> bool:
         """Keep it; `False` where there is no room, or another process holds the store for too long."""
         if not self._lock.acquire(timeout=LOCK_S):
             return False
         try:
-            used, epoch, closed = self._head()
-            if used + len(content) > self.limit_bytes:
+            start = self.head.used_bytes
+            end = start + len(content)
+            if end > self.limit_bytes:
                 return False
-            self._data[used : used + len(content)] = content
-            _HEAD.pack_into(self._table, 0, used + len(content), epoch, closed)
-            entry = (used + 1, len(content), zlib.crc32(content))
-            _ENTRY.pack_into(self._table, self._at(number), *entry)
+            self._data[start:end] = content
+            self.head.used_bytes = end
+            self._entries[number] = _Entry(len(content), zlib.crc32(content), end)
             return True
         finally:
             self._lock.release()
 
-    @property
-    def epoch(self) -> int:
-        return self._head()[1]
-
-    @property
-    def closed(self) -> bool:
-        return bool(self._head()[2])
-
-    @property
-    def used_bytes(self) -> int:
-        return self._head()[0]
-
-    def mark_given(self) -> None:
-        """An item was given out, for which another may have been made."""
-        self._given[:] = b"\1\1"
-
-    @property
-    def given(self) -> bool:
-        """By any process."""
-        return self._given[0] != 0
-
-    @property
-    def given_in_epoch(self) -> bool:
-        """The same, in this epoch."""
-        return self._given[1] != 0
-
     def begin_epoch(self) -> None:
-        self._given[1] = 0
-        used, epoch, closed = self._head()
-        _HEAD.pack_into(self._table, 0, used, epoch + 1, closed)
-
-    def close(self) -> None:
-        """For all processes."""
-        used, epoch, _ = self._head()
-        _HEAD.pack_into(self._table, 0, used, epoch, 1)
+        self.head.given_in_epoch = False
+        self.head.epoch += 1
 
     def clear(self) -> None:
         """Forget every item."""
-        _, epoch, closed = self._head()
-        self._table[_HEAD.size :] = bytes(len(self._table) - _HEAD.size)
-        _HEAD.pack_into(self._table, 0, 0, epoch, closed)
+        ctypes.memset(self._entries, 0, ctypes.sizeof(self._entries))
+        self.head.used_bytes = 0
 
-    def _head(self) -> tuple[int, int, int]:
-        used, epoch, closed = _HEAD.unpack_from(self._table, 0)
-        return used, epoch, closed
 
-    def _at(self, number: int) -> int:
-        if not 0 <= number < self.num_items:
-            raise IndexError(number)
-        return _HEAD.size + number * _ENTRY.size
+def _shared(kind: Any) -> Any:
+    """One of these, in memory that forked processes share."""
+    return kind.from_buffer(mmap.mmap(-1, ctypes.sizeof(kind)))
 
 
 def memory_for_items(wanted_bytes: int) -> int:

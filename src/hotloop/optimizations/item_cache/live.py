@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from typing import Any
 
 import torch
@@ -9,12 +11,12 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import fetch as torch_fetch
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
-from hotloop.optimizations.item_cache.dataset_state import Unchanged, fingerprint
 from hotloop.optimizations.item_cache.item_store import ItemStore, memory_for_items
-from hotloop.optimizations.item_cache.samples import decoded, encoded, same
+from hotloop.optimizations.item_cache.samples import decoded, encoded, fingerprint, same
 from hotloop.optimizations.live_report import Report
 from hotloop.probe import entry
 from hotloop.probe.attach.batch_times import random_state, same_state
+from hotloop.probe.foreign_process import before_end
 
 CHECKS = 4
 """Items that are made again and compared: the first of a run right away, and up to as many of each later
@@ -41,16 +43,16 @@ def apply(value: Any, report: Report) -> None:
         return iterator
 
     def advance(original: Any, iterator: Any) -> Any:
-        watch = getattr(iterator, "_cached_samples", None)
-        if watch is None:
+        look = getattr(iterator, "_cached_samples", None)
+        if look is None:
             return original(iterator)
         try:
             batch = original(iterator)
         except StopIteration:
-            watch.look()
+            look()
             raise
         if _is_last(iterator):
-            watch.look()
+            look()
         return batch
 
     def make(original: Any, fetcher: Any, *args: Any, **kwargs: Any) -> None:
@@ -104,6 +106,18 @@ class _CachedManyAtOnce(_Cached):
         return self._items.items(indices)
 
 
+_LOOKS: list[weakref.finalize[..., Any]] = []
+"""For changes of a dataset, in epochs that are not over."""
+
+
+def _look_at_all() -> None:
+    for look in _LOOKS:
+        look()
+
+
+before_end(_look_at_all)
+
+
 class CachedSamples:
     """The cache of one dataset. Whatever does not come out the same twice ends the caching, in all processes."""
 
@@ -121,7 +135,7 @@ class CachedSamples:
     def begin_epoch(self) -> None:
         """In the process that trains: cached samples are true while the dataset is what it was."""
         self._store.begin_epoch()
-        if not self._made and self._store.used_bytes == 0:
+        if not self._made and self._store.head.used_bytes == 0:
             return
         state = fingerprint(self.dataset)
         if self._state is not None and state != self._state:
@@ -131,19 +145,28 @@ class CachedSamples:
                 self._end(f"{self._name} is changed from epoch to epoch")
         self._state = state
 
-    def watch(self, iterator: Any) -> Unchanged | None:
-        """Over an epoch in which items come from this very process's dataset."""
-        if self._state is None or self._store.closed:
+    def watch(self, iterator: Any) -> weakref.finalize[..., Any] | None:
+        """To be called when an epoch is over in which items come from this very process's dataset; it calls itself
+        where the iterator is dropped, or the process ends, before that."""
+        if self._state is None or self._store.head.closed:
             return None
-        return Unchanged(iterator, (self.dataset,), self._state, self._changed)
+        look = weakref.finalize(iterator, self._look_for_changes, self._state, os.getpid())
+        _LOOKS[:] = [*(each for each in _LOOKS if each.alive), look]
+        return look
 
-    def _changed(self) -> None:
-        if self._store.given_in_epoch:
+    def _look_for_changes(self, before: str, process: int) -> None:
+        if os.getpid() != process or not self._store.head.given_in_epoch:
+            return  # a child that was forked meanwhile, or nothing that may be wrong
+        try:
+            same_as_before = fingerprint(self.dataset) == before
+        except Exception:  # noqa: BLE001 - what cannot be looked at any more was changed
+            same_as_before = False
+        if not same_as_before:
             self._end(f"{self._name} was changed within an epoch", too_late=True)
 
     def item(self, index: Any) -> Any:
         """As `dataset[index]` would give it."""
-        if self._store.closed or not self._has_place(index):
+        if self._store.head.closed or not self._has_place(index):
             return self.dataset[index]
         content = self._store.get(index)
         if content is None:
@@ -153,7 +176,7 @@ class CachedSamples:
 
     def items(self, indices: Any) -> Any:
         """As `dataset.__getitems__(indices)` would give them."""
-        if self._store.closed or not all(map(self._has_place, indices)):
+        if self._store.head.closed or not all(map(self._has_place, indices)):
             return self.dataset.__getitems__(indices)
         contents = [self._store.get(index) for index in indices]
         missing = [index for index, found in zip(indices, contents) if found is None]
@@ -207,8 +230,8 @@ class CachedSamples:
 
     def _checked(self, index: int, content: bytes, make: Any) -> Any:
         value = decoded(content)
-        if self._epoch != self._store.epoch:
-            self._epoch = self._store.epoch
+        if self._epoch != self._store.head.epoch:
+            self._epoch = self._store.head.epoch
             self._checks = max(1, min(CHECKS, self._store.num_items // ITEMS_PER_CHECK))
         if self._checks:
             self._checks -= 1
@@ -222,16 +245,18 @@ class CachedSamples:
                 self._end(f"{self._name} draws random numbers for its items", too_late=True)
                 return again
         else:
-            self._store.mark_given()
-            if self._store.closed:  # meanwhile, by another process that may not have seen the mark
+            self._store.head.given = self._store.head.given_in_epoch = True
+            if (
+                self._store.head.closed
+            ):  # meanwhile, by another process that may not have seen the mark
                 return make()
         self._report.applied(f"items of {self._name} come from memory")
         return value
 
     def _end(self, why: str, *, too_late: bool = False) -> None:
         """too_late: where an item was given out that had not been made again."""
-        self._store.close()
-        if too_late and self._store.given:
+        self._store.head.closed = True
+        if too_late and self._store.head.given:
             self._report.wrong(why)
         else:
             self._report.refused(why)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from hotloop.optimizations.hooks import (
+    WatchedOperations,
     around_training_calls,
     compiler_is_used,
     each_tensor,
@@ -74,36 +74,38 @@ def _watched(call: Any, args: Any, kwargs: Any) -> tuple[Any, str | None]:
     made_by: dict[int, str] = {}
     """By address of a tensor's memory, the operation that last wrote what is no mere copy."""
 
-    class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(
-            self, function: Any, types: Any, given: Any = (), named: Any = None
-        ) -> Any:
-            result = function(*given, **(named or {}))
-            kind = function.overloadpacket.__name__
-            if not isinstance(result, torch.Tensor):
-                return result
-            if kind in _PRODUCTS:
-                seen.add(result.dtype)
-            first = given[0] if given and isinstance(given[0], torch.Tensor) else None
-            from_memory = first is not None and _memory(first)
-            if kind in _COPIES:
-                made_by[_memory(result)] = made_by.get(from_memory or 0, kind)
-            elif kind.endswith("_") or _memory(result) != from_memory:  # else it is a view
-                made_by[_memory(result)] = kind.strip("_")
-            return result
+    ends: list[str] = []
 
-    with Products():  # type: ignore[no-untyped-call]
+    def look(function: Any, given: Any, result: Any) -> None:
+        kind = function.overloadpacket.__name__
+        if not isinstance(result, torch.Tensor):
+            return
+        if kind in _PRODUCTS:
+            seen.add(result.dtype)
+        first = given[0] if given and isinstance(given[0], torch.Tensor) else None
+        from_memory = first is not None and _memory(first)
+        if kind in _COPIES:
+            made_by[_memory(result)] = made_by.get(from_memory or 0, kind)
+        elif kind.endswith("_") or _memory(result) != from_memory:  # else it is a view
+            made_by[_memory(result)] = kind.strip("_")
+
+    def check(tensor: torch.Tensor) -> torch.Tensor:
+        kind = made_by.get(_memory(tensor), "")
+        if tensor.dtype == torch.bfloat16 and kind in _NEEDS_DIGITS:
+            ends.append(kind)
+        return tensor
+
+    with WatchedOperations(look):
         made = call(*args, **kwargs)
     if torch.bfloat16 not in seen:
         return made, "no matrix product of it ran in bf16"
-    for tensor in _tensors(made):
-        kind = made_by.get(_memory(tensor), "")
-        if tensor.dtype == torch.bfloat16 and kind in _NEEDS_DIGITS:
-            return made, (
-                f"it ends in {kind} in bf16, which has too few digits for what is almost 0 or 1: let the model "
-                "give what comes before it, and use the loss that takes that (`BCEWithLogitsLoss`, `cross_entropy`)"
-            )
-    return made, None
+    made = each_tensor(made, check)
+    if not ends:
+        return made, None
+    return made, (
+        f"it ends in {ends[0]} in bf16, which has too few digits for what is almost 0 or 1: let the model "
+        "give what comes before it, and use the loss that takes that (`BCEWithLogitsLoss`, `cross_entropy`)"
+    )
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -112,16 +114,6 @@ def _memory(tensor: torch.Tensor) -> int:
         return tensor.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):  # it has none
         return 0
-
-
-def _tensors(made: Any) -> list[torch.Tensor]:
-    if isinstance(made, torch.Tensor):
-        return [made]
-    if isinstance(made, dict):
-        made = made.values()
-    elif not isinstance(made, (list, tuple)):
-        return []
-    return [tensor for each in made for tensor in _tensors(each)]
 
 
 _NEEDS_DIGITS = {

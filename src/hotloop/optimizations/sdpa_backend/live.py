@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from hotloop.optimizations.hooks import (
+    WatchedOperations,
     around_training_calls,
     compiler_is_used,
     module_device_type,
@@ -56,16 +56,12 @@ def _watched(
     """Make the call, and say which kernels it really took."""
     taken: set[str] = set()
 
-    class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(
-            self, function: Any, types: Any, given: Any = (), named: Any = None
-        ) -> Any:
-            name = function.overloadpacket.__name__
-            if name.startswith(_PREFIX):
-                taken.add(name.removeprefix(_PREFIX).partition(_SUFFIX)[0])
-            return function(*given, **(named or {}))
+    def look(function: Any, given: Any, made: Any) -> None:
+        name = function.overloadpacket.__name__
+        if name.startswith(_PREFIX):
+            taken.add(name.removeprefix(_PREFIX).partition(_SUFFIX)[0])
 
-    with Kernels():  # type: ignore[no-untyped-call]
+    with WatchedOperations(look):
         made = call(*args, **kwargs)
     name = type(module).__name__
     if wanted in taken:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hotloop.optimizations.hooks import TORCH, at_step_end, optimizer_device_type
+from hotloop.optimizations.hooks import TORCH, after_first_step, optimizer_device_type
 from hotloop.optimizations.live_report import Report
 from hotloop.optimizations.threads import VARIABLES
 from hotloop.probe.attach.sites import caller, file_and_line
@@ -42,8 +42,8 @@ def apply(value: Any, report: Report) -> None:
         else:
             report.refused(why)
 
-    def step_ended(number: int, optimizer: torch.optim.Optimizer | None) -> None:
-        if number != 1 or torch.get_num_threads() != int(value) or before == int(value):
+    def step_ended(optimizer: torch.optim.Optimizer | None) -> None:
+        if torch.get_num_threads() != int(value) or before == int(value):
             return
         if optimizer_device_type(optimizer) == "cpu":
             report.applied(f"threads: {value} instead of {before}")
@@ -53,7 +53,7 @@ def apply(value: Any, report: Report) -> None:
 
     around_call(torch, "set_num_threads", chose)
     around_call(torch.optim.Optimizer, "__init__", made)
-    at_step_end(step_ended, report)
+    after_first_step(step_ended, report)
 
 
 def _chosen_in_code() -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hotloop.optimizations.hooks import at_step_end
+from hotloop.optimizations.hooks import after_first_step
 from hotloop.optimizations.live_report import Report, has_accelerator
 
 
@@ -18,9 +18,7 @@ def apply(value: Any, report: Report) -> None:
     def toggle(on: bool) -> None:
         deterministic.fill_uninitialized_memory = value if on else not value
 
-    def step_ended(number: int, optimizer: torch.optim.Optimizer | None) -> None:
-        if number != 1:
-            return
+    def step_ended(optimizer: torch.optim.Optimizer | None) -> None:
         if deterministic.fill_uninitialized_memory != value:
             report.refused("the script sets fill_uninitialized_memory")
         elif torch.are_deterministic_algorithms_enabled():
@@ -28,4 +26,4 @@ def apply(value: Any, report: Report) -> None:
         else:
             report.refused("the script asks for no deterministic algorithms")
 
-    at_step_end(step_ended, report)
+    after_first_step(step_ended, report)

@@ -19,7 +19,7 @@ from hotloop.cli import trial_view
 from hotloop.cli.trial_view import table
 from hotloop.core.judgement import Parity, Verdict
 from hotloop.core.ledger import TriedFix
-from hotloop.core.trial_progress import PairProgress, TrialProgress
+from hotloop.core.progress import PairProgress, TrialProgress
 
 INTERIM = Verdict(
     *("inconclusive", 1.05, 0.99, 1.12, None, Parity("same", "bitwise"), "baseline", "tf32"),
@@ -91,7 +91,7 @@ from dataclasses import replace
 from hotloop.cli import trial_view
 from hotloop.core.judgement import *
 from hotloop.core.ledger import TriedFix
-from hotloop.core.trial_progress import *
+from hotloop.core.progress import *
 trial_view.DRAW_EVERY_S = trial_view.LINE_EVERY_S = 0.0
 INTERIM = {INTERIM!r}
 NOW = {NOW!r}

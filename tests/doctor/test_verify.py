@@ -18,7 +18,7 @@ from hotloop.core.connections import Network
 from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Interval, Parity, ParityClass, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
-from hotloop.core.trial_progress import TrialProgress
+from hotloop.core.progress import TrialProgress
 from hotloop.doctor.fix_status import may_yet, not_faster
 from hotloop.judge.looks import TOTAL_ERROR
 from hotloop.trial.arm import digest_of

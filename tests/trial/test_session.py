@@ -15,7 +15,7 @@ import pytest
 from hotloop.core.errors import CommandFailed, EnvironmentFailed, UsageError
 from hotloop.core.files import read_json
 from hotloop.core.judgement import Parity, Verdict
-from hotloop.core.trial_progress import PairProgress
+from hotloop.core.progress import PairProgress
 from hotloop.trial.arm import Arm
 from hotloop.trial.isolation import list_workdir
 from hotloop.trial.plan import TrialPlan

@@ -1,4 +1,4 @@
-"""Draws `core.trial_progress` on stderr: a small table on a terminal, gone at the end, and lines anywhere else."""
+"""Draws `core.progress.TrialProgress` on stderr: a small table on a terminal, gone at the end, and lines anywhere else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.text import Text
 from hotloop.cli.console import can_show, printable, say, say_if_read
 from hotloop.cli.progress import DRAW_EVERY_S
 from hotloop.core.ledger import TriedFix
-from hotloop.core.trial_progress import PairProgress, TrialProgress
+from hotloop.core.progress import PairProgress, TrialProgress
 from hotloop.report import numbers
 from hotloop.report.ledger import ratio_words, status_words
 

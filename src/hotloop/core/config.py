@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from hotloop.core.data_config import DataConfig, data_setting_without_effect
+from hotloop.core.data_config import DataConfig, idle_data_settings
 from hotloop.core.model_config import (
     MAX_COUNT,
     Fraction,
@@ -25,7 +25,6 @@ from hotloop.core.model_config import (
     PositiveNumber,
     Section,
     Seed,
-    model_setting_without_effect,
 )
 
 
@@ -243,76 +242,74 @@ class RunConfig(Section):
 
 def without_effect(config: RunConfig, given: Collection[str]) -> tuple[str, str] | None:
     """The first key among those the user gave together that changes nothing here, and the fix."""
-    optimizer, schedule = config.optimizer.name, config.schedule.name
-    idle = {
-        "schedule.final_fraction": (
-            schedule == "constant",
+    optimizer, schedule = config.optimizer.name, config.schedule
+    averaging, stability, train = config.averaging.name, config.stability, config.train
+    rows = (
+        (
+            "schedule.final_fraction",
+            schedule.name == "constant",
             "remove it, or choose another `schedule.name`",
         ),
-        "schedule.decay_fraction": (schedule != "wsd", "set `schedule.name: wsd`, or remove it"),
-        "schedule.initial_fraction": (
-            schedule != "onecycle" or config.schedule.warmup_steps < 2,
+        (
+            "schedule.decay_fraction",
+            schedule.name != "wsd",
+            "set `schedule.name: wsd`, or remove it",
+        ),
+        (
+            "schedule.initial_fraction",
+            schedule.name != "onecycle" or schedule.warmup_steps < 2,
             "set `schedule.name: onecycle` with some `schedule.warmup_steps`, or remove it",
         ),
-        **{
-            f"optimizer.{key}": (
-                optimizer == "sgd",
-                "remove it, or choose an `optimizer.name` other than sgd",
-            )
-            for key in ("beta1", "beta2", "epsilon")
-        },
-        **{
-            f"optimizer.{key}": (
-                optimizer == "adamw",
-                "set `optimizer.name` to sgd or muon, or remove it",
-            )
-            for key in ("momentum", "nesterov")
-        },
-        "train.gelu": (
-            config.model.parts.mlp != "gelu",
-            "set `model.mlp: gelu`, or remove it",
+        (
+            "optimizer.beta1 optimizer.beta2 optimizer.epsilon",
+            optimizer == "sgd",
+            "remove it, or choose an `optimizer.name` other than sgd",
         ),
-        "train.clip": (config.train.clip_norm is None, "set `train.clip_norm`, or remove it"),
-        "averaging.decay": (
-            config.averaging.name != "ema",
-            "set `averaging.name: ema`, or remove it",
+        (
+            "optimizer.momentum optimizer.nesterov",
+            optimizer == "adamw",
+            "set `optimizer.name` to sgd or muon, or remove it",
         ),
-        **{
-            f"averaging.{key}": (
-                config.averaging.name == "none",
-                "set `averaging.name` to ema or tail, or remove it",
-            )
-            for key in ("start_fraction", "every_steps")
-        },
-        "stability.spike_factor": (
+        ("train.gelu", config.model.parts.mlp != "gelu", "set `model.mlp: gelu`, or remove it"),
+        ("train.clip", train.clip_norm is None, "set `train.clip_norm`, or remove it"),
+        ("averaging.decay", averaging != "ema", "set `averaging.name: ema`, or remove it"),
+        (
+            "averaging.start_fraction averaging.every_steps",
+            averaging == "none",
+            "set `averaging.name` to ema or tail, or remove it",
+        ),
+        (
+            "stability.spike_factor",
             not computes_grad_norm(config),
             "set `train.clip_norm` or `stability.spikes`: the gradient norm is not computed here",
         ),
-        "stability.max_skips": (
-            config.stability.nonfinite == "stop"
-            and config.stability.spikes != "skip"
-            and config.train.precision not in ("fp16", "auto"),
+        (
+            "stability.max_skips",
+            stability.nonfinite == "stop"
+            and stability.spikes != "skip"
+            and train.precision not in ("fp16", "auto"),
             "set `stability.nonfinite` or `stability.spikes` to skip, or remove it",
         ),
-        "stability.max_rollbacks": (
-            config.stability.spikes != "rollback",
+        (
+            "stability.max_rollbacks",
+            stability.spikes != "rollback",
             "set `stability.spikes: rollback`, or remove it",
         ),
-        **{
-            f"logging.{key}": (
-                not (config.logging.wandb or config.logging.mlflow),
-                "set `logging.wandb` or `logging.mlflow`, or remove it",
-            )
-            for key in ("project", "run_name")
-        },
-        "eval.windows": (not config.eval.every_steps, "set `eval.every_steps`, or remove it"),
-    }
-    for key, (has_none, fix) in idle.items():
-        if has_none and key in given:
-            return key, fix
-    return data_setting_without_effect(config.data, given) or model_setting_without_effect(
-        config.model, given
+        (
+            "logging.project logging.run_name",
+            not (config.logging.wandb or config.logging.mlflow),
+            "set `logging.wandb` or `logging.mlflow`, or remove it",
+        ),
+        ("eval.windows", not config.eval.every_steps, "set `eval.every_steps`, or remove it"),
+        *idle_data_settings(config.data),
+        (
+            "model.rotary_theta",
+            config.model.parts.positions != "rotary",
+            "set `model.positions: rotary`, or remove it",
+        ),
     )
+    idle = ((key, fix) for keys, is_idle, fix in rows if is_idle for key in keys.split())
+    return next(((key, fix) for key, fix in idle if key in given), None)
 
 
 def computes_grad_norm(config: RunConfig) -> bool:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from hotloop.core.errors import UsageError
 from hotloop.core.model_config import Natural, Positive, PositiveNumber, Section, Seed
@@ -44,25 +43,15 @@ class ReadingConfig(Section):
     exclude: list[str] = Field(default_factory=list)
     """Patterns of files of a directory not to read; a name such as `vendor` leaves out what is below."""
 
-    @field_validator("delimiter")
+    @field_validator("delimiter", "separator")
     @classmethod
-    def _is_one_character(cls, delimiter: str | None) -> str | None:
-        if delimiter is not None:
+    def _can_be_read(cls, typed: str | None, info: ValidationInfo) -> str | None:
+        if typed is not None:
             try:
-                delimiter_of(delimiter)
+                (delimiter_of if info.field_name == "delimiter" else unescape)(typed)
             except UsageError as error:
                 raise ValueError(f"{error.what}; {error.do}") from error
-        return delimiter
-
-    @field_validator("separator")
-    @classmethod
-    def _can_be_read(cls, separator: str | None) -> str | None:
-        if separator is not None:
-            try:
-                unescape(separator)
-            except UsageError as error:
-                raise ValueError(f"{error.what}; {error.do}") from error
-        return separator  # as typed: it is read again from the run's own config.yaml
+        return typed  # as typed: it is read again from the run's own config.yaml
 
     @model_validator(mode="after")
     def _leaves_something(self) -> Self:
@@ -205,45 +194,35 @@ class DataConfig(Section):
         return [CorpusConfig(source=self.source, prepared=self.prepared, reading=reading)]
 
 
-def data_setting_without_effect(data: DataConfig, given: Collection[str]) -> tuple[str, str] | None:
-    """The first key of `data.*` that the user gave and that changes nothing, and the fix."""
-    first = data.corpora[0]
-    idle = {
-        "data.tokenizer": (
-            first.prepared is not None,
-            "remove it: a prepared directory holds its own tokenizer",
+def idle_data_settings(data: DataConfig) -> tuple[tuple[str, bool, str], ...]:
+    """Keys of `data.*`, whether they change nothing here, and the fix."""
+    is_prepared = data.corpora[0].prepared is not None
+    has_its_own = "remove it: a prepared directory holds its own tokenizer"
+    return (
+        ("data.tokenizer data.end_of_text", is_prepared, has_its_own),
+        (
+            "data.end_of_text",
+            data.makes_tokenizer,
+            f"remove it: the tokenizer {data.tokenizer or 'bytes'} has one of its own",
         ),
-        "data.end_of_text": (
-            first.prepared is not None or data.makes_tokenizer,
-            "remove it: "
-            + (
-                "a prepared directory holds its own tokenizer"
-                if first.prepared is not None
-                else f"the tokenizer {data.tokenizer or 'bytes'} has one of its own"
-            ),
+        (
+            " ".join(f"data.reading.{name}" for name in ReadingConfig.model_fields),
+            data.source is None,
+            "remove it: what is prepared was read already"
+            if data.mix is None
+            else "give it to the corpora: `data: [{source: ..., reading: {...}}, ...]`",
         ),
-        **{
-            f"data.reading.{name}": (
-                data.source is None,
-                "remove it: what is prepared was read already"
-                if data.mix is None
-                else "give it to the corpora: `data: [{source: ..., reading: {...}}, ...]`",
-            )
-            for name in ReadingConfig.model_fields
-        },
-        "data.shuffle_buffer": (
+        (
+            "data.shuffle_buffer",
             not data.stream or data.order == "sequential",
             "set `data.stream: true` and `data.order: shuffled`, or remove it",
         ),
-        "data.document_mask": (
+        (
+            "data.document_mask",
             data.layout == "bucket",
             "remove it: with `layout: bucket` a row is one document",
         ),
-    }
-    for key, (has_none, fix) in idle.items():
-        if has_none and key in given:
-            return key, fix
-    return None
+    )
 
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}

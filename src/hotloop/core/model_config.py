@@ -5,7 +5,6 @@ A family is a preset, and every part of it can be set on its own.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
@@ -128,12 +127,3 @@ class ModelConfig(Section):
         if self.parts.mlp == "swiglu":
             return -(-8 * self.width // (3 * 64)) * 64
         return 4 * self.width
-
-
-def model_setting_without_effect(
-    model: ModelConfig, given: Collection[str]
-) -> tuple[str, str] | None:
-    """The first key of `model.*` that the user gave and that changes nothing, and the fix."""
-    if model.parts.positions != "rotary" and "model.rotary_theta" in given:
-        return "model.rotary_theta", "set `model.positions: rotary`, or remove it"
-    return None

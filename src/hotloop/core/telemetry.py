@@ -92,20 +92,13 @@ def _known(values: dict[str, Any]) -> dict[str, Any]:
 
 def read_telemetry(
     path: Path, *, tail_bytes: int | None = None
-) -> tuple[tuple[TelemetrySample, ...], int]:
-    """The samples, oldest first, and the number of damaged lines left out; no file is no samples.
+) -> tuple[list[TelemetrySample], dict[int, str]]:
+    """The samples, oldest first, and what is wrong with each damaged line, by its number in what was read; no file is no
+    samples.
 
     `tail_bytes` reads only the end of the file. A last line without its end is still being written,
     or was when the process was killed: it is left out and not counted.
     """
-    samples, damaged = readable_telemetry(path, tail_bytes=tail_bytes)
-    return tuple(samples), len(damaged)
-
-
-def readable_telemetry(
-    path: Path, *, tail_bytes: int | None = None
-) -> tuple[list[TelemetrySample], dict[int, str]]:
-    """The same, with what is wrong with each damaged line, by its number in what was read."""
     samples: list[TelemetrySample] = []
     damaged: dict[int, str] = {}
     try:

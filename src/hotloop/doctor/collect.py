@@ -15,7 +15,7 @@ from hotloop.core.errors import EnvironmentFailed, HotloopError
 from hotloop.core.files import read_json
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord, readable_steps, steps_of_ranks
-from hotloop.core.telemetry import TELEMETRY_FILE, GpuSample, TelemetrySample, readable_telemetry
+from hotloop.core.telemetry import TELEMETRY_FILE, GpuSample, TelemetrySample, read_telemetry
 from hotloop.doctor.directory import mapping_of
 from hotloop.hardware.environment import fast_on_cpu, fast_on_cuda, nvidia_driver
 from hotloop.judge.attribute import under_way
@@ -59,7 +59,7 @@ def collect(directory: Path, run: CommandRun, environment: Environment) -> Colle
             problems.append(error)
     clock = mapping_of(directory / f"clock-{rank}.json", problems)
     census = _census(directory / f"census-{rank}.json", problems)
-    samples, _ = readable_telemetry(directory / TELEMETRY_FILE)
+    samples, _ = read_telemetry(directory / TELEMETRY_FILE)
     if census is None and records:
         census = Census()  # of somebody else's script all the same: nothing was observed
     if census is not None:

@@ -27,7 +27,7 @@ from hotloop.core.files import write_json
 from hotloop.core.judgement import DIAGNOSIS_FILE, Diagnosis, Final, TrialOutcome
 from hotloop.core.ledger import LEDGER_FILE, Ledger, TriedFix
 from hotloop.core.measurement import Measurement
-from hotloop.core.trial_progress import ShowTrials
+from hotloop.core.progress import ShowTrials
 from hotloop.doctor.budget import begin_within, by_gain_per_second, pays_for_all
 from hotloop.doctor.directory import (
     TRIALS,

@@ -18,7 +18,7 @@ from hotloop.core.connections import NO_NETWORK, Network
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Parity, ParityClass
 from hotloop.core.measurement import Measurement, Plan
-from hotloop.core.trial_progress import ShowTrials, TrialProgress
+from hotloop.core.progress import ShowTrials, TrialProgress
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fix_status import with_doubts
 from hotloop.doctor.fixes import Fix

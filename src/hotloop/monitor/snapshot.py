@@ -163,7 +163,7 @@ class RunMonitor:
             num_spikes=sum("spike" in record.tags for record in records),
             num_skipped=sum("skipped" in record.tags for record in records),
             num_rollbacks=sum("rolled_back" in record.tags for record in records),
-            num_damaged=self._steps.num_damaged + damaged,
+            num_damaged=self._steps.num_damaged + len(damaged),
             doctor=facts.doctor_rows,
         )
 

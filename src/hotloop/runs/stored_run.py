@@ -28,7 +28,7 @@ from hotloop.core.ledger import LEDGER_FILE, Ledger
 from hotloop.core.measurement import Environment, Measurement
 from hotloop.core.settings import Settings, load_settings
 from hotloop.core.step import StepRecord, readable_steps, steps_of_ranks
-from hotloop.core.telemetry import TELEMETRY_FILE, TelemetrySample, readable_telemetry
+from hotloop.core.telemetry import TELEMETRY_FILE, TelemetrySample, read_telemetry
 from hotloop.doctor.collect import other_ranks
 from hotloop.hardware.environment import stored_ceilings
 from hotloop.judge.diagnose import diagnose
@@ -184,7 +184,7 @@ def _read_training(files: RunFiles, known: CommandRun | None = None) -> StoredRu
     environment = files.stored("environment.json", Environment)
     command_run = known or files.stored(COMMAND_RUN_FILE, CommandRun)
     measurement = measurement_of(files, settings, environment, command_run)
-    samples, damaged = readable_telemetry(directory / TELEMETRY_FILE)
+    samples, damaged = read_telemetry(directory / TELEMETRY_FILE)
     files.damaged_lines(directory / TELEMETRY_FILE, damaged, "telemetry")
     evals = evaluations(files)
     state = _state(directory, settings, measurement, command_run)

@@ -25,8 +25,7 @@ from hotloop.core.errors import Interrupted, UsageError
 from hotloop.core.files import storage_error, write_json
 from hotloop.core.judgement import JudgedSteps, Parity, ParityClass, Verdict
 from hotloop.core.measurement import Measurement, Plan
-from hotloop.core.progress import Progress, silent
-from hotloop.core.trial_progress import PairProgress
+from hotloop.core.progress import PairProgress, Progress, silent
 from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.judge.compare import compare
 from hotloop.judge.looks import should_stop

@@ -24,11 +24,7 @@ from hotloop.optimizations.catalogue import (
     changes_batch_rng,
     parity_class_of,
 )
-from hotloop.optimizations.clipping.trainer import (
-    clip_builtin,
-    clip_through_optimizer,
-    forget_factor,
-)
+from hotloop.optimizations.clipping.trainer import clip_through_optimizer, forget_factor
 from hotloop.optimizations.optimization import Optimization
 from hotloop.optimizations.resolve import resolve
 
@@ -177,7 +173,7 @@ def test_clipping_through_the_optimizer_is_that_of_clip_grad_norm(max_norm: floa
     one, other = weights(), weights()
     a = torch.optim.AdamW(one, lr=0.1, eps=1e-2, fused=True)
     b = torch.optim.AdamW(other, lr=0.1, eps=1e-2, fused=True)
-    norm_a = clip_builtin(one, max_norm)
+    norm_a = torch.nn.utils.clip_grad_norm_(one, max_norm)
     norm_b = clip_through_optimizer(other, b, max_norm)
     a.step()
     b.step()

@@ -32,6 +32,7 @@ Bound = Literal[
 ParityClass = Literal[
     "bitwise", "reduction_order", "reduced_precision", "other_draws", "changes_training"
 ]
+"""The mildest first."""
 ParityName = Literal["same", "within_noise", "different", "not_checked"]
 TargetStatus = Literal["pass", "fail", "not_applicable"]
 TargetUnit = Literal["fraction", "s", "ratio", "tokens/s", "samples/s", "relative_difference"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from graphlib import TopologicalSorter
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any
+from typing import Any, get_args
 
 from hotloop import optimizations
 from hotloop.core.census import Census
@@ -37,13 +37,7 @@ CONFIGURED: dict[str, Optimization] = {name: each for name, each in CATALOGUE.it
 """Those that hotloop's own trainer has a key for."""
 
 
-_SEVERITY: tuple[ParityClass, ...] = (
-    "bitwise",
-    "reduction_order",
-    "reduced_precision",
-    "other_draws",
-    "changes_training",
-)
+_SEVERITY: tuple[ParityClass, ...] = get_args(ParityClass)
 """Each may change all that those before it may; `other_draws` is held to theirs with its random numbers held fixed."""
 
 

@@ -5,6 +5,7 @@ The loader that trains is the one that the diagnosed run saw: a variable names i
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import os
@@ -198,20 +199,16 @@ def _learns(module: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
 
 
-_compile_called: bool | None = None
-"""`None`: nobody looks yet."""
+_compile_called = False
 
 
+@functools.cache
 def watch_compiler() -> None:
     """Watch for compiling from now on; to be called when torch has just been imported.
 
     Who wants to see single operations needs a dispatch mode, and a frame that dynamo meets under one is never
     compiled again: the script would be slower for having been looked at, or fail with `fullgraph=True`.
     """
-    global _compile_called
-    if _compile_called is not None:
-        return
-    _compile_called = False
 
     def around(original: Any, *args: Any, **kwargs: Any) -> Any:
         global _compile_called
@@ -223,7 +220,7 @@ def watch_compiler() -> None:
 
 def compiler_is_used() -> bool:
     """Whether something was compiled, or a technique beside this one is about to compile it."""
-    return bool(_compile_called) or "compile" in json.loads(os.environ.get(FIXES_SETTINGS) or "{}")
+    return _compile_called or "compile" in json.loads(os.environ.get(FIXES_SETTINGS) or "{}")
 
 
 Arguments = dict[str, Any]

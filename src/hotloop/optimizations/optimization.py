@@ -15,6 +15,10 @@ from hotloop.optimizations.source_edit import SourceEdit
 Expect = Callable[[Mapping[str, Any], Any], "tuple[float, float] | None"]
 
 
+USUAL_PREFETCH = 2
+"""Batches under way per worker: torch's own default."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchesAhead:
     """What loader workers may have ready, and what that bounds."""

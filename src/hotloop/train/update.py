@@ -13,11 +13,7 @@ from torch import Tensor, nn
 
 from hotloop.core.config import RunConfig, computes_grad_norm
 from hotloop.core.errors import UsageError
-from hotloop.optimizations.clipping.trainer import (
-    clip_builtin,
-    clip_through_optimizer,
-    forget_factor,
-)
+from hotloop.optimizations.clipping.trainer import clip_through_optimizer, forget_factor
 from hotloop.train.optimizer import Muon
 from hotloop.train.run import Run, clips_through
 
@@ -40,7 +36,7 @@ def update(run: Run, rate: float, loss: Tensor) -> dict[str, Tensor]:
             run.model.parameters(), run.optimizer, config.train.clip_norm
         )
     elif config.train.clip_norm is not None:
-        late["grad_norm"] = clip_builtin(run.model.parameters(), config.train.clip_norm)
+        late["grad_norm"] = nn.utils.clip_grad_norm_(run.model.parameters(), config.train.clip_norm)
     elif computes_grad_norm(config):
         grads = [p.grad for p in run.model.parameters() if p.grad is not None]
         late["grad_norm"] = nn.utils.get_total_norm(grads)

@@ -1,8 +1,5 @@
-"""Activations computed again in the pass backward instead of kept: memory bought with time.
-
-A step gets slower, never faster. What it is for is a larger batch: whether that pays only a run with that
-batch shows, and a batch of another size is another training. So this is a what-if: it shows what the
-memory costs in time, and is not tried unless asked for (`--only checkpointing`).
+"""Memory bought with time, for a larger batch: whether that pays only a run with that batch shows, which is another
+training. So this is a what-if, and is not tried unless asked for (`--only checkpointing`).
 """
 
 from __future__ import annotations

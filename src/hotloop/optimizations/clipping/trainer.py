@@ -1,4 +1,4 @@
-"""Clipping gradients, by torch or by the factor that a fused optimizer applies."""
+"""Clipping gradients by the factor that a fused optimizer applies."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
-
-
-def clip_builtin(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
-    """Scale gradients in place; returns the norm before, on the device, unread."""
-    return nn.utils.clip_grad_norm_(parameters, max_norm)
 
 
 def clip_through_optimizer(

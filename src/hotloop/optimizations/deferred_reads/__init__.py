@@ -1,8 +1,4 @@
-"""What-if: `loss.item()` gives what it was some steps ago, so that the host does not wait for the device.
-
-Shows what reading a value in every step costs. Never kept: a script that decides on the value would decide
-on an old one. Not yet run on a GPU.
-"""
+"""A what-if, which is never kept: a script that decides on a value would decide on an old one. Not yet run on a GPU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What-if: algorithms that may sum in any order; shows what asking for deterministic ones costs.
-
-Not kept: the user asked for runs that repeat to the bit. Not yet run on a GPU.
-"""
+"""A what-if, which is not kept: the user asked for runs that repeat to the bit. Not yet run on a GPU."""
 
 from __future__ import annotations
 

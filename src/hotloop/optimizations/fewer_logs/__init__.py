@@ -1,8 +1,4 @@
-"""What-if: every hundredth line of what the script prints and logs in its loop, the others left out.
-
-Shows what writing costs. What goes into a line is computed all the same: the script does that itself.
-Not kept: the user asked for those lines.
-"""
+"""A what-if, which is not kept: the user asked for those lines. What goes into one is computed all the same."""
 
 from __future__ import annotations
 

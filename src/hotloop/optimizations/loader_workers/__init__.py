@@ -9,7 +9,12 @@ from typing import Any
 from hotloop.core.census import Census
 from hotloop.judge.thresholds import IDLE_FETCH
 from hotloop.judge.worker_count import worker_count
-from hotloop.optimizations.optimization import BatchesAhead, Optimization, live_hook
+from hotloop.optimizations.optimization import (
+    USUAL_PREFETCH,
+    BatchesAhead,
+    Optimization,
+    live_hook,
+)
 from hotloop.optimizations.source_edit import Keywords, SourceEdit
 
 _OTHER_RNG = "its batches then draw their random numbers in the workers: the same samples, augmented with others, as with another seed"
@@ -48,10 +53,6 @@ def _patch_note(value: Any, census: Census, given: Collection[str]) -> str:
     if epochs > 1 and "persistent_workers" not in given:
         notes.append(_RESTARTED)
     return "; ".join(notes)
-
-
-USUAL_PREFETCH = 2
-"""Batches under way per worker: torch's own default."""
 
 
 def batches_ahead(census: Census, value: Any = None) -> BatchesAhead | None:

@@ -8,11 +8,15 @@ from typing import Any
 
 from hotloop.core.census import Census
 from hotloop.judge.worker_count import rest_of_step
-from hotloop.optimizations.optimization import BatchesAhead, Optimization, leaving, live_hook
+from hotloop.optimizations.optimization import (
+    USUAL_PREFETCH,
+    BatchesAhead,
+    Optimization,
+    leaving,
+    live_hook,
+)
 from hotloop.optimizations.source_edit import Keywords
 
-USUAL = 2
-"""Batches under way per worker: torch's own default."""
 MOST = 64
 
 
@@ -22,7 +26,7 @@ def _values_for(census: Census) -> tuple[Any, ...]:
     loader = census.slowest_loader()
     if loader is None or loader.iterable or not loader.num_workers:
         return ()
-    now = loader.prefetch_factor or USUAL
+    now = loader.prefetch_factor or USUAL_PREFETCH
     rest_s = rest_of_step(census, loader)
     late = (loader.wait_p99_s or 0.0) / (loader.num_workers * rest_s) if rest_s else 0.0
     return (min(max(4, 2 * now, now + math.ceil(late)), MOST),)

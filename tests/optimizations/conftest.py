@@ -26,8 +26,13 @@ class Ran:
     """Its last line, as JSON."""
     output: str
     errors: str
-    said: list[tuple[str, bool, str]]
-    """(technique, whether it was applied, where or why not), in order."""
+    lines: list[dict[str, Any]]
+    """What techniques wrote of themselves, in order."""
+
+    @property
+    def said(self) -> list[tuple[str, bool, str]]:
+        """(technique, whether it was applied, where or why not)."""
+        return [(line["fix"], line["applied"], line["what"]) for line in self.lines]
 
     @property
     def applied(self) -> list[str]:
@@ -43,13 +48,17 @@ RunForeign = Callable[..., Ran]
 
 @pytest.fixture
 def run_foreign(tmp_path: Path) -> RunForeign:
-    """`run_foreign(script, fixes, environment=...)` in a process of its own; fixture `without_compiler` counts."""
+    """`run_foreign(script, fixes, environment=..., fresh=...)` in a process of its own; fixture `without_compiler` counts.
+
+    `fresh`: one that holds nothing else, not even torch.
+    """
 
     def run(
         script: str,
         fixes: dict[str, Any] | None = None,
         *,
         environment: dict[str, str | None] | None = None,
+        fresh: bool = False,
     ) -> Ran:
         path = tmp_path / "script.py"
         path.write_text(script)
@@ -65,12 +74,13 @@ def run_foreign(tmp_path: Path) -> RunForeign:
             [str(path)],
             env={name: value for name, value in variables.items() if value is not None},
             cwd=tmp_path,
+            fresh=fresh,
         )
         assert done.returncode == 0, done.stderr
         assert not (tmp_path / "notes.txt").exists(), (tmp_path / "notes.txt").read_text()
         applied = tmp_path / APPLIED_FILE
         lines = applied.read_text().splitlines() if applied.exists() else []
-        said = [(e["fix"], e["applied"], e["what"]) for e in map(json.loads, lines)]
-        return Ran(json.loads(done.stdout.splitlines()[-1]), done.stdout, done.stderr, said)
+        printed = json.loads(done.stdout.splitlines()[-1])
+        return Ran(printed, done.stdout, done.stderr, [json.loads(line) for line in lines])
 
     return run

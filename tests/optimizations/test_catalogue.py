@@ -16,7 +16,7 @@ import hotloop.optimizations
 from hotloop.core.census import Census, LoaderUse
 from hotloop.core.config import RunConfig, known_keys
 from hotloop.core.errors import UsageError
-from hotloop.core.settings import Settings
+from hotloop.core.settings import Settings, load_settings
 from hotloop.hardware.limits import Machine
 from hotloop.optimizations.catalogue import (
     CATALOGUE,
@@ -91,6 +91,23 @@ def test_emulated_dtype_is_used_with_a_word_and_tf32_without_a_gpu_refused() -> 
     assert any("emulated" in note for note in notes)
     with pytest.raises(UsageError, match="tf32"):
         resolve(settings(precision="tf32"), CPU)
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "where"),
+    [
+        ("", ["train.precision=tf32"], "train.precision=tf32"),
+        ("train:\n  precision: tf32\n", [], "{path}:4"),
+    ],
+)
+def test_value_that_cannot_be_had_is_answered_with_its_place(
+    text: str, overrides: list[str], where: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f"data:\n  source: python-stdlib\n{text}")
+    with pytest.raises(UsageError, match=r"`train\.precision: tf32` cannot be used") as caught:
+        resolve(load_settings(path, overrides), OLD_CPU)
+    assert caught.value.where == where.format(path=path)
 
 
 def test_strongest_parity_class_counts() -> None:

@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 
-from hotloop.core.census import Census
-from hotloop.optimizations.channels_last import CHANNELS_LAST
-
 pytestmark = pytest.mark.slow
 
 TRAIN = """
@@ -135,10 +132,3 @@ optimizer.state.update(state)
     ran = run_foreign(script(setup=setup), {"channels_last": True})
     assert ran.applied == ["2 convolutions of Net"]
     assert ran.printed["losses"] == pytest.approx(plain.printed["losses"], rel=1e-4)
-
-
-def test_it_is_not_tried_where_they_are_stored_so() -> None:
-    assert CHANNELS_LAST.values_for is not None
-    assert CHANNELS_LAST.values_for(Census(channels_last=True)) == ()
-    assert CHANNELS_LAST.values_for(Census(channels_last=False)) == (True,)
-    assert CHANNELS_LAST.observed(Census(channels_last=False), True) is False

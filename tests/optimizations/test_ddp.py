@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 import hotloop
-from hotloop.core.census import Census, DdpUse
 from hotloop.core.child import FIXES, FIXES_SETTINGS
-from hotloop.optimizations.catalogue import CATALOGUE
 
 TRAIN = """
 import json, torch
@@ -87,23 +85,3 @@ def test_two_processes_learn_the_same_to_the_bit(tmp_path: Path) -> None:
         printed.append(json.loads(done.stdout.splitlines()[-1]))
     assert [each[1:] for each in printed] == [[True, False], [False, True]]
     assert printed[0][0] == printed[1][0]
-
-
-@pytest.mark.parametrize(
-    ("ddp", "tried"),
-    [
-        (None, {}),
-        (DdpUse(True, False, 0), BOTH),
-        (DdpUse(True, True, 80), {}),
-        (DdpUse(True, True, None), {}),
-        (DdpUse(False, False, 0), {"ddp_bucket_view": True}),
-    ],
-)
-def test_each_is_tried_where_it_may_help(ddp: DdpUse | None, tried: dict[str, bool]) -> None:
-    found = {}
-    for name in BOTH:
-        values = CATALOGUE[name].values_for
-        assert values is not None
-        for value in values(Census(ddp=ddp)):
-            found[name] = value
-    assert found == tried

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from hotloop.core.census import Census, DebugSwitch
 from hotloop.core.child import TOGGLED, TOGGLES_FILE
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.toggling import ToggleSchedule
@@ -104,20 +103,3 @@ def test_variable_that_the_script_sets_stays(run_foreign: Any) -> None:
     ran = run_foreign(text, {"debug_environment": False})
     assert ran.printed[4] == "1"
     assert ran.refused == ["the script sets CUDA_LAUNCH_BLOCKING after it imported torch"]
-
-
-@pytest.mark.parametrize(
-    ("name", "switch"),
-    [
-        ("uninitialized_fill", "fill_uninitialized_memory"),
-        ("debug_environment", "TORCH_DISTRIBUTED_DEBUG"),
-        ("determinism", "cudnn.deterministic"),
-    ],
-)
-def test_each_is_tried_where_its_setting_was_on(name: str, switch: str) -> None:
-    values = CATALOGUE[name].values_for
-    assert values is not None
-    on = Census(device="cuda:0", debug_switches=(DebugSwitch(switch),))
-    assert values(on) == (False,)
-    assert values(Census(device="cuda:0", debug_switches=())) == ()
-    assert values(Census(device="cuda:0")) == ()

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from hotloop.core.census import Census, PaddingUse
 from hotloop.core.child import LOADER, NO_DROPOUT, TOGGLED, TOGGLES_FILE
 from hotloop.optimizations.dynamic_padding import DEFINITION, DYNAMIC_PADDING
 from hotloop.optimizations.dynamic_padding.live import find_mask
@@ -139,11 +138,7 @@ def test_cut_tensors_can_be_viewed_and_all_else_stays() -> None:
         assert made["names"] == ["a", "b"]
 
 
-def test_it_is_worth_trying_only_where_padding_was_seen() -> None:
-    assert DYNAMIC_PADDING.values_for is not None
-    assert DYNAMIC_PADDING.values_for(Census()) == ()
-    seen = Census(padding=PaddingUse(100, 0.5, "attention_mask"))
-    assert DYNAMIC_PADDING.values_for(seen) == (8,)
+def test_a_third_to_all_of_the_padding_goes() -> None:
     assert DYNAMIC_PADDING.expect is not None
     found = DYNAMIC_PADDING.expect(
         {"padded_fraction": 0.5, "forward_backward_fraction": 0.8}, value=8

@@ -1,9 +1,20 @@
-"""What techniques say to expect, from the evidence of the findings that ask for them."""
+"""What techniques say to expect, from the evidence of the findings that ask for them, and where they are tried at all."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from hotloop.core.census import (
+    CallUse,
+    Census,
+    CollectionUse,
+    DdpUse,
+    DebugSwitch,
+    LineUse,
+    PaddingUse,
+)
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import leaving
 
@@ -71,3 +82,83 @@ def test_an_expectation_is_a_gain_within_what_the_finding_allows(name: str) -> N
     assert found is not None
     low, high = found
     assert 1 < low < high <= 1 / (1 - 0.4) + 1e-9
+
+
+def line(inside: str) -> LineUse:
+    return LineUse("forward", "train.py:3", "main", 0.5, inside=inside)
+
+
+def call(what: str, pageable: bool | None = None) -> CallUse:
+    return CallUse(what, "train.py:3", 10, 0.1, 100, pageable)
+
+
+@pytest.mark.parametrize(
+    ("name", "census", "values"),
+    [
+        ("attention", Census(lines=(line("model.attend"),)), ()),
+        ("attention", Census(lines=(line("transformers.models.x.eager"),)), ("sdpa",)),
+        ("channels_last", Census(channels_last=True), ()),
+        ("channels_last", Census(channels_last=False), (True,)),
+        ("ddp_bucket_view", Census(), ()),
+        ("ddp_bucket_view", Census(ddp=DdpUse(True, False, 0)), (True,)),
+        ("ddp_bucket_view", Census(ddp=DdpUse(True, True, 80)), ()),
+        ("ddp_unused_search", Census(), ()),
+        ("ddp_unused_search", Census(ddp=DdpUse(True, False, 0)), (False,)),
+        ("ddp_unused_search", Census(ddp=DdpUse(True, True, 80)), ()),
+        ("ddp_unused_search", Census(ddp=DdpUse(True, True, None)), ()),
+        ("ddp_unused_search", Census(ddp=DdpUse(False, False, 0)), ()),
+        ("deferred_reads", Census(syncs=(call("item"),), seen=("syncs",)), (True,)),
+        ("deferred_reads", Census(syncs=(call("cpu"),), seen=("syncs",)), ()),
+        ("dynamic_padding", Census(), ()),
+        ("dynamic_padding", Census(padding=PaddingUse(100, 0.5, "attention_mask")), (8,)),
+        ("fewer_logs", Census(seen=("logs",)), ()),
+        ("fewer_logs", Census(logs=(call("print"),), seen=("logs",)), (100,)),
+        ("gc_schedule", Census(collections=CollectionUse(9, 0.1, 1, 0.05)), (100,)),
+        ("gc_schedule", Census(collections=CollectionUse(0, 0.0, 0, 0.0)), ()),
+        ("pinned_copies", Census(copies=(call("Tensor.to", pageable=True),)), (True,)),
+        ("pinned_copies", Census(copies=(call("Tensor.to", pageable=False),)), ()),
+        ("sdpa_backend", Census(device="cuda:0", attention=("sdpa:math",)), ("cudnn",)),
+        ("sdpa_backend", Census(device="cuda:0", attention=("sdpa:cudnn",)), ()),
+        ("sdpa_backend", Census(device="cuda:0", attention=("plain",)), ()),
+        ("sdpa_backend", Census(device="cpu", attention=("sdpa:math",)), ()),
+    ],
+)
+def test_values_are_tried_where_the_census_shows_a_use(
+    name: str, census: Census, values: tuple[Any, ...]
+) -> None:
+    values_for = CATALOGUE[name].values_for
+    assert values_for is not None
+    assert values_for(census) == values
+
+
+@pytest.mark.parametrize(
+    ("name", "switch"),
+    [
+        ("uninitialized_fill", "fill_uninitialized_memory"),
+        ("debug_environment", "TORCH_DISTRIBUTED_DEBUG"),
+        ("determinism", "cudnn.deterministic"),
+    ],
+)
+def test_each_is_tried_where_its_setting_was_on(name: str, switch: str) -> None:
+    technique = CATALOGUE[name]
+    assert technique.values_for is not None
+    on = Census(device="cuda:0", debug_switches=(DebugSwitch(switch),))
+    off, unknown = Census(device="cuda:0", debug_switches=()), Census(device="cuda:0")
+    assert [technique.values_for(each) for each in (on, off, unknown)] == [(False,), (), ()]
+    if name != "uninitialized_fill":
+        assert [technique.observed(each, False) for each in (on, off, unknown)] == [
+            False,
+            True,
+            None,
+        ]
+
+
+def test_field_of_the_census_shows_what_took_effect() -> None:
+    observed = CATALOGUE["channels_last"].observed
+    seen = (Census(channels_last=True), Census(channels_last=False), Census())
+    assert [observed(census, True) for census in seen] == [True, False, None]
+
+
+def test_what_leaves_out_what_the_user_asked_for_is_never_kept() -> None:
+    what_ifs = {name for name, technique in CATALOGUE.items() if technique.what_if}
+    assert what_ifs == {"checkpointing", "deferred_reads", "determinism", "fewer_logs"}

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotloop.core.census import CallUse, Census
-from hotloop.optimizations.fewer_logs import FEWER_LOGS
-
 TRAIN = """
 import json, logging, sys, torch
 torch.manual_seed(0)
@@ -94,12 +91,3 @@ losses.append([e.step for e in events.Scalars("loss")])""",
 
 def test_script_that_writes_nothing_was_not_changed(run_foreign: Any) -> None:
     assert run_foreign(script("pass"), {"fewer_logs": 10}).said == []
-
-
-def test_it_is_tried_where_something_was_logged_and_never_kept() -> None:
-    assert FEWER_LOGS.what_if
-    assert FEWER_LOGS.values_for is not None
-    seen = Census(seen=("logs",))
-    assert FEWER_LOGS.values_for(seen) == ()
-    logs = (CallUse("print", "train.py:3", 10, 0.1),)
-    assert FEWER_LOGS.values_for(Census(logs=logs, seen=("logs",))) == (100,)

@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 
-from hotloop.core.census import Census, CollectionUse
-from hotloop.optimizations.gc_schedule import GC_SCHEDULE
-
 TRAIN = """
 import gc; gc.unfreeze()  # what the process that held torch had frozen
 import json, torch
@@ -101,10 +98,3 @@ def test_script_with_its_own_schedule_keeps_it(run_foreign: Any, setup: str, why
     assert why in ran.refused[0]
     for key in ("enabled", "thresholds"):
         assert ran.printed[key] == plain[key]
-
-
-def test_it_is_tried_where_something_was_collected() -> None:
-    values = GC_SCHEDULE.values_for
-    assert values is not None
-    assert values(Census(collections=CollectionUse(9, 0.1, 1, 0.05))) == (100,)
-    assert values(Census(collections=CollectionUse(0, 0.0, 0, 0.0))) == ()

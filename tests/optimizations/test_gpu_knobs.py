@@ -7,13 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from hotloop.core.census import CallUse, Census
 from hotloop.hardware.limits import Machine
 from hotloop.optimizations.catalogue import CATALOGUE
-from hotloop.optimizations.deferred_reads import DEFERRED_READS
 from hotloop.optimizations.deferred_reads.live import StaleReads
 from hotloop.optimizations.live_report import Report
-from hotloop.optimizations.sdpa_backend import SDPA_BACKEND
 
 CPU = Machine("cpu", ("float32",), None, 2)
 GPU = Machine("cuda", ("bfloat16", "float32"), None, 8)
@@ -60,23 +57,6 @@ def test_none_is_tried_on_a_cpu(name: str) -> None:
     technique = CATALOGUE[name]
     assert technique.why_not(CPU, SETTINGS[name], {}) is not None
     assert technique.why_not(GPU, SETTINGS[name], {}) is None
-
-
-def test_attention_kernel_is_tried_where_sdpa_is_called_on_a_gpu() -> None:
-    values = SDPA_BACKEND.values_for
-    assert values is not None
-    assert values(Census(device="cuda:0", attention=("sdpa:math",))) == ("cudnn",)
-    assert values(Census(device="cuda:0", attention=("sdpa:cudnn",))) == ()
-    assert values(Census(device="cuda:0", attention=("plain",))) == ()
-    assert values(Census(device="cpu", attention=("sdpa:math",))) == ()
-
-
-def test_reads_are_deferred_where_the_script_reads_on_a_gpu() -> None:
-    values = DEFERRED_READS.values_for
-    assert values is not None
-    item = (CallUse("item", "train.py:9", 60, 0.1),)
-    assert values(Census(syncs=item, seen=("syncs",))) == (True,)
-    assert values(Census(syncs=(CallUse("cpu", "a.py:1", 6, 0.1),), seen=("syncs",))) == ()
 
 
 def test_stale_read_gives_what_was_there_before_and_torch_reads_the_truth(tmp_path: Any) -> None:

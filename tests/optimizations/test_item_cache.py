@@ -10,15 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-import warm_python
 from hotloop.core.census import Census, LoaderUse
-from hotloop.core.child import APPLIED_FILE, FIXES, FIXES_SETTINGS, LOADER
+from hotloop.core.child import APPLIED_FILE, LOADER
 from hotloop.optimizations.item_cache import ITEM_CACHE, item_store
 from hotloop.optimizations.item_cache.item_store import SHARE_OF_MEMORY, ItemStore, memory_for_items
 from hotloop.optimizations.item_cache.samples import decoded, encoded, fingerprint, same
-from hotloop.trial import bootstrap
-
-SOURCE = str(Path(bootstrap.__file__).parents[3])
 
 SCRIPT = """
 import json, os, random
@@ -57,7 +53,7 @@ if __name__ == "__main__":
 
 
 def run(
-    tmp_path: Path,
+    run_foreign: Any,
     fixes: dict[str, Any],
     *,
     extra: str = "",
@@ -66,19 +62,8 @@ def run(
 ) -> tuple[dict[str, Any], list[tuple[bool, str]]]:
     """What the script printed, and what became of the fixes."""
     text = SCRIPT.replace("EXTRA", extra).replace("LOADER", loader)
-    path = tmp_path / "script.py"
-    path.write_text(text.replace("BEFORE_EPOCH", before_epoch))
-    (tmp_path / APPLIED_FILE).unlink(missing_ok=True)
-    own = [str(Path(bootstrap.__file__).parent), SOURCE]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(own)}
-    if fixes:
-        environment |= {FIXES: str(tmp_path), FIXES_SETTINGS: json.dumps(fixes)}
-    done = warm_python.run([str(path)], env=environment, cwd=tmp_path, timeout=120)
-    assert done.returncode == 0, done.stderr
-    applied = tmp_path / APPLIED_FILE
-    lines = applied.read_text().splitlines() if applied.exists() else []
-    told = dict.fromkeys((t["applied"], t["what"]) for t in map(json.loads, lines))
-    return json.loads(done.stdout.splitlines()[-1]), list(told)
+    ran = run_foreign(text.replace("BEFORE_EPOCH", before_epoch), fixes)
+    return ran.printed, list(dict.fromkeys((applied, what) for _, applied, what in ran.said))
 
 
 MANY = """
@@ -104,20 +89,20 @@ class Many(Points):
     ],
 )
 def test_items_are_made_in_the_first_epoch_alone(
-    tmp_path: Path, extra: str, loader: str, made: int
+    run_foreign: Any, extra: str, loader: str, made: int
 ) -> None:
-    plain, _ = run(tmp_path, {}, extra=extra, loader=loader)
-    fixed, told = run(tmp_path, {"item_cache": 64}, extra=extra, loader=loader)
+    plain, _ = run(run_foreign, {}, extra=extra, loader=loader)
+    fixed, told = run(run_foreign, {"item_cache": 64}, extra=extra, loader=loader)
     assert [applied for applied, _ in told] == [True]
     assert plain["made"] == (18 if "sampler" in loader else 36)
     assert fixed["made"] == made
     assert (fixed["losses"], fixed["state"]) == (plain["losses"], plain["state"])
 
 
-def test_workers_share_what_any_of_them_made(tmp_path: Path) -> None:
+def test_workers_share_what_any_of_them_made(run_foreign: Any) -> None:
     loader = "loader = DataLoader(Points(), batch_size=3, shuffle=True, num_workers=2)"
-    plain, _ = run(tmp_path, {}, loader=loader)
-    fixed, told = run(tmp_path, {"item_cache": 64}, loader=loader)
+    plain, _ = run(run_foreign, {}, loader=loader)
+    fixed, told = run(run_foreign, {"item_cache": 64}, loader=loader)
     assert [applied for applied, _ in told] == [True]
     assert (fixed["losses"], fixed["state"]) == (plain["losses"], plain["state"])
     assert plain["made"] == 36
@@ -125,13 +110,13 @@ def test_workers_share_what_any_of_them_made(tmp_path: Path) -> None:
 
 
 def test_kept_items_and_workers_go_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_foreign: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, _ = run(tmp_path, {})
+    plain, _ = run(run_foreign, {})
     line = next(n for n, line in enumerate(SCRIPT.split("\n"), 1) if line.endswith("LOADER"))
     place = f"script.py:{line}"
     monkeypatch.setenv(LOADER, json.dumps({"site": place, "made": [place], "workdir": ""}))
-    fixed, told = run(tmp_path, {"item_cache": 64, "loader_workers": 2})
+    fixed, told = run(run_foreign, {"item_cache": 64, "loader_workers": 2})
     assert all(applied for applied, _ in told)
     assert len(told) == 2
     assert (fixed["losses"], fixed["state"]) == (plain["losses"], plain["state"])
@@ -164,10 +149,10 @@ def test_kept_items_and_workers_go_together(
         ),
     ],
 )
-def test_items_that_differ_are_made_as_ever(tmp_path: Path, extra: str, why: str) -> None:
+def test_items_that_differ_are_made_as_ever(run_foreign: Any, extra: str, why: str) -> None:
     loader = "loader = DataLoader(Other(), batch_size=3, shuffle=True)"
-    plain, _ = run(tmp_path, {}, extra=extra, loader=loader)
-    fixed, told = run(tmp_path, {"item_cache": 64}, extra=extra, loader=loader)
+    plain, _ = run(run_foreign, {}, extra=extra, loader=loader)
+    fixed, told = run(run_foreign, {"item_cache": 64}, extra=extra, loader=loader)
     ((applied, what),) = told
     assert not applied
     assert why in what
@@ -175,10 +160,10 @@ def test_items_that_differ_are_made_as_ever(tmp_path: Path, extra: str, why: str
         assert (fixed["losses"], fixed["state"]) == (plain["losses"], plain["state"])
 
 
-def test_a_dataset_of_each_epoch_is_the_reason_why_nothing_is_kept(tmp_path: Path) -> None:
+def test_a_dataset_of_each_epoch_is_the_reason_why_nothing_is_kept(run_foreign: Any) -> None:
     anew = "loader = DataLoader(Points(), batch_size=3, shuffle=True)"
-    plain, _ = run(tmp_path, {}, loader="pass", before_epoch=anew)
-    fixed, told = run(tmp_path, {"item_cache": 64}, loader="pass", before_epoch=anew)
+    plain, _ = run(run_foreign, {}, loader="pass", before_epoch=anew)
+    fixed, told = run(run_foreign, {"item_cache": 64}, loader="pass", before_epoch=anew)
     assert told == [(False, "another dataset object is made for each epoch, so nothing is kept")]
     assert fixed["losses"] == plain["losses"]
 
@@ -220,20 +205,20 @@ TURNING = (
     ],
 )
 def test_item_that_was_given_and_not_made_again_may_have_been_wrong(
-    tmp_path: Path, extra: str, why: str
+    run_foreign: Any, tmp_path: Path, extra: str, why: str
 ) -> None:
     loader = "loader = DataLoader(Other(), batch_size=3, sampler=Turning())"
-    _, told = run(tmp_path, {"item_cache": 64}, extra=TURNING + extra, loader=loader)
+    _, told = run(run_foreign, {"item_cache": 64}, extra=TURNING + extra, loader=loader)
     assert told[0] == (True, "items of Other come from memory")
     lines = map(json.loads, (tmp_path / APPLIED_FILE).read_text().splitlines())
     (wrong,) = {line["what"] for line in lines if line.get("wrong")}
     assert why in wrong
 
 
-def test_dataset_that_the_script_changes_is_made_anew(tmp_path: Path) -> None:
+def test_dataset_that_the_script_changes_is_made_anew(run_foreign: Any) -> None:
     before = "loader.dataset.x = loader.dataset.x + epoch"
-    plain, _ = run(tmp_path, {}, before_epoch=before)
-    fixed, told = run(tmp_path, {"item_cache": 64}, before_epoch=before)
+    plain, _ = run(run_foreign, {}, before_epoch=before)
+    fixed, told = run(run_foreign, {"item_cache": 64}, before_epoch=before)
     assert told == [(False, "Points is changed from epoch to epoch")]
     assert (fixed["losses"], fixed["state"]) == (plain["losses"], plain["state"])
 

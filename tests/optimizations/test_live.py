@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import warm_python
-from hotloop.core.child import APPLIED_FILE, FIXES, FIXES_SETTINGS
-from hotloop.trial import bootstrap
-
-SOURCE = str(Path(bootstrap.__file__).parents[3])
 MODEL = """
 import json, torch
 torch.manual_seed(0)
@@ -25,28 +18,11 @@ x, y = torch.randn(8, 16), torch.randn(8, 4)
 
 
 def run(
-    tmp_path: Path, script: str, fixes: dict[str, Any], *, fresh: bool = False
+    run_foreign: Any, script: str, fixes: dict[str, Any], *, fresh: bool = False
 ) -> tuple[Any, list[dict[str, Any]]]:
-    """What the script prints last, as JSON, and what became of the fixes.
-
-    `fresh`: in a process that holds nothing else, where the frames below the script are looked at.
-    """
-    path = tmp_path / "script.py"
-    path.write_text(MODEL + script)
-    (tmp_path / APPLIED_FILE).unlink(missing_ok=True)
-    more = [each for each in [os.environ.get("PYTHONPATH")] if each]  # fixture `without_compiler`
-    own = [str(Path(bootstrap.__file__).parent), SOURCE, *more]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(own)}
-    if fixes:
-        environment |= {
-            FIXES: str(tmp_path),
-            FIXES_SETTINGS: json.dumps(fixes),
-        }
-    done = warm_python.run([str(path)], env=environment, cwd=tmp_path, fresh=fresh)
-    assert done.returncode == 0, done.stderr
-    applied = tmp_path / APPLIED_FILE
-    lines = applied.read_text().splitlines() if applied.exists() else []
-    return json.loads(done.stdout.splitlines()[-1]), [json.loads(line) for line in lines]
+    """What the script prints last, and what became of the fixes; `fresh` where the frames below the script are looked at."""
+    ran = run_foreign(MODEL + script, fixes, fresh=fresh)
+    return ran.printed, ran.lines
 
 
 def said(lines: list[dict[str, Any]]) -> list[tuple[bool, str]]:
@@ -75,10 +51,10 @@ print(json.dumps([losses, [bool(group.get("fused")) for group in optimizer.param
         "type('Mine', (torch.optim.Adam,), {})(model.parameters(), lr=1e-2)",
     ],
 )
-def test_optimizer_is_fused_and_learns_the_same(tmp_path: Path, made: str) -> None:
+def test_optimizer_is_fused_and_learns_the_same(run_foreign: Any, made: str) -> None:
     script = TRAIN.format(made=made)
-    (plain, before), _ = run(tmp_path, script, {})
-    (losses, fused), lines = run(tmp_path, script, {"fused_optimizer": True})
+    (plain, before), _ = run(run_foreign, script, {})
+    (losses, fused), lines = run(run_foreign, script, {"fused_optimizer": True})
     assert not any(before)
     assert all(fused)
     assert losses == pytest.approx(plain, rel=1e-5)
@@ -93,11 +69,11 @@ def test_optimizer_is_fused_and_learns_the_same(tmp_path: Path, made: str) -> No
         ("torch.optim.AdamW(model.parameters(), differentiable=True)", "differentiable"),
     ],
 )
-def test_optimizer_that_the_script_chose_stays(tmp_path: Path, made: str, why: str) -> None:
+def test_optimizer_that_the_script_chose_stays(run_foreign: Any, made: str, why: str) -> None:
     script = (
         f"optimizer = {made}\nprint(json.dumps([bool(g['fused']) for g in optimizer.param_groups]))"
     )
-    fused, lines = run(tmp_path, script, {"fused_optimizer": True})
+    fused, lines = run(run_foreign, script, {"fused_optimizer": True})
     assert fused == [False]
     ((applied, what),) = said(lines)
     assert not applied
@@ -116,9 +92,9 @@ print(json.dumps([weight.tolist(), column.tolist(), [group["fused"] for group in
 """
 
 
-def test_fused_update_ends_before_a_gradient_that_lies_otherwise(tmp_path: Path) -> None:
-    (weight, column, fused), lines = run(tmp_path, STRIDES, {"fused_optimizer": True})
-    (weight_before, column_before, _), _ = run(tmp_path, STRIDES, {})
+def test_fused_update_ends_before_a_gradient_that_lies_otherwise(run_foreign: Any) -> None:
+    (weight, column, fused), lines = run(run_foreign, STRIDES, {"fused_optimizer": True})
+    (weight_before, column_before, _), _ = run(run_foreign, STRIDES, {})
     assert [*chain(*weight)] == pytest.approx([*chain(*weight_before)], rel=1e-5)
     assert [*chain(*column)] == pytest.approx([*chain(*column_before)], rel=1e-5)
     assert fused == [None]
@@ -128,18 +104,18 @@ def test_fused_update_ends_before_a_gradient_that_lies_otherwise(tmp_path: Path)
     assert "the gradient of a weight of shape (3, 5) lies otherwise in memory" in wrong["what"]
 
 
-def test_optimizer_that_cannot_be_fused_is_made_as_it_was(tmp_path: Path) -> None:
+def test_optimizer_that_cannot_be_fused_is_made_as_it_was(run_foreign: Any) -> None:
     script = """
 weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.complex64))
 optimizer = torch.optim.SGD([weight], lr=0.1)
 print(json.dumps([bool(group["fused"]) for group in optimizer.param_groups]))
 """
-    fused, lines = run(tmp_path, script, {"fused_optimizer": True})
+    fused, lines = run(run_foreign, script, {"fused_optimizer": True})
     (entry,) = said(lines)
     assert entry[0] == fused[0]
 
 
-def test_model_runs_in_bf16_and_its_loss_in_fp32(tmp_path: Path) -> None:
+def test_model_runs_in_bf16_and_its_loss_in_fp32(run_foreign: Any) -> None:
     script = """
 given = model(x)
 with torch.no_grad():
@@ -149,11 +125,11 @@ loss.backward()
 exact = evaluated.sub(given).abs().max().item()
 print(json.dumps([str(given.dtype), str(loss.dtype), exact]))
 """
-    (dtype, loss, difference), lines = run(tmp_path, script, {"precision": "bf16"})
+    (dtype, loss, difference), lines = run(run_foreign, script, {"precision": "bf16"})
     assert (dtype, loss) == ("torch.float32", "torch.float32")
     assert 0 < difference < 0.05
     assert said(lines) == [(True, "Sequential")]
-    (_, _, without), _ = run(tmp_path, script, {})
+    (_, _, without), _ = run(run_foreign, script, {})
     assert without == 0
 
 
@@ -167,7 +143,7 @@ print(json.dumps([str(given.dtype), str(loss.dtype), exact]))
     ],
 )
 def test_model_that_ends_in_probabilities_is_left_in_float32(
-    tmp_path: Path, ending: str, named: str
+    run_foreign: Any, ending: str, named: str
 ) -> None:
     # In bf16 a probability above 0.998 is 1, and the loss outside of the model has no gradient for it.
     script = f"""
@@ -177,48 +153,48 @@ given = model(x)
 with torch.no_grad():
     print(json.dumps(model(x).sub(given).abs().max().item()))
 """
-    difference, lines = run(tmp_path, script, {"precision": "bf16"})
+    difference, lines = run(run_foreign, script, {"precision": "bf16"})
     assert difference == 0
     ((applied, what),) = said(lines)
     assert not applied
     assert f"ends in {named} in bf16" in what
 
 
-def test_probabilities_inside_of_a_model_are_no_reason_against_bf16(tmp_path: Path) -> None:
+def test_probabilities_inside_of_a_model_are_no_reason_against_bf16(run_foreign: Any) -> None:
     script = """
 model = torch.nn.Sequential(model, torch.nn.Sigmoid(), torch.nn.Linear(4, 1))
 print(json.dumps(str(model(x).dtype)))
 """
-    _, lines = run(tmp_path, script, {"precision": "bf16"})
+    _, lines = run(run_foreign, script, {"precision": "bf16"})
     assert said(lines) == [(True, "Sequential")]
 
 
-def test_script_that_autocasts_is_left_alone(tmp_path: Path) -> None:
+def test_script_that_autocasts_is_left_alone(run_foreign: Any) -> None:
     script = """
 with torch.autocast("cpu", torch.bfloat16):
     given = model(x)
 print(json.dumps(str(given.dtype)))
 """
-    dtype, lines = run(tmp_path, script, {"precision": "bf16"})
+    dtype, lines = run(run_foreign, script, {"precision": "bf16"})
     assert dtype == "torch.bfloat16"
     assert said(lines) == [(False, "Sequential: the script autocasts it")]
 
 
-def test_fp16_without_a_scaler_is_refused(tmp_path: Path) -> None:
-    _, lines = run(tmp_path, "print(json.dumps(1))", {"precision": "fp16"})
+def test_fp16_without_a_scaler_is_refused(run_foreign: Any) -> None:
+    _, lines = run(run_foreign, "print(json.dumps(1))", {"precision": "fp16"})
     ((applied, what),) = said(lines)
     assert not applied
     assert "scaler" in what
 
 
-def test_model_is_compiled_once_and_learns_the_same(tmp_path: Path) -> None:
+def test_model_is_compiled_once_and_learns_the_same(run_foreign: Any) -> None:
     count = """
 from torch._dynamo.utils import counters
 print(json.dumps([losses, counters["stats"]["unique_graphs"], list(model.state_dict())]))
 """
     script = TRAIN.format(made="torch.optim.SGD(model.parameters(), lr=1e-2)") + count
-    (plain, none, names), _ = run(tmp_path, script, {})
-    (losses, graphs, compiled_names), lines = run(tmp_path, script, {"compile": True})
+    (plain, none, names), _ = run(run_foreign, script, {})
+    (losses, graphs, compiled_names), lines = run(run_foreign, script, {"compile": True})
     assert none == 0
     assert graphs == 1
     assert compiled_names == names
@@ -226,14 +202,14 @@ print(json.dumps([losses, counters["stats"]["unique_graphs"], list(model.state_d
     assert said(lines) == [(True, "Sequential")]
 
 
-def test_technique_without_a_live_form_is_said(tmp_path: Path) -> None:
-    _, lines = run(tmp_path, "print(json.dumps(1))", {"clipping": "fused", "no such": 1})
+def test_technique_without_a_live_form_is_said(run_foreign: Any) -> None:
+    _, lines = run(run_foreign, "print(json.dumps(1))", {"clipping": "fused", "no such": 1})
     assert all(not applied for applied, _ in said(lines))
     assert len(lines) == 2
 
 
 @pytest.mark.usefixtures("without_compiler")
-def test_every_place_where_it_took_effect_is_written_down(tmp_path: Path) -> None:
+def test_every_place_where_it_took_effect_is_written_down(run_foreign: Any, tmp_path: Path) -> None:
     script = """
 def step(model):
     return model(x).sum() + model(x).mean()
@@ -242,7 +218,7 @@ for _ in range(50):
 first = (lambda: model(x))()
 print(json.dumps(0))
 """
-    _, lines = run(tmp_path, script, {"precision": "bf16"}, fresh=True)
+    _, lines = run(run_foreign, script, {"precision": "bf16"}, fresh=True)
     source = (tmp_path / "script.py").read_text()
     assert {line["what"] for line in lines} == {"Sequential"}
     found = set()
@@ -262,7 +238,9 @@ print(json.dumps(0))
 
 
 @pytest.mark.usefixtures("without_compiler")
-def test_optimizer_of_a_library_is_not_taken_for_the_users_own_call(tmp_path: Path) -> None:
+def test_optimizer_of_a_library_is_not_taken_for_the_users_own_call(
+    run_foreign: Any, tmp_path: Path
+) -> None:
     library = tmp_path / "site-packages" / "library.py"
     library.parent.mkdir()
     library.write_text("import torch\ndef make(ps):\n    return torch.optim.SGD(ps)\n")
@@ -272,16 +250,16 @@ import library
 made = library.make(model.parameters())
 print(json.dumps(0))
 """
-    _, (line,) = run(tmp_path, script, {"fused_optimizer": True}, fresh=True)
+    _, (line,) = run(run_foreign, script, {"fused_optimizer": True}, fresh=True)
     (frame,) = line["site"]["frames"]
     assert not frame["direct"]
     assert line["site"]["inside"] == "library.make"
 
 
 def test_what_the_step_clock_makes_for_itself_is_no_optimizer_of_the_script(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_foreign: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOTLOOP_STEP_CLOCK", str(tmp_path))
     script = TRAIN.format(made="torch.optim.AdamW(model.parameters())")
-    _, lines = run(tmp_path, script, {"fused_optimizer": True})
+    _, lines = run(run_foreign, script, {"fused_optimizer": True})
     assert said(lines) == [(True, "AdamW")]

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import warm_python
 from hotloop.core.child import SAME_RANDOMNESS
-from hotloop.trial import bootstrap
-
-OWN = [str(Path(bootstrap.__file__).parent), str(Path(bootstrap.__file__).parents[3])]
 
 
-def drawn(tmp_path: Path, script: str, *, seeded: bool = True, fresh: bool = False) -> Any:
-    """What the script prints, as JSON."""
-    more = [p for p in [os.environ.get("PYTHONPATH")] if p]  # fixture `without_compiler`
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*OWN, *more])}
-    if seeded:
+@pytest.fixture
+def drawn(run_foreign: Any, tmp_path: Path) -> Callable[..., Any]:
+    """`drawn(script, seeded=..., fresh=...)`: what the script prints, as JSON."""
+
+    def run(script: str, *, seeded: bool = True, fresh: bool = False) -> Any:
         # Another probe looks for torch too: both must find it.
-        environment |= {SAME_RANDOMNESS: str(tmp_path), "HOTLOOP_STEP_CLOCK": str(tmp_path)}
-    path = tmp_path / "script.py"
-    path.write_text(script)
-    done = warm_python.run([str(path)], env=environment, cwd=tmp_path, fresh=fresh)
-    assert done.returncode == 0, done.stderr
-    assert not (tmp_path / "notes.txt").exists()
-    return json.loads(done.stdout)
+        seeds = {SAME_RANDOMNESS: str(tmp_path), "HOTLOOP_STEP_CLOCK": str(tmp_path)}
+        return run_foreign(script, environment=seeds if seeded else None, fresh=fresh).printed
+
+    return run
 
 
 EVERYWHERE = """
@@ -52,12 +44,12 @@ print(json.dumps([
 
 
 @pytest.mark.usefixtures("without_compiler")
-def test_every_source_of_random_numbers_repeats(tmp_path: Path) -> None:
+def test_every_source_of_random_numbers_repeats(drawn: Callable[..., Any]) -> None:
     # Fresh: NumPy is imported before torch, and forks of one process draw the same without a seed.
-    one, two = (drawn(tmp_path, EVERYWHERE, fresh=True) for _ in range(2))
+    one, two = (drawn(EVERYWHERE, fresh=True) for _ in range(2))
     assert one == two
     assert one[5][0] != one[5][1]  # each generator has a seed of its own
-    plain = drawn(tmp_path, EVERYWHERE, seeded=False, fresh=True)
+    plain = drawn(EVERYWHERE, seeded=False, fresh=True)
     assert all(a != b for a, b in zip(one, plain, strict=True))
 
 
@@ -71,13 +63,13 @@ def test_every_source_of_random_numbers_repeats(tmp_path: Path) -> None:
         "import json, numpy as np; print(json.dumps(float(np.random.default_rng(7).random())))",
     ],
 )
-def test_what_the_script_seeds_itself_wins(tmp_path: Path, script: str) -> None:
+def test_what_the_script_seeds_itself_wins(drawn: Callable[..., Any], script: str) -> None:
     fresh = "numpy" in script  # a process that holds torch has imported it already
-    seeded = drawn(tmp_path, script, fresh=fresh)
-    assert seeded == drawn(tmp_path, script, seeded=False, fresh=fresh)
+    seeded = drawn(script, fresh=fresh)
+    assert seeded == drawn(script, seeded=False, fresh=fresh)
 
 
-def test_compiled_code_draws_as_eager_code_does(tmp_path: Path) -> None:
+def test_compiled_code_draws_as_eager_code_does(drawn: Callable[..., Any]) -> None:
     script = "import json, torch, torch._inductor.config as c; print(json.dumps(c.fallback_random))"
-    assert drawn(tmp_path, script, fresh=True) is True
-    assert drawn(tmp_path, script, seeded=False) is False
+    assert drawn(script, fresh=True) is True
+    assert drawn(script, seeded=False) is False

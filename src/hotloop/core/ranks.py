@@ -56,24 +56,17 @@ def read_ranks(environment: Mapping[str, str]) -> Ranks:
             raise _contradiction(f"`{name}` is {text!r}, not a number", started)
         numbers[name] = int(text)
     rank, num_ranks, local_rank, num_local_ranks = (numbers[name] for name in _NUMBERS)
-    for is_wrong, what in (
-        (rank >= num_ranks, f"`RANK` {rank} is not below `WORLD_SIZE` {num_ranks}"),
-        (
-            local_rank >= num_local_ranks,
-            f"`LOCAL_RANK` {local_rank} is not below `LOCAL_WORLD_SIZE` {num_local_ranks}",
-        ),
-        (
-            num_local_ranks > num_ranks,
-            f"`LOCAL_WORLD_SIZE` {num_local_ranks} is above `WORLD_SIZE` {num_ranks}",
-        ),
-        (local_rank > rank, f"`LOCAL_RANK` {local_rank} is above `RANK` {rank}"),
-        (
-            not 0 < numbers["MASTER_PORT"] < 1 << 16,
-            f"`MASTER_PORT` {numbers['MASTER_PORT']} is not a port",
-        ),
+    for one, how, other, is_wrong in (
+        ("RANK", "is not below", "WORLD_SIZE", rank >= num_ranks),
+        ("LOCAL_RANK", "is not below", "LOCAL_WORLD_SIZE", local_rank >= num_local_ranks),
+        ("LOCAL_WORLD_SIZE", "is above", "WORLD_SIZE", num_local_ranks > num_ranks),
+        ("LOCAL_RANK", "is above", "RANK", local_rank > rank),
     ):
         if is_wrong:
+            what = f"`{one}` {numbers[one]} {how} `{other}` {numbers[other]}"
             raise _contradiction(what, started)
+    if not 0 < numbers["MASTER_PORT"] < 1 << 16:
+        raise _contradiction(f"`MASTER_PORT` {numbers['MASTER_PORT']} is not a port", started)
     return Ranks(rank, num_ranks, local_rank, num_local_ranks, launched=True)
 
 

@@ -16,7 +16,7 @@ from hotloop.core.config import RunConfig, known_keys, set_dotted, without_effec
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_atomically
 from hotloop.core.untrusted import read_bytes
-from hotloop.core.yaml_text import MAX_SHOWN, read_yaml, read_yaml_value, shown
+from hotloop.core.yaml_text import cut, read_yaml, read_yaml_value, shown
 
 MAX_CONFIG_BYTES = 1 << 18
 LIST_KEYS = "`hotloop train --keys` lists every key with its default"
@@ -71,7 +71,7 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
         key, value = _parse_override(override, known)
         set_dotted(values, key, value)
         origins[key] = "flag"
-        where[key] = _cut(override)
+        where[key] = cut(override)
     _prefer_flagged_source(values, origins)
     try:
         config = RunConfig.model_validate(values)
@@ -146,8 +146,8 @@ def _parse_override(override: str, known: Collection[str]) -> tuple[str, Any]:
             f"expected key=value, got {shown(override)}", do="for example train.steps=100"
         )
     if key not in known:
-        _refuse_unknown(key, known, _cut(override))
-    return key, read_yaml_value(text, _cut(override))
+        _refuse_unknown(key, known, cut(override))
+    return key, read_yaml_value(text, cut(override))
 
 
 def _prefer_flagged_source(values: dict[str, Any], origins: dict[str, str]) -> None:
@@ -169,10 +169,6 @@ def _prefer_flagged_source(values: dict[str, Any], origins: dict[str, str]) -> N
                         del origins[name]
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
-
-
 def _refuse_unknown(key: str, known: Collection[str], where: str) -> None:
     if key in _sections(known):
         example = next(name for name in known if name.startswith(f"{key}."))
@@ -187,7 +183,7 @@ def _refuse_unknown(key: str, known: Collection[str], where: str) -> None:
         last = key.rsplit(".", 1)[-1]
         close = [name for name in known if name.rsplit(".", 1)[-1] == last]
     hint = f"did you mean `{close[0]}`?" if close else LIST_KEYS
-    raise UsageError(f"unknown key `{_cut(key)}`", where=where, do=hint)
+    raise UsageError(f"unknown key `{cut(key)}`", where=where, do=hint)
 
 
 def _explain(error: ValidationError, path: Path, where: Mapping[str, str]) -> UsageError:
@@ -195,8 +191,9 @@ def _explain(error: ValidationError, path: Path, where: Mapping[str, str]) -> Us
     # Union members add a trailing location such as `literal['auto']`: the key is what is known.
     parts = [str(part) for part in first["loc"]]
     known = known_keys()
+    sections = _sections(known)
     key = ".".join(parts)
-    while parts and key not in known and key not in {name.rsplit(".", 1)[0] for name in known}:
+    while parts and key not in known and key not in sections:
         parts.pop()
         key = ".".join(parts)
     place = where.get(key) or next(
@@ -204,7 +201,7 @@ def _explain(error: ValidationError, path: Path, where: Mapping[str, str]) -> Us
     )
     inner = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden" and key != inner:  # within a list: no line tells it
-        return UsageError(f"unknown key `{_cut(inner)}`", where=place)
+        return UsageError(f"unknown key `{cut(inner)}`", where=place)
     if key == "data.mix":  # says which corpus, and which of its keys
         key = inner
     message = first["msg"].removeprefix("Value error, ")

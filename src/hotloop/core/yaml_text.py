@@ -45,7 +45,10 @@ def read_yaml_value(text: str, where: str) -> Any:
 
 def shown(value: Any) -> str:
     """A value for an error message, cut where it is long."""
-    text = repr(value)
+    return cut(repr(value))
+
+
+def cut(text: str) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -166,44 +167,34 @@ class CachedSamples:
 
     def item(self, index: Any) -> Any:
         """As `dataset[index]` would give it."""
-        if self._store.head.closed or not self._has_place(index):
-            return self.dataset[index]
-        content = self._store.get(index)
-        if content is None:
-            (value,) = self._make([index], lambda: [self.dataset[index]])
-            return value
-        return self._checked(index, content, lambda: self.dataset[index])
+        return self._given([index], lambda indices: [self.dataset[each] for each in indices])[0]
 
     def items(self, indices: Any) -> Any:
         """As `dataset.__getitems__(indices)` would give them."""
+        return self._given(indices, self.dataset.__getitems__)
+
+    def _given(self, indices: Any, make: Callable[[Any], Any]) -> Any:
         if self._store.head.closed or not all(map(self._has_place, indices)):
-            return self.dataset.__getitems__(indices)
+            return make(indices)
         contents = [self._store.get(index) for index in indices]
         missing = [index for index, found in zip(indices, contents) if found is None]
-        made = iter(())
-        if missing:
-            made = iter(self._make(missing, lambda: self.dataset.__getitems__(missing)))
-        given: list[Any] = []
-        for index, content in zip(indices, contents):
-            if content is None:
-                given.append(next(made))
-            else:
-                one = [index]
-                make = lambda one=one: self.dataset.__getitems__(one)[0]  # noqa: E731
-                given.append(self._checked(index, content, make))
-        return given
+        made = iter(self._make(missing, make) if missing else ())
+        return [
+            next(made) if content is None else self._checked(index, content, make)
+            for index, content in zip(indices, contents)
+        ]
 
     def _has_place(self, index: Any) -> bool:
         return type(index) is int and 0 <= index < self._store.num_items
 
-    def _make(self, indices: list[int], make: Any) -> list[Any]:
+    def _make(self, indices: list[int], make: Callable[[Any], Any]) -> list[Any]:
         """Items that are not there yet."""
         try:
             before = random_state()
         except Exception as error:  # noqa: BLE001 - a generator put in place of the usual one
             self._end(f"random numbers cannot be watched: {type(error).__name__}: {error}")
-            return list(make())
-        values = list(make())
+            return list(make(indices))
+        values = list(make(indices))
         if not same_state(before, random_state()):
             self._end(f"{self._name} draws random numbers for its items", too_late=True)
             return values
@@ -213,7 +204,7 @@ class CachedSamples:
             self._end(f"items of {self._name} cannot be copied: {type(error).__name__}: {error}")
             return values
         if self._made < CHECKS:
-            again = list(make())
+            again = list(make(indices))
             copies = [decoded(content) for content in contents]
             if len(values) != len(indices) or not (same(values, again) and same(values, copies)):
                 why = f"items of {self._name} are not the same when they are made again"
@@ -228,7 +219,7 @@ class CachedSamples:
                 break
         return values
 
-    def _checked(self, index: int, content: bytes, make: Any) -> Any:
+    def _checked(self, index: int, content: bytes, make: Callable[[Any], Any]) -> Any:
         value = decoded(content)
         if self._epoch != self._store.head.epoch:
             self._epoch = self._store.head.epoch
@@ -236,7 +227,7 @@ class CachedSamples:
         if self._checks:
             self._checks -= 1
             before = random_state()
-            again = make()
+            again = make([index])[0]
             if not same(value, again):
                 why = f"items of {self._name} are not the same in another epoch"
                 self._end(why, too_late=True)
@@ -246,10 +237,9 @@ class CachedSamples:
                 return again
         else:
             self._store.head.given = self._store.head.given_in_epoch = True
-            if (
-                self._store.head.closed
-            ):  # meanwhile, by another process that may not have seen the mark
-                return make()
+            # Meanwhile, by another process that may not have seen the mark.
+            if self._store.head.closed:
+                return make([index])[0]
         self._report.applied(f"items of {self._name} come from memory")
         return value
 

@@ -35,8 +35,8 @@ from hotloop.data.prepare import ensure_prepared
 from hotloop.data.prepared import Corpora, open_prepared
 from hotloop.data.spec import Spec
 from hotloop.hardware.device import pick_device, read_machine
+from hotloop.optimizations.catalogue import resolve
 from hotloop.optimizations.precision.autocast import autocast
-from hotloop.optimizations.resolve import resolve
 from hotloop.quickstart.arms import shipped
 from hotloop.train.run import Run, build_run
 from hotloop.train.update import update

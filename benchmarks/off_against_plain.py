@@ -26,7 +26,7 @@ from hotloop.data.prepare import ensure_prepared
 from hotloop.data.spec import Spec
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.judge.estimate import log_interval
-from hotloop.optimizations.resolve import resolve
+from hotloop.optimizations.catalogue import resolve
 from hotloop.quickstart.arms import arms, shipped
 from hotloop.trial.plan import TrialPlan
 

@@ -29,8 +29,7 @@ from hotloop.data.prepare import ensure_prepared
 from hotloop.data.spec import Spec
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.judge.estimate import log_interval
-from hotloop.optimizations.catalogue import parity_class_of
-from hotloop.optimizations.resolve import resolve
+from hotloop.optimizations.catalogue import parity_class_of, resolve
 from hotloop.quickstart.arms import Style, arms, shipped
 from hotloop.report.terminal import render_verdict
 from hotloop.trial.arm import Arm

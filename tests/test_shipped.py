@@ -14,8 +14,7 @@ import pytest
 from hotloop.cli.main import EXTRAS
 from hotloop.core.settings import load_settings
 from hotloop.hardware.limits import Machine
-from hotloop.optimizations.catalogue import CONFIGURED
-from hotloop.optimizations.resolve import resolve
+from hotloop.optimizations.catalogue import CONFIGURED, resolve
 from hotloop.quickstart.arms import refuse_what_the_script_cannot_do
 
 REPOSITORY = Path(__file__).parents[1]

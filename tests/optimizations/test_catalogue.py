@@ -23,10 +23,10 @@ from hotloop.optimizations.catalogue import (
     CONFIGURED,
     changes_batch_rng,
     parity_class_of,
+    resolve,
 )
 from hotloop.optimizations.clipping.trainer import clip_through_optimizer, forget_factor
 from hotloop.optimizations.optimization import Optimization
-from hotloop.optimizations.resolve import resolve
 
 CPU = Machine("cpu", ("bfloat16", "float32"), None, 2)
 OLD_CPU = Machine("cpu", ("float32",), "no C++ compiler was found", 2)
@@ -234,7 +234,6 @@ def test_the_catalogue_loads_no_torch() -> None:
 def test_techniques_load_with_the_standard_library_and_torch_alone() -> None:
     """They run in other people's interpreters, where nothing else of ours is installed."""
     modules = [p.stem for p in Path(hotloop.optimizations.__path__[0]).glob("*.py")]
-    modules.remove("resolve")  # of hotloop's own commands
     program = f"""
 import sys
 ours = {[f"hotloop.optimizations.{m}" for m in modules if m != "__init__"]!r}

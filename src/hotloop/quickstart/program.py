@@ -23,8 +23,7 @@ from hotloop.core.settings import Settings, load_settings, store_settings
 from hotloop.data.prepare import ensure_prepared
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.judge.diagnose import diagnose
-from hotloop.optimizations.catalogue import CONFIGURED, parity_class_of
-from hotloop.optimizations.resolve import resolve
+from hotloop.optimizations.catalogue import CONFIGURED, parity_class_of, resolve
 from hotloop.quickstart.arms import arms, shipped
 from hotloop.train.opened_text import wanted_text
 from hotloop.trial.plan import TrialPlan

@@ -33,7 +33,7 @@ from hotloop.data.streaming import Growing
 from hotloop.hardware.device import pick_device, read_environment, read_machine
 from hotloop.hardware.telemetry import telemetry
 from hotloop.models.shape import model_flops
-from hotloop.optimizations.resolve import resolve
+from hotloop.optimizations.catalogue import resolve
 from hotloop.probe.recorder import keep_steps_before
 from hotloop.train.batches import nothing_held_out, text_left_out
 from hotloop.train.continuation import restore, resume

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.core.child import APPLIED_FILE, FIXES, FIXES_SETTINGS, TOGGLED
-from hotloop.optimizations.live_report import OwnFrames, Report
+from hotloop.optimizations.live_report import Report
 from hotloop.trial.toggling import Toggler, ToggleSchedule
 
 
@@ -23,6 +23,8 @@ def install(directory: Path, settings: dict[str, Any]) -> None:
     from hotloop.optimizations.catalogue import CATALOGUE
 
     try:
+        from hotloop.optimizations.own_frames import OwnFrames
+
         frames = OwnFrames()
     except Exception:  # noqa: BLE001 - places are for the patch alone
         frames = None

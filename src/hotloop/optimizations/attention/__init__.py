@@ -27,12 +27,6 @@ def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
     return Choice("sdpa", "the fused kernel is the safer choice here; not measured")
 
 
-def _observed(census: Census, value: Any) -> bool | None:
-    return (
-        any(name.split(":")[0] == value for name in census.attention) if census.attention else None
-    )
-
-
 def _values(census: Census) -> tuple[Any, ...]:
     """Only where a model of Hugging Face's library wrote it out: attention of others is not rewritten."""
     if census.attention and "plain" not in census.attention:
@@ -50,7 +44,9 @@ ATTENTION = Optimization(
     after=("compile",),
     settings=("plain", "sdpa"),
     choose=_choose,
-    observed=_observed,
+    observed=lambda census, value: (
+        any(name.split(":")[0] == value for name in census.attention) if census.attention else None
+    ),
     answers=("HL306",),
     source_form=(
         "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)\n"

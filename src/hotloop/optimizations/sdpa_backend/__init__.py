@@ -18,10 +18,6 @@ def _values(census: Census) -> tuple[Any, ...]:
     return ("cudnn",) if called and on_cuda and "sdpa:cudnn" not in census.attention else ()
 
 
-def _observed(census: Census, value: Any) -> bool | None:
-    return f"sdpa:{value}" in census.attention if census.attention else None
-
-
 SDPA_BACKEND = Optimization(
     name="sdpa_backend",
     summary="scaled_dot_product_attention takes cuDNN's kernel where that can do what is asked for.",
@@ -29,7 +25,9 @@ SDPA_BACKEND = Optimization(
     settings=("cudnn",),
     values_for=_values,
     why_not=only_on("cuda", "on a CPU torch has one fused kernel, and takes it wherever it can"),
-    observed=_observed,
+    observed=lambda census, value: (
+        f"sdpa:{value}" in census.attention if census.attention else None
+    ),
     answers=("HL306",),
     source_form=(
         "from torch.nn.attention import SDPBackend, sdpa_kernel\n"

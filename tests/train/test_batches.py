@@ -88,7 +88,7 @@ def test_ranks_take_the_same_samples_and_know_the_targets_of_the_step(
         tiny_config, ["train.microbatch=2", "train.grad_accum_steps=4", *layout]
     ).config
     with opened_text(config, Rendezvous(), progress=lambda *_: None) as text:
-        batches = training_batches(config, text.data)
+        batches = training_batches(config, text)
         for position in (0, 8, 800):
             alone = read_step(config, batches, position, own=range(4), pinned=False)
             shares = [
@@ -115,7 +115,7 @@ def test_bucket_steps_stay_within_the_budget_and_use_few_shapes(
     config = load_settings(tiny_config, ["data.layout=bucket"]).config
     budget = config.train.microbatch * config.model.context
     with opened_text(config, Rendezvous(), progress=lambda *_: None) as text:
-        batches = training_batches(config, text.data)
+        batches = training_batches(config, text)
         shapes = set()
         for step in range(200):
             data = read_step(config, batches, step * 4, own=range(1), pinned=False)
@@ -155,7 +155,7 @@ checkpoint: {{every_steps: 4}}
 def test_a_list_of_corpora_is_trained_on_in_its_shares(mixed_config: Path, tmp_path: Path) -> None:
     config = load_settings(mixed_config, ["data.tokenizer=bytes"]).config
     with opened_text(config, Rendezvous(), progress=lambda *_: None) as text:
-        batches = training_batches(config, text.data)
+        batches = training_batches(config, text)
     assert isinstance(batches, Mix)
     assert np.bincount(batches.sources(2048, 1024)[0]).tolist() == [768, 256]
     finished = train(mixed_config, tmp_path / "run", "data.tokenizer=bytes")
@@ -279,7 +279,7 @@ def test_list_of_sources_is_one_text(streamed_config: Path, tmp_path: Path) -> N
     both = f"data.source=[{tmp_path / 'a'}, {tmp_path / 'b'}]"
     settings = load_settings(streamed_config, [both, "data.stream=false"])
     with opened_text(settings.config, Rendezvous(), progress=lambda *_: None) as text:
-        manifest = open_prepared(text.paths[0]).manifest
+        manifest = text.members[0].manifest
     assert [source.documents for source in manifest.sources] == [30, 30]
     train(streamed_config, tmp_path / "run", both)
 
@@ -291,7 +291,7 @@ def test_corpora_of_a_mix_are_read_each_in_its_way(
     mix = [{"source": str(tmp_path / "a")}, {"source": str(lines), "reading": reading}]
     settings = load_settings(mixed_config, [f"data.mix={json.dumps(mix)}", "data.tokenizer=bytes"])
     with opened_text(settings.config, Rendezvous(), progress=lambda *_: None) as text:
-        members = [open_prepared(path).manifest for path in text.paths]
+        members = [member.manifest for member in text.members]
     assert [member.documents for member in members] == [30, 400]
 
 
@@ -330,7 +330,7 @@ def test_chosen_end_of_text_ends_the_documents(
     words = [f"data.tokenizer={tokenizer}", "data.end_of_text='!'", f"data.stream={stream}"]
     settings = load_settings(streamed_config, words)
     with opened_text(settings.config, Rendezvous(), progress=lambda *_: None) as text:
-        batches = training_batches(settings.config, text.data)
+        batches = training_batches(settings.config, text)
         ids = batches.batch(0, batches.num_sequences).tokens
     assert (ids == ord("!")).sum() > 0
     assert (ids == 256).sum() == 0

@@ -6,7 +6,6 @@ import glob
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,14 +51,6 @@ def refuse_early(config: RunConfig) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OpenedText:
-    """What a run trains on, and the directories it lies in."""
-
-    data: Corpora | Growing
-    paths: list[Path]
-
-
 @contextmanager
 def opened_text(
     config: RunConfig,
@@ -67,7 +58,7 @@ def opened_text(
     *,
     progress: Progress,
     warn: Callable[[str], None] = lambda message: None,
-) -> Iterator[OpenedText]:
+) -> Iterator[Corpora | Growing]:
     """Raises what preparing and opening raise. A preparation in the background ends with the block.
 
     One process of a machine reads all files through, as `data.verify` says, before any opens them.
@@ -91,13 +82,13 @@ def opened_text(
         paths = [Path(path) for path in rendezvous.each_machine(data_here)]
         if not config.data.stream:
             weights = [corpus.weight for corpus in config.data.corpora]
-            yield OpenedText(open_corpora(paths, weights, verify="size"), paths)
+            yield open_corpora(paths, weights, verify="size")
             return
         entry_in_use(paths[0])
         if (paths[0] / "manifest.json").exists():
             open_prepared(paths[0], verify="size")
         progress("waiting for the first text", 0, None, "")
-        yield OpenedText(Growing(paths[0], check=check), paths)
+        yield Growing(paths[0], check=check)
     except UsageError as error:
         _say_in_settings(error, config.data)
         raise

@@ -29,6 +29,7 @@ from hotloop.core.progress import Progress, silent
 from hotloop.core.ranks import Ranks
 from hotloop.core.settings import Settings, store_settings
 from hotloop.core.step import StepRecord, read_steps, steps_name, steps_of_ranks
+from hotloop.data.prepared import Corpora
 from hotloop.data.streaming import Growing
 from hotloop.hardware.device import pick_device, read_environment, read_machine
 from hotloop.hardware.telemetry import telemetry
@@ -41,7 +42,7 @@ from hotloop.train.evaluate import Evaluation, read_evaluations
 from hotloop.train.group import StopRequest
 from hotloop.train.loop import save, train
 from hotloop.train.meter import Meter, live_of
-from hotloop.train.opened_text import OpenedText, opened_text
+from hotloop.train.opened_text import opened_text
 from hotloop.train.rendezvous import Rendezvous
 from hotloop.train.run import Run, build_run
 from hotloop.train.same_run import (
@@ -102,8 +103,8 @@ def start(
     ):
         _refuse_other_runs(directory, config, text, device, rendezvous)
         group = rendezvous.group(device, config)
-        run = build_run(config, text.data, directory, device, group, progress=progress)
-        left_out = text_left_out(config, text.data)
+        run = build_run(config, text, directory, device, group, progress=progress)
+        left_out = text_left_out(config, text)
         for note in left_out:
             warn(note)
         for note in resume(run, from_step=from_step, stretch=stretch):
@@ -113,7 +114,7 @@ def start(
             return as_it_finished(run)
         evaluates = config.eval.every_steps > 0 and stop_after is None
         if run.held_out is None and evaluates:
-            warn(nothing_held_out(config, text.data))
+            warn(nothing_held_out(config, text))
         environment = read_environment(str(device))
         if ranks.is_first:
             describe(settings, directory, text, environment)
@@ -130,11 +131,11 @@ def start(
             loss, evaluation = train_to_the_end(
                 run, stop_after=stop_after, observers=(meter, *senders), notes=notes, warn=warn
             )
-        if isinstance(text.data, Growing):  # how much text there is was not known before
-            for note in text_left_out(config, text.data)[len(left_out) :]:
+        if isinstance(text, Growing):  # how much text there is was not known before
+            for note in text_left_out(config, text)[len(left_out) :]:
                 warn(note)
             if evaluation is None and evaluates:
-                warn(nothing_held_out(config, text.data))
+                warn(nothing_held_out(config, text))
     return _finished(run, last, loss, evaluation, meter)
 
 
@@ -157,12 +158,12 @@ def _resolved(
 def _refuse_other_runs(
     directory: Path,
     config: RunConfig,
-    text: OpenedText,
+    text: Corpora | Growing,
     device: torch.device,
     rendezvous: Rendezvous,
 ) -> None:
     """Raises `UsageError` where `directory` holds another run, or another rank has other settings."""
-    fingerprint = text.data.fingerprint
+    fingerprint = text.fingerprint
     agreed = agreed_settings(config, device, fingerprint)
 
     def take() -> dict[str, Any]:
@@ -173,16 +174,17 @@ def _refuse_other_runs(
 
 
 def describe(
-    settings: Settings, directory: Path, text: OpenedText, environment: Environment
+    settings: Settings, directory: Path, text: Corpora | Growing, environment: Environment
 ) -> None:
     """Write what the run is into its directory: settings, data, tokenizer, machine."""
     store_settings(settings, directory / "config.yaml")
+    paths = [text.path] if isinstance(text, Growing) else [each.path for each in text.members]
     described = {
-        "path": os.pathsep.join(str(path.resolve()) for path in text.paths),
-        "manifest_sha256": text.data.fingerprint,
+        "path": os.pathsep.join(str(path.resolve()) for path in paths),
+        "manifest_sha256": text.fingerprint,
     }
     write_atomically(directory / "data.json", json.dumps(described, indent=1).encode())
-    write_atomically(directory / "tokenizer.json", text.data.tokenizer_json)
+    write_atomically(directory / "tokenizer.json", text.tokenizer_json)
     write_json(directory / "environment.json", environment)
 
 

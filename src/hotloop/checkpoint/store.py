@@ -174,18 +174,19 @@ def load(
     for name in names:
         file = f"{name}.safetensors"
         if file not in checkpoint.files:
-            raise _foreign(checkpoint, f"it has no {file}")
+            raise foreign(checkpoint, f"it has no {file}")
         try:
             tensors[name] = read_tensors(checkpoint.path / file)
         except (OSError, UsageError) as error:
-            raise _foreign(checkpoint, f"{file}: {getattr(error, 'what', error)}") from error
+            raise foreign(checkpoint, f"{file}: {getattr(error, 'what', error)}") from error
     try:
         return tensors, parse_object(read_bytes(checkpoint.path / _STATE), finite=False)
     except (OSError, ValueError) as error:
-        raise _foreign(checkpoint, f"{_STATE}: {error}") from error
+        raise foreign(checkpoint, f"{_STATE}: {error}") from error
 
 
-def _foreign(checkpoint: Checkpoint, problem: str) -> UsageError:
+def foreign(checkpoint: Checkpoint, problem: str) -> UsageError:
+    """The error for one that holds what hotloop never writes."""
     return UsageError(
         f"not a checkpoint that hotloop wrote: {problem}",
         where=str(checkpoint.path),

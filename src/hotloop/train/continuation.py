@@ -84,11 +84,8 @@ def restore(run: Run, found: store.Checkpoint) -> None:
         error.where = error.where or str(found.path)
         raise
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"not a checkpoint that hotloop wrote: {type(error).__name__} {error} in state.json",
-            where=str(found.path),
-            do="remove it, to continue from the one before",
-        ) from error
+        problem = f"{type(error).__name__} {error} in state.json"
+        raise store.foreign(found, problem) from error
     run.first_step = found.step
     if ranks.is_first:
         store.set_aside(run.checkpoints, newer_than=found.step)

@@ -54,6 +54,11 @@ def refuse_another_run(
     for path in directory.iterdir():
         if path.exists() and not path.is_file() and not path.is_dir():  # a pipe would be waited for
             raise UsageError("not a regular file", where=str(path), do="remove it")
+
+    def other_run(what: str, instead: str) -> UsageError:
+        do = f"choose another --out, or {instead}"
+        return UsageError(f"this directory holds a run {what}", where=str(directory), do=do)
+
     stored = directory / "config.yaml"
     if not stored.exists():
         return
@@ -69,33 +74,21 @@ def refuse_another_run(
         free += ("eval.windows",)  # else two measures would stand in one curve
     for key, value in now.items():
         if value != before.get(key) and not key.startswith(free):
-            do = "choose another --out, or the settings of that run"
+            instead = "the settings of that run"
             if bucketed and key == "train.microbatch":
-                do += ": with `data.layout: bucket` the microbatch is part of the order"
-            raise UsageError(
-                f"this directory holds a run with `{key}: {before.get(key)}`, not {value}",
-                where=str(directory),
-                do=do,
-            )
+                instead += ": with `data.layout: bucket` the microbatch is part of the order"
+            raise other_run(f"with `{key}: {before.get(key)}`, not {value}", instead)
     described = directory / "environment.json"
     if described.exists():
         trained_on = "cpu" if read_json(described, Environment).cuda is None else "cuda"
         if trained_on != device.type:
-            raise UsageError(
-                f"this directory holds a run on {trained_on}, not on {device.type}",
-                where=str(directory),
-                do="choose another --out, or that kind of device",
-            )
+            raise other_run(f"on {trained_on}, not on {device.type}", "that kind of device")
     try:
         data = parse_object(read_bytes(directory / "data.json"))["manifest_sha256"]
     except (OSError, ValueError, KeyError, TypeError):
         data = None  # killed between the two files, before the first step
     if data not in (None, fingerprint):
-        raise UsageError(
-            "this directory holds a run on other data",
-            where=str(directory),
-            do="choose another --out, or the data of that run",
-        )
+        raise other_run("on other data", "the data of that run")
 
 
 def refuse_uneven(settings: Settings, ranks: Ranks) -> None:

@@ -23,7 +23,7 @@ MODULES = (
     "hotloop.runs.stored_run",
     "hotloop.train.start",
     "hotloop.train.trained",
-    "hotloop.train.opened_text",
+    "hotloop.train.early",
     "hotloop.models.export",
     "hotloop.monitor.screen",
     "hotloop.report.html",

@@ -81,7 +81,7 @@ def train(
     from hotloop.core.progress import silent
     from hotloop.core.ranks import read_ranks
     from hotloop.core.settings import load_settings
-    from hotloop.train.opened_text import refuse_early
+    from hotloop.train.early import refuse_early
 
     if stop_after is not None and from_step is not None:
         raise UsageError(

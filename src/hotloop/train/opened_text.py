@@ -2,53 +2,22 @@
 
 from __future__ import annotations
 
-import glob
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hotloop.core.cache import cache_limit_bytes, entry_in_use
 from hotloop.core.config import RunConfig
 from hotloop.core.data_config import CorpusConfig, DataConfig, ReadingConfig, delimiter_of, unescape
 from hotloop.core.errors import UsageError
 from hotloop.core.progress import Progress
-from hotloop.data.loader import check_length
-from hotloop.data.manifest import read_manifest
 from hotloop.data.prepare import ensure_prepared
 from hotloop.data.prepared import Corpora, open_corpora, open_prepared
-from hotloop.data.sources import NAMES, PYTHON_STDLIB, ReadOptions, is_url
-from hotloop.data.sources.arrow import PREFIX
+from hotloop.data.sources import ReadOptions
 from hotloop.data.spec import Spec, cached_path
 from hotloop.data.streaming import Growing, Preparation
-
-if TYPE_CHECKING:  # loads torch
-    from hotloop.train.rendezvous import Rendezvous
-
-
-def refuse_early(config: RunConfig) -> None:
-    """Raises the `UsageError` that opening the text would raise, some seconds later: before torch is loaded."""
-    data = config.data
-    for corpus in data.corpora:
-        if corpus.prepared is not None:
-            manifest = read_manifest(Path(corpus.prepared))
-            if data.layout == "concatenate":
-                tokens = manifest.train.tokens
-                check_length(tokens, config.model.context, split="train", where=corpus.prepared)
-        sources = [corpus.source] if isinstance(corpus.source, str) else corpus.source or []
-        for source in sources:
-            if source == PYTHON_STDLIB or source.startswith(PREFIX) or is_url(source):
-                continue
-            if not glob.has_magic(source) and not Path(source).expanduser().exists():
-                raise UsageError("no such source", where=source, do=NAMES)
-    start = config.train.init_from
-    if start is not None and not (Path(start).expanduser() / "config.json").is_file():
-        raise UsageError(
-            "no model in the format of transformers: it has no config.json",
-            where=start,
-            do="name the directory that `save_pretrained` wrote",
-        )
+from hotloop.train.rendezvous import Rendezvous
 
 
 @contextmanager

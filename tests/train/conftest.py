@@ -30,7 +30,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
 
         def batch(self: Loader, position: int, num_sequences: int) -> Batch:
             if (
-                num_sequences == 4 and self._items._order == "shuffled"
+                num_sequences == 4 and self.items._order == "shuffled"
             ):  # held-out text is read in sequence
                 waiting.append(position)
             return real_batch(self, position, num_sequences)

@@ -38,7 +38,7 @@ def positions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     real = Loader.batch
 
     def batch(self: Loader, position: int, num_sequences: int):  # type: ignore[no-untyped-def]
-        if num_sequences == 4 and self._items._order == "shuffled":
+        if num_sequences == 4 and self.items._order == "shuffled":
             given.append(position // 4)
         return real(self, position, num_sequences)
 
@@ -79,7 +79,7 @@ def test_what_follows_is_as_if_those_data_had_never_been_there(
     real = Loader.batch
 
     def without(self: Loader, position: int, num_sequences: int):  # type: ignore[no-untyped-def]
-        gone = num_sequences == 4 and self._items._order == "shuffled" and position >= 4 * 4
+        gone = num_sequences == 4 and self.items._order == "shuffled" and position >= 4 * 4
         return real(self, position + 4 * 4 * gone, num_sequences)
 
     monkeypatch.setattr(Loader, "batch", without)

@@ -115,7 +115,7 @@ def _kill_children() -> None:
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is None:
         return
-    if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGCHLD"):
+    if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for child in multiprocessing.active_children():
         child.kill()

@@ -128,7 +128,7 @@ class LoaderWatch:
             self._watch.tried(self._note_made, loader)
 
     def _note_made(self, loader: Any) -> None:
-        self._made[loader] = self._watch.sites.place(caller(2)), self._places.name()
+        self._made[loader] = self._watch.sites.place(caller()), self._places.name()
 
     def _iterate(self, original: Any, loader: Any) -> Any:
         watch = self._watch
@@ -152,7 +152,7 @@ class LoaderWatch:
         made, name = self._made.get(loader, (None, None))
         dataset = getattr(loader, "dataset", None)
         workers = loader.num_workers
-        place = self._watch.sites.place(caller(2))
+        place = self._watch.sites.place(caller())
         # By line: the interpreter moves within a line's instructions once it has specialized them.
         key = (_line(made), _line(place), type(dataset), workers, loader.batch_size)
         seen = self._of_dataset(key, dataset)

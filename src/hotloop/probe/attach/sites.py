@@ -139,9 +139,9 @@ def module_of(path: str) -> str:
     return pure.parent.name if pure.stem == "__init__" else pure.stem
 
 
-def caller(depth: int = 1, *, passing: tuple[str, ...] = ()) -> FrameType | None:
+def caller(*, passing: tuple[str, ...] = ()) -> FrameType | None:
     """The frame that called into this package: the first outside of it and of files whose path starts with `passing`."""
-    frame: FrameType | None = sys._getframe(depth)
+    frame: FrameType | None = sys._getframe(1)
     passed = (*_OWN, *passing)
     while frame is not None and frame.f_code.co_filename.startswith(passed):
         frame = frame.f_back

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from hotloop.core.census import ONE_OF
 from hotloop.probe import entry
-from hotloop.probe.attach.sites import Sites, caller, is_installed, module_of
+from hotloop.probe.attach.sites import Sites, caller, is_installed, module_of, outward
 from hotloop.probe.imports import after_import
 
 if TYPE_CHECKING:
@@ -53,13 +53,13 @@ class LoaderPlaces:
     def _calls(self, frame: FrameType | None) -> list[str]:
         """`train.py:42` or `package.module:42`, the innermost first, up to the script: not what started that."""
         found: list[str] = []
-        while frame is not None and len(found) < MOST_CALLS:
-            code = frame.f_code
+        for each in outward(frame):
+            code = each.f_code
             if not self._sites.is_probe(code) and not code.co_filename.startswith("<frozen"):
-                found.append(f"{self._file(code)}:{frame.f_lineno}")
-            if code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
+                found.append(f"{self._file(code)}:{each.f_lineno}")
+            is_script = code.co_name == "<module>" and each.f_globals.get("__name__") == "__main__"
+            if is_script or len(found) == MOST_CALLS:
                 break
-            frame = frame.f_back
         return found
 
     def _file(self, code: CodeType) -> str:

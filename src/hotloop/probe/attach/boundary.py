@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from itertools import islice
-from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -20,7 +19,7 @@ import torch
 from torch.optim import Optimizer
 
 from hotloop.core.census import NO_OPTIMIZER
-from hotloop.probe.attach.sites import Place, caller
+from hotloop.probe.attach.sites import Place, caller, outward
 from hotloop.probe.attach.watch import Watch
 from hotloop.probe.foreign_process import describe_optimizer, device_of, parameter_dtypes
 from hotloop.probe.step_rule import Ends, StepRule
@@ -205,12 +204,7 @@ def _is_loss(module: torch.nn.Module) -> bool:
 
 def _running_steps() -> int:
     """How many optimizers' steps are under way on this thread, as its frames tell."""
-    frame: FrameType | None = sys._getframe(1)
-    found = 0
-    while frame is not None:
-        found += frame.f_code.co_qualname == _STEP_FRAME
-        frame = frame.f_back
-    return found
+    return sum(each.f_code.co_qualname == _STEP_FRAME for each in outward(sys._getframe(1)))
 
 
 MOST_TENSORS, MOST_VALUES = 8, 64

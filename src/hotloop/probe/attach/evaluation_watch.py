@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
-from hotloop.probe.attach.sites import Place, caller, variables_of
+from hotloop.probe.attach.sites import Place, caller, outward, variables_of
 from hotloop.probe.attach.watch import Watch
 
 USUAL = 4
@@ -59,7 +60,7 @@ class EvaluationWatch:
 
     def _plays(self) -> bool:
         """Whether the model is called by an agent; once for each way in which it is called."""
-        frames = list(_outward(caller()))
+        frames = list(islice(filter(_is_no_torch, outward(caller())), _CALLERS))
         way = tuple(frame.f_code for frame in frames)
         known = self._playing.get(way)
         if known is None:
@@ -103,14 +104,8 @@ class EvaluationWatch:
         self.follows_batch = False
 
 
-def _outward(frame: FrameType | None) -> Iterator[FrameType]:
-    """The nearest callers; torch's own do not count."""
-    left = _CALLERS
-    while frame is not None and left:
-        if not frame.f_globals.get("__name__", "").startswith("torch."):
-            left -= 1
-            yield frame
-        frame = frame.f_back
+def _is_no_torch(frame: FrameType) -> bool:
+    return not frame.f_globals.get("__name__", "").startswith("torch.")
 
 
 def _holds_environment(frame: FrameType) -> bool:

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hotloop.core.census import DdpUse, PaddingUse
 from hotloop.probe.attach.loader_seen import first_tensor, named_tensors
-from hotloop.probe.attach.sites import Sites, caller, variables_of
+from hotloop.probe.attach.sites import Sites, caller, outward, variables_of
 
 MAX_SHAPES = 64
 DDP_LOOKS = 12
@@ -94,15 +94,14 @@ class ModelSeen:
 
 def planned_steps(frame: FrameType | None) -> int | None:
     """How many steps a trainer around this frame says that it will make; `None` without one."""
-    while frame is not None:
-        module = frame.f_globals.get("__name__", "")
+    for each in outward(frame):
+        module = each.f_globals.get("__name__", "")
         if module.startswith(("transformers.trainer", "lightning.pytorch", "pytorch_lightning")):
-            holder = variables_of(frame).get("self")
+            holder = variables_of(each).get("self")
             for owner in (getattr(holder, "state", None), getattr(holder, "trainer", None), holder):
                 steps = getattr(owner, "max_steps", None)
                 if isinstance(steps, int) and steps > 0:
                     return steps
-        frame = frame.f_back
     return None
 
 

@@ -11,7 +11,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from hotloop.probe import entry
-from hotloop.probe.attach.sites import Sites
+from hotloop.probe.attach.sites import Sites, outward
 from hotloop.probe.foreign_process import keep_code_untraced
 
 PROBE = str(Path(__file__).parents[1]) + os.sep
@@ -117,13 +117,12 @@ def keep_warning_places(sites: Sites) -> None:
 def level_from(frame: FrameType | None, level: int, sites: Sites) -> int:
     """`level` as counted from the calling frame outward, without the probe's: so many from `frame`, itself 1."""
     wanted, counted = max(level, 1), 0
-    while frame is not None:
-        if not _is_importing(frame):  # which Python does not count either
+    for each in outward(frame):
+        if not _is_importing(each):  # which Python does not count either
             counted += 1
-            wanted -= not sites.is_probe(frame.f_code)
+            wanted -= not sites.is_probe(each.f_code)
             if wanted == 0:
                 break
-        frame = frame.f_back
     return counted + wanted
 
 

@@ -22,6 +22,13 @@ _OWN = tuple(
 )  # both: the package may be reached through a link
 
 
+def outward(frame: FrameType | None) -> Iterator[FrameType]:
+    """This frame, what called it, and so on."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
 def variables_of(frame: FrameType) -> dict[str, Any]:
     """A frame's variables by name.
 
@@ -65,10 +72,7 @@ class Sites:
 
     def own_frames(self, frame: FrameType | None) -> Iterator[FrameType]:
         """The frames of the user's own code, from the innermost outward."""
-        while frame is not None:
-            if self.own(frame.f_code):
-                yield frame
-            frame = frame.f_back
+        return (each for each in outward(frame) if self.own(each.f_code))
 
     def _is_own(self, name: str) -> bool:
         if name.startswith("<"):
@@ -157,11 +161,10 @@ def file_and_line(frame: FrameType | None) -> str:
 
 def inside(frame: FrameType | None) -> str | None:
     """`module.function` of the innermost frame that is not torch's."""
-    while frame is not None:
-        module = frame.f_globals.get("__name__", "?")
+    for each in outward(frame):
+        module = each.f_globals.get("__name__", "?")
         if module != "torch" and not module.startswith("torch."):
-            return f"{module}.{frame.f_code.co_name}"
-        frame = frame.f_back
+            return f"{module}.{each.f_code.co_name}"
     return None
 
 

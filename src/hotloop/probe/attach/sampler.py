@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from types import CodeType, FrameType
 
 from hotloop.core.census import LineUse
@@ -36,7 +36,7 @@ class Sampler:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self.background = Background("hotloop-sampler", self._turn, watch.note_now, first_s=EVERY_S)
-        self._pending: dict[int, Counter[Key]] = {}
+        self._pending: defaultdict[int, Counter[Key]] = defaultdict(Counter)
         self._whole: Counter[Key] = Counter()
         self.counted = 0
         """Samples of the steps that count."""
@@ -70,14 +70,7 @@ class Sampler:
             feeds = feeder is not None and feeder not in self._watch.trains
             merged[phase, site, code.co_qualname, inside, feeds] += number
         return tuple(
-            LineUse(
-                phase=phase,
-                site=site,
-                function=function,
-                fraction=number / self.counted,
-                inside=inside,
-                feeds=feeds,
-            )
+            LineUse(phase, site, function, number / self.counted, inside, feeds)
             for (phase, site, function, inside, feeds), number in merged.most_common(SHOWN)
         )
 
@@ -102,15 +95,12 @@ class Sampler:
         place = sites.place(frame)
         if frame is None or place is None:
             return
-        counter = self._pending.get(step)
-        if counter is None:
-            counter = self._pending[step] = Counter()
         inner = working if working and phase == "unattributed" else frame.f_code
         feeder = None
         if phase == "unattributed":
             own = sites.own_frames(frame)
             feeder = next((each.f_code for each in own if _feeds(each)), None)
-        counter[phase, place[0], place[1], inner, feeder] += 1
+        self._pending[step][phase, place[0], place[1], inner, feeder] += 1
 
 
 def _feeds(frame: FrameType) -> bool:

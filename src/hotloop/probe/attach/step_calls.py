@@ -81,18 +81,10 @@ class CallCounts:
                 continue
             into = merged.setdefault((what, sites.name(place), pageable, inside), Tally())
             into.add(tally.seconds, tally.num_bytes, num=tally.num)
-        uses: Iterable[CallUse] = (
-            CallUse(
-                what=what,
-                site=site,
-                num=tally.num,
-                seconds=tally.seconds,
-                num_bytes=tally.num_bytes or None,
-                pageable=pageable,
-                inside=inside,
-            )
+        uses = [
+            CallUse(what, site, tally.num, tally.seconds, tally.num_bytes or None, pageable, inside)
             for (what, site, pageable, inside), tally in merged.items()
-        )
+        ]
         return tuple(sorted(uses, key=lambda use: -use.seconds)[:at_most])
 
 

@@ -1,4 +1,4 @@
-"""Run directories as `hotloop train` leaves them, and the command in this process."""
+"""Run directories as `hotloop train` leaves them, and commands in this process."""
 
 from __future__ import annotations
 
@@ -32,17 +32,33 @@ ENVIRONMENT = Environment(
     driver=None,
     hotloop="0.1.0",
 )
-Report = Callable[..., tuple[int, str, str]]
+Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def report(capsys: pytest.CaptureFixture[str]) -> Report:
+def hotloop(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Exit code, stdout and stderr of a command."""
+
     def call(*arguments: object) -> tuple[int, str, str]:
         code = run([str(argument) for argument in arguments])
         out, err = capsys.readouterr()
         return code, out, err
 
     return call
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, in `tmp_path`."""
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture

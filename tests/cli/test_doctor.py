@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from hotloop.cli.doctor import _Options
+from hotloop.cli.doctor import Options
 from hotloop.cli.doctor import doctor as doctor_command
 from hotloop.cli.main import run
 from hotloop.core.connections import Network
@@ -98,6 +98,7 @@ def doctor(
     return done, json.loads(path.read_text()) if path.exists() else {}
 
 
+Command = Callable[..., tuple[int, str, str]]
 Examined = tuple[Path, subprocess.CompletedProcess[str], dict[str, Any]]
 """A directory, the command that ran in it, and what it wrote for `--json`."""
 
@@ -109,6 +110,22 @@ def wait_for(condition: Callable[[], bool], limit_s: float = 90.0) -> bool:
             return True
         time.sleep(0.05)
     return condition()
+
+
+def begun(
+    directory: Path, command: list[str], *prefix: str, **streams: Any
+) -> subprocess.Popen[str]:
+    """A doctor in `directory` whose command has made 30 steps. prefix: what starts it."""
+    started = subprocess.Popen(
+        [*prefix, *COMMAND, "--out", "run", "--", *command],
+        cwd=directory,
+        env=environment(),
+        text=True,
+        **streams,
+    )
+    steps = directory / "run" / "steps-0.jsonl"
+    assert wait_for(lambda: steps.exists() and steps.read_text().count("\n") > 30)
+    return started
 
 
 @pytest.fixture(scope="module")
@@ -210,17 +227,8 @@ def test_a_crash_is_its_own_and_what_was_measured_is_shown(crashes: Examined) ->
 
 def test_interrupted_it_ends_with_a_report_of_what_was_seen(tmp_path: Path) -> None:
     command = script(tmp_path, wait=0.005, steps=100_000)
-    started = subprocess.Popen(
-        [*COMMAND, "--out", "run", "--", *command],
-        cwd=tmp_path,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    steps = tmp_path / "run" / "steps-0.jsonl"
-    assert wait_for(lambda: steps.exists() and steps.read_text().count("\n") > 30)
+    pipe = subprocess.PIPE
+    started = begun(tmp_path, command, stdout=pipe, stderr=pipe, start_new_session=True)
     os.killpg(started.pid, signal.SIGINT)
     _, err = started.communicate(timeout=60)
     assert started.returncode == 75, err
@@ -246,20 +254,12 @@ def test_ctrl_c_in_a_terminal_lets_the_script_save_once(tmp_path: Path) -> None:
         )
     )
     terminal, theirs = pty.openpty()
-    started = subprocess.Popen(
-        [sys.executable, "-S", "-c", IN_TERMINAL, *COMMAND, "--out", "run", "--", *command],
-        cwd=tmp_path,
-        env=environment(),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    steps = tmp_path / "run" / "steps-0.jsonl"
     seen: list[bytes] = []
     reader = threading.Thread(target=drain, args=(terminal, seen), daemon=True)
     reader.start()
-    assert wait_for(lambda: steps.exists() and steps.read_text().count("\n") > 30)
+    within = (sys.executable, "-S", "-c", IN_TERMINAL)
+    started = begun(tmp_path, command, *within, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
     os.write(terminal, b"\x03")
     code = started.wait(60)
     reader.join(10)
@@ -281,39 +281,28 @@ def drain(terminal: int, into: list[bytes]) -> None:
 
 
 def test_half_a_run_is_reported_when_everything_was_killed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, hotloop: Command
 ) -> None:
     command = script(tmp_path, wait=0.005, steps=100_000)
-    started = subprocess.Popen(
-        [*COMMAND, "--out", "run", "--", *command],
-        cwd=tmp_path,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    steps = tmp_path / "run" / "steps-0.jsonl"
-    assert wait_for(lambda: steps.exists() and steps.read_text().count("\n") > 30)
+    nowhere = subprocess.DEVNULL
+    started = begun(tmp_path, command, stdout=nowhere, stderr=nowhere)
     started.kill()
     started.wait()
-    capsys.readouterr()
-    assert run(["report", str(tmp_path / "run")]) == 0
-    out = capsys.readouterr().out
+    code, out, _ = hotloop("report", tmp_path / "run")
+    assert code == 0
     assert "waits for data" in out
     assert "its end was not recorded" in out
 
 
 def test_report_says_the_same_again(
-    waits: Examined,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    waits: Examined, tmp_path: Path, hotloop: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, done, found = waits
     monkeypatch.chdir(directory)
     page, written = tmp_path / "page.html", tmp_path / "again.json"
-    capsys.readouterr()
-    assert run(["report", "run", "--html", str(page), "--json", str(written)]) == 0
-    said = capsys.readouterr().out.removesuffix(f"\n\npage written to {page}\n")
+    code, out, _ = hotloop("report", "run", "--html", page, "--json", written)
+    assert code == 0
+    said = out.removesuffix(f"\n\npage written to {page}\n")
     assert "waits for data" in said
     assert said in done.stderr
     again = json.loads(written.read_text())
@@ -349,7 +338,7 @@ def test_a_training_that_could_not_be_recorded_is_ended_at_its_import_of_torch(
 
 
 def test_a_daemon_is_left_running_and_reported_once_it_has_made_steps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, hotloop: Command
 ) -> None:
     (tmp_path / "train.py").write_text(
         "import os, time\n"
@@ -373,9 +362,9 @@ def test_a_daemon_is_left_running_and_reported_once_it_has_made_steps(
     assert "steps they make are still recorded" in done.stderr
     (tmp_path / "go").touch()
     assert wait_for((tmp_path / "gone").exists)
-    capsys.readouterr()
-    assert run(["report", str(tmp_path / "run")]) == 0
-    assert re.search(r"data_wait +50\.0 %", capsys.readouterr().out)
+    code, out, _ = hotloop("report", tmp_path / "run")
+    assert code == 0
+    assert re.search(r"data_wait +50\.0 %", out)
 
 
 RECORDS = (
@@ -405,21 +394,19 @@ def test_what_a_full_disk_does_not_take_is_shown_all_the_same(tmp_path: Path) ->
     assert done.stderr.index("data_wait") < done.stderr.index("error: cannot write")
 
 
-def test_the_directory_of_an_earlier_run_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "train.py").write_text(RECORDS)
-    done, _ = doctor(tmp_path, [sys.executable, "train.py"])
+def test_the_directory_of_an_earlier_run_is_refused(here: Path, hotloop: Command) -> None:
+    (here / "train.py").write_text(RECORDS)
+    done, _ = doctor(here, [sys.executable, "train.py"])
     assert done.returncode == 0, done.stderr
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()}
-    again, _ = doctor(tmp_path, [sys.executable, "train.py"])
-    assert again.returncode == 2
-    assert again.stderr.startswith("error: this directory holds something already")
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()} == before
-    monkeypatch.chdir(tmp_path)
-    arguments = ["doctor", "--no-try", "--out", "train.py/sub", "--", sys.executable, "train.py"]
-    assert run(arguments) == 2
-    assert "a part of its path is a file" in capsys.readouterr().err
+    before = {path: path.stat().st_mtime_ns for path in (here / "run").iterdir()}
+    command = ("--", sys.executable, "train.py")
+    code, _, err = hotloop("doctor", "--no-try", "--out", "run", *command)
+    assert code == 2
+    assert err.startswith("error: this directory holds something already")
+    assert {path: path.stat().st_mtime_ns for path in (here / "run").iterdir()} == before
+    code, _, err = hotloop("doctor", "--no-try", "--out", "train.py/sub", *command)
+    assert code == 2
+    assert "a part of its path is a file" in err
 
 
 def test_a_command_that_dies_after_its_first_step_is_not_said_to_have_made_none(
@@ -510,18 +497,13 @@ def test_a_script_without_torch_is_told_so(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_one_clear_error_and_nothing_is_run(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    says: str,
+    here: Path, hotloop: Command, arguments: list[str], says: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run(["doctor", *arguments]) == 2
-    err = capsys.readouterr().err
+    code, _, err = hotloop("doctor", *arguments)
+    assert code == 2
     assert err.startswith("error: ")
     assert says in err
-    assert not list(tmp_path.iterdir())
+    assert not list(here.iterdir())
 
 
 SOME = Network(("a:1", "b.example:65535"))
@@ -546,83 +528,78 @@ def test_machines_that_trials_may_reach_are_named_beside_a_whole_command(
     # The command that continues says the same.
     for name in ("level", "scorecard", "pid", "seconds", "command"):
         del read[name]
-    again = _Options(**read).of_trials()
+    again = Options(**read).of_trials()
     again_read = doctor_command.make_context("doctor", [*again, "--", *command]).params
     assert (again_read["network"], again_read["command"]) == (network, tuple(command))
 
 
 def test_single_machines_are_refused_before_the_command_where_trials_are_copies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, hotloop: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(starting_point, "storage_for", lambda *directories: None)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("open('ran', 'w')")
-    assert run(["doctor", "--network=localhost:80", "--", sys.executable, "train.py"]) == 2
-    assert "not to localhost:80" in capsys.readouterr().err
-    assert not (tmp_path / "ran").exists()
+    (here / "train.py").write_text("open('ran', 'w')")
+    command = ("--", sys.executable, "train.py")
+    code, _, err = hotloop("doctor", "--network=localhost:80", *command)
+    assert code == 2
+    assert "not to localhost:80" in err
+    assert not (here / "ran").exists()
 
 
 def test_what_was_found_is_in_the_json_though_trying_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, hotloop: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(RECORDS)
+    (here / "train.py").write_text(RECORDS)
     asked = ["doctor", "--out", "run", "--json", "found.json", "--only", "fused_optimizer"]
     command = ["--", sys.executable, "train.py"]
-    assert run([*asked, "--budget", "1s", *command]) == 2
-    assert "testing one fix here needs about" in capsys.readouterr().err
+    code, _, said = hotloop(*asked, "--budget", "1s", *command)
+    assert code == 2
+    assert "testing one fix here needs about" in said
     # Nobody asked for the usual budget.
     monkeypatch.setattr("hotloop.cli.doctor.TRYING_S", 1.0)
-    assert run([*asked, *command]) == 0
-    assert "no fix was tried: testing one fix here needs about" in capsys.readouterr().err
+    code, _, said = hotloop(*asked, *command)
+    assert code == 0
+    assert "no fix was tried: testing one fix here needs about" in said
     found = json.loads(Path("found.json").read_text())
     assert found["bound"] == "input"
     assert found["ledger"] is None
     # With what it lacked it goes on from there; outside of the doctor this command fails.
     Path("found.json").unlink()
-    assert run([*asked, "--budget", "1h", *command]) == 5
-    said = capsys.readouterr().err
+    code, _, said = hotloop(*asked, "--budget", "1h", *command)
+    assert code == 5
     assert "continuing in run" in said
     assert "does not run in a trial" in said
-    assert run(["report", "run"]) == 0
-    assert "with `--out run` goes on" in capsys.readouterr().out
+    assert "with `--out run` goes on" in hotloop("report", "run")[1]
     assert json.loads(Path("found.json").read_text()) == found
 
 
 def test_without_an_optimizer_nothing_is_timed_and_it_is_said_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, hotloop: Command
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     census = (
         "import json\n"
         "from hotloop.core.census import Census, NO_OPTIMIZER\n"
         "with open(os.environ['HOTLOOP_DOCTOR'] + '/census-0.json', 'w') as file:\n"
         "    json.dump(Census(device='cpu', notes=(NO_OPTIMIZER,)).to_mapping(), file)\n"
     )
-    (tmp_path / "train.py").write_text(RECORDS + census)
+    (here / "train.py").write_text(RECORDS + census)
     asked = ["doctor", "--out", "run", "--only", "fused_optimizer"]
-    assert run([*asked, "--", sys.executable, "train.py"]) == 0
-    assert "update of a torch optimizer to the next, and none was seen" in capsys.readouterr().err
-    assert not (tmp_path / "run" / "trials").exists()
+    code, _, said = hotloop(*asked, "--", sys.executable, "train.py")
+    assert code == 0
+    assert "update of a torch optimizer to the next, and none was seen" in said
+    assert not (here / "run" / "trials").exists()
 
 
-def test_what_was_asked_for_and_cannot_be_tried_is_no_success(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(RECORDS)
+def test_what_was_asked_for_and_cannot_be_tried_is_no_success(here: Path, hotloop: Command) -> None:
+    (here / "train.py").write_text(RECORDS)
     asked = ["doctor", "--out", "run", "--only", "sdpa_backend", "--", sys.executable, "train.py"]
-    assert run(asked) == 2
-    said = capsys.readouterr().err
+    code, _, said = hotloop(*asked)
+    assert code == 2
     assert "sdpa_backend is not tried: " in said
     assert "Nothing that was asked for could be tried here: sdpa_backend." in said
 
 
-def test_a_pipe_takes_the_json_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(RECORDS)
+def test_a_pipe_takes_the_json_once(here: Path) -> None:
+    (here / "train.py").write_text(RECORDS)
     theirs, ours = os.pipe()
     options = ["--json", f"/dev/fd/{ours}", "--budget", "1s", "--only", "fused_optimizer"]
     assert run(["doctor", *options, "--", sys.executable, "train.py"]) == 2

@@ -47,9 +47,8 @@ def ceilings(environment: Environment, num_threads: int) -> Ceilings:
 
 
 @pytest.fixture
-def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A cache of our own, and measuring that takes no time; the list grows with each one."""
-    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+def measured(cache: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An empty cache, and measuring that takes no time; the list grows with each one."""
     calls: list[int] = []
 
     def measure(

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hotloop.cli import live_process  # loaded before rights are given up
+from hotloop.cli import doctor_views  # loaded before rights are given up
 from hotloop.cli.main import run
 from hotloop.core.stack_profile import StackProfile
 
@@ -131,7 +131,7 @@ def number_of(text: str) -> int:
 def test_a_wait_for_items_comes_out_largest_with_its_line_and_the_command_for_next_time(
     start: Start, sampling: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    process = start("train.py", "0", "0.02", "0.0")
+    process = start("train.py", "0", "0.02", "0.004")
     wait_until_it_trains(tmp_path)
     found = examined(tmp_path, process.pid)
     assert process.poll() is None
@@ -145,7 +145,7 @@ def test_a_wait_for_items_comes_out_largest_with_its_line_and_the_command_for_ne
     assert [each["code"] for each in largest["worth_trying"]] == ["HL102"]
     assert "loader_workers" in largest["worth_trying"][0]["fixes"]
     assert sum(each["fraction"] for each in found["phases"]) == pytest.approx(1)
-    command = f"hotloop doctor -- {shlex.join([sys.executable, 'train.py', '0', '0.02', '0.0'])}"
+    command = f"hotloop doctor -- {shlex.join([sys.executable, 'train.py', '0', '0.02', '0.004'])}"
     assert found["command"] == f"cd {shlex.quote(str(tmp_path))} && {command}"
     said = capsys.readouterr().out
     assert said.startswith(f"PID {process.pid}: data_wait about")
@@ -224,7 +224,7 @@ def test_a_pid_that_is_hotloops_own_or_nobodys_is_refused(
 def test_without_the_right_to_read_a_process_it_is_said_what_to_do(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert live_process.show_live_process
+    assert doctor_views.show_live_process
     if os.getuid():
         code = run(["doctor", "--pid", "1"])
     else:

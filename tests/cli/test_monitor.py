@@ -10,12 +10,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from hotloop.cli import monitor as command
-from hotloop.cli.main import run
 from hotloop.core.command_run import CommandRun
 from hotloop.core.config import RunConfig
 from hotloop.core.files import read_json, write_json
@@ -31,16 +31,8 @@ Monitor = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def monitor(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Monitor:
-    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        code = run(["monitor", *(str(argument) for argument in arguments)])
-        return code, *capsys.readouterr()
-
-    return call
+def monitor(hotloop: Monitor, cache: Path) -> Monitor:
+    return partial(hotloop, "monitor")
 
 
 @pytest.fixture
@@ -145,17 +137,17 @@ def test_run_that_has_not_started_is_waited_for_and_no_error(
     assert "not started yet" in out
 
 
-def test_path_that_does_not_exist_is_bad_input(monitor: Monitor, tmp_path: Path) -> None:
-    code, out, err = monitor(tmp_path / "nothere", "--once")
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("nowhere", "no such directory"), ("file", "not a directory"), (".", "not a run directory")],
+)
+def test_what_is_no_run_is_bad_input(
+    monitor: Monitor, tmp_path: Path, name: str, what: str
+) -> None:
+    (tmp_path / "file").touch()
+    code, out, err = monitor(tmp_path / name, "--once")
     assert (code, out) == (2, "")
-    assert err.startswith(f"error: no such directory\n  at {tmp_path}/nothere\n")
-
-
-def test_directory_of_something_else_is_bad_input(monitor: Monitor, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").touch()
-    code, out, err = monitor(tmp_path, "--once")
-    assert (code, out) == (2, "")
-    assert "not a run directory" in err
+    assert err.startswith(f"error: {what}\n  at {tmp_path / name}\n")
 
 
 @pytest.fixture
@@ -280,13 +272,6 @@ def test_exactly_one_thing_is_watched(monitor: Monitor, arguments: list[str]) ->
     code, _, err = monitor(*arguments)
     assert code == 2
     assert "hotloop monitor runs/NAME" in err
-
-
-def test_file_in_place_of_a_run_is_bad_input(monitor: Monitor, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    code, _, err = monitor(tmp_path / "file")
-    assert code == 2
-    assert "not a directory" in err
 
 
 def test_interrupt_ends_quietly_with_0(

@@ -10,7 +10,7 @@ import pytest
 from hotloop.cli.patch_in_hand import ask_and_apply, refuse_target
 from hotloop.core.errors import UsageError
 from hotloop.doctor.patch.write import Patch
-from hotloop.report.pull_request import BEGINS
+from hotloop.report.kept_patch import BEGINS
 
 
 class Terminal(io.StringIO):

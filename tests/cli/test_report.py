@@ -27,13 +27,13 @@ VERDICT = Verdict(
     num_pairs=4,
 )
 
-Report = Callable[..., tuple[int, str, str]]
+Command = Callable[..., tuple[int, str, str]]
 
 
 def test_training_run_shows_loss_speed_breakdown_and_settings(
-    report: Report, trained: Path
+    hotloop: Command, trained: Path
 ) -> None:
-    code, out, _ = report("report", trained)
+    code, out, _ = hotloop("report", trained)
     assert code == 0
     assert out.splitlines()[2].startswith(
         "Finished: 20 steps, 20.5 K tokens/s (nine steps in ten: "
@@ -52,17 +52,17 @@ def test_training_run_shows_loss_speed_breakdown_and_settings(
     assert "unfinished" not in out
 
 
-def test_unfinished_run_says_how_far_it_came(report: Report, trained: Path) -> None:
+def test_unfinished_run_says_how_far_it_came(hotloop: Command, trained: Path) -> None:
     lines = (trained / "steps.jsonl").read_text().splitlines()
     # Killed while writing its eighth record.
     (trained / "steps.jsonl").write_text("\n".join(lines[:7]) + "\n" + lines[7][:20])
-    code, out, _ = report("report", trained)
+    code, out, _ = hotloop("report", trained)
     assert code == 0
     assert "unfinished: 7 of 20 steps" in out
 
 
-def test_json_on_stdout_is_one_object_and_nothing_else(report: Report, trained: Path) -> None:
-    _, out, _ = report("report", trained, "--json", "-")
+def test_json_on_stdout_is_one_object_and_nothing_else(hotloop: Command, trained: Path) -> None:
+    _, out, _ = hotloop("report", trained, "--json", "-")
     found = json.loads(out)
     assert found["schema"] == "hotloop.report/1"
     assert found["settings"]["train.steps"] == {"value": 20, "origin": "flag"}
@@ -76,11 +76,11 @@ def test_json_on_stdout_is_one_object_and_nothing_else(report: Report, trained: 
     )
 
 
-def test_diverged_run_is_strict_json_and_said_so(report: Report, trained: Path) -> None:
+def test_diverged_run_is_strict_json_and_said_so(hotloop: Command, trained: Path) -> None:
     record = StepRecord(20, 0.1, host={"forward": 0.1}, loss=float("nan")).to_json()
     with (trained / "steps.jsonl").open("a") as file:
         file.write(record + "\n")
-    code, out, _ = report(
+    code, out, _ = hotloop(
         "report", trained, "--json", trained / "out.json", "--html", trained / "r.html"
     )
     assert code == 0
@@ -93,16 +93,16 @@ def test_diverged_run_is_strict_json_and_said_so(report: Report, trained: Path) 
     assert "<svg" in (trained / "r.html").read_text()
 
 
-def test_comparison_shows_the_verdict_first(report: Report, tmp_path: Path) -> None:
+def test_comparison_shows_the_verdict_first(hotloop: Command, tmp_path: Path) -> None:
     write_json(tmp_path / "verdict.json", VERDICT)
     write_json(tmp_path / "diagnosis.json", Diagnosis("compute", Steps(5, 1, 0.1)))
-    code, out, _ = report("report", tmp_path)
+    code, out, _ = hotloop("report", tmp_path)
     assert code == 0
     assert out.splitlines()[2].startswith("A regression: hotloop's settings train 0.80x")
 
 
 def test_page_of_an_examined_command_begins_with_what_was_measured(
-    report: Report, tmp_path: Path
+    hotloop: Command, tmp_path: Path
 ) -> None:
     command = ("python", "train.py", "--size", "a b")
     ended = CommandRun(command, "/there", 1_790_000_000.0, "0.1.0", ended="by_itself", returncode=0)
@@ -113,55 +113,55 @@ def test_page_of_an_examined_command_begins_with_what_was_measured(
     write_json(
         tmp_path / "ledger.json", Ledger(command, (fix,), (fix.name,), gained, 3, 20, 75.0, None)
     )
-    report("report", tmp_path, "--html", tmp_path / "page.html")
+    hotloop("report", tmp_path, "--html", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "python train.py --size &#39;a b&#39;, 2026-09-21</title>" in page
     answer = page.partition('class="answer')[2].partition("</p>")[0]
     assert answer.index("With fused_optimizer: 1.30x") < answer.index("Before: ")
 
 
-def test_directory_without_a_run_says_what_a_run_holds(report: Report, tmp_path: Path) -> None:
-    code, _, err = report("report", tmp_path)
+def test_directory_without_a_run_says_what_a_run_holds(hotloop: Command, tmp_path: Path) -> None:
+    code, _, err = hotloop("report", tmp_path)
     assert code == 2
     assert "not a run directory" in err
     assert "steps.jsonl" in err
     (tmp_path / "file").write_text("x")
-    assert "not a directory" in report("report", tmp_path / "file")[2]
-    assert "no such directory" in report("report", tmp_path / "absent")[2]
+    assert "not a directory" in hotloop("report", tmp_path / "file")[2]
+    assert "no such directory" in hotloop("report", tmp_path / "absent")[2]
 
 
-def test_output_below_a_file_is_refused_with_its_place(report: Report, trained: Path) -> None:
-    code, _, err = report("report", trained, "--json", trained / "config.yaml" / "x.json")
+def test_output_below_a_file_is_refused_with_its_place(hotloop: Command, trained: Path) -> None:
+    code, _, err = hotloop("report", trained, "--json", trained / "config.yaml" / "x.json")
     assert code == 2
     assert "no such directory" in err
 
 
-def test_explain_lists_and_prints_pages_and_corrects_a_typo(report: Report) -> None:
-    _, listed, _ = report("explain")
+def test_explain_lists_and_prints_pages_and_corrects_a_typo(hotloop: Command) -> None:
+    _, listed, _ = hotloop("explain")
     assert "HL101" in listed
     assert "precision" in listed
-    assert report("explain", "hl101")[1].startswith("HL101")
-    _, page, _ = report("explain", "precision")
+    assert hotloop("explain", "hl101")[1].startswith("HL101")
+    _, page, _ = hotloop("explain", "precision")
     assert "reduced_precision" in page
     assert "train.precision=bf16" in page
-    _, page, _ = report("explain", "loader_workers")
+    _, page, _ = hotloop("explain", "loader_workers")
     assert (
         "the same samples in the same order, with other random numbers of the same distribution"
         in " ".join(page.split())
     )
-    code, _, err = report("explain", "precison")
+    code, _, err = hotloop("explain", "precison")
     assert code == 2
     assert "did you mean `precision`?" in err
-    assert "did you mean `HL401`?" in report("explain", "hl40l")[2]
+    assert "did you mean `HL401`?" in hotloop("explain", "hl40l")[2]
     # Another number is another finding, not a slip.
-    assert "did you mean" not in report("explain", "HL999")[2]
+    assert "did you mean" not in hotloop("explain", "HL999")[2]
 
 
-def test_every_name_that_can_be_explained_has_a_page(report: Report) -> None:
+def test_every_name_that_can_be_explained_has_a_page(hotloop: Command) -> None:
     from hotloop.judge.findings import FINDINGS
     from hotloop.optimizations.catalogue import CATALOGUE
 
     for name in [*FINDINGS, *CATALOGUE]:
-        code, page, _ = report("explain", name)
+        code, page, _ = hotloop("explain", name)
         assert code == 0
         assert len(page) > 200, name

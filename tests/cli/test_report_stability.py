@@ -13,7 +13,7 @@ import pytest
 from hotloop.core.files import ROLLBACKS_FILE
 from hotloop.core.step import read_steps
 
-Report = Callable[..., tuple[int, str, str]]
+Command = Callable[..., tuple[int, str, str]]
 
 WENT_BACK = {
     "step": 12, "back_to": 10, "why": "loss 9.5, where 7 is usual",
@@ -39,8 +39,8 @@ def sick(trained: Path) -> Path:
     return trained
 
 
-def test_report_says_what_was_left_out_and_what_was_undone(report: Report, sick: Path) -> None:
-    code, out, _ = report("report", sick)
+def test_report_says_what_was_left_out_and_what_was_undone(hotloop: Command, sick: Path) -> None:
+    code, out, _ = hotloop("report", sick)
     assert code == 0
     said = " ".join(out.split())
     assert "2 spikes (the first at step 5)" in said
@@ -51,15 +51,15 @@ def test_report_says_what_was_left_out_and_what_was_undone(report: Report, sick:
     assert "diverged" not in said  # the update of the loss that was no number was left out
 
 
-def test_healthy_run_says_nothing_of_it(report: Report, trained: Path) -> None:
-    _, out, _ = report("report", trained)
+def test_healthy_run_says_nothing_of_it(hotloop: Command, trained: Path) -> None:
+    _, out, _ = hotloop("report", trained)
     assert not any(word in out for word in ("spike", "left out", "rollback"))
 
 
-def test_damaged_rollback_is_named_and_a_torn_one_left_out(report: Report, sick: Path) -> None:
+def test_damaged_rollback_is_named_and_a_torn_one_left_out(hotloop: Command, sick: Path) -> None:
     lines = json.dumps(WENT_BACK) + "\nnonsense\n" + '{"step": 1'
     (sick / ROLLBACKS_FILE).write_text(lines)
-    code, out, err = report("report", sick)
+    code, out, err = hotloop("report", sick)
     assert f"{ROLLBACKS_FILE}:2" in out + err
     assert f"{ROLLBACKS_FILE}:3" not in out + err
     assert "rollback at step 12" in " ".join(out.split())
@@ -67,9 +67,9 @@ def test_damaged_rollback_is_named_and_a_torn_one_left_out(report: Report, sick:
 
 
 def test_monitor_counts_them_over_the_steps_it_looked_through(
-    report: Report, sick: Path, tmp_path: Path
+    hotloop: Command, sick: Path, tmp_path: Path
 ) -> None:
-    code, out, _ = report("monitor", sick, "--once", "--json", tmp_path / "now.json")
+    code, out, _ = hotloop("monitor", sick, "--once", "--json", tmp_path / "now.json")
     assert code == 0
     assert "2 spikes, 2 updates left out, 1 rollback in the last 20 steps" in out
     now = json.loads((tmp_path / "now.json").read_text())

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hotloop.cli.main import run
 from hotloop.core.files import write_json
 from hotloop.core.judgement import Interval, Parity, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
+
+Command = Callable[..., tuple[int, str, str]]
 
 
 def store(directory: Path, ratio: float) -> None:
@@ -26,21 +28,18 @@ def store(directory: Path, ratio: float) -> None:
     )
 
 
-def test_reads_all_runs_below_a_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    store(tmp_path / "runs" / "doctor-one", 1.08)
-    store(tmp_path / "runs" / "doctor-two", 1.50)
-    assert run(["doctor", "--scorecard", "--json", "card.json"]) == 0
-    said = capsys.readouterr().out
+def test_reads_all_runs_below_a_place(hotloop: Command, here: Path) -> None:
+    store(here / "runs" / "doctor-one", 1.08)
+    store(here / "runs" / "doctor-two", 1.50)
+    code, said, _ = hotloop("doctor", "--scorecard", "--json", "card.json")
+    assert code == 0
     assert said.startswith("50 % of 2 kept fixes came out inside the interval")
     assert "predictions are 0.10 wide and the verified gains 0.29" in said
     assert "inside   fused_optimizer  kept        predicted 1.05 to 1.15, verified 1.08x" in said
-    card = json.loads((tmp_path / "card.json").read_text())
+    card = json.loads((here / "card.json").read_text())
     assert (card["num_kept"], card["coverage"]) == (2, 0.5)
-    assert run(["doctor", "--scorecard", "runs/doctor-one"]) == 0
-    assert capsys.readouterr().out.startswith("100 % of 1 kept fixes")
+    _, said, _ = hotloop("doctor", "--scorecard", "runs/doctor-one")
+    assert said.startswith("100 % of 1 kept fixes")
 
 
 @pytest.mark.parametrize(
@@ -49,37 +48,29 @@ def test_reads_all_runs_below_a_place(
 def test_where_there_is_nothing_it_says_so(
     place: str,
     what: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    hotloop: Command,
+    here: Path,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run(["doctor", "--scorecard", place]) == 2
-    assert what in capsys.readouterr().err
+    code, _, err = hotloop("doctor", "--scorecard", place)
+    assert code == 2
+    assert what in err
 
 
-def test_a_damaged_ledger_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    store(tmp_path / "runs" / "doctor-one", 1.08)
-    path = tmp_path / "runs" / "doctor-one" / "ledger.json"
+def test_a_damaged_ledger_is_named(hotloop: Command, here: Path) -> None:
+    store(here / "runs" / "doctor-one", 1.08)
+    path = here / "runs" / "doctor-one" / "ledger.json"
     path.write_text(path.read_text()[:100])
-    assert run(["doctor", "--scorecard"]) == 2
-    err = capsys.readouterr().err
+    code, _, err = hotloop("doctor", "--scorecard")
+    assert code == 2
     assert "ledger.json" in err
     assert "Traceback" not in err
 
 
-def test_a_ledger_that_is_named_twice_counts_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    store(tmp_path / "runs" / "doctor-one", 1.08)
-    (tmp_path / "linked").symlink_to("runs")
-    places = ["runs", "./runs", "runs/doctor-one", "linked", str(tmp_path / "runs")]
-    assert run(["doctor", "--scorecard", *places]) == 0
-    said = capsys.readouterr().out
+def test_a_ledger_that_is_named_twice_counts_once(hotloop: Command, here: Path) -> None:
+    store(here / "runs" / "doctor-one", 1.08)
+    (here / "linked").symlink_to("runs")
+    places = ["runs", "./runs", "runs/doctor-one", "linked", str(here / "runs")]
+    _, said, _ = hotloop("doctor", "--scorecard", *places)
     assert "of 1 kept fixes" in said
     assert "1 trials in 1 runs" in said
 
@@ -90,20 +81,16 @@ def test_a_ledger_that_is_named_twice_counts_once(
         ["--no-try"],
         ["--budget", "5m"],
         ["--only", "compile"],
-        ["--in-place"],
         ["--out", "there"],
-        ["--steps", "20"],
-        ["--diff", "fixes.diff"],
         ["--level", "1.05"],
     ],
 )
 def test_options_of_a_run_are_refused_beside_it(
     option: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    hotloop: Command,
+    here: Path,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    store(tmp_path / "runs" / "doctor-one", 1.08)
-    assert run(["doctor", "--scorecard", *option]) == 2
-    assert f"{option[0]} has no effect with --scorecard" in capsys.readouterr().err
+    store(here / "runs" / "doctor-one", 1.08)
+    code, _, err = hotloop("doctor", "--scorecard", *option)
+    assert code == 2
+    assert f"{option[0]} has no effect with --scorecard" in err

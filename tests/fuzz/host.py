@@ -27,7 +27,6 @@ MODULES = (
     "hotloop.models.export",
     "hotloop.monitor.screen",
     "hotloop.report.html",
-    "hotloop.report.checklist",
     "hotloop.doctor.fix_campaign",
     "hotloop.data.prepared",
     *(f"hotloop.cli.{name}" for name in ("train", "generate", "export", "report", "monitor")),

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from hotloop.core.judgement import Diagnosis, Parity, Steps, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.measurement import Environment
-from hotloop.report.card import MOST_OF_COMMAND, render_card
+from hotloop.report.kept_patch import MOST_OF_COMMAND, render_card
 
 ENVIRONMENT = Environment(
     *("AMD EPYC", 1, "AMD EPYC", 2, 2.0, None, "Linux", None, "3.12.1", "2.13.0"),

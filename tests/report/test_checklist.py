@@ -8,8 +8,9 @@ import pytest
 
 from hotloop.core.judgement import Target, TargetUnit
 from hotloop.judge.targets import check_targets
-from hotloop.report.checklist import count_line, render_targets, value_text
 from hotloop.report.html import Page, render_html
+from hotloop.report.terminal import render_targets
+from hotloop.report.words import count_line, target_value
 
 STALL = Target(
     "checkpoint_stall", "checkpoint stall", "< 1 s", "fail", 1.3, "s", None, 1.0,
@@ -29,7 +30,7 @@ STALL = Target(
     ],
 )
 def test_values_have_their_units(unit: TargetUnit, value: float, text: str) -> None:
-    assert value_text(replace(STALL, unit=unit, value=value)) == text
+    assert target_value(replace(STALL, unit=unit, value=value)) == text
 
 
 def test_terminal_table_aligns_and_wraps_reasons_under_themselves() -> None:

@@ -8,8 +8,8 @@ from hotloop.core.census import Census
 from hotloop.core.judgement import Diagnosis, Finding, Parity, Steps, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.report.html import Page, render_html
+from hotloop.report.kept_patch import render_pull_request
 from hotloop.report.ledger import render_patch
-from hotloop.report.pull_request import render_pull_request
 
 EDITED = TriedFix(
     "fused_optimizer", True, "kept", "faster", patch="edited", patch_text="train.py:7"

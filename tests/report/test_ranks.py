@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from hotloop.core.judgement import RankComparison, RankTime
-from hotloop.report.ranks import MAX_RANKS, rank_rows, ranks_answer
+from hotloop.report.machine import MAX_RANKS, rank_rows, ranks_answer
 
 EACH = (RankTime(0, 0.021, 0.004), RankTime(1, 0.025, 0.0))
 

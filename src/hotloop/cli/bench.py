@@ -7,16 +7,23 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hotloop.cli.main import LazyGroup
 from hotloop.cli.output import json_option, write_object
 
 if TYPE_CHECKING:
+    from hotloop.bench.loader import LoaderBenchmark
     from hotloop.bench.tokenize import TokenizeBenchmark
 
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from hotloop.bench.loader import LoaderBenchmark
+bench = LazyGroup(
+    "bench",
+    module=__name__,
+    commands={
+        "tokenize": "Text to shards: ours against datasets.map with the reference tokenizer.",
+        "loader": "Batches per second: ours against torch's DataLoader.",
+    },
+    help="Measure parts of hotloop against what people use today, side by side in one run.",
+    epilog="`hotloop bench NAME --help` says what each one takes.",
+)
 
 
 @click.command()

@@ -1,29 +1,65 @@
-"""`hotloop doctor -- COMMAND ...`"""
+"""`hotloop doctor -- COMMAND ...`: its options. What it does is in `doctor_session.py`."""
 
 from __future__ import annotations
 
-import json
 import math
+import re
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from hotloop.cli.option_types import ALL, Budget, Hosts
-from hotloop.cli.output import json_option, write_object
-from hotloop.core.connections import NO_NETWORK, Network
-from hotloop.core.errors import ExitCode, HotloopError, Interrupted, UsageError
-
-if TYPE_CHECKING:
-    from hotloop.core.ledger import Ledger
-    from hotloop.doctor.program import Examined
-    from hotloop.runs.stored_run import StoredRun
-
+from hotloop.cli.output import json_option
+from hotloop.core.connections import Network, connection_name, host_and_port
+from hotloop.core.errors import UsageError
 
 TRYING_S = 300.0
 """For trying fixes, where no budget is given."""
+ALL = "all"
+"""What `--network` without a value stands for."""
+
+
+class Budget(click.ParamType[float]):
+    """`90s`, `10m` or `2h`, since a bare number could be any of them; or `none`: infinite."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        if value == "none":
+            return math.inf
+        match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]+)?)\s*([smh]?)", str(value).strip())
+        if match is None or not float(match[1]):
+            self.fail(f"{value!r} is no time; write 90s, 10m or 2h", param, ctx)
+        if not match[2]:
+            self.fail(f"{value!r} has no unit; say {match[1]}m or {match[1]}s", param, ctx)
+        return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+class Hosts(click.ParamType[Network]):
+    """Hosts with their ports; without a value all machines."""
+
+    name = "hosts"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Network:
+        if value == ALL:
+            return Network(unlimited=True)
+        try:
+            named = [connection_name(*host_and_port(each)) for each in str(value).split(",")]
+        except ValueError as error:
+            self.fail(
+                f"{error}; write --network=HOST:PORT,... or, for all machines, --network -- COMMAND",
+                param,
+                ctx,
+            )
+        return Network(tuple(dict.fromkeys(named)))
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -116,48 +152,28 @@ def doctor(
     turns, in fresh processes, until the difference is known or the budget is spent. Each starts from the files as
     they were before the command ran, and what it writes is thrown away.
     """
-    options = _Options(**given)
+    options = Options(**given)
     if scorecard:
-        from hotloop.cli.scorecard import show_scorecard
+        from hotloop.cli.doctor_views import show_scorecard
 
         _refuse_beside("--scorecard", {**given, "level": level, "pid": pid, "seconds": seconds})
         show_scorecard(command, options.json_file)
         return
     if pid is not None:
-        from hotloop.cli.live_process import show_live_process
+        from hotloop.cli.doctor_views import show_live_process
 
         _refuse_beside("--pid", {**given, "level": level, "COMMAND": command})
         show_live_process(pid, seconds or 20, options.json_file)
     if seconds is not None:
         raise UsageError("--seconds has no effect without --pid", do="leave it out")
     _refuse(options)
-    from hotloop.doctor.program import exit_code
+    from hotloop.cli.doctor_session import run_session
 
-    begun, start = _begun(command, options)
-    examined = begun if begun is not None else _examined(command, options, start)
-    found = _diagnosed(examined, continued=begun is not None)
-    why_not = start.why_not if start is not None else None
-    if why_not is None and examined.run.ended not in ("by_itself", "enough_steps"):
-        why_not = _how_it_ended(examined)
-    if why_not is None and examined.run.reads_input:
-        why_not = "it reads its standard input, of which a trial gets nothing; let it read a file by its name"
-    if examined.run.ended == "interrupted":
-        _say("interrupted: the same command starts it again from its beginning")
-    if options.no_try:
-        pass
-    elif why_not is not None:
-        _say(f"no fix was tried: {why_not}")
-    else:
-        found = _treated(examined, found, options, continued=begun is not None)
-    if options.json_file is not None:
-        write_object(object_of(examined, found), options.json_file)
-    if found.ledger is not None and found.ledger.asked and not found.ledger.fixes:
-        raise click.exceptions.Exit(ExitCode.USAGE)
-    raise click.exceptions.Exit(exit_code(examined, level=level))
+    raise click.exceptions.Exit(run_session(command, options, level=level))
 
 
 @dataclass(frozen=True)
-class _Options:
+class Options:
     """The options of one call, as they were given."""
 
     no_try: bool
@@ -210,211 +226,15 @@ class _Options:
         return words
 
 
-def _begun(command: tuple[str, ...], options: _Options) -> tuple[Examined | None, _Start | None]:
-    """The run that an earlier call made, if this one goes on there; else what keeps the files, if fixes are tried."""
-    if options.no_try:
-        return None, None
-    from hotloop.doctor.program import continued, shown
-
-    begun = continued(options.out, command, steps=options.steps, to_end=options.to_end)
-    if begun is not None:
-        _say(f"continuing in {shown(begun.directory)}: the command has run, fixes are tried on")
-        return begun, None
+def _refuse(options: Options) -> None:
+    """Raises `UsageError` for what could be refused only after the command has run, or has no effect."""
+    of_trials = ("budget", "only", "in_place", "network", "diff", "pr", "apply")
+    if options.to_end:
+        _refuse_beside("--to-end", {"steps": options.steps})
     if options.in_place:
-        return None, None
-    return None, _Start(options.network or NO_NETWORK, asked=options.asks_for_fixes)
-
-
-def _diagnosed(examined: Examined, *, continued: bool) -> StoredRun:
-    """What was found, told on the terminal and written as a page; raises what refuses a verdict on it."""
-    from hotloop.cli.run_page import page_of, text_of
-    from hotloop.doctor.program import shown
-    from hotloop.report.html import write_html
-    from hotloop.runs.stored_run import read_run
-
-    found = read_run(shown(examined.directory), known=examined.run)
-    if continued:  # what came of its fixes is told at the end
-        found = replace(found, ledger=None)
-    # First, whatever the disk says. On stderr: stdout is the command's own, and may be a file or a pipe.
-    click.echo(f"\n{text_of(found)}", err=True)
-    if examined.refused is not None:
-        raise examined.refused
-    write_html(examined.directory / "report.html", page_of(found))
-    return found
-
-
-def _treated(
-    examined: Examined, found: StoredRun, options: _Options, *, continued: bool
-) -> StoredRun:
-    """With what came of trying fixes, which takes long, and may be refused or killed."""
-    from hotloop.cli.patch_in_hand import hand_over
-    from hotloop.cli.run_page import page_of
-    from hotloop.doctor.budget import BudgetTooSmall
-    from hotloop.report.html import write_html
-
-    file = options.json_file
-    # What is known by now is in the file before it.
-    # Not where it goes on: the file may lie among those that trials are copies of.
-    is_stored = not continued and file is not None and _can_be_replaced(Path(file))
-    if file is not None and is_stored:
-        write_object(object_of(examined, found), file)
-    ledger = None
-    try:
-        ledger = _tried(examined, options)
-        ledger = hand_over(
-            *(examined, ledger, found),
-            diff=options.diff,
-            pull_request=options.pr,
-            apply=options.apply,
-        )
-    except Interrupted:
-        raise
-    except HotloopError as error:
-        was_asked = options.budget is not None or not isinstance(error, BudgetTooSmall)
-        if was_asked and file is not None and (ledger is not None or not is_stored):
-            _store(object_of(examined, replace(found, ledger=ledger)), file)
-        if was_asked:
-            raise
-        _say(f"no fix was tried: {error.what}\n  {error.do}")
-    found = replace(found, ledger=ledger)
-    write_html(examined.directory / "report.html", page_of(found))
-    return found
-
-
-def _examined(command: tuple[str, ...], options: _Options, start: _Start | None) -> Examined:
-    """The command, run to its end."""
-    from hotloop.cli.progress import title_progress
-    from hotloop.doctor.program import examine
-
-    with title_progress() as progress:
-        before = start.keep if start is not None else lambda directory: None
-        return examine(
-            command,
-            out=options.out,
-            steps=options.steps,
-            seconds=options.examined_s(),
-            before=before,
-            progress=progress,
-            say=_say,
-            warn=_say,
-        )
-
-
-class _Start:
-    """Keeps the working directory as it is before the command runs: trials start from that.
-
-    asked: fixes were asked for, so that what makes trying them impossible is an error, said at once.
-    """
-
-    def __init__(self, network: Network, *, asked: bool) -> None:
-        self._network = network
-        self._asked = asked
-        self.why_not: str | None = None
-        """Why no fix can be tried."""
-
-    def keep(self, directory: Path) -> None:
-        from hotloop.doctor.starting_point import keep_start
-
-        try:
-            keep_start(directory, Path.cwd(), network=self._network)
-        except UsageError as error:
-            if self._asked:
-                raise
-            _say(f"no fix will be tried: {error.what}\n  {error.do}")
-            self.why_not = error.what
-
-
-def _tried(examined: Examined, options: _Options) -> Ledger:
-    """What came of trying fixes, said on the terminal."""
-    from hotloop.cli.trial_view import trial_view
-    from hotloop.doctor.fix_campaign import try_fixes
-    from hotloop.report.ledger import render_ledger
-
-    budget_s = options.trials_s()
-    with trial_view(budget_s) as view:
-        ledger = try_fixes(
-            examined,
-            budget_s=budget_s,
-            only=options.only,
-            in_place=options.in_place,
-            network=options.network or NO_NETWORK,
-            options=options.of_trials(),
-            show=view.show,
-            warn=lambda text: view.say(f"hotloop: {text}"),
-        )
-    click.echo(f"\n{render_ledger(ledger)}", err=True)
-    return ledger
-
-
-def object_of(examined: Examined, found: StoredRun) -> dict[str, Any]:
-    """The diagnosis as it is stored, with the command, how it ended and what was tried beside it."""
-    from hotloop.cli.run_page import answer_of
-    from hotloop.core.files import to_plain
-    from hotloop.doctor.fix_campaign import with_outcomes
-
-    diagnosis = examined.diagnosis
-    if found.ledger is not None:
-        diagnosis = with_outcomes(diagnosis, found.ledger)
-    return {
-        **to_plain(diagnosis),
-        "answer": answer_of(found),
-        "run": str(examined.directory),
-        "doctor": to_plain(examined.run),
-        "ranks": None if found.ranks is None else to_plain(found.ranks),
-        "notes": list(found.notes),
-        "ledger": None if found.ledger is None else to_plain(found.ledger),
-    }
-
-
-def _how_it_ended(examined: Examined) -> str:
-    from hotloop.core.command_run import describe_end
-
-    code = examined.run.returncode
-    if examined.run.ended == "interrupted" or code is None:
-        return "the command was interrupted"
-    return f"the command {describe_end(code)}"
-
-
-def _can_be_replaced(file: Path) -> bool:
-    """Not a pipe or a device: those take one object, once."""
-    return file.is_file() or not file.exists()
-
-
-def _store(value: dict[str, Any], file: str) -> None:
-    """What says this already stays untouched: trials that go on need the files as they were."""
-
-    try:
-        if Path(file).is_file() and json.loads(Path(file).read_text(encoding="utf-8")) == value:
-            return
-    except (OSError, ValueError):  # something else, to be replaced
-        pass
-    write_object(value, file)
-
-
-def _refuse_beside(option: str, given: dict[str, Any]) -> None:
-    beside = {name: value for name, value in given.items() if name != "json_file"}
-    names = [name for name, value in beside.items() if value not in (None, False, ())]
-    if names:
-        name = names[0] if names[0].isupper() else "--" + names[0].replace("_", "-")
-        raise UsageError(f"{name} has no effect with {option}", do="leave one of them out")
-
-
-def _refuse(options: _Options) -> None:
-    if options.to_end and options.steps is not None:
-        raise UsageError("--steps has no effect with --to-end", do="leave one of them out")
-    if options.in_place and options.network:
-        raise UsageError("--network has no effect with --in-place", do="leave one of them out")
-    of_trials = {
-        "--budget": options.budget,
-        "--only": options.only,
-        "--in-place": options.in_place,
-        "--network": options.network,
-        "--diff": options.diff is not None,
-        "--pr": options.pr is not None,
-        "--apply": options.apply,
-    }
-    if options.no_try and (given := [name for name, value in of_trials.items() if value]):
-        raise UsageError(f"{given[0]} has no effect with --no-try", do="leave one of them out")
+        _refuse_beside("--in-place", {"network": options.network})
+    if options.no_try:
+        _refuse_beside("--no-try", {name: getattr(options, name) for name in of_trials})
     if options.only:
         from hotloop.doctor.fixes import asked_for
 
@@ -436,5 +256,9 @@ def _refuse(options: _Options) -> None:
         refuse_unknown_hosts(options.network)
 
 
-def _say(message: str) -> None:
-    click.echo(f"hotloop: {message}", err=True)
+def _refuse_beside(option: str, given: dict[str, Any]) -> None:
+    beside = {name: value for name, value in given.items() if name != "json_file"}
+    names = [name for name, value in beside.items() if value not in (None, False, ())]
+    if names:
+        name = names[0] if names[0].isupper() else "--" + names[0].replace("_", "-")
+        raise UsageError(f"{name} has no effect with {option}", do="leave one of them out")

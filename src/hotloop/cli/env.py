@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from hotloop.cli.console import note
-from hotloop.cli.output import json_option, write_object
+from hotloop.cli.output import json_option, note, write_object
 from hotloop.cli.progress import progress_bar
 from hotloop.core.cache import cache_directory, cache_limit_bytes, entries
 from hotloop.core.ceilings import Ceilings

@@ -39,7 +39,7 @@ def export(
     """
     import importlib.util
 
-    from hotloop.cli.console import note
+    from hotloop.cli.output import note
     from hotloop.models.decoder import num_parameters
     from hotloop.models.export import export as export_model
     from hotloop.models.export import largest_difference

@@ -55,7 +55,7 @@ def generate(
     json_file: str | None,
 ) -> None:
     """Continue a prompt with the newest checkpoint of RUN."""
-    from hotloop.cli.console import note
+    from hotloop.cli.output import note
 
     if temperature != 0 and not 0.01 <= temperature <= 100:  # also refuses nan
         raise UsageError(

@@ -18,35 +18,23 @@ from typing import NoReturn
 import click
 
 from hotloop import __version__
-from hotloop.cli.console import guard_streams, note, refuse_lost_output, say
+from hotloop.cli.output import guard_streams, note, refuse_lost_output, say
 from hotloop.core.errors import EnvironmentFailed, ExitCode, HotloopError, Interrupted, UsageError
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "quickstart": (
-        "hotloop.cli.quickstart:quickstart",
-        "Train a small language model, plain and with hotloop's settings, and compare.",
-    ),
-    "prepare": ("hotloop.cli.prepare:prepare", "Turn text into token shards to train from."),
-    "train": ("hotloop.cli.train:train", "Train a model from a config file."),
-    "generate": ("hotloop.cli.generate:generate", "Continue a prompt with a trained model."),
-    "export": ("hotloop.cli.export:export", "Write a trained model for Hugging Face transformers."),
-    "bench": (
-        "hotloop.cli.main:bench",
-        "Measure parts of hotloop against what people use today.",
-    ),
-    "monitor": (
-        "hotloop.cli.monitor:monitor",
-        "Watch a run, or this machine, from another terminal.",
-    ),
-    "doctor": (
-        "hotloop.cli.doctor:doctor",
-        "Run a training command as it is, and say what holds it back.",
-    ),
-    "report": ("hotloop.cli.report:report", "Say what a run or a comparison showed."),
-    "explain": ("hotloop.cli.explain:explain", "Explain a finding or an optimization."),
-    "env": ("hotloop.cli.env:env", "Show the machine and what it can do at best."),
+COMMANDS = {
+    "quickstart": "Train a small language model, plain and with hotloop's settings, and compare.",
+    "prepare": "Turn text into token shards to train from.",
+    "train": "Train a model from a config file.",
+    "generate": "Continue a prompt with a trained model.",
+    "export": "Write a trained model for Hugging Face transformers.",
+    "bench": "Measure parts of hotloop against what people use today.",
+    "monitor": "Watch a run, or this machine, from another terminal.",
+    "doctor": "Run a training command as it is, and say what holds it back.",
+    "report": "Say what a run or a comparison showed.",
+    "explain": "Explain a finding or an optimization.",
+    "env": "Show the machine and what it can do at best.",
 }
-"""Name to (module:attribute, one line for `hotloop --help`), in the order of the help."""
+"""One line for `hotloop --help`, in its order. Each is defined by its name in the module of that name."""
 
 CONTINUES = frozenset({"quickstart", "prepare", "train"})
 """Commands that go on where they were interrupted when they are run again."""
@@ -101,19 +89,20 @@ class LazyGroup(click.Group):
     """A group whose commands are imported when they are used, not when they are listed."""
 
     def __init__(
-        self, name: str, *, targets: Mapping[str, tuple[str, str]], help: str, epilog: str
+        self, name: str, *, module: str, commands: Mapping[str, str], help: str, epilog: str
     ) -> None:
+        """module: where a command is defined, `{}` for its name; commands: a line of help for each."""
         super().__init__(name, help=help, epilog=epilog)
-        self.targets = targets
+        self.module = module
+        self.lines = commands
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.targets)
+        return list(self.lines)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.targets:
+        if cmd_name not in self.lines:
             return None
-        module, _, attribute = self.targets[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(module), attribute)
+        command = getattr(importlib.import_module(self.module.format(cmd_name)), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -121,45 +110,27 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in self.targets and not name.startswith("-"):
-            close = difflib.get_close_matches(name, self.targets, n=1)
+        if name not in self.lines and not name.startswith("-"):
+            close = difflib.get_close_matches(name, self.lines, n=1)
             hint = f"did you mean `hotloop {close[0]}`?" if close else "`hotloop --help` lists them"
             raise UsageError(f"no such command `{name}`", do=hint)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, help) for name, (_, help) in self.targets.items()])
+            formatter.write_dl(list(self.lines.items()))
 
 
 group = click.version_option(__version__, prog_name="hotloop", message="%(prog)s %(version)s")(
     LazyGroup(
         "hotloop",
-        targets=COMMANDS,
+        module="hotloop.cli.{}",
+        commands=COMMANDS,
         help="Find what holds a PyTorch training run back, fix it, and prove it.",
         epilog="`hotloop COMMAND --help` says what each one takes. Exit codes: 0 fine, 1 a regression "
         "or finding, 2 bad input, 3 inconclusive or incomparable, 4 the machine failed, 5 the measured "
         "command failed, 75 interrupted and resumable.",
     )
-)
-
-
-BENCHES: dict[str, tuple[str, str]] = {
-    "tokenize": (
-        "hotloop.cli.bench:tokenize",
-        "Text to shards: ours against datasets.map with the reference tokenizer.",
-    ),
-    "loader": (
-        "hotloop.cli.bench:loader",
-        "Batches per second: ours against torch's DataLoader.",
-    ),
-}
-
-bench = LazyGroup(
-    "bench",
-    targets=BENCHES,
-    help="Measure parts of hotloop against what people use today, side by side in one run.",
-    epilog="`hotloop bench NAME --help` says what each one takes.",
 )
 
 

@@ -14,9 +14,8 @@ from hotloop.core.ledger import Ledger
 from hotloop.doctor.fix_campaign import patch_of
 from hotloop.doctor.patch.write import Patch, apply_patch
 from hotloop.doctor.program import Examined, shown
-from hotloop.report.card import render_card
+from hotloop.report.kept_patch import BEGINS, render_card, render_pull_request
 from hotloop.report.ledger import render_patch
-from hotloop.report.pull_request import BEGINS, render_pull_request
 from hotloop.runs.stored_run import StoredRun
 
 PATCH_FILE = "fix.patch"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from hotloop.cli.console import can_show, say_if_read
+from hotloop.cli.output import can_show, say_if_read
 from hotloop.core.progress import Progress, silent
 
 DRAW_EVERY_S = 0.5

@@ -36,12 +36,12 @@ def quickstart(out: Path, minutes: float, json_file: str | None) -> None:
     settings in turn in fresh processes, compares speed and losses, trains for a few minutes and writes
     a sample. Works offline. The same command again continues, or shows what was measured.
     """
-    from hotloop.cli.console import note
+    from hotloop.cli.output import note
     from hotloop.cli.progress import progress_bar
     from hotloop.cli.run_page import compile_cost, page_of
     from hotloop.core.files import to_plain
     from hotloop.quickstart.program import measure_and_judge, train_with
-    from hotloop.report.html import write_html
+    from hotloop.report.html import printable, write_html
     from hotloop.report.terminal import render_diagnosis, render_verdict
     from hotloop.runs.stored_run import read_run
 
@@ -55,7 +55,7 @@ def quickstart(out: Path, minutes: float, json_file: str | None) -> None:
     if json_file is not None:
         write_object(to_plain(found), json_file)
     click.echo(f"\n{_trained(found)}. A sample of what it writes:\n")
-    click.echo("\n".join(f"    {_printable(line)}" for line in found.trained.sample.splitlines()))
+    click.echo("\n".join(f"    {printable(line)}" for line in found.trained.sample.splitlines()))
     for name, value in compile_cost(to_plain(found)):
         click.echo(f"\n{name}: {value}")
     click.echo(f"\nEverything is in {out}; look at {out / 'report.html'}")
@@ -70,8 +70,3 @@ def _trained(found: Quickstart) -> str:
         f"Trained {trained.steps} steps with {which}: loss {loss(trained.loss)}, on held-out text "
         f"{loss(trained.held_out_loss)}, {rate(trained.tokens_per_s, 'tokens')}"
     )
-
-
-def _printable(line: str) -> str:
-    """The line without what a terminal would obey: an untrained model writes any byte."""
-    return "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in line)

@@ -18,13 +18,11 @@ from hotloop.doctor.collect import num_under_way
 from hotloop.judge.course import arms_course, machine_course, pace, pair_speeds, step_course
 from hotloop.judge.findings import FINDINGS
 from hotloop.report import numbers, terminal
-from hotloop.report.checklist import render_targets
 from hotloop.report.examined import command_rows, examined_answer
 from hotloop.report.html import Page
 from hotloop.report.ledger import ledger_answer, render_ledger
-from hotloop.report.machine import utilization_rows
+from hotloop.report.machine import mfu_words, rank_rows, ranks_answer, utilization_rows
 from hotloop.report.numbers import seconds
-from hotloop.report.ranks import rank_rows, ranks_answer
 from hotloop.report.words import answer, run_answer
 from hotloop.runs.notes import num_done
 from hotloop.runs.stored_run import StoredRun
@@ -36,7 +34,13 @@ def answer_of(found: StoredRun) -> str:
         return answer(found.verdict)
     run = found.run
     if run.command_run is not None:
-        return _answer_of_command(run, run.command_run)
+        census = run.measurement.census if run.measurement is not None else None
+        return examined_answer(
+            run.command_run,
+            run.diagnosis,
+            num_steps=num_under_way(run.measurement),
+            foreign_busy=census.foreign_busy if census is not None else None,
+        )
     if found.trials is not None and run.measurement is None:
         return "No verdict yet."
     if run.measurement is None or run.measurement.samples:
@@ -52,17 +56,6 @@ def answer_of(found: StoredRun) -> str:
         loss=next((r.loss for r in reversed(records) if r.loss is not None), None),
         held_out=run.evals[-1]["loss"] if run.evals else None,
         breakdown=run.diagnosis.breakdown if run.diagnosis is not None else {},
-    )
-
-
-def _answer_of_command(found: StoredRun, command_run: CommandRun) -> str:
-    number = num_under_way(found.measurement)
-    census = found.measurement.census if found.measurement is not None else None
-    return examined_answer(
-        command_run,
-        found.diagnosis,
-        num_steps=number,
-        foreign_busy=census.foreign_busy if census is not None else None,
     )
 
 
@@ -90,12 +83,9 @@ def facts_of(found: StoredRun, *, brief: bool = False) -> list[tuple[str, str]]:
         facts.extend([] if brief else rank_rows(run.ranks))
     used = run.utilization
     if not brief:
-        facts.extend(use_rows(found))
+        facts.extend(utilization_rows(used))
     elif used is not None and used.palm_mfu is not None:
-        both = (
-            f"{numbers.percent(used.palm_mfu)} (PaLM), {numbers.percent(used.causal_mfu)} (causal)"
-        )
-        facts.append(("MFU", both))
+        facts.append(("MFU", mfu_words(used)))
     census = run.measurement.census if run.measurement else None
     if census is not None and census.host_peak_bytes is not None:
         whose = "host memory of rank 0" if run.ranks is not None else "host memory"
@@ -110,12 +100,6 @@ def facts_of(found: StoredRun, *, brief: bool = False) -> list[tuple[str, str]]:
     if environment is not None:
         facts.append(("device", environment.device))
     return facts
-
-
-def use_rows(found: StoredRun) -> list[tuple[str, str]]:
-    """Model FLOP/s and MFU, or why there is none."""
-    used = found.run.utilization
-    return [] if used is None else utilization_rows(used)
 
 
 def compile_cost(quickstart: dict[str, Any] | None) -> list[tuple[str, str]]:
@@ -163,7 +147,7 @@ def text_of(found: StoredRun) -> str:
         parts.extend(about)
     if found.ledger is not None:
         parts.append(render_ledger(found.ledger))
-    parts.append(render_targets(found.targets))
+    parts.append(terminal.render_targets(found.targets))
     rows = settings_rows(found.run.settings)
     chosen = [row for row in rows if row[2] != "default"]
     if rows:
@@ -228,7 +212,7 @@ def page_of(found: StoredRun) -> Page:
         held_out=held_out,
         machine=machine_course(run.telemetry),
         cpus=environment.cpu_quota if environment is not None else None,
-        use=use_rows(found),
+        use=utilization_rows(run.utilization),
         targets=found.targets,
         diagnosis=found.diagnosis,
         explanations={

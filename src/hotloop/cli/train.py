@@ -74,8 +74,7 @@ def train(
     Ctrl-C saves. The same command again continues where it stopped. Several processes:
     `torchrun --nproc-per-node 2 -m hotloop train CONFIG`; they share the microbatches of each step.
     """
-    from hotloop.cli.console import note
-    from hotloop.cli.output import refuse_unwritable, write_object
+    from hotloop.cli.output import note, refuse_unwritable, write_object
     from hotloop.cli.progress import progress_bar
     from hotloop.core.file_locks import refuse_busy
     from hotloop.core.progress import silent

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from hotloop.cli.console import can_show, printable, say, say_if_read
+from hotloop.cli.output import can_show, printable, say, say_if_read
 from hotloop.cli.progress import DRAW_EVERY_S
 from hotloop.core.ledger import TriedFix
 from hotloop.core.progress import PairProgress, TrialProgress

@@ -14,8 +14,7 @@ from rich.text import Text
 from hotloop.core.telemetry import GpuSample, TelemetrySample
 from hotloop.monitor.snapshot import Snapshot
 from hotloop.report import numbers
-from hotloop.report.machine import flops
-from hotloop.report.ranks import rank_rows, ranks_answer
+from hotloop.report.machine import flops, mfu_words, rank_rows, ranks_answer
 from hotloop.report.terminal import in_order
 from hotloop.report.words import trouble
 
@@ -106,10 +105,7 @@ def _training(now: Snapshot) -> list[Row]:
         rows.append(("held-out loss", numbers.loss(now.held_out_loss)))
     used = now.utilization
     if used is not None and used.palm_mfu is not None:
-        both = (
-            f"{numbers.percent(used.palm_mfu)} (PaLM), {numbers.percent(used.causal_mfu)} (causal)"
-        )
-        rows.append(("MFU", f"{bar(used.palm_mfu)} {both}"))
+        rows.append(("MFU", f"{bar(used.palm_mfu)} {mfu_words(used)}"))
         rows.append(("", f"of {flops(used.peak_flops_per_s)} measured in {used.dtype}"))
     elif used is not None and not now.doctor:
         rows.append(("MFU", f"{numbers.UNKNOWN}: {used.reason}"))

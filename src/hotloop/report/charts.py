@@ -26,6 +26,17 @@ from hotloop.report.canvas import (
 
 T = TypeVar("T")
 
+_WRITTEN: dict[str, Callable[[float], str]] = {
+    "fraction": numbers.percent,
+    "bytes": lambda value: numbers.size(int(value)),
+    "/s": lambda value: f"{numbers.size(int(value))}/s",
+    "CPUs": lambda value: f"{value:.3g} CPUs",
+    "W": lambda value: f"{value:.0f} W",
+    "MHz": lambda value: f"{value:.0f} MHz",
+    "°C": lambda value: f"{value:.0f} °C",
+}
+"""How a value reads in tooltips, by its unit or kind."""
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -57,7 +68,7 @@ def line_chart(
 
     limit: a level with its name; drawn where it is near the values, else only named.
     breaks: places on x where recording paused.
-    written: how a value reads in tooltips.
+    written: how a value reads in tooltips, where its unit or kind does not say that.
     """
     drawn = [each for each in series if any(value is not None for value in each.curve.mid)]
     if not drawn:
@@ -75,7 +86,7 @@ def line_chart(
     y = axis(low, high, kind, unit=unit, count=4)
     xs = [value for each in drawn for value in each.curve.x]
     x = axis(min(xs), max(xs), x_kind, exact=True, count=7)
-    write = written or (lambda value: f"{value:.4g}")
+    write = written or _WRITTEN.get(unit) or _WRITTEN.get(kind) or (lambda value: f"{value:.4g}")
     marks = [f'<path class="break" d="M{across(x, at)} 0V{HEIGHT}"/>' for at in breaks]
     if limit is not None and near:
         marks.append(f'<path class="limit" d="M0 {down(y, limit[1])}H{WIDTH}"/>')
@@ -143,15 +154,16 @@ def _tips(
 ) -> list[str]:
     """A tooltip for each place of the first series, with the others where they share it."""
     first, *others = series
-    at_place = [
-        {at: place for place, at in enumerate(other.curve.x)} for other in others if not other.dots
+    shared = [
+        (other, {at: place for place, at in enumerate(other.curve.x)})
+        for other in others
+        if not other.dots
     ]
-    shared = [other for other in others if not other.dots]
     tips = []
     for place, at in enumerate(first.curve.x):
         where = numbers.seconds(at) if x_kind == "seconds" else f"{x_name} {at:,.0f}"
         parts = [_value(first, place, write, named=len(series) > 1)]
-        for other, places in zip(shared, at_place):
+        for other, places in shared:
             if at in places:
                 parts.append(_value(other, places[at], write, named=True))
         tips.append(f"{where}: {'; '.join(part for part in parts if part) or 'not known'}")

@@ -80,7 +80,7 @@ def evidence_rows(verdict: Verdict) -> list[tuple[str, str]]:
     if verdict.parity.reason and verdict.parity.result in ("same", "within_noise"):
         rows.append(("how losses were compared", verdict.parity.reason))
     if verdict.confidence is not None:
-        looks = f"{verdict.num_looks} look{'s' if verdict.num_looks != 1 else ''}"
+        looks = numbers.counted(verdict.num_looks, "look")
         rows.append(("confidence", f"{numbers.percent(verdict.confidence)}, over {looks}"))
     return rows
 

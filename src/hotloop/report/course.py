@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from html import escape
 
 from hotloop.core.course import Curve, GpuCourse, MachineCourse, StepCourse
@@ -72,10 +73,8 @@ def loss_charts(
             "training: the line is the median of neighbouring steps, the band their lowest and highest"
         )
     if steps is not None and steps.num_not_finite:
-        many = "step" if steps.num_not_finite == 1 else "steps"
-        notes.append(
-            f"no number at {steps.num_not_finite:,} {many}, first at step {steps.first_not_finite:,}"
-        )
+        where = numbers.counted(steps.num_not_finite, "step")
+        notes.append(f"no number at {where}, first at step {steps.first_not_finite:,}")
     title = "Loss of the final training" if of_arms else "Loss over the steps"
     note = "; ".join(notes)
     drawn = line_chart(
@@ -122,6 +121,7 @@ def machine_charts(course: MachineCourse, *, cpus: float | None) -> str:
         "CPUs that this run kept busy": None if cpus is None else ("allowed", cpus),
         "Memory": _memory_limit(course),
     }
+    draw = partial(line_chart, x_kind="seconds", x_name="time", breaks=course.breaks)
     charts = []
     for title, names, kind, unit in _HOST:
         series = [
@@ -129,9 +129,9 @@ def machine_charts(course: MachineCourse, *, cpus: float | None) -> str:
             for number, (key, name) in enumerate(names.items(), 1)
             if key in course.curves and not _is_idle(key, course.curves[key])
         ]
-        charts.append(_chart(course, title, series, kind, unit, limit=limits.get(title)))
+        charts.append(draw(title, series, kind=kind, unit=unit, limit=limits.get(title)))
     if course.gpus:
-        charts += _gpu_charts(course)
+        charts += _gpu_charts(course, draw)
     cost = numbers.percent(course.sampler_fraction)
     said = f"{course.num_samples:,} samples over {numbers.seconds(course.seconds)}"
     if course.breaks:
@@ -141,7 +141,7 @@ def machine_charts(course: MachineCourse, *, cpus: float | None) -> str:
     return f'<p class="note">{said}</p><div class="grid">{"".join(charts)}</div>'
 
 
-def _gpu_charts(course: MachineCourse) -> list[str]:
+def _gpu_charts(course: MachineCourse, draw: Callable[..., str]) -> list[str]:
     shown = course.gpus[:MOST_GPUS]
     limits = {
         "GPU memory": ("on the card", _only({gpu.memory_total_bytes for gpu in shown})),
@@ -163,43 +163,9 @@ def _gpu_charts(course: MachineCourse) -> list[str]:
         name = title if len(shown) > 1 else f"{title}: {_gpu_name(shown[0])}"
         level, value = limits.get(title, ("", None))
         limit = None if value is None else (level, value)
-        charts.append(_chart(course, name, series, kind, unit, limit, notes.get(title, "")))
+        note = notes.get(title, "")
+        charts.append(draw(name, series, kind=kind, unit=unit, limit=limit, note=note))
     return charts
-
-
-def _chart(
-    course: MachineCourse,
-    title: str,
-    series: Sequence[Series],
-    kind: Kind,
-    unit: str,
-    limit: tuple[str, float] | None = None,
-    note: str = "",
-) -> str:
-    return line_chart(
-        title,
-        series,
-        kind=kind,
-        unit=unit,
-        x_kind="seconds",
-        x_name="time",
-        limit=limit,
-        breaks=course.breaks,
-        note=note,
-        written=_WRITTEN.get(unit) or _WRITTEN[kind],
-    )
-
-
-_WRITTEN: dict[str, Callable[[float], str]] = {
-    "fraction": numbers.percent,
-    "bytes": lambda value: numbers.size(int(value)),
-    "/s": lambda value: f"{numbers.size(int(value))}/s",
-    "CPUs": lambda value: f"{value:.3g} CPUs",
-    "W": lambda value: f"{value:.0f} W",
-    "MHz": lambda value: f"{value:.0f} MHz",
-    "°C": lambda value: f"{value:.0f} °C",
-}
-"""How a value reads in tooltips, by its unit or kind."""
 
 
 def _is_idle(key: str, curve: Curve) -> bool:

@@ -243,13 +243,13 @@ def command_rows(run: CommandRun) -> list[tuple[str, str]]:
             ended = "not recorded: it still runs, or hotloop was killed"
     rows.append(("ended", ended))
     if run.left_running:
-        many = len(run.left_running) > 1
+        processes = numbers.counted(len(run.left_running), "process", "processes")
         ids = ", ".join(map(str, run.left_running[:5]))
+        name = "ids" if len(run.left_running) > 1 else "id"
         rows.append(
             (
                 "left running",
-                f"{len(run.left_running)} {'processes' if many else 'process'} that it started "
-                f"({'ids' if many else 'id'} {ids}); steps they make are still recorded",
+                f"{processes} that it started ({name} {ids}); steps they make are still recorded",
             )
         )
     return rows
@@ -287,5 +287,5 @@ def why_no_step(
         return [] if told else [NOT_ATTACHED if run.ended == "by_itself" else ENDED_BEFORE]
     if run.ended != "by_itself" and not backwards:
         return ["it ended before its first step"]
-    passes = "1 pass backward" if backwards == 1 else f"{backwards:,} passes backward"
+    passes = numbers.counted(backwards, "pass backward", "passes backward")
     return [f"torch was used; seen: no step of an optimizer, {passes}; {NO_STEPS}"]

@@ -17,7 +17,6 @@ from hotloop.core.ledger import Ledger
 from hotloop.core.measurement import Environment as Machine
 from hotloop.report import (
     canvas,
-    checklist,
     comparison,
     course,
     evidence,
@@ -137,8 +136,8 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    templates.filters |= {"coded": coded, "printable": _printable}
-    modules = (canvas, checklist, comparison, course, evidence, ledger, machine, numbers, step_time)
+    templates.filters |= {"coded": coded, "printable": printable}
+    modules = (canvas, comparison, course, evidence, ledger, machine, numbers, step_time)
     templates.globals |= {each.__name__.rpartition(".")[2]: each for each in (*modules, words)}
     return templates
 
@@ -150,7 +149,7 @@ def coded(text: str) -> Markup:
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """An untrained model writes any byte; what is no letter has no place in a page."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 

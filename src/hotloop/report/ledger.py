@@ -71,8 +71,7 @@ def _line(fix: TriedFix, width: int) -> str:
     measured = fix.verdict if fix.status != "not_tried" else None
     # A number that is in doubt is said with its doubt, if at all.
     ratio = ratio_words(measured) if measured is not None and not measured.doubts else ""
-    parts = (fix.why, ratio, on_top(fix), start_cost(fix), memory_cost(fix), expected(fix))
-    said = ", ".join(part for part in parts if part)
+    said = ", ".join(part for part in (fix.why, ratio, *costs(fix)) if part)
     return f"  {status_words(fix):<11} {fix.name:<{width}}  {said}"
 
 
@@ -92,9 +91,10 @@ def status_words(fix: TriedFix) -> str:
     return fix.status.replace("_", " ")
 
 
-def on_top(fix: TriedFix) -> str:
-    """What it brought to those that were kept before it."""
-    return "" if fix.added is None else f"on top {ratio_words(fix.added)}"
+def costs(fix: TriedFix) -> tuple[str, str, str, str]:
+    """What it brought to those that were kept before it, what it costs, and what was predicted before it was tried."""
+    on_top = "" if fix.added is None else f"on top {ratio_words(fix.added)}"
+    return on_top, start_cost(fix), memory_cost(fix), _expected(fix)
 
 
 def start_cost(fix: TriedFix) -> str:
@@ -104,8 +104,8 @@ def start_cost(fix: TriedFix) -> str:
     if not fix.pays_after_steps:
         return "pays from the first step on"
     return (
-        f"starting takes {numbers.seconds(fix.start_s)} more, paid after {fix.pays_after_steps:,} "
-        f"{'step' if fix.pays_after_steps == 1 else 'steps'}"
+        f"starting takes {numbers.seconds(fix.start_s)} more, paid after "
+        f"{numbers.counted(fix.pays_after_steps, 'step')}"
     )
 
 
@@ -117,8 +117,7 @@ def memory_cost(fix: TriedFix) -> str:
     return f"takes {numbers.size(abs(fix.memory_bytes))} {more} memory"
 
 
-def expected(fix: TriedFix) -> str:
-    """What was predicted before it was tried."""
+def _expected(fix: TriedFix) -> str:
     if fix.predicted is not None:
         low, high = fix.predicted.ratio_low, fix.predicted.ratio_high
         return f"predicted {numbers.interval(low, high)}"
@@ -141,10 +140,10 @@ def _tested(ledger: Ledger) -> str:
     num = sum(fix.verdict is not None for fix in ledger.fixes)
     if not num:
         return "No fix was kept, and none came as far as being timed"
-    tested = f"{'1 fix' if num == 1 else f'{num} fixes'} tested"
+    tested = f"{numbers.counted(num, 'fix', 'fixes')} tested"
     late = [fix.name for fix in ledger.fixes if fix.status == "does_not_pay"]
     if late:
-        return f"{tested}, none kept: the command ends before {_all(late)} would pay for its start"
+        return f"{tested}, none kept: the command ends before {numbers.listed(late)} would pay for its start"
     return f"{tested}, none proven faster"
 
 
@@ -155,10 +154,7 @@ def fix_rows(ledger: Ledger) -> list[tuple[str, ...]]:
             status_words(fix),
             f"`{fix.name}` {'' if fix.value is True else fix.value}".strip(),
             "" if fix.verdict is None or fix.verdict.doubts else ratio_words(fix.verdict),
-            on_top(fix),
-            start_cost(fix),
-            memory_cost(fix),
-            expected(fix),
+            *costs(fix),
             fix.why,
             " ".join(fix.answers),
         )
@@ -178,13 +174,15 @@ def how_measured(ledger: Ledger) -> str:
         return f"none was timed; {took}"
     (steps, first), *others = over.items()
     parts = [
-        f"each over {_after(*steps)}" if not others else f"{_all(first)} over {_after(*steps)}"
+        f"each over {_after(*steps)}"
+        if not others
+        else f"{numbers.listed(first)} over {_after(*steps)}"
     ]
-    parts += [f"{_all(names)} over {_after(*steps)}" for steps, names in others]
+    parts += [f"{numbers.listed(names)} over {_after(*steps)}" for steps, names in others]
     how = "in interleaved pairs of fresh processes"
     switched = [fix.name for fix in ledger.fixes if fix.verdict and fix.verdict.switched]
     if switched:
-        how += f", {_all(switched)} going on and off within each process"
+        how += f", {numbers.listed(switched)} going on and off within each process"
     return f"{', '.join(parts)}, {how}{_kept_in(ledger)}; {took}"
 
 
@@ -219,10 +217,6 @@ def _over(ledger: Ledger) -> dict[tuple[int, int], list[str]]:
 
 def _after(steps: int, warmup_steps: int) -> str:
     return f"{steps} steps after {warmup_steps} of warm-up"
-
-
-def _all(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def render_patch(ledger: Ledger) -> str:

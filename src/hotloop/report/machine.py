@@ -1,4 +1,4 @@
-"""What a machine is and can do, and how much of it a run used, in words."""
+"""What a machine is and can do, how much of it a run used, and how its processes waited for each other, in words."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from dataclasses import fields
 from datetime import UTC, datetime
 
 from hotloop.core.ceilings import Ceilings, MatmulCeiling, Rate
-from hotloop.core.judgement import Utilization
+from hotloop.core.judgement import RankComparison, Utilization
 from hotloop.core.measurement import Environment
 from hotloop.report import numbers
 
+MAX_RANKS = 8
+"""Listed one by one; of more, those that compute longest."""
 BUSY = 0.8
 """A median below this share of the best means that repetitions disturbed each other or were disturbed."""
 
@@ -73,7 +75,7 @@ def _when(ceilings: Ceilings) -> str:
         if times
         else "at an unknown time"
     )
-    threads = "1 thread" if ceilings.num_threads == 1 else f"{ceilings.num_threads} threads"
+    threads = numbers.counted(ceilings.num_threads, "thread")
     text = f"{when}, {threads}, torch {ceilings.torch}; the best of many"
     if any(
         each.native and each.median_flops_per_s < BUSY * each.flops_per_s
@@ -92,18 +94,63 @@ def flops(per_s: float | None) -> str:
     return f"{numbers.count(per_s / 1e9)} GFLOP/s"
 
 
-def utilization_rows(used: Utilization) -> list[tuple[str, str]]:
+def mfu_words(used: Utilization) -> str:
+    """`41 % (PaLM), 38 % (causal)`"""
+    return f"{numbers.percent(used.palm_mfu)} (PaLM), {numbers.percent(used.causal_mfu)} (causal)"
+
+
+def utilization_rows(used: Utilization | None) -> list[tuple[str, str]]:
     """Model FLOP/s and MFU in both conventions, with the denominator; or why there is none."""
     rows: list[tuple[str, str]] = []
+    if used is None:
+        return rows
     if used.palm_flops_per_s is not None:
         both = f"{flops(used.palm_flops_per_s)} counting attention fully (PaLM)"
         rows.append(
             ("model arithmetic", f"{both}, {flops(used.causal_flops_per_s)} counting half (causal)")
         )
     if used.palm_mfu is not None:
-        palm, causal = numbers.percent(used.palm_mfu), numbers.percent(used.causal_mfu)
-        rows.append(("MFU", f"{palm} (PaLM), {causal} (causal)"))
+        rows.append(("MFU", mfu_words(used)))
         rows.append(("  of", f"{flops(used.peak_flops_per_s)}: {used.peak}"))
     elif used.palm_flops_per_s is not None:
         rows.append(("MFU", f"{numbers.UNKNOWN}: {used.reason}"))
+    return rows
+
+
+def ranks_answer(found: RankComparison) -> str:
+    """Says which one holds the others up, if any does."""
+    if found.reason is not None:
+        return f"not compared: {found.reason}"
+    if found.slowest is not None and found.hidden:
+        by = numbers.percent(found.slower_by)
+        return (
+            f"rank {found.slowest} holds the others up {by} of a step: it takes longer outside of the "
+            "pass backward, and they wait for it inside theirs"
+        )
+    if found.hidden:
+        return (
+            f"{len(found.ranks)}, none slower outside of the pass backward; inside, waiting is not told "
+            "from computing"
+        )
+    if found.slowest is not None:
+        by = numbers.percent(found.slower_by)
+        return f"rank {found.slowest} is {by} slower than the others, who wait for it"
+    return f"{len(found.ranks)}, none reliably slower than the others"
+
+
+def rank_rows(found: RankComparison) -> list[tuple[str, str]]:
+    """Each with its share of a step, the slowest first where not all are shown."""
+    shown = list(found.ranks)
+    if len(shown) > MAX_RANKS:
+        shown = sorted(shown, key=lambda each: -each.computing_s)[:MAX_RANKS]
+    rows = []
+    for each in shown:
+        computing, waiting = numbers.seconds(each.computing_s), numbers.seconds(each.waiting_s)
+        # Where waiting is not told apart, computing is not known either.
+        part = f"computes {computing}, waits {waiting}" if found.reason is None else computing
+        if found.hidden:
+            part = f"{computing} outside of the pass backward"
+        rows.append((f"rank {each.rank}", f"{part} a step"))
+    if len(found.ranks) > len(shown):
+        rows.append(("", f"and {len(found.ranks) - len(shown)} others that compute no longer"))
     return rows

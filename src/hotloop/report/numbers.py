@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 UNKNOWN = "not known"
 
@@ -109,6 +110,17 @@ def count(value: float | None) -> str:
         if abs(value) >= 0.9995 * limit:
             return f"{_three_digits(value / limit)} {name}"
     return f"{value:.0f}" if value == int(value) else _three_digits(value)
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """`1 step`, `1,200 steps`; `many` where an s is not enough."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`"""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _three_digits(value: float) -> str:

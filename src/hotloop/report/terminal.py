@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from hotloop.core.course import PairSpeeds
-from hotloop.core.judgement import Bound, Diagnosis, Finding, Verdict
+from hotloop.core.judgement import Bound, Diagnosis, Finding, Target, Verdict
+from hotloop.core.stack_profile import SampledPhase, StackProfile
 from hotloop.core.step import HOST_PHASES
 from hotloop.report import numbers
 from hotloop.report.evidence import evidence_rows
-from hotloop.report.words import answer, gain, headline, worth_sentence
+from hotloop.report.words import (
+    TARGET_WORDS,
+    answer,
+    count_line,
+    gain,
+    headline,
+    target_value,
+    worth_sentence,
+)
 
 BAR_CELLS = 32
+TEXT_CELLS = 60
+TARGETS_WIDTH = 100
 MAX_FINDINGS = 3
 MAX_EVIDENCE = 4
 """Evidence shown of each finding in the terminal; the page and the JSON have all."""
@@ -38,7 +50,7 @@ BOUNDS: dict[Bound, str] = {
 
 def render_verdict(verdict: Verdict) -> str:
     """The answer, then the evidence, one fact per line."""
-    return "\n".join([answer(verdict), "", *_aligned(verdict_rows(verdict))])
+    return "\n".join([answer(verdict), "", *columns(verdict_rows(verdict))])
 
 
 def verdict_rows(verdict: Verdict) -> list[tuple[str, str]]:
@@ -124,6 +136,60 @@ def render_findings(findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
+def render_stack_profile(profile: StackProfile) -> str:
+    """A process that was watched from outside: the largest phase, all of them with lines, what to try next time, and what such samples do not show."""
+    largest = profile.phases[0]
+    what = f"{largest.phase} {_about(largest)}" if profile.trains else "no training was seen"
+    watched = f"{profile.num_samples:,} samples in {numbers.seconds(profile.seconds)}"
+    lines = [f"PID {profile.pid}: {what} of {watched}", "", "where its thread that trains was seen"]
+    for each in profile.phases:
+        lines += _phase_lines(each)
+    if profile.workers is not None:
+        lines += ["", "what its loader workers did", *_phase_lines(profile.workers)]
+    codes = {worth.code: worth for phase in profile.phases for worth in phase.worth_trying}
+    if codes:
+        lines += ["", "what this looks like, and what to try (nothing was tried here)"]
+    for code, worth in codes.items():
+        fixes = f"; fixes: {', '.join(worth.fixes)}" if worth.fixes else ""
+        lines.append(f"  {code}  {worth.title}: `hotloop explain {code}`{fixes}")
+    lines += ["", "next time, to have it measured and fixes tried"]
+    lines.append(
+        f"  {profile.command or 'hotloop doctor -- COMMAND (how it was started is not known)'}"
+    )
+    lines += ["", "not examined", *(f"  {note}" for note in profile.notes)]
+    lines.append(
+        "  steps and losses; evaluation, whose passes count as forward; C code within a line"
+    )
+    return "\n".join(lines)
+
+
+def _phase_lines(each: SampledPhase) -> list[str]:
+    bar = "█" * round(BAR_CELLS * each.fraction)
+    lines = [f"  {each.phase:<14}  {_about(each):<28}  {bar}".rstrip()]
+    for line in each.lines:
+        text = f"  {line.text[:TEXT_CELLS]}" if line.text else ""
+        lines.append(f"    {numbers.share(line.fraction)}  {line.site}  {line.function}{text}")
+    return lines
+
+
+def _about(each: SampledPhase) -> str:
+    low, high = (f"{100 * value:.0f}" for value in (each.low, each.high))
+    return f"about {100 * each.fraction:.0f} % ({low} to {high} %)"
+
+
+def render_targets(targets: Sequence[Target]) -> str:
+    """A table of the checklist; reasons wrap under themselves."""
+    if not targets:
+        return ""
+    rows = [(TARGET_WORDS[t.status], t.title, target_value(t), t.bar, "") for t in targets]
+    lines = [f"targets: {count_line(targets)}"]
+    for first, target in zip(columns(rows), targets):
+        reason = textwrap.wrap(target.reason, max(TARGETS_WIDTH - len(first), 30)) or [""]
+        lines.append(f"{first}{reason[0]}".rstrip())
+        lines += [f"{'':{len(first)}}{more}" for more in reason[1:]]
+    return "\n".join(lines)
+
+
 def render_pairs(pairs: Sequence[PairSpeeds]) -> str:
     """What both processes of each pair reached, before there is a verdict."""
     if not pairs:
@@ -139,7 +205,7 @@ def render_pairs(pairs: Sequence[PairSpeeds]) -> str:
 
 def render_settings(rows: Iterable[tuple[str, str, str]], *, num_defaults: int = 0) -> str:
     """`key value origin`, and how many others stand at their default."""
-    aligned = _aligned_three(list(rows))
+    aligned = columns(list(rows))
     if num_defaults:
         aligned.append(f"  and {num_defaults} at their default")
     return "\n".join(["settings", *aligned])
@@ -147,7 +213,7 @@ def render_settings(rows: Iterable[tuple[str, str, str]], *, num_defaults: int =
 
 def render_rows(title: str, rows: Sequence[tuple[str, str]]) -> str:
     """A titled list of names and values."""
-    return "\n".join([title, *_aligned(rows)]) if rows else ""
+    return "\n".join([title, *columns(rows)]) if rows else ""
 
 
 def _speed_line(diagnosis: Diagnosis) -> str:
@@ -164,8 +230,7 @@ def _speed_line(diagnosis: Diagnosis) -> str:
     if steps.median_s is not None:
         parts.append(f"{numbers.seconds(steps.median_s)} per step (median)")
     # Named apart from the median: slow steps (compile, evaluation) count here.
-    count = "1 step" if steps.measured == 1 else f"{steps.measured:,} steps"
-    warmup = f"{count} after {steps.warmup:,} of warm-up"
+    warmup = f"{numbers.counted(steps.measured, 'step')} after {steps.warmup:,} of warm-up"
     parts.append(f"{speed} over all {warmup}" if speed else warmup)
     if diagnosis.bound:
         parts.append(BOUNDS[diagnosis.bound])
@@ -182,12 +247,10 @@ def with_interval(ratio: float | None, low: float | None, high: float | None) ->
     return f"{text} ({numbers.interval(low, high)})"
 
 
-def _aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
-    width = max((len(name) for name, _ in rows), default=0)
-    return [f"  {name:<{width}}  {value}" for name, value in rows]
-
-
-def _aligned_three(rows: Sequence[tuple[str, str, str]]) -> list[str]:
-    first = max((len(row[0]) for row in rows), default=0)
-    second = max((len(row[1]) for row in rows), default=0)
-    return [f"  {a:<{first}}  {b:<{second}}  {c}" for a, b, c in rows]
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A line for each row; every column but the last is as wide as its longest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows)][:-1]
+    return [
+        "  " + "  ".join([*(f"{cell:<{width}}" for cell, width in zip(row, widths)), row[-1]])
+        for row in rows
+    ]

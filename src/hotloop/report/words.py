@@ -1,11 +1,11 @@
-"""Verdicts as sentences. One wording for the terminal, the page and the README."""
+"""Verdicts as sentences, and the words for gains, losses and targets. One wording for the terminal, the page and the README."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hotloop.core.course import Pace
-from hotloop.core.judgement import Finding, Parity, Verdict, Worth, WorthAnswer
+from hotloop.core.judgement import Finding, Parity, Target, Verdict, Worth, WorthAnswer
 from hotloop.report import numbers
 
 PHRASES = {
@@ -14,6 +14,8 @@ PHRASES = {
     "compiled": "the compiled loop",
 }
 """How the arms of hotloop's own comparisons are spoken of."""
+TARGET_SIGNS = {"pass": "✓", "fail": "✗", "not_applicable": "–"}
+TARGET_WORDS = {"pass": "pass", "fail": "fail", "not_applicable": "n/a"}
 
 
 def answer(verdict: Verdict) -> str:
@@ -44,12 +46,13 @@ def run_answer(
         return {"running": "Running: no step has been recorded yet."}.get(
             state, "No step was recorded."
         )
-    of = f"{done:,} of {planned:,} steps" if planned is not None else _steps(done)
+    steps = numbers.counted(done, "step")
+    of = f"{done:,} of {planned:,} steps" if planned is not None else steps
     start = {
         "running": f"Running: {of} so far",
-        "finished": f"Finished: {_steps(done)}",
+        "finished": f"Finished: {steps}",
         "stopped": f"Stopped after {of}",
-        "recorded": f"Recorded: {_steps(done)}",
+        "recorded": f"Recorded: {steps}",
     }[state]
     parts = [start]
     if pace is not None:
@@ -69,17 +72,8 @@ def run_answer(
     computing = [name for name in ("forward", "backward", "optimizer") if name in breakdown]
     if computing:
         share = sum(breakdown[name] for name in computing)
-        names = (
-            " and ".join((", ".join(computing[:-1]), computing[-1]))
-            if computing[1:]
-            else computing[0]
-        )
-        sentence += f"; {names} took {numbers.percent(share)} of the time"
+        sentence += f"; {numbers.listed(computing)} took {numbers.percent(share)} of the time"
     return f"{sentence}."
-
-
-def _steps(count: int) -> str:
-    return f"{count:,} step" if count == 1 else f"{count:,} steps"
 
 
 def headline(verdict: Verdict) -> str:
@@ -131,15 +125,14 @@ def _speed(verdict: Verdict, one: str, other: str) -> str:
     ratio = numbers.ratio(
         verdict.ratio, digits=numbers.ratio_digits(verdict.ratio_low, verdict.ratio_high)
     )
+    faster = f"{one} train {ratio} as fast as {other} ({measured})"
     match verdict.outcome:
         case "improved":
-            return f"{one} train {ratio} as fast as {other} ({measured})"
+            return faster
         case "regressed":
-            return f"a regression: {one} train {ratio} as fast as {other} ({measured})"
+            return f"a regression: {faster}"
         case "unchanged":
-            return (
-                f"no difference that matters: {one} train {ratio} as fast as {other} ({measured})"
-            )
+            return f"no difference that matters: {faster}"
         case "inconclusive":
             if verdict.ratio is None:
                 return f"inconclusive: {_reasons(verdict) or 'too little was measured'}"
@@ -170,8 +163,7 @@ def _measured(verdict: Verdict) -> str:
     if verdict.switched:
         parts.append(f"{verdict.num_pairs} fresh processes in which it went on and off")
     else:
-        pairs = "pair" if verdict.num_pairs == 1 else "pairs"
-        parts.append(f"{verdict.num_pairs} {pairs} of fresh processes")
+        parts.append(f"{numbers.counted(verdict.num_pairs, 'pair')} of fresh processes")
     return ", ".join(parts)
 
 
@@ -240,3 +232,31 @@ def trouble(*, spikes: int = 0, skipped: int = 0, rollbacks: int = 0) -> str:
         if number
     ]
     return ", ".join(parts)
+
+
+def count_line(targets: Sequence[Target]) -> str:
+    """`5 pass, 1 fails, 7 do not apply or are not known`"""
+    num = {status: sum(t.status == status for t in targets) for status in TARGET_WORDS}
+    fails = "1 fails" if num["fail"] == 1 else f"{num['fail']} fail"
+    passes = "1 passes" if num["pass"] == 1 else f"{num['pass']} pass"
+    rest = num["not_applicable"]
+    others = "1 does not apply or is" if rest == 1 else f"{rest} do not apply or are"
+    return f"{passes}, {fails}, {others} not known"
+
+
+def target_value(target: Target) -> str:
+    """The measured value with its unit; empty where there is none."""
+    value = target.value
+    if value is None:
+        return ""
+    match target.unit:
+        case "fraction" | "relative_difference":
+            return numbers.percent(value)
+        case "s":
+            return numbers.seconds(value)
+        case "ratio":
+            return numbers.ratio(value)
+        case "tokens/s":
+            return numbers.rate(value, "tokens")
+        case "samples/s":
+            return numbers.rate(value, "samples")

@@ -14,7 +14,7 @@ from hotloop.core.measurement import Measurement
 from hotloop.core.settings import Settings
 from hotloop.core.step import StepRecord
 from hotloop.core.telemetry import TelemetrySample
-from hotloop.core.untrusted import TORN, object_lines
+from hotloop.core.untrusted import TORN
 from hotloop.doctor.collect import backwards_seen, has_stepped, is_attached, probe_notes
 from hotloop.doctor.directory import TRIALS
 from hotloop.report.examined import why_no_step
@@ -95,15 +95,12 @@ def note_command(
     found = probe_notes(files.directory)
     files.notes.extend(found)
     if measurement is None or not measurement.records:
-        attached = is_attached(files.directory)
-        backwards = backwards_seen(files.directory)
-        stepped = has_stepped(files.directory)
         files.notes.extend(
             why_no_step(
-                attached=attached,
+                attached=is_attached(files.directory),
                 told=bool(found),
-                stepped=stepped,
-                backwards=backwards,
+                stepped=has_stepped(files.directory),
+                backwards=backwards_seen(files.directory),
                 run=run,
             )
         )
@@ -130,25 +127,14 @@ def _stability_notes(files: RunFiles, records: Sequence[StepRecord]) -> list[str
             first = f"at step {steps[0]}" if len(steps) == 1 else f"the first at step {steps[0]}"
             notes.append(f"{trouble(**{name: len(steps)})} ({first})")
     path = files.directory / ROLLBACKS_FILE
-    if not path.is_file():
-        return notes
-    try:
-        for number, entry in object_lines(path):
-            try:
-                notes.append(_rollback_note(entry))
-            except (ValueError, TypeError, KeyError) as error:
-                if entry is not TORN:
-                    place = f"{path}:{number}"
-                    problem = UsageError(f"damaged rollback: {error}", where=place)
-                    files.problems.append(problem)
-    except OSError as error:
-        files.problems.append(UsageError(f"cannot read: {error.strerror}", where=str(path)))
-    return notes
+    rollbacks, damaged = files.made_of_lines(path, _rollback_note)
+    for number, why in damaged.items():
+        if why != TORN:
+            files.problems.append(UsageError(f"damaged rollback: {why}", where=f"{path}:{number}"))
+    return notes + rollbacks
 
 
-def _rollback_note(entry: dict[str, Any] | str) -> str:
-    if isinstance(entry, str):
-        raise ValueError(entry)
+def _rollback_note(entry: dict[str, Any]) -> str:
     return (
         f"rollback at step {int(entry['step'])}, back to {int(entry['back_to'])}: "
         f"{int(entry['lost_steps'])} steps and {float(entry['lost_s']):.1f} s undone "

@@ -13,7 +13,7 @@ from hotloop.core.files import read_json
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.settings import Settings
 from hotloop.core.step import readable_steps
-from hotloop.core.untrusted import TORN, object_lines, parse_object, read_bytes
+from hotloop.core.untrusted import TORN, object_lines
 from hotloop.doctor.collect import collect
 
 T = TypeVar("T")
@@ -43,6 +43,27 @@ class RunFiles:
         except HotloopError as error:
             self.problems.append(error)
             return None
+
+    def made_of_lines(
+        self, path: Path, make: Callable[[dict[str, Any]], T], *, finite: bool = True
+    ) -> tuple[list[T], dict[int, str]]:
+        """What `make` returns for each line's object, and what is wrong with each other line, by its number."""
+        made: list[T] = []
+        damaged: dict[int, str] = {}
+        if not path.is_file():
+            return made, damaged
+        try:
+            for number, found in object_lines(path, finite=finite):
+                if isinstance(found, str):
+                    damaged[number] = found
+                    continue
+                try:
+                    made.append(make(found))
+                except (ValueError, TypeError, KeyError, OverflowError) as error:
+                    damaged[number] = f"{type(error).__name__}: {error}"
+        except OSError as error:
+            self.problems.append(UsageError(f"cannot read: {error.strerror}", where=str(path)))
+        return made, damaged
 
     def damaged_lines(self, path: Path, lines: dict[int, str], what: str) -> None:
         """One problem per damaged line, up to a few; a torn last line is only a note."""
@@ -131,40 +152,16 @@ def _unknown_environment() -> Environment:
     )
 
 
-def mapping(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        return parse_object(read_bytes(path))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"not valid JSON: {error}", where=str(path)) from error
-
-
 def evaluations(files: RunFiles) -> tuple[dict[str, Any], ...]:
     """`evals.jsonl`. A torn last line was being written when the run ended."""
     path = files.directory / "evals.jsonl"
-    if not path.is_file():
-        return ()
-    evals: list[dict[str, Any]] = []
-    damaged: dict[int, str] = {}
-    try:
-        for number, found in object_lines(path, finite=False):
-            try:
-                evals.append(_evaluation(found))
-            except (ValueError, TypeError, KeyError, OverflowError) as error:
-                damaged[number] = (
-                    found if isinstance(found, str) else f"{type(error).__name__}: {error}"
-                )
-    except OSError as error:
-        files.problems.append(UsageError(f"cannot read: {error.strerror}", where=str(path)))
+    evals, damaged = files.made_of_lines(path, _evaluation, finite=False)
     files.damaged_lines(path, damaged, "evaluation")
     return tuple(evals)
 
 
-def _evaluation(value: dict[str, Any] | str) -> dict[str, Any]:
-    """The same with its numbers as numbers. Raises what a line of another kind raises."""
-    if isinstance(value, str):
-        raise ValueError(value)
+def _evaluation(value: dict[str, Any]) -> dict[str, Any]:
+    """The same with its numbers as numbers."""
     value = {**value, "step": int(value["step"]), "loss": float(value["loss"])}
     if "averaged_loss" in value:
         value["averaged_loss"] = float(value["averaged_loss"])

@@ -30,6 +30,7 @@ from hotloop.core.settings import Settings, load_settings
 from hotloop.core.step import StepRecord, readable_steps, steps_of_ranks
 from hotloop.core.telemetry import TELEMETRY_FILE, TelemetrySample, read_telemetry
 from hotloop.doctor.collect import other_ranks
+from hotloop.doctor.directory import mapping_of
 from hotloop.hardware.environment import stored_ceilings
 from hotloop.judge.diagnose import diagnose
 from hotloop.judge.judged_run import runs_on_cpu
@@ -37,13 +38,8 @@ from hotloop.judge.ranks import compare_ranks
 from hotloop.judge.targets import check_targets
 from hotloop.judge.utilization import steady_tokens_per_s, utilize
 from hotloop.monitor.follow import is_alive, is_complete
-from hotloop.runs.notes import (
-    note_command,
-    note_fixes,
-    note_what_is_missing,
-    num_done,
-)
-from hotloop.runs.run_files import RunFiles, State, evaluations, goes_on, mapping, measurement_of
+from hotloop.runs.notes import note_command, note_fixes, note_what_is_missing, num_done
+from hotloop.runs.run_files import RunFiles, State, evaluations, goes_on, measurement_of
 from hotloop.runs.stored_trials import Trials, find_trials
 
 STAGES = (
@@ -130,7 +126,7 @@ def read_run(directory: Path, *, known: CommandRun | None = None) -> StoredRun:
         found,
         verdict=verdict,
         ledger=files.stored(LEDGER_FILE, Ledger),
-        quickstart=files.tried(lambda: _quickstart(directory / "quickstart.json")),
+        quickstart=_quickstart(files),
         trials=trials,
         trained=trained,
     )
@@ -170,11 +166,13 @@ def _comparison_notes(found: StoredRun) -> list[str]:
     return notes
 
 
-def _quickstart(path: Path) -> dict[str, Any] | None:
-    found = mapping(path)
-    if found is not None and not isinstance(found.get("trained"), dict | None):
-        raise UsageError("damaged: `trained` is not an object", where=str(path))
-    return found
+def _quickstart(files: RunFiles) -> dict[str, Any] | None:
+    path = files.directory / "quickstart.json"
+    found = mapping_of(path, files.problems)
+    if not isinstance(found.get("trained"), dict | None):
+        files.problems.append(UsageError("damaged: `trained` is not an object", where=str(path)))
+        return None
+    return found or None
 
 
 def _read_training(files: RunFiles, known: CommandRun | None = None) -> StoredRun:

@@ -1,4 +1,4 @@
-"""`hotloop doctor --scorecard [RUNS...]`"""
+"""What `hotloop doctor` shows without running a command: `--pid PID` and `--scorecard [RUNS...]`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,26 @@ from pathlib import Path
 import click
 
 from hotloop.cli.output import write_object
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import ExitCode, UsageError
 from hotloop.core.files import read_json, to_plain
 from hotloop.core.ledger import LEDGER_FILE, Ledger
+from hotloop.doctor.live_process import find_process, sample_stacks
+from hotloop.doctor.stack_phases import profile_stacks
 from hotloop.judge.scorecard import scorecard
 from hotloop.report.ledger import render_scorecard
+from hotloop.report.terminal import render_stack_profile
+
+
+def show_live_process(pid: int, seconds: int, json_file: str | None) -> None:
+    """Print where the process spends its time. Exits with 3 where no training was seen."""
+    process = find_process(pid)
+    click.echo(f"hotloop: watching PID {process.pid} for {seconds} s", err=True)
+    profile = profile_stacks(sample_stacks(process.pid, seconds), process)
+    if json_file is not None:
+        write_object(to_plain(profile), json_file)
+    if json_file != "-":
+        click.echo(render_stack_profile(profile))
+    raise click.exceptions.Exit(ExitCode.FINE if profile.trains else ExitCode.INCONCLUSIVE)
 
 
 def show_scorecard(places: Sequence[str], json_file: str | None) -> None:

@@ -7,31 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from judge_inputs import ENVIRONMENT
 
 from hotloop.cli.main import run
 from hotloop.core.census import Census
 from hotloop.core.config import RunConfig
 from hotloop.core.files import write_json
-from hotloop.core.measurement import Environment
 from hotloop.core.settings import Settings, store_settings
 from hotloop.core.step import StepRecord
 from hotloop.core.telemetry import TelemetrySample
 
-ENVIRONMENT = Environment(
-    device="Test CPU",
-    num_devices=1,
-    cpu_model="Test CPU",
-    num_cpus=2,
-    cpu_quota=2.0,
-    memory_limit_bytes=None,
-    platform="Linux-x86_64",
-    kernel=None,
-    python="3.11.7",
-    torch="2.13.0",
-    cuda=None,
-    driver=None,
-    hotloop="0.1.0",
-)
 Command = Callable[..., tuple[int, str, str]]
 
 

@@ -90,7 +90,6 @@ ALL_READ = ReadOptions(**{**ALL, "include": ("*.py", "--x"), "exclude": ("vendor
 
 def test_settings_have_the_options_under_their_names_and_mean_the_same() -> None:
     names = [str(each.name) for each in click.command()(read_options(lambda: None)).params]
-    names[names.index("source_format")] = "format"
     assert list(ReadingConfig.model_fields) == names == list(ALL)
     assert options_of_settings(ReadingConfig()) == ReadOptions()
     typed = {**ALL, "separator": r"--\n\\", "delimiter": r"\t"}

@@ -68,7 +68,7 @@ def test_json_on_stdout_is_one_object_and_nothing_else(hotloop: Command, trained
     assert found["settings"]["train.steps"] == {"value": 20, "origin": "flag"}
     assert sum(found["diagnosis"]["breakdown"].values()) == pytest.approx(1)
     assert len(found["measurement"]["records"]) == 20
-    assert found["environment"]["device"] == "Test CPU"
+    assert found["environment"]["device"] == "AMD EPYC"
     assert found["state"] == "finished"
     assert found["problems"] == []
     assert {"name", "title", "bar", "status", "value", "unit", "above", "below", "reason"} == set(

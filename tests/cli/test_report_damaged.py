@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from judge_inputs import ENVIRONMENT
 
 from hotloop.core.files import read_json, write_json
 from hotloop.core.judgement import Parity, Verdict
-from hotloop.core.measurement import Environment, Measurement, Plan
+from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.step import StepRecord
 
 Command = Callable[..., tuple[int, str, str]]
@@ -241,13 +242,6 @@ def test_losses_that_are_no_numbers_are_drawn_as_gaps(hotloop: Command, trained:
     assert code == 0
     assert "the run diverged" in out
     assert "no number at 9 steps, first at step 11" in (trained / "r.html").read_text()
-
-
-ENVIRONMENT = Environment(
-    device="Test CPU", num_devices=1, cpu_model="Test CPU", num_cpus=2, cpu_quota=2.0,
-    memory_limit_bytes=None, platform="Linux-x86_64", kernel=None, python="3.11.7", torch="2.13.0",
-    cuda=None, driver=None, hotloop="0.1.0",
-)  # fmt: skip
 
 
 @pytest.fixture

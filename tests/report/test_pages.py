@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from judge_inputs import ENVIRONMENT
 
 from hotloop.core.course import MachineCourse, PairSpeeds, StepCourse
 from hotloop.core.judgement import (
@@ -19,7 +20,6 @@ from hotloop.core.judgement import (
     Steps,
     Verdict,
 )
-from hotloop.core.measurement import Environment
 from hotloop.core.step import StepRecord
 from hotloop.core.telemetry import GpuSample, TelemetrySample
 from hotloop.judge.course import arms_course, machine_course, step_course
@@ -100,22 +100,6 @@ DIAGNOSIS = Diagnosis(
     findings=findings(5),
     not_examined=(EVIL,),
 )
-ENVIRONMENT = Environment(
-    device=EVIL,
-    num_devices=1,
-    cpu_model=None,
-    num_cpus=2,
-    cpu_quota=1.5,
-    memory_limit_bytes=25_000_000_000,
-    platform="Linux-x86_64",
-    kernel=None,
-    python="3.11",
-    torch=None,
-    cuda=None,
-    driver=None,
-    hotloop="0.1.0",
-    variables={"OMP_NUM_THREADS": EVIL},
-)
 
 
 def course(count: int = 40, *, loss: float = 3.0) -> StepCourse:
@@ -184,7 +168,7 @@ FULL = Page(
     diagnosis=DIAGNOSIS,
     explanations={finding.code: EVIL for finding in DIAGNOSIS.findings},
     sample=EVIL + "\x00\x1b[31m",
-    environment=ENVIRONMENT,
+    environment=replace(ENVIRONMENT, device=EVIL, variables={"OMP_NUM_THREADS": EVIL}),
     settings=((EVIL, EVIL, EVIL), ("key", "value", "default")),
     footer=EVIL,
 )

@@ -6,14 +6,15 @@ import json
 from pathlib import Path
 from statistics import median
 
-from hotloop.core.measurement import Environment, Measurement, Plan
+from judge_inputs import ENVIRONMENT
+
+from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.step import StepRecord
 from hotloop.runs.stored_trials import find_trials
 from hotloop.trial.measure import store_measurement
 from hotloop.trial.plan import process_seed
 from hotloop.trial.toggling import toggle_schedule
 
-ENVIRONMENT = Environment("cpu", 1, None, 2, 2.0, None, "Linux", None, "3", None, None, None, "0")
 PLACE = "pair-01-a-fused"
 
 

@@ -23,7 +23,6 @@ _OPTIONS = (
     ),
     click.option(
         "--format",
-        "source_format",
         type=click.Choice(["text", "jsonl", "csv", "tsv", "parquet", "arrow"]),
         help="Read every file as this; else its suffix says what it is, and standard input is text.",
     ),
@@ -85,8 +84,7 @@ def read_options(command: F) -> F:
 
 def options_of(values: dict[str, Any]) -> ReadOptions:
     """`ReadOptions` from the keywords that a decorated command gets. Raises `UsageError`."""
-    chosen = {**values, "format": values["source_format"]}
-    del chosen["source_format"]
+    chosen = dict(values)
     if chosen["separator"] is not None:
         chosen["separator"] = unescape(chosen["separator"])
     if chosen["delimiter"] is not None:

@@ -1,6 +1,6 @@
 """How often the doctor sees a gain where there is none: fixes that do nothing, through its own `run_campaign`.
 
-    python benchmarks/doctor_aa.py record RUNS.json      40 real runs of a small script, one after the other
+    python benchmarks/doctor_aa.py record RUNS.json      160 real runs of a small script, half of them forked as in pairs
     python benchmarks/doctor_aa.py resample RUNS.json    those, and earlier recordings, dealt to trials
     python benchmarks/doctor_aa.py live DIRECTORY        one real doctor's run over five such fixes
 
@@ -20,12 +20,14 @@ import gzip
 import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -37,17 +39,23 @@ sys.path.insert(0, str(HERE / "null_fixes"))
 from null_fixes import NULL_FIXES, TOGGLED  # noqa: E402
 
 from hotloop.core.census import Census  # noqa: E402
+from hotloop.core.child import IMPORTS_FILE  # noqa: E402
 from hotloop.core.ledger import Ledger  # noqa: E402
 from hotloop.core.measurement import Environment, Measurement, Plan  # noqa: E402
 from hotloop.core.step import StepRecord  # noqa: E402
+from hotloop.doctor.command import attached_environment  # noqa: E402
 from hotloop.doctor.fix_campaign import run_campaign  # noqa: E402
 from hotloop.doctor.fixes import Fix  # noqa: E402
 from hotloop.optimizations.catalogue import CATALOGUE  # noqa: E402
 from hotloop.trial.arm import Arm  # noqa: E402
-from hotloop.trial.measure import trial  # noqa: E402
+from hotloop.trial.forking import PAIRS_OF_A_SERVER, ForkServers, Imports  # noqa: E402
+from hotloop.trial.measure import server_environment, trial  # noqa: E402
+from hotloop.trial.sandbox.layered import Layered  # noqa: E402
+from hotloop.trial.snapshot import take_snapshot  # noqa: E402
 
 EARLIER = HERE.parent / "tests" / "golden" / "aa_runs.json.gz"
-WARMUP, STEPS, RUNS = 10, 90, 40
+WARMUP, STEPS, RUNS = 10, 90, 160
+FORKS = 2 * PAIRS_OF_A_SERVER
 SCRIPT = """
 import torch
 model = torch.nn.Sequential(torch.nn.Linear(128, 256), torch.nn.GELU(), torch.nn.Linear(256, 128))
@@ -86,30 +94,56 @@ def measurement(step_s: list[float], *, plan: Plan, arm: str = "recorded") -> Me
 
 
 def record(file: Path) -> None:
-    """Real processes as the doctor's trials are."""
+    """Real processes as the doctor's trials are: some fresh ones, then as many forks of one server, in turns."""
     from hotloop.core.files import write_json
 
-    runs = []
-    with tempfile.TemporaryDirectory() as place:
-        work = Path(place) / "work"
-        work.mkdir()
+    runs: dict[str, list[dict[str, Any]]] = {"runs": [], "forked": []}
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name).resolve()
+        work, doctors = place / "work", place / "doctor"
+        for each in (work, doctors):
+            each.mkdir()
         (work / "train.py").write_text(script(WARMUP + STEPS))
         arm = Arm("baseline", tuple(COMMAND), "step_clock", workdir=work)
+        start = Layered(take_snapshot(work, doctors / "before"), doctors)
+        cache = doctors / "cache"
+        servers = ForkServers(imported(arm, place / "seen"), doctors / "servers")
         for number in range(RUNS):
+            forking = number // FORKS % 2 == 1
+            server = None
+            if forking:
+                environment = partial(server_environment, arm, cache=cache)
+                server = servers.ready(arm, environment)
+                assert server is not None, servers.given_up
             load = os.getloadavg()[0]
             found = trial(
                 arm,
-                Path(place) / f"run-{number}",
+                doctors / f"run-{number}",
                 plan=Plan(WARMUP, STEPS, 120.0),
                 seed=str(number),
-                cache=Path(place) / "cache",
-                workdir=None,
+                cache=cache,
+                workdir=start,
                 what=f"run {number}",
+                server=server,
             )
+            if number % FORKS == FORKS - 1:
+                servers.close()
             steps = [round(1e6 * each.wall_s) for each in found.records]
-            runs.append({"load_average": round(load, 2), "step_us": steps})
+            runs["forked" if forking else "runs"].append(
+                {"load_average": round(load, 2), "step_us": steps, "process_s": found.process_s}
+            )
             print(f"run {number + 1} of {RUNS}, load {load:.1f}", file=sys.stderr, flush=True)
-    write_json(file, {"schema": "hotloop.benchmarks.doctor_aa/1", "warmup": WARMUP, "runs": runs})
+    write_json(file, {"schema": "hotloop.benchmarks.doctor_aa/1", "warmup": WARMUP, **runs})
+
+
+def imported(arm: Arm, place: Path) -> Imports:
+    """What it imports, as the probe sees it."""
+    place.mkdir()
+    env = attached_environment(os.environ, place, steps=3)
+    subprocess.run(arm.command, cwd=arm.workdir, env=env, check=True)
+    found = Imports.read(place / IMPORTS_FILE)
+    assert found is not None
+    return found
 
 
 @contextmanager
@@ -214,7 +248,7 @@ def recordings(file: Path) -> dict[str, list[list[float]]]:
     """Step times in seconds, in the order in which the runs were recorded."""
     own = json.loads(file.read_text())
     earlier = json.loads(gzip.decompress(EARLIER.read_bytes()))
-    found = {"this script": own["runs"], **earlier["sets"]}
+    found = {"this script": own["runs"], "this script, forked": own["forked"], **earlier["sets"]}
     return {
         name: [[us * 1e-6 for us in run["step_us"]] for run in runs] for name, runs in found.items()
     }

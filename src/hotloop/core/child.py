@@ -46,6 +46,8 @@ OF_A_TRIAL = (
 )
 """What a trial sets, and must not inherit."""
 
+IMPORTS_FILE = "imports.json"
+"""What the examined run had imported by its first step: `trial.forking.Imports`."""
 APPLIED_FILE = "fixes.jsonl"
 TOGGLES_FILE = "turns.json"
 OUTSIDE_FILE = "outside.jsonl"

@@ -104,6 +104,8 @@ class Ledger:
     """Trials could reach other machines."""
     network_hosts: tuple[str, ...] = ()
     """Which, as `host:port`; empty where `network`: all of them."""
+    forked: bool = False
+    """Timed processes were forked, two pairs at a time, from one that had imported already."""
     continue_with: str | None = None
     """The command that goes on with what the budget left out; `None`: it left out nothing."""
     schema: str = LEDGER_SCHEMA

@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hotloop.core.census import NO_OPTIMIZER
+from hotloop.core.child import IMPORTS_FILE
 from hotloop.core.connections import NO_NETWORK, Network
 from hotloop.core.errors import Interrupted
 from hotloop.core.files import write_json
@@ -48,6 +49,7 @@ from hotloop.doctor.trial_runner import BASELINE, TrialRunner
 from hotloop.judge.loss_curves import learnt_after
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.arm import Arm
+from hotloop.trial.forking import ForkServers, Imports
 from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement
 from hotloop.trial.session import alone_in
 
@@ -187,6 +189,7 @@ def run_campaign(
             show=show,
             warn=warn,
             network=network,
+            servers=_fork_servers(directory),
         )
         ledger = _tried(runner, fixes, begun, notice=notice, again=again, all_asked=bool(asked))
     else:  # nothing answers what was found: however short the run, that is an answer
@@ -223,7 +226,17 @@ def _tried(
         continued = any((directory / TRIALS).glob(f"*/*/{MEASUREMENT_FILE}"))
         may_fit = "steps" not in begun
         trials = FixTrials(runner, fixes, may_fit=may_fit, all_asked=all_asked, again=again)
-        return replace(trials.all(), continued=continued)
+        ledger = trials.all()
+        forked = runner.servers is not None and runner.servers.num_served > 0
+        return replace(ledger, continued=continued, forked=forked)
+
+
+def _fork_servers(directory: Path) -> ForkServers | None:
+    """For the processes of trials; `None` where nobody saw what the command imports."""
+    imports = Imports.read(directory / IMPORTS_FILE)
+    if imports is None:
+        return None
+    return ForkServers(imports, directory / TRIALS / "fork-servers")
 
 
 def _total_steps(measurement: Measurement) -> int | None:

@@ -154,6 +154,7 @@ class FixTrials:
         """Counts as many steps as fit, once it is known what a process takes and before any is compared."""
         if self.may_fit:
             self.may_fit = False
+            self.runner.warm_up()
             needed = partial(needed_s, self.runner, fix, comparison, cautious=True)
             if fix.name in comparison.toggleable:  # fewer would make pairs of processes of it
                 self.runner.fit(needed, least_steps=TOGGLED_STEPS)

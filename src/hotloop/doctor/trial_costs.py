@@ -68,6 +68,10 @@ class Costs:
         """The larger of both: one process may have been lucky."""
         return Costs(max(self.start_s, others.start_s), max(self.step_s, others.step_s))
 
+    def sooner(self, seconds: float) -> Costs:
+        """Of processes that start so much sooner."""
+        return Costs(max(self.start_s - seconds, 0.0), self.step_s)
+
     def corrected(self, measurement: Measurement, *, besides_s: float = 0.0) -> Costs:
         """By a process of the trials themselves, which has no probe. besides_s: what making a copy for it took."""
         steps = sorted(record.wall_s for record in measurement.records[1:])

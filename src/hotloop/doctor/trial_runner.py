@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -38,8 +39,10 @@ from hotloop.doctor.trial_costs import (
 from hotloop.doctor.trial_reports import refuse_writes
 from hotloop.judge.looks import LOOKS
 from hotloop.trial.arm import Arm
-from hotloop.trial.measure import Workdir, is_finished, trial
+from hotloop.trial.forking import ForkServers, may_fork
+from hotloop.trial.measure import Workdir, is_finished, server_environment, trial
 from hotloop.trial.plan import TrialPlan
+from hotloop.trial.sandbox.layered import Layered
 from hotloop.trial.session import SessionResult, compare_arms
 from hotloop.trial.toggling import block_steps_for, counted_in_blocks
 
@@ -72,6 +75,8 @@ class TrialRunner:
     now: TrialProgress = field(default_factory=TrialProgress)
     warn: Callable[[str], None] = lambda text: None
     started: float = field(default_factory=lambda: time.monotonic())
+    servers: ForkServers | None = None
+    """What timed processes are forked from."""
     listing: Workdir | None = field(init=False)
     """What trials start from."""
     network: Network = NO_NETWORK
@@ -250,7 +255,22 @@ class TrialRunner:
 
     def correct_costs(self, measured: Measurement) -> None:
         """By a process of the unchanged command."""
-        self.costs = self.costs.corrected(measured, besides_s=self._besides_s)
+        besides_s = self._besides_s
+        if self.servers is not None:
+            besides_s += self.servers.own_s
+        self.costs = self.costs.corrected(measured, besides_s=besides_s)
+
+    def warm_up(self) -> None:
+        """Import what timed processes are forked with: then it is known how much sooner they start."""
+        arm = self.baseline
+        if self.servers is None or not isinstance(self.listing, Layered) or not may_fork([arm]):
+            return
+        cache = self.directory / TRIALS / "cache"
+        server = self.servers.ready(arm, partial(server_environment, arm, cache=cache))
+        if server is not None:
+            saved_s = server.warm_up_s - self.servers.own_s
+            self.costs = self.costs.sooner(saved_s)
+            self.first_costs = self.first_costs.sooner(saved_s)
 
     def compare(
         self,
@@ -305,6 +325,7 @@ class TrialRunner:
                 goes_on=time_left.for_more_pairs,
                 stop_now=time_left.is_up,
                 workdir=self.listing,
+                servers=self.servers,
                 progress=lambda what, done, total, note: self.report(process=what, note=note),
                 on_pair=lambda pair: self.report(pair=pair, process="", note=""),
             )

@@ -1,4 +1,4 @@
-"""Does something right after a module is imported, or now where it has been. Standard library alone."""
+"""What is imported: where from, and something to do right after. Standard library alone."""
 
 from __future__ import annotations
 
@@ -73,3 +73,9 @@ def after_import(actions: dict[str, Action], failed: Failed = lambda _name, _err
             waiting._actions.pop(name)
             waiting.act(name, action, module)
     sys.meta_path.insert(0, waiting)
+
+
+def source_file(module: Any) -> str | None:
+    """Where it was loaded from; `None` for what no file holds, such as `torch.ops`."""
+    spec = getattr(module, "__dict__", {}).get("__spec__")
+    return spec.origin if spec is not None and spec.has_location else None

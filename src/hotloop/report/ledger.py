@@ -180,6 +180,8 @@ def how_measured(ledger: Ledger) -> str:
     ]
     parts += [f"{numbers.listed(names)} over {_after(*steps)}" for steps, names in others]
     how = "in interleaved pairs of fresh processes"
+    if ledger.forked:
+        how += ", forked two pairs at a time from one that had imported already"
     switched = [fix.name for fix in ledger.fixes if fix.verdict and fix.verdict.switched]
     if switched:
         how += f", {numbers.listed(switched)} going on and off within each process"

@@ -33,6 +33,7 @@ from hotloop.core.step import StepRecord, read_steps
 from hotloop.hardware.environment import nvidia_driver, read_host
 from hotloop.probe import write_guard
 from hotloop.trial.arm import RUN_PLACEHOLDER, Arm
+from hotloop.trial.forking import ForkServer
 from hotloop.trial.isolation import (
     Listing,
     copy_workdir,
@@ -44,7 +45,13 @@ from hotloop.trial.isolation import (
     without_own_variables,
 )
 from hotloop.trial.process import Finished, Tick, run_process, tail
-from hotloop.trial.sandbox.layered import Layered, remove_tree, run_layered, run_restricted
+from hotloop.trial.sandbox.layered import (
+    Layered,
+    in_sandbox,
+    remove_tree,
+    run_layered,
+    run_restricted,
+)
 from hotloop.trial.toggling import ToggleSchedule
 
 Workdir = Listing | Layered
@@ -73,6 +80,7 @@ def trial(
     what: str,
     tick: Tick | None = None,
     schedule: ToggleSchedule | None = None,
+    server: ForkServer | None = None,
 ) -> Measurement:
     """What `measure` gives, or gave in an earlier run of the same command. what: begins the text of its errors.
 
@@ -93,6 +101,7 @@ def trial(
             workdir=workdir,
             tick=tick,
             schedule=schedule,
+            server=server,
         )
     except CommandFailed as error:
         raise CommandFailed(
@@ -118,6 +127,7 @@ def measure(
     workdir: Workdir | None,
     tick: Tick | None = None,
     schedule: ToggleSchedule | None = None,
+    server: ForkServer | None = None,
 ) -> Measurement:
     """Run `arm` once in `directory`, which must be new, and store its `measurement.json`.
 
@@ -125,7 +135,7 @@ def measure(
     cache: directory of compiled code shared by the trials of a session.
     workdir: what to copy and run in, or to lay a layer over; `None` runs in `arm.workdir` itself, or in an
     empty directory.
-    schedule: at which steps the arm's `toggled` go on and off.
+    schedule: at which steps the arm's `toggled` go on and off. server: what its process is forked from.
     Raises `CommandFailed` when the command fails, runs past its time or makes too few steps;
     `UsageError` when it cannot be started; `EnvironmentFailed` when the disk refuses.
     """
@@ -149,7 +159,7 @@ def measure(
             name=arm.name,
             tick=tick,
         )
-        finished = _run(command, arm, directory, temporary, cache, workdir, process)
+        finished = _run(command, arm, directory, temporary, cache, workdir, process, server)
     if finished.returncode:
         raise CommandFailed(
             f"`{arm.name}` {describe_end(finished.returncode)}",
@@ -199,20 +209,28 @@ def _run(
     temporary: Path,
     cache: Path,
     workdir: Workdir | None,
-    process: Callable[[Sequence[str]], Finished],
+    process: Callable[..., Finished],
+    server: ForkServer | None,
 ) -> Finished:
     """Runs the command, over a layer or with restricted rights where `workdir` asks for it."""
+
+    def sandboxed(command: Sequence[str], sandbox: Path) -> Finished:
+        if server is None:
+            return process(in_sandbox(command, sandbox))
+        return process(command, begin=partial(server.start, sandbox=sandbox))
+
     if isinstance(workdir, Layered):
-        shared = (directory / "run", directory / "path", temporary, cache)
+        shared = [directory / "run", directory / "path", temporary, cache]
+        shared += [] if server is None else [server.directory]
         layer = directory / "layer"
         return run_layered(
-            command, workdir, place=layer, shared=shared, process=process, edited=arm.edited
+            command, workdir, place=layer, shared=shared, process=sandboxed, edited=arm.edited
         )
     if workdir is not None and workdir.restricted:
         writable = [directory, temporary, cache.resolve(), *map(Path, write_guard.caches())]
         launch, network = directory / "launch", workdir.network
         return run_restricted(
-            command, place=launch, writable=writable, network=network, process=process
+            command, place=launch, writable=writable, network=network, process=sandboxed
         )
     return process(command)
 
@@ -255,6 +273,17 @@ def _variables(
 
 def _is_users(work: Path, directory: Path) -> bool:
     return work.parent != directory
+
+
+def server_environment(arm: Arm, directory: Path, *, cache: Path) -> dict[str, str]:
+    """What processes of `arm` have in common, for the one in `directory` that they are forked from."""
+    temporary = directory / "tmp"
+    try:
+        temporary.mkdir(parents=True)
+    except OSError as error:
+        raise storage_error(error, directory, "prepare trials") from error
+    env = _variables(arm, Plan(0, 1, 1.0), directory, temporary, cache, "")
+    return without_own_variables(env)
 
 
 def only_hotloop(directory: Path) -> Path:

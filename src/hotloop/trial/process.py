@@ -18,6 +18,7 @@ from typing import Any
 from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.files import storage_error
 from hotloop.trial import watchdog
+from hotloop.trial.forking import Forked
 
 GRACE_S = 5.0
 """Seconds between asking a process to end and ending it."""
@@ -25,6 +26,7 @@ TIMED_OUT = 124
 """Return code reported for a command that ran past its time, as timeout(1) does."""
 TAIL_LINES = 12
 
+Process = subprocess.Popen[bytes] | Forked
 Tick = Callable[[float], None]
 """Called about once a second with the seconds since the process started."""
 
@@ -50,28 +52,29 @@ def run_process(
     timeout_s: float,
     name: str,
     tick: Tick | None = None,
+    begin: Callable[..., Process] | None = None,
 ) -> Finished:
-    """Run `command` to its end, stdout and stderr into `log`.
+    """Run `command` to its end, stdout and stderr into `log`. begin: `start`, or one that forks it.
 
     However this returns or raises, no process of the command is left. Raises `CommandFailed` after
     `timeout_s`, `UsageError` when the command cannot be started, `EnvironmentFailed` when the log
     cannot be written. `KeyboardInterrupt` passes through once everything has ended. A return code
     other than 0 is not an error here.
     """
-    token = secrets.token_hex(8)
+    token = secrets.token_hex(watchdog.TOKEN_BYTES)
     outer = env.get(watchdog.TRIAL)
     child_env = {**env, watchdog.TRIAL: f"{outer}:{token}" if outer else token}
     try:
         output = log.open("wb")
     except OSError as error:
         raise storage_error(error, log, "write the log") from error
-    process: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
     polite = True
     with output:
         guard = Guard(token)
         try:
             started_at, began = time.time(), time.perf_counter()
-            process = start(
+            process = (begin or start)(
                 command,
                 cwd=workdir,
                 env=child_env,
@@ -90,7 +93,7 @@ def run_process(
                 )
             wall_s = time.perf_counter() - began
             polite = False  # what is left now has outlived its main process
-            return Finished(process.returncode, wall_s, started_at)
+            return Finished(process.wait(), wall_s, started_at)
         finally:
             _end_all(process, token, GRACE_S if polite else 1.0)
             guard.release()
@@ -154,7 +157,7 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         ) from error
 
 
-def ended_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
+def ended_within(process: Process, seconds: float) -> bool:
     """Wait for its end. Where the kernel can tell, without the naps of Popen.wait: up to 50 ms, in the sample."""
     if process.poll() is not None:
         return True
@@ -177,9 +180,7 @@ def ended_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
     return ended
 
 
-def _wait(
-    process: subprocess.Popen[bytes], began: float, timeout_s: float, tick: Tick | None
-) -> bool:
+def _wait(process: Process, began: float, timeout_s: float, tick: Tick | None) -> bool:
     """Wait for the end; `False` when `timeout_s` passed first."""
     while (left_s := timeout_s - (time.perf_counter() - began)) > 0:
         if ended_within(process, min(1.0, left_s)):
@@ -189,7 +190,7 @@ def _wait(
     return False
 
 
-def _end_all(process: subprocess.Popen[bytes] | None, token: str, grace_s: float) -> None:
+def _end_all(process: Process | None, token: str, grace_s: float) -> None:
     """End every process of the trial: asked first, then made to. A second Ctrl-C skips the asking."""
     group = process.pid if process else None
     if not _alive(process, token):
@@ -212,7 +213,7 @@ def _end_all(process: subprocess.Popen[bytes] | None, token: str, grace_s: float
             process.wait()
 
 
-def _alive(process: subprocess.Popen[bytes] | None, token: str) -> bool:
+def _alive(process: Process | None, token: str) -> bool:
     if process is not None and process.poll() is None:
         return True
     if watchdog.members(token):

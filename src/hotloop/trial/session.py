@@ -17,11 +17,12 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 from hotloop import __version__
-from hotloop.core.errors import Interrupted, UsageError
+from hotloop.core.errors import CommandFailed, Interrupted, UsageError
 from hotloop.core.files import storage_error, write_json
 from hotloop.core.judgement import JudgedSteps, Parity, ParityClass, Verdict
 from hotloop.core.measurement import Measurement, Plan
@@ -30,9 +31,11 @@ from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.judge.compare import compare
 from hotloop.judge.looks import should_stop
 from hotloop.trial.arm import Arm, refuse_missing
+from hotloop.trial.forking import ForkServer, ForkServers, may_fork
 from hotloop.trial.isolation import SESSION_MARK
-from hotloop.trial.measure import Workdir, is_finished, trial
+from hotloop.trial.measure import Workdir, is_finished, server_environment, trial
 from hotloop.trial.plan import TrialPlan, candidate_first, process_seed
+from hotloop.trial.sandbox.layered import Layered
 from hotloop.trial.toggling import ToggleSchedule, halves, off_halves, toggle_schedule
 
 PLAN_SCHEMA = "hotloop.plan/1"
@@ -68,6 +71,7 @@ def compare_arms(
     pairs_now: int | None = None,
     cache: Path | None = None,
     workdir: Workdir | None = None,
+    servers: ForkServers | None = None,
     goes_on: Callable[[Verdict], bool] = lambda verdict: True,
     stop_now: Callable[[int, int], bool] = lambda num_pairs, num_new: False,
     progress: Progress = silent,
@@ -82,7 +86,7 @@ def compare_arms(
     call, and must not depend on what they showed; `True` ends it there. goes_on: asked after it, at a planned look that
     decided nothing; `False` ends it there.
     cache: of compiled code; `None` gives the session one of its own. workdir: what keeps the arms' own from
-    being written to; `None` runs them in it. on_pair: called before each pair.
+    being written to; `None` runs them in it. servers: processes are forked from them where the two arms allow it. on_pair: called before each pair.
     Raises `UsageError` (arms or plan that cannot be run, a directory of another session),
     `CommandFailed` (an arm failed; what was finished is kept), `Interrupted` after Ctrl-C, when every
     process has ended, and `EnvironmentFailed` when the disk refuses.
@@ -101,6 +105,7 @@ def compare_arms(
             cache or directory / "cache",
             progress,
             on_pair,
+            servers=servers if isinstance(workdir, Layered) else None,
             pairs_now=pairs_now,
             goes_on=goes_on,
             stop_now=stop_now,
@@ -127,6 +132,9 @@ def compare_arms(
                 where=str(directory),
                 do="run the same command again: it continues, finished trials are kept",
             ) from None
+        finally:
+            if servers is not None:
+                servers.close()
 
 
 @dataclass(slots=True)
@@ -137,6 +145,7 @@ class _Session:
     cache: Path
     progress: Progress
     on_pair: Callable[[PairProgress], None]
+    servers: ForkServers | None
     pairs_now: int | None
     goes_on: Callable[[Verdict], bool]
     stop_now: Callable[[int, int], bool]
@@ -190,9 +199,13 @@ class _Session:
         what = (
             f"A/A pair {number} of {up_to}" if kind == "aa" else f"pair {number} of up to {up_to}"
         )
+        places = [
+            self.directory / f"{kind}-{number:02d}-{'ab'[position]}-{arm.name}"
+            for position, arm in enumerate(arms)
+        ]
+        server = self._server(arms, places)
         measured = []
-        for position, arm in enumerate(arms):
-            place = self.directory / f"{kind}-{number:02d}-{'ab'[position]}-{arm.name}"
+        for position, (arm, place) in enumerate(zip(arms, places, strict=True)):
             plan = Plan(
                 warmup_steps=self.plan.warmup_steps,
                 steps=self.plan.steps,
@@ -200,7 +213,7 @@ class _Session:
                 pair=number,
                 position=position,
             )
-            measured.append(self._trial(place, arm, plan, f"{what}: {arm.name}"))
+            measured.append(self._trial(place, arm, plan, f"{what}: {arm.name}", server))
             self.num_done += 1
         return (measured[1], measured[0]) if swapped else (measured[0], measured[1])
 
@@ -215,13 +228,27 @@ class _Session:
             process_seed(self.plan.seed, place.name),
         )
         what = f"process {number} of up to {up_to}: {candidate.name}, on and off"
-        measured = self._trial(place, candidate, plan, what, schedule)
+        server = self._server([candidate], [place])
+        measured = self._trial(place, candidate, plan, what, server, schedule)
         self.num_done += 2
         self.off_halves.append(off_halves(measured, schedule))
         return halves(measured, schedule, baseline.name)
 
+    def _server(self, arms: Sequence[Arm], places: Sequence[Path]) -> ForkServer | None:
+        """What the processes of a pair are forked from."""
+        if self.servers is None or all(map(is_finished, places)) or not may_fork(arms):
+            return None
+        environment = partial(server_environment, arms[0], cache=self.cache)
+        return self.servers.for_pair(arms[0], environment)
+
     def _trial(
-        self, place: Path, arm: Arm, plan: Plan, what: str, schedule: ToggleSchedule | None = None
+        self,
+        place: Path,
+        arm: Arm,
+        plan: Plan,
+        what: str,
+        server: ForkServer | None = None,
+        schedule: ToggleSchedule | None = None,
     ) -> Measurement:
         ratio = None if self.interim is None else self.interim.ratio
         shown = what if ratio is None else f"{what} (so far {ratio:.2f}x)"
@@ -231,7 +258,8 @@ class _Session:
         def tick(seconds: float) -> None:
             self.progress(shown, self.num_done, self.num_trials, f"{seconds:.0f} s")
 
-        return trial(
+        run = partial(
+            trial,
             arm,
             place,
             plan=plan,
@@ -242,6 +270,12 @@ class _Session:
             tick=tick,
             schedule=schedule,
         )
+        if server is not None and self.servers is not None:
+            try:
+                return run(server=server)
+            except CommandFailed as error:  # perhaps only since it was forked
+                self.servers.give_up(error.what)
+        return run()
 
 
 def _refuse_bad_arms(baseline: Arm, candidate: Arm, plan: TrialPlan) -> None:

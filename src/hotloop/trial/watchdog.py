@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 
+TOKEN_BYTES = 8
 TRIAL = "HOTLOOP_TRIAL"
 """Holds the tokens of all trials around a process, outermost first, separated by `:`."""
 

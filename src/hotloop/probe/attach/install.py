@@ -155,6 +155,7 @@ def _after_boundary(parts: Parts, writer: Writer, enough: Enough) -> None:
     if not profiler.over or watch.profiling:
         watch.tried(profiler.after_boundary)
     if not watch.begun:
+        watch.tried(parts.imports.write, watch.directory)
         _begin(parts, writer)
     watch.resume()
     if watch.counting and not busy.began:  # from here on it is one that trains

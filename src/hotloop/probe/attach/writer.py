@@ -23,6 +23,7 @@ from hotloop.probe.attach.boundary import Boundary
 from hotloop.probe.attach.debug_switches import DebugSwitches
 from hotloop.probe.attach.evaluation_watch import EvaluationWatch
 from hotloop.probe.attach.garbage_watch import GarbageWatch
+from hotloop.probe.attach.imports_seen import ImportsSeen
 from hotloop.probe.attach.loader_watch import LoaderWatch
 from hotloop.probe.attach.model import ModelSeen, Padding
 from hotloop.probe.attach.operators import Seen
@@ -62,6 +63,7 @@ class Parts:
         self.compiling = CompileWatch(self.watch)
         self.busy = Busy()
         self.cost = Cost()
+        self.imports = ImportsSeen()
 
     def clear(self) -> None:
         """What was taken for steps was none."""

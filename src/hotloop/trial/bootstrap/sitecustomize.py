@@ -125,13 +125,18 @@ def _chain() -> None:
             sys.modules.setdefault("sitecustomize", own)
 
 
+def start_probes() -> None:
+    """What the environment asks for: now where torch is there, else once it is."""
+    wanted = [variable for variable in PROBES if os.environ.get(variable)]
+    if wanted and "torch" not in sys.modules:
+        sys.meta_path.insert(0, _AfterTorch(wanted))
+        wanted = []
+    for variable in [*(each for each in AT_ONCE if os.environ.get(each)), *wanted]:
+        _start(variable)
+
+
 if __name__ == "sitecustomize":
-    _wanted = [variable for variable in PROBES if os.environ.get(variable)]
-    _first = [variable for variable in AT_ONCE if os.environ.get(variable)]
     _command = " ".join(getattr(sys, "orig_argv", ()))
     if not any(helper in _command for helper in HELPERS):
-        if _wanted:
-            sys.meta_path.insert(0, _AfterTorch(_wanted))
-        for _variable in _first:
-            _start(_variable)
+        start_probes()
     _chain()

@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hotloop.trial.sandbox.layers import Tree
 from hotloop.trial.sandbox.relay import HOME, Relay
@@ -42,24 +42,40 @@ NOT_RUN = 126
 
 def main() -> None:
     """argv: the file that describes the sandbox, then the command."""
-    spec: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     command = sys.argv[2:]
-    # Opened now: later this place cannot be seen. Python closes it where the command begins.
-    with open(spec["failure"], "w", encoding="utf-8") as failure:
-        code = FAILED
+    failure = enter_sandbox(sys.argv[1])
+    if failure is None:
+        sys.exit(FAILED)
+    with failure:
+        # Python ignores these in itself, and would hand that down.
+        for each in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(each, signal.SIG_DFL)
         try:
-            if "writable" in spec:
-                restrict(spec["writable"], network=spec["network"])
-            else:
-                _enter(spec, str(Path.cwd()))
-            # Python ignores these in itself, and would hand that down.
-            for each in (signal.SIGPIPE, signal.SIGXFSZ):
-                signal.signal(each, signal.SIG_DFL)
-            code = NOT_RUN
             os.execvp(command[0], command)
         except OSError as error:
             failure.write(f"{error.strerror or error}")
-    sys.exit(code)
+    sys.exit(NOT_RUN)
+
+
+def enter_sandbox(description: str) -> IO[str] | None:
+    """Put this process into the sandbox of that file.
+
+    Returns the file that takes why its command cannot be run, and is closed where that begins; `None` where there is no
+    such sandbox, and why is in there.
+    """
+    spec: dict[str, Any] = json.loads(Path(description).read_text(encoding="utf-8"))
+    # Opened now: later this place cannot be seen. Python closes it where the command begins.
+    failure = open(spec["failure"], "w", encoding="utf-8")  # noqa: SIM115
+    try:
+        if "writable" in spec:
+            restrict(spec["writable"], network=spec["network"])
+        else:
+            _enter(spec, str(Path.cwd()))
+    except OSError as error:
+        with failure:
+            failure.write(f"{error.strerror or error}")
+        return None
+    return failure
 
 
 def _enter(spec: dict[str, Any], workdir: str) -> None:

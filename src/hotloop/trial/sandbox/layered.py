@@ -26,6 +26,8 @@ from hotloop.trial.snapshot import Snapshot
 
 Storage = Literal["disk", "memory"]
 """What layers lie in. Memory is for file systems that cannot hold one: network disks, images of containers."""
+InSandbox = Callable[[Sequence[str], Path], Finished]
+"""Starts a command in the sandbox of that file, and waits for its end."""
 _EDITED = "edited"
 _FAILURE_FILE = "failure"
 _FULL_BYTES = 1 << 20
@@ -61,31 +63,26 @@ def run_layered(
     *,
     place: Path,
     shared: Sequence[Path],
-    process: Callable[[Sequence[str]], Finished],
+    process: InSandbox,
     edited: Mapping[str, bytes] | None = None,
 ) -> Finished:
     """Run `command` in a sandbox of its own, whose layer is in the new directory `place` and gone afterwards.
 
     shared: directories that take what is recorded. edited: what files of the working directory hold in it.
-    process: starts a command and waits for its end. Raises `EnvironmentFailed` where the sandbox cannot be set up
+    Raises `EnvironmentFailed` where the sandbox cannot be set up
     or its disk is full, `UsageError` where the command cannot be started or the directory is no more what it was.
     """
 
-    def launched() -> list[str]:
-        return _layered(command, layered, place=place, shared=shared, edited=edited or {})
+    def described() -> Path:
+        return _layered(layered, place=place, shared=shared, edited=edited or {})
 
-    return _run(command, launched, place, process)
+    return _run(command, described, place, process)
 
 
 def _layered(
-    command: Sequence[str],
-    layered: Layered,
-    *,
-    place: Path,
-    shared: Sequence[Path],
-    edited: Mapping[str, bytes],
-) -> list[str]:
-    """The command that becomes `command` in a sandbox."""
+    layered: Layered, *, place: Path, shared: Sequence[Path], edited: Mapping[str, bytes]
+) -> Path:
+    """The file that describes the sandbox."""
     changes = layered.snapshot.differences()
     contents = {_resolved(name, layered.root): content for name, content in edited.items()}
     spec = {
@@ -113,7 +110,7 @@ def _layered(
                 target.chmod(original.stat().st_mode)
     except OSError as error:
         raise storage_error(error, place, "prepare a trial") from error
-    return _launched(command, spec, place)
+    return _described(spec, place)
 
 
 def _resolved(name: str, root: Path) -> str:
@@ -123,8 +120,8 @@ def _resolved(name: str, root: Path) -> str:
     return target.relative_to(root).as_posix()
 
 
-def _launched(command: Sequence[str], spec: Mapping[str, Any], place: Path) -> list[str]:
-    """The command that becomes `command` as `spec` says; `place`: a directory for what is said about it."""
+def _described(spec: Mapping[str, Any], place: Path) -> Path:
+    """The file for `in_sandbox` that says so; `place`: a directory for what is said about it."""
     # A file, not an argument: those are bounded, and shown to everyone.
     file = place / "spec.json"
     content = {**spec, "failure": str(place / _FAILURE_FILE)}
@@ -133,13 +130,18 @@ def _launched(command: Sequence[str], spec: Mapping[str, Any], place: Path) -> l
         file.write_text(json.dumps(content), encoding="utf-8")
     except OSError as error:
         raise storage_error(error, file, "prepare a trial") from error
+    return file
+
+
+def in_sandbox(command: Sequence[str], sandbox: Path) -> list[str]:
+    """The command that becomes `command` in the sandbox of that file."""
     packages = str(Path(hotloop.__file__).resolve().parent.parent)
     start = (
         f"import sys; sys.path.append({packages!r}); "
         "from hotloop.trial.sandbox.launcher import main; main()"
     )
     # -I -S: nothing of the user's environment is loaded.
-    return [sys.executable, "-I", "-S", "-c", start, str(file), *command]
+    return [sys.executable, "-I", "-S", "-c", start, str(sandbox), *command]
 
 
 def run_restricted(
@@ -148,21 +150,21 @@ def run_restricted(
     place: Path,
     writable: Sequence[Path],
     network: bool,
-    process: Callable[[Sequence[str]], Finished],
+    process: InSandbox,
 ) -> Finished:
     """Run `command` where the kernel refuses it to write but below `writable`. Raises as `run_layered`."""
     spec = {"writable": [str(path) for path in writable], "network": network}
-    return _run(command, lambda: _launched(command, spec, place), place, process)
+    return _run(command, lambda: _described(spec, place), place, process)
 
 
 def _run(
     command: Sequence[str],
-    launched: Callable[[], list[str]],
+    described: Callable[[], Path],
     place: Path,
-    process: Callable[[Sequence[str]], Finished],
+    process: InSandbox,
 ) -> Finished:
     try:
-        finished = process(launched())
+        finished = process(command, described())
         if finished.returncode:
             _check_failed(finished.returncode, command, place)
         return finished
@@ -216,11 +218,9 @@ def _holds(directory: Path, workdir: Path, storage: Storage) -> bool:
         layered = Layered(snapshot, place / "layer", storage)
         source = f"open({str(written)!r}, 'w').close(); open({str(shown)!r}, 'w').close()"
         program = [sys.executable, "-I", "-S", "-c", source]
-        command = _layered(
-            program, layered, place=place / "layer", shared=[shown.parent], edited={}
-        )
+        sandbox = _layered(layered, place=place / "layer", shared=[shown.parent], edited={})
         done = subprocess.run(
-            command,
+            in_sandbox(program, sandbox),
             cwd=workdir,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -1,0 +1,277 @@
+"""Processes of a command forked from one that has imported already, instead of fresh ones.
+
+Imports are most of what a short trial takes: 8 of 12 s before the first step with transformers. Two pairs are forked
+from each such process, so that what its forks share (where code lies, the seed of hashes) is drawn anew several times
+before anything is decided.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hotloop.core.child import OF_A_TRIAL
+from hotloop.core.errors import EnvironmentFailed
+from hotloop.core.untrusted import parse_object, read_bytes
+from hotloop.trial import fork_server, watchdog
+from hotloop.trial.arm import Arm
+
+PAIRS_OF_A_SERVER = 2
+READY_TIMEOUT_S = 120.0
+_PYTHON = re.compile(r"python[0-9.]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Imports:
+    """What a command was seen to import from installed packages."""
+
+    modules: Mapping[str, str]
+    """Name -> file, in the order of their import."""
+    variables: Mapping[str, str | None]
+    """What the script sets, or takes away, before it imports torch."""
+
+    @classmethod
+    def read(cls, file: Path) -> Imports | None:
+        """`None` where none were recorded, or the record does not tell all."""
+        try:
+            held = parse_object(read_bytes(file))
+        except (OSError, ValueError):
+            return None
+        modules, variables = held.get("modules"), held.get("variables")
+        if not isinstance(modules, dict) or not isinstance(variables, dict):
+            return None
+        return cls(modules, variables)
+
+
+def may_fork(arms: Sequence[Arm]) -> bool:
+    """Whether these are timed runs of one Python script, which differ in nothing that is read before it begins."""
+    first, *others = arms
+    program, *arguments = first.command
+    is_script = bool(arguments) and (not arguments[0].startswith("-") or arguments[0] == "-m")
+    is_python = _PYTHON.fullmatch(Path(program).name) is not None
+    return (
+        sys.platform == "linux"
+        and is_python
+        and is_script
+        and all(arm.records == "step_clock" and not arm.comparable for arm in arms)
+        and all(arm.command == first.command and arm.workdir == first.workdir for arm in others)
+        and all(_read_early(arm.env) == _read_early(first.env) for arm in others)
+        and "PYTHONSAFEPATH" not in {**os.environ, **first.env}
+    )
+
+
+def _read_early(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name not in OF_A_TRIAL}
+
+
+@dataclass(slots=True)
+class ForkServers:
+    """One after another, each for the processes of some pairs. None any more once one is refused, or `give_up` said so."""
+
+    imports: Imports
+    directory: Path
+    """Where they keep what they need, while they run."""
+    given_up: str | None = None
+    """Why processes are fresh."""
+    own_s: float = 0.0
+    """What one takes to be ready, for each process that it serves."""
+    num_served: int = 0
+    """Pairs."""
+    _current: ForkServer | None = None
+    _pairs_left: int = 0
+
+    def for_pair(
+        self, arm: Arm, environment: Callable[[Path], Mapping[str, str]]
+    ) -> ForkServer | None:
+        """For processes of this arm and its rival; `None` where they had better be fresh.
+
+        environment: that of a process with such a directory.
+        """
+        if not self._pairs_left:
+            self.close()
+        server = self.ready(arm, environment)
+        if server is not None:
+            self._pairs_left -= 1
+            self.num_served += 1
+        return server
+
+    def ready(
+        self, arm: Arm, environment: Callable[[Path], Mapping[str, str]]
+    ) -> ForkServer | None:
+        """The one that is there, or a new one."""
+        if self._current is None and self.given_up is None:
+            try:
+                self.directory.mkdir(parents=True, exist_ok=True)
+                place = Path(tempfile.mkdtemp(dir=self.directory))
+                self._current = ForkServer.started(arm, self.imports, environment(place), place)
+                self._pairs_left = PAIRS_OF_A_SERVER
+                self.own_s = self._current.warm_up_s / (2 * PAIRS_OF_A_SERVER)
+            except (OSError, NotReady) as why:
+                self.give_up(str(why))
+        return self._current
+
+    def give_up(self, why: str) -> None:
+        """Processes are fresh from here on."""
+        self.given_up = why
+        self.close()
+
+    def close(self) -> None:
+        """End the one that is there."""
+        if self._current is not None:
+            self._current.close()
+            self._current = None
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class NotReady(Exception):
+    """No process of a command can be forked, and why."""
+
+
+@dataclass(slots=True)
+class ForkServer:
+    """A process that has imported what a command imports."""
+
+    directory: Path
+    warm_up_s: float
+    """What each fork saves, about."""
+    _process: subprocess.Popen[bytes]
+    _socket: socket.socket
+    _answers: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._answers = self._socket.makefile("r", encoding="utf-8")
+
+    @classmethod
+    def started(
+        cls,
+        arm: Arm,
+        imports: Imports,
+        environment: Mapping[str, str],
+        directory: Path,
+    ) -> ForkServer:
+        """Raises `NotReady`, and `OSError` where it cannot be started."""
+        env = {**environment, watchdog.TRIAL: _placeholder(environment)}
+        for name, value in imports.variables.items():
+            env.pop(name, None)
+            env |= {} if value is None else {name: value}
+        own, theirs = socket.socketpair()
+        began = time.monotonic()
+        preload = directory / "preload.json"
+        preload.write_text(json.dumps(dict(imports.modules)), encoding="utf-8")
+        program, *arguments = arm.command
+        with theirs, (directory / "log.txt").open("wb") as log:
+            process = subprocess.Popen(
+                [program, fork_server.__file__, str(theirs.fileno()), str(preload), *arguments],
+                cwd=arm.workdir,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        server = cls(directory, 0.0, process, own)
+        own.settimeout(READY_TIMEOUT_S)
+        try:
+            said = server.answer()
+        except OSError as error:
+            server.close()
+            raise NotReady(f"it was not ready after {READY_TIMEOUT_S:g} s") from error
+        if not isinstance(said, dict) or "ready" not in said:
+            server.close()
+            raise NotReady(said["refused"] if isinstance(said, dict) else "it ended at its imports")
+        own.settimeout(None)
+        server.warm_up_s = time.monotonic() - began
+        return server
+
+    def start(
+        self,
+        command: Sequence[str],
+        *,
+        sandbox: Path | None,
+        env: Mapping[str, str],
+        **options: Any,
+    ) -> Forked:
+        """As `process.start` with these options. Raises `EnvironmentFailed` where this process is gone."""
+        asked = {
+            "command": list(command[1:]),
+            "sandbox": sandbox and str(sandbox),
+            "env": dict(env),
+            "cwd": str(options["cwd"]),
+        }
+        text = json.dumps(asked).encode() + b"\n"
+        try:
+            socket.send_fds(self._socket, [text[:1]], [options["stdout"], options["stdout"]])
+            self._socket.sendall(text[1:])
+            process = self.answer()
+        except OSError:
+            process = None
+        if not isinstance(process, int):
+            raise EnvironmentFailed("the process that trials are forked from has ended")
+        return Forked(process, self)
+
+    def answer(self) -> Any:
+        """What it says next; `None` where it has ended."""
+        line = self._answers.readline()
+        return json.loads(line) if line else None
+
+    def close(self) -> None:
+        """End it."""
+        self._answers.close()
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+
+
+@dataclass(slots=True)
+class Forked:
+    """A process that was forked, as `subprocess.Popen` has it."""
+
+    pid: int
+    _server: ForkServer
+    returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code, once it has ended."""
+        if self.returncode is None:
+            try:
+                with open(f"/proc/{self.pid}/stat", "rb") as file:
+                    if file.read().rpartition(b")")[2].split()[0] != b"Z":
+                        return None
+            except OSError:
+                pass
+            self.wait()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code; -9 where the server ended with it."""
+        if self.returncode is None:
+            code = self._server.answer()
+            self.returncode = code if isinstance(code, int) else -int(signal.SIGKILL)
+        return self.returncode
+
+    def kill(self) -> None:
+        """End it, unless it has ended."""
+        if self.returncode is None:
+            try:
+                os.kill(self.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+def _placeholder(environment: Mapping[str, str]) -> str:
+    """A token that each fork writes its own over."""
+    outer, token = environment.get(watchdog.TRIAL), "0" * 2 * watchdog.TOKEN_BYTES
+    return f"{outer}:{token}" if outer else token

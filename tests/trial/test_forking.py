@@ -1,0 +1,256 @@
+"""A process that is forked finds what a fresh one finds, and is looked after as one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.core.child import IMPORTS_FILE
+from hotloop.core.errors import CommandFailed, EnvironmentFailed
+from hotloop.core.measurement import Measurement, Plan
+from hotloop.doctor.command import attached_environment
+from hotloop.trial import watchdog
+from hotloop.trial.arm import Arm
+from hotloop.trial.forking import ForkServer, ForkServers, Imports, may_fork
+from hotloop.trial.measure import measure, server_environment
+from hotloop.trial.sandbox.layered import Layered, storage_for
+from hotloop.trial.snapshot import take_snapshot
+
+TEMPORARY = Path(tempfile.gettempdir())
+pytestmark = pytest.mark.skipif(
+    storage_for(TEMPORARY, TEMPORARY) is None,
+    reason="this kernel gives no layers to unprivileged users",
+)
+
+SCRIPT = """
+import inspect, json, os, random, sys, tempfile, threading
+os.environ["SET_EARLY"] = "yes"
+import torch
+import numpy
+import helper
+
+class Told:
+    pass
+
+def surroundings():
+    main = sys.modules["__main__"]
+    return {
+        "argv": sys.argv, "orig_argv": sys.orig_argv, "executable": sys.executable,
+        "path": sys.path, "main": [main.__name__, main.__file__, str(main.__spec__)],
+        "helper": helper.__file__, "told": inspect.getsource(Told), "cwd": os.getcwd(),
+        "environ": dict(os.environ), "early": os.environ["SET_EARLY"],
+        "temporary": tempfile.gettempdir(), "threads": threading.active_count(),
+        "stdin": sys.stdin.read(), "outside": os.path.exists(sys.argv[1]),
+        "signals": [str(__import__("signal").getsignal(n)) for n in (2, 13, 15)],
+        "session": os.getsid(0) == os.getpid(), "gc": __import__("gc").get_threshold(),
+        "descriptors": sorted(map(int, os.listdir("/proc/self/fd")))[:4],
+    }
+
+print(json.dumps(surroundings()))
+print(json.dumps([torch.rand(1).item(), random.random(), numpy.random.rand()]))
+open("written.txt", "w").write("in the layer alone")
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(20):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+class Place:
+    """A script in a directory, and trials of it."""
+
+    def __init__(self, root: Path) -> None:
+        self.workdir, self.doctors = root / "work", root / "doctors"
+        self.workdir.mkdir()
+        self.doctors.mkdir()
+        self.number = 0
+        self.write("helper.py", "")
+
+    def write(self, name: str, source: str) -> Arm:
+        (self.workdir / name).write_text(source)
+        return Arm("plain", (sys.executable, name, "/etc"), "step_clock", workdir=self.workdir)
+
+    def imports(self) -> Imports:
+        """As the probe records them of `SCRIPT`."""
+        seen = self.doctors / "seen"
+        seen.mkdir()
+        arm = self.write("seen.py", SCRIPT)
+        env = attached_environment(dict(os.environ), seen)
+        subprocess.run(arm.command, cwd=self.workdir, env=env, stdin=subprocess.DEVNULL, check=True)
+        (self.workdir / "written.txt").unlink()
+        imports = Imports.read(seen / IMPORTS_FILE)
+        assert imports is not None
+        assert imports.variables == {"SET_EARLY": "yes"}
+        assert "helper" not in imports.modules
+        return imports
+
+    def trial(self, arm: Arm, server: ForkServer | None, **plan: Any) -> tuple[Measurement, str]:
+        self.number += 1
+        place = self.doctors / "trials" / f"trial-{self.number}"
+        before = take_snapshot(self.workdir, self.doctors / f"before-{self.number}")
+        measured = measure(
+            arm, directory=place, plan=Plan(**{"warmup_steps": 2, "steps": 10, "timeout_s": 60.0, **plan}),
+            seed="0", cache=self.doctors / "cache", workdir=Layered(before, self.doctors.resolve()),
+            server=server,
+        )  # fmt: skip
+        return measured, (place / "log.txt").read_text()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place(tmp_path_factory.mktemp("forking").resolve())
+
+
+@pytest.fixture(scope="module")
+def imports(place: Place) -> Imports:
+    return place.imports()
+
+
+@pytest.fixture(scope="module")
+def server(place: Place, imports: Imports) -> Iterator[ForkServer]:
+    servers = ForkServers(imports, place.doctors / "server")
+    yield ready(servers, place, place.write("train.py", SCRIPT))
+    servers.close()
+
+
+def ready(servers: ForkServers, place: Place, arm: Arm) -> ForkServer:
+    server = servers.for_pair(arm, partial(server_environment, arm, cache=place.doctors / "cache"))
+    assert server is not None, servers.given_up
+    return server
+
+
+def test_a_fork_finds_what_a_fresh_process_finds(place: Place, server: ForkServer) -> None:
+    arm = place.write("train.py", SCRIPT)
+    fresh, printed = place.trial(arm, None)
+    forked = [place.trial(arm, server) for _ in range(2)]
+    expected = json.loads(printed.splitlines()[0])
+    drawn = [json.loads(printed.splitlines()[1])]
+    for measured, text in forked:
+        found = json.loads(text.splitlines()[0])
+        for name in ("environ", "path"):  # each trial has directories of its own
+            found[name], own = _placed(found[name], measured), _placed(expected[name], fresh)
+            assert found.pop(name) == own
+        expected_rest = {k: v for k, v in expected.items() if k in found and k != "temporary"}
+        assert {k: v for k, v in found.items() if k != "temporary"} == expected_rest
+        drawn.append(json.loads(text.splitlines()[1]))
+        assert len(measured.records) == len(fresh.records) == 12
+        assert measured.census is not None
+    for numbers in zip(*drawn, strict=True):
+        assert len(set(numbers)) == 3
+    assert not (place.workdir / "written.txt").exists()
+
+
+def _placed(value: Any, measured: Measurement) -> Any:
+    text = json.dumps(value, sort_keys=True)
+    text = re.sub(r"trial-\d+", "trial", text)
+    text = re.sub(r'"HOTLOOP_(TRIAL|PADDING)": "[^"]*"', "", text)
+    return re.sub(r"/hotloop-[a-z0-9_]+", "/hotloop-x", text)
+
+
+def test_a_fork_is_found_by_its_token_and_ended_with_what_it_started(
+    place: Place, server: ForkServer
+) -> None:
+    arm = place.write(
+        "asleep.py",
+        "import os, subprocess, sys, time, torch\n"
+        "if os.fork() == 0:\n    os.setsid(); time.sleep(600)\n"
+        "time.sleep(600)\n",
+    )
+    with pytest.raises(CommandFailed, match="had not finished after 3 s"):
+        place.trial(arm, server, timeout_s=3.0)
+    assert watchdog.descendants(server._process.pid) == []
+    own = Path(f"/proc/{server._process.pid}")
+    found = [each for each in Path("/proc").glob("[0-9]*") if _is_in(each, place.workdir)]
+    assert found == [own]
+
+
+def _is_in(process: Path, workdir: Path) -> bool:
+    try:
+        if (process / "cwd").readlink() != workdir:
+            return False
+        return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [("raise SystemExit(3)", 3), ("raise KeyError('gone')", 1), ("import os; os._exit(7)", 7)],
+)
+def test_a_fork_ends_with_the_code_of_its_script(
+    place: Place, server: ForkServer, ending: str, code: int
+) -> None:
+    arm = place.write("ends.py", f"import torch\n{ending}\n")
+    with pytest.raises(CommandFailed) as caught:
+        place.trial(arm, server)
+    assert caught.value.returncode == code
+    if "KeyError" in ending:
+        assert "KeyError: 'gone'" in str(caught.value)
+        assert "fork_server" not in str(caught.value)
+
+
+def test_each_serves_two_pairs_and_ends_with_the_process_that_started_it(
+    place: Place, imports: Imports
+) -> None:
+    arm = place.write("train.py", SCRIPT)
+    servers = ForkServers(imports, place.doctors / "servers")
+    first, second = ready(servers, place, arm), ready(servers, place, arm)
+    assert first is second
+    third = ready(servers, place, arm)
+    assert third is not first
+    assert first._process.returncode is not None
+    third._answers.close()
+    third._socket.close()  # as the end of this process does
+    assert third._process.wait(timeout=30) == 0
+    with pytest.raises(
+        EnvironmentFailed, match="the process that trials are forked from has ended"
+    ):
+        place.trial(arm, third)
+    servers.close()
+    assert not (place.doctors / "servers").exists()
+
+
+def test_what_is_imported_from_elsewhere_is_refused(
+    tmp_path: Path, place: Place, imports: Imports
+) -> None:
+    users = Place(tmp_path.resolve())
+    arm = users.write("train.py", SCRIPT)
+    users.write("numpy.py", "")  # the user's own, in front of the package
+    servers = ForkServers(imports, users.doctors / "servers")
+    assert servers.for_pair(arm, partial(server_environment, arm, cache=tmp_path / "cache")) is None
+    assert "numpy" in str(servers.given_up)
+
+
+@pytest.mark.parametrize(
+    ("command", "may"),
+    [
+        (("python", "train.py", "-x"), True), (("python3.12", "-m", "train"), True),
+        (("python", "-u", "train.py"), False), (("torchrun", "train.py"), False),
+        (("python",), False), (("python", "-c", "pass"), False),
+    ],
+)  # fmt: skip
+def test_which_commands_can_be_forked(command: tuple[str, ...], may: bool) -> None:
+    arm = Arm("plain", command, "step_clock")
+    assert may_fork([arm, Arm("other", command, "step_clock")]) is may
+    assert not may_fork([arm, Arm("other", command, "step_clock", env={"OMP_NUM_THREADS": "1"})])
+    assert not may_fork([arm, Arm("other", command, "step_clock", comparable=True)])
+
+
+def test_an_incomplete_record_of_imports_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "imports.json"
+    for text in ("", "[]", '{"modules": {}, "variables": null}', '{"modules": []}'):
+        file.write_text(text)
+        assert Imports.read(file) is None
+    file.write_text('{"modules": {"torch": "/x"}, "variables": {"A": null}}')
+    assert Imports.read(file) == Imports({"torch": "/x"}, {"A": None})

@@ -1,6 +1,6 @@
 """How often the doctor sees a gain where there is none: fixes that do nothing, through its own `run_campaign`.
 
-    python benchmarks/doctor_aa.py record RUNS.json      160 real runs of a small script, half of them forked as in pairs
+    python benchmarks/doctor_aa.py record RUNS.json      96 real runs of a small script, half of them forked as in pairs
     python benchmarks/doctor_aa.py resample RUNS.json    those, and earlier recordings, dealt to trials
     python benchmarks/doctor_aa.py live DIRECTORY        one real doctor's run over five such fixes
 
@@ -54,7 +54,7 @@ from hotloop.trial.sandbox.layered import Layered  # noqa: E402
 from hotloop.trial.snapshot import take_snapshot  # noqa: E402
 
 EARLIER = HERE.parent / "tests" / "golden" / "aa_runs.json.gz"
-WARMUP, STEPS, RUNS = 10, 90, 160
+WARMUP, STEPS, RUNS = 10, 90, 96
 FORKS = 2 * PAIRS_OF_A_SERVER
 SCRIPT = """
 import torch
@@ -113,7 +113,7 @@ def record(file: Path) -> None:
             server = None
             if forking:
                 environment = partial(server_environment, arm, cache=cache)
-                server = servers.ready(arm, environment)
+                server = servers.ready([arm], environment)
                 assert server is not None, servers.given_up
             load = os.getloadavg()[0]
             found = trial(
@@ -271,7 +271,7 @@ def resample(file: Path, doctor_runs: int, only: str | None, **how: Any) -> dict
     return results
 
 
-def live(directory: Path, *, toggled: bool, steps: int) -> dict[str, Any]:
+def live(directory: Path, *, toggled: bool, steps: int, forked: bool) -> dict[str, Any]:
     """One real doctor's run; its ledger's outcomes as a line of `live.jsonl`."""
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "live.jsonl"
@@ -283,6 +283,9 @@ def live(directory: Path, *, toggled: bool, steps: int) -> dict[str, Any]:
     # What the diagnosing run of this script gives, about; the doctor corrects the seconds itself.
     seen = measurement([0.001] * (WARMUP + steps), plan=Plan(WARMUP, steps, 60.0))
     started = time.time()
+    if forked:
+        arm = Arm("baseline", tuple(COMMAND), "step_clock", workdir=work)
+        imported(arm, directory / f"doctor-{number}")
     with null_fixes():
         ledger = run_campaign(
             COMMAND,
@@ -300,6 +303,7 @@ def live(directory: Path, *, toggled: bool, steps: int) -> dict[str, Any]:
         "parity": [fix.verdict and fix.verdict.parity.result for fix in ledger.fixes],
         "noise_floor": [fix.verdict and fix.verdict.noise_floor for fix in ledger.fixes],
         "load_average": os.getloadavg()[0],
+        "forked": ledger.forked,
         "seconds": time.time() - started,
     }
     with log.open("a") as file:
@@ -318,6 +322,7 @@ def main() -> None:
     parser.add_argument(
         "--steps", type=int, default=STEPS, help="that the script of `live` makes after its warm-up"
     )
+    parser.add_argument("--forked", action="store_true", help="processes of `live`")
     parser.add_argument("--fixes", type=int, default=5, choices=range(1, 6), help="of `resample`")
     parser.add_argument("--budget", type=float, help="seconds, of `resample`")
     parser.add_argument("--recording", help="only this one [default: all]")
@@ -334,7 +339,7 @@ def main() -> None:
             budget_s=given.budget,
         )
     else:
-        result = live(given.place, toggled=given.toggled, steps=given.steps)
+        result = live(given.place, toggled=given.toggled, steps=given.steps, forked=given.forked)
     print(json.dumps(result, indent=1))
     if given.json:
         given.json.write_text(json.dumps(result, indent=1) + "\n")

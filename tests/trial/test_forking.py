@@ -125,7 +125,9 @@ def server(place: Place, imports: Imports) -> Iterator[ForkServer]:
 
 
 def ready(servers: ForkServers, place: Place, arm: Arm) -> ForkServer:
-    server = servers.for_pair(arm, partial(server_environment, arm, cache=place.doctors / "cache"))
+    server = servers.for_pair(
+        [arm], partial(server_environment, arm, cache=place.doctors / "cache")
+    )
     assert server is not None, servers.given_up
     return server
 
@@ -228,7 +230,9 @@ def test_what_is_imported_from_elsewhere_is_refused(
     arm = users.write("train.py", SCRIPT)
     users.write("numpy.py", "")  # the user's own, in front of the package
     servers = ForkServers(imports, users.doctors / "servers")
-    assert servers.for_pair(arm, partial(server_environment, arm, cache=tmp_path / "cache")) is None
+    assert (
+        servers.for_pair([arm], partial(server_environment, arm, cache=tmp_path / "cache")) is None
+    )
     assert "numpy" in str(servers.given_up)
 
 

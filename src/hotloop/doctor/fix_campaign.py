@@ -189,7 +189,9 @@ def run_campaign(
             show=show,
             warn=warn,
             network=network,
-            servers=_fork_servers(directory),
+            servers=ForkServers(
+                Imports.read(directory / IMPORTS_FILE), directory / TRIALS / "fork-servers"
+            ),
         )
         ledger = _tried(runner, fixes, begun, notice=notice, again=again, all_asked=bool(asked))
     else:  # nothing answers what was found: however short the run, that is an answer
@@ -226,17 +228,11 @@ def _tried(
         continued = any((directory / TRIALS).glob(f"*/*/{MEASUREMENT_FILE}"))
         may_fit = "steps" not in begun
         trials = FixTrials(runner, fixes, may_fit=may_fit, all_asked=all_asked, again=again)
-        ledger = trials.all()
-        forked = runner.servers is not None and runner.servers.num_served > 0
-        return replace(ledger, continued=continued, forked=forked)
-
-
-def _fork_servers(directory: Path) -> ForkServers | None:
-    """For the processes of trials; `None` where nobody saw what the command imports."""
-    imports = Imports.read(directory / IMPORTS_FILE)
-    if imports is None:
-        return None
-    return ForkServers(imports, directory / TRIALS / "fork-servers")
+        try:
+            ledger = trials.all()
+        finally:
+            runner.servers.close()
+        return replace(ledger, continued=continued, forked=runner.servers.num_served > 0)
 
 
 def _total_steps(measurement: Measurement) -> int | None:

@@ -39,7 +39,7 @@ from hotloop.doctor.trial_costs import (
 from hotloop.doctor.trial_reports import refuse_writes
 from hotloop.judge.looks import LOOKS
 from hotloop.trial.arm import Arm
-from hotloop.trial.forking import ForkServers, may_fork
+from hotloop.trial.forking import ForkServers
 from hotloop.trial.measure import Workdir, is_finished, server_environment, trial
 from hotloop.trial.plan import TrialPlan
 from hotloop.trial.sandbox.layered import Layered
@@ -75,7 +75,7 @@ class TrialRunner:
     now: TrialProgress = field(default_factory=TrialProgress)
     warn: Callable[[str], None] = lambda text: None
     started: float = field(default_factory=lambda: time.monotonic())
-    servers: ForkServers | None = None
+    servers: ForkServers = field(default_factory=ForkServers)
     """What timed processes are forked from."""
     listing: Workdir | None = field(init=False)
     """What trials start from."""
@@ -255,18 +255,16 @@ class TrialRunner:
 
     def correct_costs(self, measured: Measurement) -> None:
         """By a process of the unchanged command."""
-        besides_s = self._besides_s
-        if self.servers is not None:
-            besides_s += self.servers.own_s
+        besides_s = self._besides_s + self.servers.own_s
         self.costs = self.costs.corrected(measured, besides_s=besides_s)
 
     def warm_up(self) -> None:
         """Import what timed processes are forked with: then it is known how much sooner they start."""
-        arm = self.baseline
-        if self.servers is None or not isinstance(self.listing, Layered) or not may_fork([arm]):
+        if not isinstance(self.listing, Layered):
             return
         cache = self.directory / TRIALS / "cache"
-        server = self.servers.ready(arm, partial(server_environment, arm, cache=cache))
+        environment = partial(server_environment, self.baseline, cache=cache)
+        server = self.servers.ready([self.baseline], environment)
         if server is not None:
             saved_s = server.warm_up_s - self.servers.own_s
             self.costs = self.costs.sooner(saved_s)

@@ -23,6 +23,7 @@ import sysconfig
 import tempfile
 import threading
 import traceback
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ def serve(connection: socket.socket, preload: dict[str, str], command: list[str]
         return
     _answer(connection, {"ready": len(preload)})
     while (request := _receive(connection)) is not None:
-        process = os.fork()
+        with warnings.catch_warnings(action="ignore"):  # of threads that are known to start again
+            process = os.fork()
         if process == 0:
             connection.close()
             _begin(request, place)
@@ -165,7 +167,7 @@ def _run(command: list[str]) -> int:
     own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     behind = [each for each in sys.path[1:] if each not in _GIVEN_PATH and each not in own]
     sys.path[:] = [_first_of_path(command), *(each for each in own if _is_seen(each)), *behind]
-    sys.orig_argv = [sys.executable, *command]
+    sys.orig_argv = [sys.orig_argv[0], *command]
     main = type(sys)("__main__")
     main.__dict__.update(__builtins__=__builtins__, __cached__=None)
     for name in _MAIN & sys.modules.keys():

@@ -57,31 +57,28 @@ class Imports:
 
 def may_fork(arms: Sequence[Arm]) -> bool:
     """Whether these are timed runs of one Python script, which differ in nothing that is read before it begins."""
-    first, *others = arms
-    program, *arguments = first.command
-    is_script = bool(arguments) and (not arguments[0].startswith("-") or arguments[0] == "-m")
+    arm = arms[0]
+    program, *arguments = arm.command
     is_python = _PYTHON.fullmatch(Path(program).name) is not None
-    return (
-        sys.platform == "linux"
-        and is_python
-        and is_script
-        and all(arm.records == "step_clock" and not arm.comparable for arm in arms)
-        and all(arm.command == first.command and arm.workdir == first.workdir for arm in others)
-        and all(_read_early(arm.env) == _read_early(first.env) for arm in others)
-        and "PYTHONSAFEPATH" not in {**os.environ, **first.env}
-    )
+    is_script = bool(arguments) and (not arguments[0].startswith("-") or arguments[0] == "-m")
+    is_timed = arm.records == "step_clock" and not any(each.comparable for each in arms)
+    is_usual = sys.platform == "linux" and "PYTHONSAFEPATH" not in {**os.environ, **arm.env}
+    is_one = all(_read_early(each) == _read_early(arm) for each in arms)
+    return is_python and is_script and is_timed and is_usual and is_one
 
 
-def _read_early(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name not in OF_A_TRIAL}
+def _read_early(arm: Arm) -> object:
+    env = {name: value for name, value in arm.env.items() if name not in OF_A_TRIAL}
+    return arm.command, arm.workdir, env
 
 
 @dataclass(slots=True)
 class ForkServers:
-    """One after another, each for the processes of some pairs. None any more once one is refused, or `give_up` said so."""
+    """One after another, each for the processes of some pairs; none any more once one is refused, or `give_up` said so."""
 
-    imports: Imports
-    directory: Path
+    imports: Imports | None = None
+    """`None`: nobody saw what the command imports, and there are none."""
+    directory: Path = Path()
     """Where they keep what they need, while they run."""
     given_up: str | None = None
     """Why processes are fresh."""
@@ -93,29 +90,28 @@ class ForkServers:
     _pairs_left: int = 0
 
     def for_pair(
-        self, arm: Arm, environment: Callable[[Path], Mapping[str, str]]
+        self, arms: Sequence[Arm], environment: Callable[[Path], Mapping[str, str]]
     ) -> ForkServer | None:
-        """For processes of this arm and its rival; `None` where they had better be fresh.
-
-        environment: that of a process with such a directory.
-        """
+        """For the processes of a pair; `None` where they had better be fresh. environment: see `ready`."""
         if not self._pairs_left:
             self.close()
-        server = self.ready(arm, environment)
+        server = self.ready(arms, environment)
         if server is not None:
             self._pairs_left -= 1
             self.num_served += 1
         return server
 
     def ready(
-        self, arm: Arm, environment: Callable[[Path], Mapping[str, str]]
+        self, arms: Sequence[Arm], environment: Callable[[Path], Mapping[str, str]]
     ) -> ForkServer | None:
-        """The one that is there, or a new one."""
-        if self._current is None and self.given_up is None:
+        """The one that is there, or a new one. environment: that of a process with such a directory."""
+        if self.imports is None or self.given_up is not None or not may_fork(arms):
+            return None
+        if self._current is None:
             try:
                 self.directory.mkdir(parents=True, exist_ok=True)
                 place = Path(tempfile.mkdtemp(dir=self.directory))
-                self._current = ForkServer.started(arm, self.imports, environment(place), place)
+                self._current = ForkServer.started(arms[0], self.imports, environment(place), place)
                 self._pairs_left = PAIRS_OF_A_SERVER
                 self.own_s = self._current.warm_up_s / (2 * PAIRS_OF_A_SERVER)
             except (OSError, NotReady) as why:
@@ -132,7 +128,11 @@ class ForkServers:
         if self._current is not None:
             self._current.close()
             self._current = None
-        shutil.rmtree(self.directory, ignore_errors=True)
+        if self.imports is not None:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+NO_SERVERS = ForkServers()
 
 
 class NotReady(Exception):

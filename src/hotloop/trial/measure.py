@@ -221,7 +221,7 @@ def _run(
 
     if isinstance(workdir, Layered):
         shared = [directory / "run", directory / "path", temporary, cache]
-        shared += [] if server is None else [server.directory]
+        shared += [] if server is None else [server.directory / "path"]
         layer = directory / "layer"
         return run_layered(
             command, workdir, place=layer, shared=shared, process=sandboxed, edited=arm.edited

@@ -31,7 +31,7 @@ from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.judge.compare import compare
 from hotloop.judge.looks import should_stop
 from hotloop.trial.arm import Arm, refuse_missing
-from hotloop.trial.forking import ForkServer, ForkServers, may_fork
+from hotloop.trial.forking import NO_SERVERS, ForkServer, ForkServers
 from hotloop.trial.isolation import SESSION_MARK
 from hotloop.trial.measure import Workdir, is_finished, server_environment, trial
 from hotloop.trial.plan import TrialPlan, candidate_first, process_seed
@@ -71,7 +71,7 @@ def compare_arms(
     pairs_now: int | None = None,
     cache: Path | None = None,
     workdir: Workdir | None = None,
-    servers: ForkServers | None = None,
+    servers: ForkServers = NO_SERVERS,
     goes_on: Callable[[Verdict], bool] = lambda verdict: True,
     stop_now: Callable[[int, int], bool] = lambda num_pairs, num_new: False,
     progress: Progress = silent,
@@ -105,7 +105,7 @@ def compare_arms(
             cache or directory / "cache",
             progress,
             on_pair,
-            servers=servers if isinstance(workdir, Layered) else None,
+            servers=servers if isinstance(workdir, Layered) else NO_SERVERS,
             pairs_now=pairs_now,
             goes_on=goes_on,
             stop_now=stop_now,
@@ -133,8 +133,7 @@ def compare_arms(
                 do="run the same command again: it continues, finished trials are kept",
             ) from None
         finally:
-            if servers is not None:
-                servers.close()
+            servers.close()
 
 
 @dataclass(slots=True)
@@ -145,7 +144,7 @@ class _Session:
     cache: Path
     progress: Progress
     on_pair: Callable[[PairProgress], None]
-    servers: ForkServers | None
+    servers: ForkServers
     pairs_now: int | None
     goes_on: Callable[[Verdict], bool]
     stop_now: Callable[[int, int], bool]
@@ -236,10 +235,10 @@ class _Session:
 
     def _server(self, arms: Sequence[Arm], places: Sequence[Path]) -> ForkServer | None:
         """What the processes of a pair are forked from."""
-        if self.servers is None or all(map(is_finished, places)) or not may_fork(arms):
+        if all(map(is_finished, places)):
             return None
         environment = partial(server_environment, arms[0], cache=self.cache)
-        return self.servers.for_pair(arms[0], environment)
+        return self.servers.for_pair(arms, environment)
 
     def _trial(
         self,
@@ -270,7 +269,7 @@ class _Session:
             tick=tick,
             schedule=schedule,
         )
-        if server is not None and self.servers is not None:
+        if server is not None:
             try:
                 return run(server=server)
             except CommandFailed as error:  # perhaps only since it was forked

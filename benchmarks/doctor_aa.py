@@ -248,7 +248,8 @@ def recordings(file: Path) -> dict[str, list[list[float]]]:
     """Step times in seconds, in the order in which the runs were recorded."""
     own = json.loads(file.read_text())
     earlier = json.loads(gzip.decompress(EARLIER.read_bytes()))
-    found = {"this script": own["runs"], "this script, forked": own["forked"], **earlier["sets"]}
+    forked = {"this script, forked": own["forked"]} if "forked" in own else {}
+    found = {"this script": own["runs"], **forked, **earlier["sets"]}
     return {
         name: [[us * 1e-6 for us in run["step_us"]] for run in runs] for name, runs in found.items()
     }

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hotloop.core.child import IMPORTS_FILE
-from hotloop.core.errors import CommandFailed, EnvironmentFailed
+from hotloop.core.errors import CommandFailed
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.doctor.command import attached_environment
 from hotloop.trial import watchdog
@@ -216,7 +216,7 @@ def test_each_serves_two_pairs_and_ends_with_the_process_that_started_it(
     third._socket.close()  # as the end of this process does
     assert third._process.wait(timeout=30) == 0
     with pytest.raises(
-        EnvironmentFailed, match="the process that trials are forked from has ended"
+        CommandFailed, match="the process that trials are forked from does not answer"
     ):
         place.trial(arm, third)
     servers.close()

@@ -23,13 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.core.child import OF_A_TRIAL
-from hotloop.core.errors import EnvironmentFailed
+from hotloop.core.errors import CommandFailed
 from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.trial import fork_server, watchdog
 from hotloop.trial.arm import Arm
 
 PAIRS_OF_A_SERVER = 2
 READY_TIMEOUT_S = 120.0
+"""For its imports, and for each fork: whatever a library does at one."""
 _PYTHON = re.compile(r"python[0-9.]*")
 
 
@@ -192,7 +193,6 @@ class ForkServer:
         if not isinstance(said, dict) or "ready" not in said:
             server.close()
             raise NotReady(said["refused"] if isinstance(said, dict) else "it ended at its imports")
-        own.settimeout(None)
         server.warm_up_s = time.monotonic() - began
         return server
 
@@ -204,7 +204,7 @@ class ForkServer:
         env: Mapping[str, str],
         **options: Any,
     ) -> Forked:
-        """As `process.start` with these options. Raises `EnvironmentFailed` where this process is gone."""
+        """As `process.start` with these options. Raises `CommandFailed` where this process does not fork."""
         asked = {
             "command": list(command[1:]),
             "sandbox": sandbox and str(sandbox),
@@ -219,7 +219,10 @@ class ForkServer:
         except OSError:
             process = None
         if not isinstance(process, int):
-            raise EnvironmentFailed("the process that trials are forked from has ended")
+            raise CommandFailed(
+                "the process that trials are forked from does not answer",
+                returncode=-signal.SIGKILL,
+            )
         return Forked(process, self)
 
     def answer(self) -> Any:

@@ -11,18 +11,20 @@ import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from hotloop.core.child import IMPORTS_FILE
 from hotloop.core.errors import CommandFailed
 from hotloop.core.measurement import Measurement, Plan
+from hotloop.core.progress import silent
 from hotloop.doctor.command import attached_environment
-from hotloop.trial import watchdog
+from hotloop.trial import session, watchdog
 from hotloop.trial.arm import Arm
 from hotloop.trial.forking import ForkServer, ForkServers, Imports, may_fork
 from hotloop.trial.measure import measure, server_environment
+from hotloop.trial.plan import TrialPlan
 from hotloop.trial.sandbox.layered import Layered, storage_for
 from hotloop.trial.snapshot import take_snapshot
 
@@ -258,3 +260,28 @@ def test_an_incomplete_record_of_imports_is_none(tmp_path: Path) -> None:
         assert Imports.read(file) is None
     file.write_text('{"modules": {"torch": "/x"}, "variables": {"A": null}}')
     assert Imports.read(file) == Imports({"torch": "/x"}, {"A": None})
+
+
+def test_a_fork_that_fails_is_repeated_as_a_fresh_process_and_no_more_are_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[object] = []
+
+    def trial(*arguments: object, server: object = None, **rest: object) -> str:
+        given.append(server)
+        if server is not None:
+            raise CommandFailed("it fails where it is forked", returncode=1)
+        return "measured"
+
+    monkeypatch.setattr(session, "trial", trial)
+    servers = ForkServers(Imports({}, {}), tmp_path / "servers")
+    made = session._Session(
+        tmp_path, TrialPlan(1, 2, 9.0), None, tmp_path, silent, lambda pair: None, servers=servers,
+        pairs_now=None, goes_on=lambda verdict: True, stop_now=lambda num_pairs, num_new: False,
+    )  # fmt: skip
+    arm = Arm("plain", ("python", "train.py"), "step_clock")
+    server = cast(ForkServer, object())
+    assert made._trial(tmp_path / "pair", arm, Plan(1, 2, 9.0), "pair 1", server) == "measured"
+    assert given == [server, None]
+    assert servers.given_up == "it fails where it is forked"
+    assert servers.for_pair([arm], lambda directory: {}) is None

@@ -70,6 +70,16 @@ def test_readme_names_only_targets_and_files_that_are_there() -> None:
             assert link.startswith("https://") or (place / link).exists(), link
 
 
+def test_what_a_package_index_shows_has_no_dead_link() -> None:
+    shown = subprocess.run(
+        [sys.executable, "setup.py", "--long-description"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert "](" in README
+    assert re.findall(r"\]\((?!https://)[^)]*\)", shown) == []
+    assert len(shown.rstrip().splitlines()) == len(README.splitlines())
+
+
 @pytest.mark.usefixtures("without_compiler")
 def test_commands_for_ones_own_text_run_as_written(tmp_path: Path) -> None:
     block = next(

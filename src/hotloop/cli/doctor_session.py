@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hotloop.cli.output import write_object
+from hotloop.cli.output import show, write_object
 from hotloop.cli.progress import title_progress
 from hotloop.cli.run_page import answer_of, page_of, text_of
 from hotloop.core.command_run import describe_end
@@ -105,7 +105,7 @@ def _diagnosed(examined: Examined, *, continued: bool) -> StoredRun:
     if continued:  # what came of its fixes is told at the end
         found = replace(found, ledger=None)
     # First, whatever the disk says. On stderr: stdout is the command's own, and may be a file or a pipe.
-    click.echo(f"\n{text_of(found)}", err=True)
+    show(f"\n{text_of(found)}", err=True)
     if examined.refused is not None:
         raise examined.refused
     write_html(examined.directory / "report.html", page_of(found))
@@ -165,7 +165,7 @@ def _tried(examined: Examined, options: Options) -> Ledger:
             show=view.show,
             warn=lambda text: view.say(f"hotloop: {text}"),
         )
-    click.echo(f"\n{render_ledger(ledger)}", err=True)
+    show(f"\n{render_ledger(ledger)}", err=True)
     return ledger
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hotloop.cli.output import write_object
+from hotloop.cli.output import show, write_object
 from hotloop.core.errors import ExitCode, UsageError
 from hotloop.core.files import read_json, to_plain
 from hotloop.core.ledger import LEDGER_FILE, Ledger
@@ -26,7 +26,7 @@ def show_live_process(pid: int, seconds: int, json_file: str | None) -> None:
     if json_file is not None:
         write_object(to_plain(profile), json_file)
     if json_file != "-":
-        click.echo(render_stack_profile(profile))
+        show(render_stack_profile(profile))
     raise click.exceptions.Exit(ExitCode.FINE if profile.trains else ExitCode.INCONCLUSIVE)
 
 
@@ -53,4 +53,4 @@ def show_scorecard(places: Sequence[str], json_file: str | None) -> None:
     if json_file is not None:
         write_object(to_plain(card), json_file)
     if json_file != "-":
-        click.echo(render_scorecard(card))
+        show(render_scorecard(card))

@@ -103,6 +103,17 @@ def say(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)  # noqa: T201
 
 
+def show(text: str, *, err: bool = False) -> None:
+    """An answer: in colours on a terminal, plain elsewhere."""
+    stream = sys.stderr if err else sys.stdout
+    if not stream.isatty():
+        click.echo(text, err=err)
+        return
+    from hotloop.cli.colour import print_answer
+
+    print_answer(printable(text), stream)
+
+
 def printable(text: str) -> str:
     """The text with `?` for what a terminal would obey: a file name may hold it."""
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)

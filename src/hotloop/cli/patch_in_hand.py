@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from hotloop.cli.output import show
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_atomically
 from hotloop.core.ledger import Ledger
@@ -68,7 +69,7 @@ def hand_over(
     directory = shown(examined.directory)
     target = Path(diff) if diff is not None else directory / PATCH_FILE
     ledger, patch = patch_of(examined, ledger, target=target)
-    click.echo(f"\n{render_patch(ledger)}", err=True)
+    show(f"\n{render_patch(ledger)}", err=True)
     if ledger.kept:
         _draw(ledger, found, directory / CARD_FILE)
     if not patch.diff:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hotloop.cli.output import json_option, write_object
+from hotloop.cli.output import json_option, show, write_object
 
 if TYPE_CHECKING:
     from hotloop.quickstart.program import Quickstart
@@ -47,9 +47,9 @@ def quickstart(out: Path, minutes: float, json_file: str | None) -> None:
 
     with progress_bar() as progress:
         compared = measure_and_judge(out, progress=progress, warn=note)
-    click.echo(f"\n{render_verdict(compared.verdict)}\n")
+    show(f"\n{render_verdict(compared.verdict)}\n")
     click.echo("The hotloop process of middle speed:")
-    click.echo(f"{render_diagnosis(compared.diagnosis)}\n")
+    show(f"{render_diagnosis(compared.diagnosis)}\n")
     found = train_with(out, compared, minutes=minutes)
     write_html(out / "report.html", page_of(read_run(out)))
     if json_file is not None:

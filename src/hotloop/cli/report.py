@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hotloop.cli.output import json_option, refuse_unwritable, write_object
+from hotloop.cli.output import json_option, refuse_unwritable, show, write_object
 from hotloop.core.errors import UsageError
 
 
@@ -32,7 +32,7 @@ def report(run: Path, json_file: str | None, html_file: Path | None) -> None:
     if json_file is not None:
         write_object(object_of(found), json_file)
     if json_file != "-":
-        click.echo(text_of(found))
+        show(text_of(found))
         if html_file is not None:
             click.echo(f"\npage written to {html_file}")
     if found.problems:

@@ -1,13 +1,14 @@
 """Fix training scripts, unmodified, with `hotloop doctor`, and time apart what its patches gain.
 
-    python benchmarks/real_fixes.py CHECKOUTS [NAME ...] --runs DIR [--budget 10m] [--json FILE]
+    python benchmarks/real_fixes.py CHECKOUTS [NAME ...] --runs DIR [--budget 10m | --default] [--json FILE]
     python benchmarks/real_fixes.py --table FILE
 
 CHECKOUTS as for `real_scripts.py`; scripts as in its list, and the slow ones of `shapes/`. Each is examined
 and fixed in a fresh copy of its directory. Where a patch was written, a copy with it and one without are
 timed in turns without hotloop (`apart.py`): the printed gain should be what that patch sustains. The run
 directories stay in DIR, and what is there already is not run again. Rows of FILE that are not run again stay in it;
-`--table` prints all of them.
+`--table` prints all of them. `--default` gives the doctor no options at all and walks through `walk_list.py`, too: what
+somebody gets who types `hotloop doctor -- python SCRIPT`, and after how many seconds.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,10 @@ from typing import Any
 from apart import Apart, Copy, timed_apart
 from real_list import SCRIPTS, Script, shakespeare
 from real_scripts import commit_of, environment, missing
+from walk_list import WALKS
 
-LEDGER, TIMED = "ledger.json", "apart.json"
+LEDGER, TIMED, PATCH = "ledger.json", "apart.json", "fix.patch"
+DIAGNOSIS, TIMES = "diagnosis.json", "seconds.json"
 LIMIT_S = 3600
 WITHIN = 1.10
 """The printed gain and the one timed apart may differ by this factor."""
@@ -77,6 +81,8 @@ class Fixed:
     ledger: dict[str, Any] | None
     said: str
     """The last lines of the doctor."""
+    seconds: dict[str, float | None]
+    """From the command to the diagnosis and to the end."""
     apart: Apart | None
     """The patched copy against the script; `None` where there is no patch."""
 
@@ -99,41 +105,47 @@ class Fixed:
         return off is None or abs(math.log(off)) <= math.log(WITHIN)
 
 
-def fix(script: Script, checkouts: Path, text: str, runs: Path, budget: str) -> Fixed:
-    name = re.sub(r"\W+", "-", script.name)
-    options = [*(script.options or ("--budget", budget)), "--diff", str(patch_of(runs / name))]
-    ledger, said = doctor(script, checkouts, text, runs / name, options)
-    apart = time_apart(script, checkouts, text, runs / name)
-    return Fixed(script, commit_of(checkouts / script.checkout), ledger, said, apart)
-
-
-def doctor(
-    script: Script, checkouts: Path, text: str, run: Path, options: list[str]
-) -> tuple[dict[str, Any] | None, str]:
-    """Its ledger, and what it said last."""
-    said = run.parent / f"{run.name}.txt"
-    if not (run / LEDGER).is_file():
+def fix(script: Script, checkouts: Path, text: str, runs: Path, options: list[str]) -> Fixed:
+    run = runs / re.sub(r"\W+", "-", script.name)
+    if not (run / TIMES).is_file():
         if run.exists():
             shutil.rmtree(run)
-        with tempfile.TemporaryDirectory() as folder:
-            workdir = laid_out(script, checkouts, text, Path(folder))
-            done = subprocess.run(
-                [
-                    *(sys.executable, "-m", "hotloop", "doctor", *options, "--out", str(run)),
-                    *("--", sys.executable, *script.arguments),
-                ],
-                cwd=workdir,
-                env=environment(script, Path(folder) / "checkout"),
-                capture_output=True,
-                text=True,
-                timeout=LIMIT_S,
-                check=False,
-            )
-        said.write_text(done.stderr, encoding="utf-8")
-    last = "\n".join(said.read_text(encoding="utf-8").strip().splitlines()[-6:])
-    if not (run / LEDGER).is_file():
-        return None, last
-    return json.loads((run / LEDGER).read_text(encoding="utf-8")), last
+        doctor(script, checkouts, text, run, options)
+    said = (run.parent / f"{run.name}.txt").read_text(encoding="utf-8").strip().splitlines()
+    seconds = json.loads((run / TIMES).read_text(encoding="utf-8"))
+    ledger = run / LEDGER
+    found = json.loads(ledger.read_text(encoding="utf-8")) if ledger.is_file() else None
+    apart = time_apart(script, checkouts, text, run)
+    commit = commit_of(checkouts / script.checkout)
+    return Fixed(script, commit, found, "\n".join(said[-6:]), seconds, apart)
+
+
+def doctor(script: Script, checkouts: Path, text: str, run: Path, options: list[str]) -> None:
+    """Let it examine and fix the script; what it says lies beside the run directory, which it wants empty."""
+    said = run.parent / f"{run.name}.txt"
+    with tempfile.TemporaryDirectory() as folder, said.open("w", encoding="utf-8") as stderr:
+        workdir = laid_out(script, checkouts, text, Path(folder))
+        start, diagnosed = time.monotonic(), None
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "hotloop", "doctor", *options, "--out", str(run)),
+                *("--", sys.executable, *script.arguments),
+            ],
+            cwd=workdir,
+            env=environment(script, Path(folder) / "checkout"),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+        )
+        while process.poll() is None:
+            if diagnosed is None and (run / DIAGNOSIS).is_file():
+                diagnosed = time.monotonic() - start
+            if time.monotonic() - start > LIMIT_S:
+                process.kill()
+            time.sleep(0.1)
+        seconds = {"diagnosis": diagnosed, "all": time.monotonic() - start}
+    run.mkdir(exist_ok=True)
+    (run / TIMES).write_text(json.dumps(seconds), encoding="utf-8")
 
 
 def laid_out(script: Script, checkouts: Path, text: str, folder: Path) -> Path:
@@ -167,14 +179,9 @@ def workers(run: Path) -> tuple[int, int]:
     return before, next((int(fix["value"]) for fix in kept), before)
 
 
-def patch_of(run: Path) -> Path:
-    """Beside the run directory, which the doctor wants empty."""
-    return run.parent / f"{run.name}.diff"
-
-
 def time_apart(script: Script, checkouts: Path, text: str, run: Path) -> Apart | None:
     """The script and its patched copy, without hotloop."""
-    timed, patch = run / TIMED, patch_of(run)
+    timed, patch = run / TIMED, run / PATCH
     if timed.is_file():
         return Apart(**json.loads(timed.read_text(encoding="utf-8")))
     if not patch.is_file():
@@ -183,7 +190,7 @@ def time_apart(script: Script, checkouts: Path, text: str, run: Path) -> Apart |
         before, after = workers(run)
         as_it_was = copy_of(script, checkouts, text, Path(folder) / "before", before)
         patched = copy_of(script, checkouts, text, Path(folder) / "after", after)
-        subprocess.run(["patch", "-s", "-p1", "-i", str(patch)], cwd=patched.workdir, check=True)
+        subprocess.run(["git", "apply", str(patch)], cwd=patched.workdir, check=True)
         window = counted(run) if script.repository == OURS else None
         apart = timed_apart(as_it_was, patched, script.arguments, window=window)
     timed.write_text(json.dumps(asdict(apart)), encoding="utf-8")
@@ -267,6 +274,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--runs", type=Path)
     parser.add_argument("--budget", default="10m")
+    parser.add_argument("--default", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--table", type=Path)
     args = parser.parse_args()
@@ -278,13 +286,14 @@ def main() -> int:
     args.runs.mkdir(parents=True, exist_ok=True)
     text = shakespeare(args.checkouts)
     results = []
-    for script in (*OWN, *SCRIPTS):
+    for script in (*SCRIPTS, *WALKS) if args.default else (*OWN, *SCRIPTS):
         if args.names and script.name not in args.names:
             continue
         if why := missing(script, args.checkouts):
             print(f"{script.name}: left out, {why}")
             continue
-        results.append(fix(script, args.checkouts, text, args.runs.resolve(), args.budget))
+        given = [] if args.default else [*(script.options or ("--budget", args.budget))]
+        results.append(fix(script, args.checkouts, text, args.runs.resolve(), given))
         print(markdown([row(results[-1])]).splitlines()[-1], flush=True)
     if args.json is not None:
         rows = {each["script"]: each for each in stored(args.json)}
@@ -310,6 +319,7 @@ def row(each: Fixed) -> dict[str, Any]:
         "apart": None if each.apart is None else asdict(each.apart),
         "off_by": each.off_by(),
         "said": each.said,
+        "seconds": each.seconds,
     }
 
 

@@ -58,28 +58,33 @@ def sine_waves(workdir: Path, text: str) -> None:
     torch.save(np.sin((np.arange(100) + shift) / 20.0), workdir / "traindata.pt")
 
 
-def mnist_files(workdir: Path, text: str) -> None:
-    """Images of noise whose mean says the digit, in MNIST's own format."""
-    import numpy as np
+def mnist_at(*places: str, num: int = 60_000) -> Callable[[Path, str], None]:
+    """Images of noise whose mean says the digit, in MNIST's own format, in these folders beside the script."""
 
-    draw = np.random.default_rng(0)
-    for place in ("data", "../data", "../../../Datasets"):
+    def prepare(workdir: Path, text: str) -> None:
+        import numpy as np
+
+        draw = np.random.default_rng(0)
         checkout = next(each for each in (workdir, *workdir.parents) if each.name == "checkout")
-        if not (workdir / place).resolve().is_relative_to(checkout.resolve()):
-            continue
-        raw = workdir / place / "MNIST" / "raw"
-        raw.mkdir(parents=True, exist_ok=True)
-        for name, num in (("train", 6400), ("t10k", 1000)):
-            labels = draw.integers(0, 10, num, dtype=np.uint8)
-            images = (
-                draw.integers(0, 64, (num, 28, 28), dtype=np.uint8) + labels[:, None, None] * 19
-            )
-            head = np.array([2051, num, 28, 28], dtype=">i4").tobytes()
-            (raw / f"{name}-images-idx3-ubyte").write_bytes(
-                head + images.astype(np.uint8).tobytes()
-            )
-            head = np.array([2049, num], dtype=">i4").tobytes()
-            (raw / f"{name}-labels-idx1-ubyte").write_bytes(head + labels.tobytes())
+        for place in places:
+            if not (workdir / place).resolve().is_relative_to(checkout.resolve()):
+                continue
+            raw = workdir / place / "MNIST" / "raw"
+            raw.mkdir(parents=True, exist_ok=True)
+            for name, count in (("train", num), ("t10k", num // 6)):
+                labels = draw.integers(0, 10, count, dtype=np.uint8)
+                shape = (count, 28, 28)
+                images = draw.integers(0, 64, shape, dtype=np.uint8) + labels[:, None, None] * 19
+                head = np.array([2051, *shape], dtype=">i4").tobytes()
+                pixels = images.astype(np.uint8).tobytes()
+                (raw / f"{name}-images-idx3-ubyte").write_bytes(head + pixels)
+                head = np.array([2049, count], dtype=">i4").tobytes()
+                (raw / f"{name}-labels-idx1-ubyte").write_bytes(head + labels.tobytes())
+
+    return prepare
+
+
+mnist_files = mnist_at("data", "../data", "../../../Datasets", num=6400)
 
 
 def tokenizer_and_lines(workdir: Path, text: str) -> None:

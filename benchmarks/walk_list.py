@@ -1,6 +1,7 @@
 """Public training scripts for walks with default options: data for `real_fixes.py --default`.
 
-Each is run as its README says, on data made here in the format that it reads.
+Each is run as its README says, on data made here in the format that it reads. Where today's torch or NumPy lacks a name that
+the script uses, as anybody who runs it has to, the data's function replaces it (`renamed`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,14 @@ from pathlib import Path
 from real_list import Script, mnist_at
 
 
+def renamed(workdir: Path, old: str, new: str) -> None:
+    """In every source file of the script."""
+    for path in workdir.rglob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        if old in source:
+            path.write_text(source.replace(old, new), encoding="utf-8")
+
+
 def headlines(workdir: Path, text: str) -> None:
     """The training part, which the repository's snapshot lacks, made of its two other parts."""
     folder = workdir / "THUCNews" / "data"
@@ -28,6 +37,7 @@ def headlines(workdir: Path, text: str) -> None:
 
 def plain_text(workdir: Path, text: str) -> None:
     (workdir / "input.txt").write_text(text, encoding="utf-8")
+    renamed(workdir, "loss.data[0]", "loss.item()")
 
 
 def enwik8(workdir: Path, text: str) -> None:
@@ -53,6 +63,7 @@ def ett(folder: str) -> Callable[[Path, str], None]:
             table = csv.writer(file)
             table.writerow(["date", "HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL", "OT"])
             table.writerows(hourly())
+        renamed(workdir, "np.Inf", "np.inf")
 
     return prepare
 
@@ -75,6 +86,11 @@ def cars(workdir: Path, text: str) -> None:
         mask.save(workdir / "data" / "masks" / f"{number:03}_mask.gif")
 
 
+def digits(workdir: Path, text: str) -> None:
+    mnist_at("data")(workdir, text)
+    renamed(workdir, "loss.data[0]", "loss.item()")
+
+
 def cora(workdir: Path, text: str) -> None:
     """The bags of words, which the snapshot lacks, of the papers that its citations name."""
     folder = workdir / "data" / "cora"
@@ -94,21 +110,19 @@ FORECAST = ("--data=ETTh1", "--root_path=./data/ETT/", "--features=M")
 WALKS = (
     Script("Chinese-Text-Classification TextCNN", "Chinese-Text-Classification-Pytorch",
            "649453932/Chinese-Text-Classification-Pytorch", ".", ("run.py", "--model", "TextCNN", "--embedding", "random"),
-           "own iterator, Adam", headlines, needs=("sklearn",)),
+           "own iterator, Adam", headlines, needs=("sklearn", "tensorboardX")),
     Script("Chinese-Text-Classification TextRNN_Att", "Chinese-Text-Classification-Pytorch",
            "649453932/Chinese-Text-Classification-Pytorch", ".", ("run.py", "--model", "TextRNN_Att", "--embedding", "random"),
-           "own iterator, LSTM", headlines, needs=("sklearn",)),
+           "own iterator, LSTM", headlines, needs=("sklearn", "tensorboardX")),
     Script("char-rnn", "char-rnn.pytorch", "spro/char-rnn.pytorch", ".", ("train.py", "input.txt"),
            "no DataLoader, a character at a time", plain_text, seeded=False, needs=("unidecode",)),
-    Script("TCN adding_problem", "TCN", "locuslab/TCN", "TCN/adding_problem", ("add_test.py",), "data in one tensor"),
-    Script("TCN mnist_pixel", "TCN", "locuslab/TCN", "TCN/mnist_pixel", ("pmnist_test.py",), "DataLoader, MNIST",
+    Script("TCN adding_problem", "TCN", "locuslab/TCN", "TCN/adding_problem", ("add_test.py", "--cuda"), "data in one tensor"),
+    Script("TCN mnist_pixel", "TCN", "locuslab/TCN", "TCN/mnist_pixel", ("pmnist_test.py", "--cuda"), "DataLoader, MNIST",
            mnist_at("data/mnist"), needs=("torchvision",)),
     Script("cleanrl dqn", "cleanrl", "vwxyzjn/cleanrl", ".", ("cleanrl/dqn.py", "--total-timesteps=60000", "--learning-starts=1000"),
            "reinforcement learning, replay", needs=("gymnasium", "tyro"), path="."),
     Script("cleanrl ppo", "cleanrl", "vwxyzjn/cleanrl", ".", ("cleanrl/ppo.py",), "reinforcement learning, rollouts",
            needs=("gymnasium", "tyro"), path="."),
-    Script("ZeroToAll rnn_classification", "PyTorchZeroToAll", "hunkim/PyTorchZeroToAll", ".",
-           ("13_2_rnn_classification.py",), "DataLoader of strings, packed", seeded=False),
     Script("Informer2020", "Informer2020", "zhouhaoyi/Informer2020", ".",
            ("main_informer.py", "--model=informer", *FORECAST), "DataLoader, attention", ett("data/ETT"),
            needs=("pandas",), seeded=False),
@@ -116,7 +130,7 @@ WALKS = (
            ("run_longExp.py", "--is_training=1", "--model_id=t", "--model=DLinear", *FORECAST), "ten loader workers, tiny steps",
            ett("data/ETT"), needs=("pandas",)),
     Script("pytorch-beginner VAE", "pytorch-beginner", "L1aoXingyu/pytorch-beginner", "08-AutoEncoder",
-           ("Variational_autoencoder.py",), "DataLoader, MNIST", mnist_at("data"), seeded=False, needs=("torchvision",)),
+           ("Variational_autoencoder.py",), "DataLoader, MNIST", digits, seeded=False, needs=("torchvision",)),
     Script("pyGAT", "pyGAT", "Diego999/pyGAT", ".", ("train.py", "--epochs=400"), "one graph", cora, needs=("scipy",)),
     Script("Pytorch-UNet", "Pytorch-UNet", "milesial/Pytorch-UNet", ".", ("train.py", "--scale=0.25", "--batch-size=2"),
            "loader workers, images", cars, seeded=False, needs=("torchvision", "wandb"), env={"WANDB_MODE": "offline"}),

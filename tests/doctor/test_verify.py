@@ -170,9 +170,35 @@ def test_small_gain_of_an_edit_is_seen_within_processes_too(trying: Trying) -> N
     assert ledger.together is not None
     assert (ledger.together.outcome, ledger.together.switched) == ("improved", True)
     assert ledger.together.ratio == pytest.approx(1.06, abs=0.01)
-    # Tried first, in pairs of processes, which differ by more.
-    assert any(place.startswith("together-a/pair-04-b") for place in machine.places)
+    # Then the edited file itself, in two pairs of processes, which differ by more.
+    pairs = [place for place in machine.places if place.startswith("together-a/pair-")]
+    assert len(pairs) == 4
     assert any(place.startswith("together-a/losses") for place in machine.places)
+
+
+def test_edit_that_is_slow_where_its_live_form_is_fast_is_not_kept(trying: Trying) -> None:
+    machine = toggleable(1, a=1.06)
+    quiet = machine.gain
+    machine.scatter = 0.01
+    machine.gain = lambda fixes, session: (
+        0.7 if fixes and session == "together-a" else quiet(fixes, session)
+    )
+    ledger = trying(machine, ["a"], edits=["a"], seen_steps=STEPS_TO_SWITCH)
+    assert ledger.kept == ()
+    assert (ledger.fixes[0].status, ledger.fixes[0].why) == ("rejected", "slower")
+
+
+def test_gain_that_processes_hide_is_proven_within_a_budget(trying: Trying) -> None:
+    machine = toggleable(1, a=1.15)
+    machine.scatter = 0.2
+    how = {"edits": ["a"], "seen_steps": STEPS_TO_SWITCH, "budget_s": 300.0}
+    ledger = trying(machine, ["a"], **how)
+    assert ledger.kept == ("a",)
+    assert ledger.together is not None
+    assert ledger.together.ratio == pytest.approx(1.15, abs=0.02)
+    machine = Machine(product(a=1.15))
+    machine.scatter = 0.2
+    assert trying(machine, ["a"], directory="other", **how).kept == ()
 
 
 def test_small_gain_is_seen_within_processes_that_differ_by_more(trying: Trying) -> None:

@@ -20,7 +20,7 @@ from hotloop.doctor.compared_arms import (
     with_fixed_rng,
     with_other_rng,
 )
-from hotloop.doctor.confirmation import short_name
+from hotloop.doctor.confirmation import checking_s, place_within, short_name
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparison
 from hotloop.doctor.trial_costs import LOSS_RUNS, MARGIN, MORE_PAIRS, SLACK, budget_text
@@ -100,10 +100,13 @@ def needed_s(
     """
     plan = runner.plan_for([fix])
     at_once = proves_at_once(runner, fix)
-    # No patched copy can be toggled.
-    is_patched = at_once and fix.technique.source_edit is not None
-    if comparison is not None and fix.name in comparison.toggleable and not is_patched:
-        plan = runner.toggled_plan([fix]) or plan
+    place = short_name(f"together-{fix.name}") if at_once else fix.name
+    checking = 0.0
+    if comparison is not None and fix.name in comparison.toggleable:
+        toggled = runner.toggled_plan([fix])
+        if toggled is not None and at_once and fix.technique.source_edit is not None:
+            checking, place = checking_s(runner, [fix], place), place_within(place)
+        plan = toggled or plan
     losses = 0.0 if comparison is not None else _losses(runner, fix)
     needed = partial(
         runner.needed_s,
@@ -113,10 +116,10 @@ def needed_s(
         plan=plan,
         costs=runner.costs.at_least(runner.first_costs) if cautious else None,
     )
-    first_s = needed(
+    first_s = checking + needed(
         LOOKS[0],
         losses=losses + _written(runner, fix),
-        place=short_name(f"together-{fix.name}") if at_once else fix.name,
+        place=place,
         reserved=not at_once,
     )
     return first_s + (needed(MORE_PAIRS, reserved=False) if undecided else 0.0)

@@ -15,7 +15,7 @@ from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import TriedFix
 from hotloop.doctor.compared_arms import class_of, unfinished_runs
-from hotloop.doctor.fix_status import longer, not_faster
+from hotloop.doctor.fix_status import longer, not_faster, showed
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparison, LossComparisons
 from hotloop.doctor.trial_reports import (
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from hotloop.doctor.patch.write import Patch
 
 LONGEST_NAME = 64
+CHECKING_PAIRS = 2
+"""Pairs of edited files whose live forms were proven within processes."""
 NOT_PAID = "not paid"
 """Instead of a reason: the budget did not do for the runs that confirm."""
 
@@ -189,46 +191,82 @@ def _timed(
     comparison: LossComparison,
     **how: Any,
 ) -> Confirmed:
-    """On fresh pairs. Raises `CommandFailed` and `WritesOutside`."""
-    names = [fix.name for fix in candidate.fixes]
-    digest = candidate.patch.digest
-    needed_s = runner.needed_s(1, reserved=False, place=candidate.arm.name)
-    if runner.pays_for(min(needed_s, runner.costs.pair_s(runner.plan))):
-        # What cannot be turned would be on in both halves.
-        toggled = comparison.toggleable.issuperset(names) and not candidate.arm.edited
-        found = _compared(
-            runner, candidate.arm, candidate.fixes, comparison, toggled=toggled, **how
-        )
-    else:
-        found = Confirmed(why_not=NOT_PAID, undecided=True)
-    if candidate.arm.edited and found.undecided and not how.get("pairs_now"):
-        found = _within_processes(runner, comparisons, candidate, comparison, found)
-    return replace(found, patched=digest)
+    """Within processes in which all of it is toggled, where it can be; else on fresh pairs.
 
-
-def _within_processes(
-    runner: TrialRunner,
-    comparisons: LossComparisons,
-    candidate: _Candidate,
-    comparison: LossComparison,
-    found: Confirmed,
-) -> Confirmed:
-    """What the live forms show, on and off within processes that differ by more than the gain, or `found`.
-
-    Only of a patched copy that learns the same, and whose own pairs do not say otherwise: edited files cannot be
-    turned on and off.
+    Edited files cannot be toggled: then their live forms are, and a few pairs of the files must agree.
+    Raises `CommandFailed` and `WritesOutside`.
     """
+    arm, fixes = candidate.arm, candidate.fixes
+    if not arm.edited:  # what cannot be toggled would be on in both halves
+        toggled = comparison.toggleable.issuperset(fix.name for fix in fixes)
+        return _compared(runner, arm, fixes, comparison, toggled=toggled, **how)
+    live = _live_form(runner, comparisons, candidate)
+    if live is None:
+        found = _compared(runner, arm, fixes, comparison, toggled=False, **how)
+    else:
+        found = _compared(
+            runner,
+            live[0],
+            fixes,
+            replace(live[1], parity=comparison.parity),
+            toggled=True,
+            place=place_within(arm.name),
+            follows_s=checking_s(runner, fixes, arm.name),
+            **how,
+        )
+        if found.why_not is None:
+            found = _checked(runner, candidate, comparison, found)
+    return replace(found, patched=candidate.patch.digest)
+
+
+def _live_form(
+    runner: TrialRunner, comparisons: LossComparisons, candidate: _Candidate
+) -> tuple[Arm, LossComparison] | None:
+    """The candidate with live forms in place of its edits, and what that learns; `None` where it cannot be toggled."""
     fixes = candidate.fixes
-    arm = runner.with_fixes(short_name(f"{candidate.arm.name}-live"), fixes)
-    live = comparisons.of(arm.name, fixes)
-    plan = runner.toggled_plan(fixes)
-    if plan is None or not live.toggleable.issuperset(fix.name for fix in fixes):
-        return found
-    if runner.needed_s(1, reserved=False, place=arm.name, plan=plan) > runner.left_s:
-        return found
-    live = replace(live, parity=comparison.parity)
-    within = _compared(runner, arm, fixes, live, toggled=True)
-    return within if within.why_not is None and _agree(within.verdict, found.verdict) else found
+    if runner.toggled_plan(fixes) is None:
+        return None
+    # A single fix was compared under its own name already.
+    name = fixes[0].name if len(fixes) == 1 else place_within(candidate.arm.name)
+    arm = runner.with_fixes(name, fixes)
+    losses = unfinished_runs(runner, arm, fixes)
+    if not runner.pays_for(runner.needed_s(0, losses=losses, reserved=False)):
+        return None
+    comparison = comparisons.of(name, fixes)
+    toggleable = comparison.toggleable.issuperset(fix.name for fix in fixes)
+    return (arm, comparison) if toggleable else None
+
+
+def place_within(name: str) -> str:
+    """The place of processes in which the live forms of edits are toggled; `name` is that of pairs of the edited files."""
+    return short_name(f"{name}-live")
+
+
+def checking_s(runner: TrialRunner, fixes: Sequence[Fix], name: str) -> float:
+    """Seconds that the checking pairs in the place `name` still take."""
+    plan = runner.plan_for(fixes)
+    return runner.needed_s(CHECKING_PAIRS, reserved=False, plan=plan, place=name)
+
+
+def _checked(
+    runner: TrialRunner, candidate: _Candidate, comparison: LossComparison, found: Confirmed
+) -> Confirmed:
+    """`found`, where pairs of the edited files do not say otherwise: two that show a gain, or more that may hide it."""
+    for num_pairs in (CHECKING_PAIRS, LOOKS[0]):
+        pairs = _compared(
+            runner, candidate.arm, candidate.fixes, comparison, toggled=False, pairs_now=num_pairs
+        )
+        verdict = pairs.verdict
+        if pairs.why_not not in (None, NOT_PAID) and not pairs.undecided:
+            return pairs
+        if verdict is None or verdict.num_pairs < num_pairs:
+            return replace(found, why_not=NOT_PAID, undecided=True)
+        if verdict.ratio is not None and verdict.ratio > 1:
+            return found
+        if num_pairs == LOOKS[0] and not _agree(found.verdict, verdict):
+            why = f"pairs of the edited files do not agree: {showed(verdict)}"
+            return replace(found, why_not=why)
+    return found
 
 
 def _agree(one: Verdict | None, other: Verdict | None) -> bool:
@@ -247,13 +285,20 @@ def _compared(
     comparison: LossComparison,
     *,
     toggled: bool,
+    place: str | None = None,
     **how: Any,
 ) -> Confirmed:
+    place = place or arm.name
+    plan = (runner.toggled_plan(fixes) if toggled else None) or runner.plan_for(fixes)
+    assert plan is not None
+    pair_s = min(runner.costs.pair_s(each) for each in (plan, runner.plan))
+    if not runner.pays_for(min(runner.needed_s(1, reserved=False, plan=plan, place=place), pair_s)):
+        return Confirmed(why_not=NOT_PAID, undecided=True)
     result = runner.compare(
         runner.baseline,
         arm,
         fixes=fixes,
-        place=arm.name,
+        place=place,
         parity_class=class_of(runner, fixes),
         parity=comparison.parity,
         reserved=False,

@@ -139,16 +139,23 @@ class TimeLeft:
     """For one comparison, asked before each pair and at each look.
 
     plan: of its pairs. slower_start_s: of a process with the fix than of one without. reserved: a confirmation on
-    fresh pairs follows.
+    fresh pairs follows. follows_s: what else does takes.
     """
 
     def __init__(
-        self, runner: TrialRunner, plan: TrialPlan, *, slower_start_s: float, reserved: bool
+        self,
+        runner: TrialRunner,
+        plan: TrialPlan,
+        *,
+        slower_start_s: float,
+        reserved: bool,
+        follows_s: float = 0.0,
     ) -> None:
         self._runner = runner
         self._plan = plan
         self._slower_start_s = slower_start_s
         self._reserved = reserved
+        self._follows_s = follows_s
         self._begun_s = runner.spent_s
         self._takes_rest = False
 
@@ -165,11 +172,14 @@ class TimeLeft:
             reserved=self._reserved,
             plan=self._plan,
         )
+        needed_s += self._follows_s
         if needed_s <= runner.left_s:
             return True
         waits = self._reserved and runner.must_confirm
         # Unless a fix waits to be confirmed, what is left is used: what is measured counts in a later call.
-        self._takes_rest = faster and runner.pays_for(needed_s if waits else self._pair_s)
+        self._takes_rest = faster and runner.pays_for(
+            needed_s if waits else self._pair_s + self._follows_s
+        )
         return self._takes_rest
 
     def is_up(self, num_pairs: int, num_new: int) -> bool:
@@ -184,6 +194,7 @@ class TimeLeft:
         pair_s = max(pair_s, (runner.spent_s - self._begun_s) / num_new)
         confirming_s = runner.confirming_pairs(self._plan) * pair_s if self._reserved else 0.0
         if num_pairs < LOOKS[0] or self._takes_rest:
+            pair_s += self._follows_s if self._takes_rest else 0.0
             return runner.left_s < max(pair_s, confirming_s * runner.must_confirm)
         return confirming_s > 0 and runner.left_s < confirming_s
 

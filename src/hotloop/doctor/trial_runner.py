@@ -282,6 +282,7 @@ class TrialRunner:
         pairs_now: int | None = None,
         slower_start_s: float = 0.0,
         reserved: bool = True,
+        follows_s: float = 0.0,
         toggled: Collection[str] = (),
         times: int = 1,
         alpha: Sequence[float] | None = None,
@@ -291,7 +292,7 @@ class TrialRunner:
         fixes: those of the candidate, which `plan_for` has a plan for. toggled: the ones that make the
         difference between the arms, where they can go on and off within a process; where there are steps
         enough for that, a pair is one process. times: see `plan_for`; then a pair is never one process.
-        alpha: error of each look.
+        alpha: error of each look. follows_s: what has to follow takes, beside a confirmation.
         """
         shown = self.toggled_plan(fixes) if toggled and times == 1 else None
         if shown is not None:
@@ -306,7 +307,9 @@ class TrialRunner:
             seed=crc32(place.encode()),
             timeout_s=self._timeout_of(shown),
         )
-        time_left = TimeLeft(self, shown, slower_start_s=slower_start_s, reserved=reserved)
+        time_left = TimeLeft(
+            self, shown, slower_start_s=slower_start_s, reserved=reserved, follows_s=follows_s
+        )
         directory = self.place_of(place)
         try:
             result = compare_arms(

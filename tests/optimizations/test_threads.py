@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hotloop.core.census import Census
+from hotloop.core.child import TOGGLED, TOGGLES_FILE
 from hotloop.hardware.limits import Machine
 from hotloop.optimizations.threads import THREADS
+from hotloop.trial.toggling import ToggleSchedule
 
 TRAIN = """
 import json, os
@@ -43,6 +47,20 @@ def test_environment_gave_one_thread_and_there_are_more(run_foreign: Any) -> Non
     assert ran.printed[0] == 2
     assert ran.printed[1] == pytest.approx(plain, rel=1e-5)
     assert ran.said == [("threads", True, "threads: 2 instead of 1")]
+
+
+def test_they_are_toggled(run_foreign: Any, tmp_path: Path) -> None:
+    schedule = ToggleSchedule(("threads",), 3, 5, "seed")
+    text = script().replace("range(4)", "range(43)")
+    text = text.replace(
+        "    loss.backward()", "    threads = torch.get_num_threads(); loss.backward()"
+    )
+    text = text.replace("losses.append(loss.item())", "losses.append(threads)")
+    environment = {**ONE, TOGGLED: schedule.to_json()}
+    ran = run_foreign(text, {"threads": 2}, environment=environment)
+    turns = json.loads((tmp_path / TOGGLES_FILE).read_text())
+    assert (turns["can"], turns["turned"]) == (["threads"], ["threads"])
+    assert ran.printed[1] == [2 if schedule.is_on(step) else 1 for step in range(43)]
 
 
 @pytest.mark.usefixtures("without_compiler")

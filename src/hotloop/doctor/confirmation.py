@@ -15,15 +15,10 @@ from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import TriedFix
 from hotloop.doctor.compared_arms import class_of, unfinished_runs
-from hotloop.doctor.fix_status import longer, not_faster, showed
+from hotloop.doctor.fix_status import longer, not_faster, reason_without_effect, showed
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparison, LossComparisons
-from hotloop.doctor.trial_reports import (
-    WritesOutside,
-    reason_not_toggled,
-    why_not_applied,
-    why_wrong,
-)
+from hotloop.doctor.trial_reports import WritesOutside, why_wrong
 from hotloop.doctor.trial_runner import BASELINE, TrialRunner
 from hotloop.judge.looks import LOOKS
 from hotloop.trial.arm import Arm
@@ -332,9 +327,7 @@ def flaw_of(
         wrong = why_wrong(fix, runs)
         if wrong is not None:
             return wrong if len(fixes) == 1 else f"{fix.name}: {wrong}"
-        why = why_not_applied(fix, runs, [candidate for _, candidate in result.pairs])
-        if why is None and fix.name in result.toggled:
-            why = reason_not_toggled(fix.name, runs)
+        why = reason_without_effect(fix, runs, result)
         if why is not None:
             return f"{fix.name} was not applied: {why}"
     parity = longer(comparison.parity, result)

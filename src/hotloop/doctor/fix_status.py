@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from hotloop.core.judgement import Interval, Parity, Verdict
 from hotloop.core.ledger import Status, TriedFix
@@ -58,9 +59,7 @@ def judged(result: SessionResult, fix: Fix) -> tuple[Status, str]:
     wrong = why_wrong(fix, runs)
     if wrong is not None:
         return "rejected", wrong
-    not_applied = why_not_applied(fix, runs, [candidate for _, candidate in result.pairs])
-    if not_applied is None and fix.name in result.toggled:
-        not_applied = reason_not_toggled(fix.name, runs)
+    not_applied = reason_without_effect(fix, runs, result)
     if not_applied is not None:
         return "not_applied", not_applied
     if verdict.num_pairs < LOOKS[0] and verdict.outcome != "incomparable":
@@ -76,6 +75,14 @@ def judged(result: SessionResult, fix: Fix) -> tuple[Status, str]:
             verdict.parity.reason or "its losses were not seen"
         )
     return "kept", why_kept(verdict)
+
+
+def reason_without_effect(fix: Fix, runs: list[Path], result: SessionResult) -> str | None:
+    """Why the timed processes of a candidate, which wrote into `runs`, were not with the fix, or not only in turns; `None`: they were."""
+    if fix.name not in result.toggled:
+        return why_not_applied(fix, runs, [candidate for _, candidate in result.pairs])
+    # What their census says at their end is how the last block was.
+    return why_not_applied(fix, runs, ()) or reason_not_toggled(fix.name, runs)
 
 
 def why_kept(verdict: Verdict) -> str:

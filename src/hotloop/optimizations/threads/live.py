@@ -8,7 +8,13 @@ from typing import Any
 
 import torch
 
-from hotloop.optimizations.hooks import TORCH, after_first_step, optimizer_device_type
+from hotloop.optimizations.hooks import (
+    TORCH,
+    after_first_step,
+    compiler_is_used,
+    optimizer_device_type,
+    watch_compiler,
+)
 from hotloop.optimizations.live_report import Report
 from hotloop.optimizations.threads import VARIABLES
 from hotloop.probe.attach.sites import caller, file_and_line
@@ -18,6 +24,7 @@ from hotloop.probe.entry import around_call
 def apply(value: Any, report: Report) -> None:
     """When the first optimizer is made: in the process that trains, not in those that load, and before
     anything is compiled, since another number of threads would have it compiled again."""
+    watch_compiler()  # it writes the number of threads into what it makes
     before = torch.get_num_threads()
     set_num_threads = torch.set_num_threads
     done = False
@@ -42,11 +49,17 @@ def apply(value: Any, report: Report) -> None:
         else:
             report.refused(why)
 
+    def toggle(on: bool) -> None:
+        set_num_threads(int(value) if on else before)
+
     def step_ended(optimizer: torch.optim.Optimizer | None) -> None:
         if torch.get_num_threads() != int(value) or before == int(value):
             return
         if optimizer_device_type(optimizer) == "cpu":
-            report.applied(f"threads: {value} instead of {before}")
+            report.applied(
+                f"threads: {value} instead of {before}",
+                toggle=None if compiler_is_used() else toggle,
+            )
         else:
             set_num_threads(before)
             report.refused("the model does not run on the CPU")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from hotloop.core.child import TOGGLED
+from hotloop.trial.toggling import ToggleSchedule
 
 pytestmark = pytest.mark.slow
 
@@ -66,6 +70,18 @@ def test_weights_are_stored_so_and_the_losses_stay(run_foreign: Any) -> None:
     assert ran.printed["losses"] == pytest.approx(plain["losses"], rel=1e-4)
     assert ran.printed["names"] == plain["names"]
     assert ran.said == [("channels_last", True, "2 convolutions of Net")]
+
+
+def test_weights_go_back_and_forth_between_steps(run_foreign: Any, tmp_path: Path) -> None:
+    schedule = ToggleSchedule(("channels_last",), 3, 5, "seed")
+    text = script(setup="seen = []").replace("range(4)", "range(43)")
+    text = text.replace("    loss.backward()", "    seen.append(last()); loss.backward()")
+    plain = run_foreign(text).printed
+    environment = {TOGGLED: schedule.to_json()}
+    ran = run_foreign(text, {"channels_last": True}, environment=environment)
+    assert ran.printed["seen"] == [[schedule.is_on(step)] * 2 for step in range(43)]
+    assert ran.printed["losses"] == pytest.approx(plain["losses"], rel=1e-3)
+    assert ran.refused == []
 
 
 def test_images_that_the_model_gives_have_the_order_that_the_script_expects(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from contextlib import nullcontext
 from typing import Any
 
@@ -50,21 +51,22 @@ def weights_of(module: nn.Module) -> list[torch.Tensor]:
     return [each.weight for each in module.modules() if isinstance(each, KINDS)]
 
 
-def convert(module: nn.Module, memory_format: torch.memory_format) -> None:
-    """Store the weights of its convolutions so, in place: they stay the parameters that they are."""
-    for weight in weights_of(module):
+def store(weights: list[torch.Tensor], memory_format: torch.memory_format) -> None:
+    """Store them so, in place: they stay the parameters that they are."""
+    for weight in weights:
         weight.data = weight.data.contiguous(memory_format=memory_format)
         if weight.grad is not None:
             weight.grad.data = weight.grad.data.contiguous(memory_format=memory_format)
 
 
 def convert_state(optimizer: torch.optim.Optimizer, weights: list[torch.Tensor]) -> None:
-    """Moments that were loaded from a checkpoint: fused kernels read them in the order of the weights."""
+    """Moments from before, or from a checkpoint: fused kernels read them in the order of the weights."""
     for weight in weights:
+        memory_format = torch.channels_last if _is_last(weight) else torch.contiguous_format
         state = optimizer.state.get(weight, {})
         for key, value in state.items():
             if isinstance(value, torch.Tensor) and value.shape == weight.shape:
-                state[key] = value.contiguous(memory_format=torch.channels_last)
+                state[key] = value.contiguous(memory_format=memory_format)
 
 
 class _Kept:
@@ -90,6 +92,7 @@ def apply(value: Any, report: Report) -> None:
     watch_compiler()
     seen: set[int] = set()
     converted: dict[int, list[torch.Tensor]] = {}
+    optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
     def around(call: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
         if id(module) in converted:
@@ -105,11 +108,21 @@ def apply(value: Any, report: Report) -> None:
         if why is not None:
             report.refused(why)
             return made
-        converted[id(module)] = weights_of(module)
-        report.applied(f"{len(converted[id(module)])} convolutions of {type(module).__name__}")
+        weights = converted[id(module)] = weights_of(module)
+
+        def toggle(on: bool) -> None:
+            store(weights, torch.channels_last if on else torch.contiguous_format)
+            for optimizer in optimizers:
+                convert_state(optimizer, weights)
+
+        report.applied(
+            f"{len(weights)} convolutions of {type(module).__name__}",
+            toggle=None if compiler_is_used() else toggle,
+        )
         return _as_before(made)
 
     def stepping(optimizer: torch.optim.Optimizer) -> None:
+        optimizers.add(optimizer)
         for weights in converted.values():
             convert_state(optimizer, weights)
 
@@ -125,7 +138,7 @@ def _tried(
     """
     name = type(module).__name__
     kept = _Kept(module)
-    convert(module, torch.channels_last)
+    store(weights_of(module), torch.channels_last)
     drawing: list[str] = []
 
     def look(function: Any, given: Any, made: Any) -> None:
@@ -143,7 +156,7 @@ def _tried(
         why = f"{name} draws random numbers over images ({drawing[-1]}): others, in another order"
     except RuntimeError as error:
         why = f"{name} does not run so: {str(error).splitlines()[0]}"
-    convert(module, torch.contiguous_format)
+    store(weights_of(module), torch.contiguous_format)
     kept.put_back()
     return call(*args, **kwargs), why
 

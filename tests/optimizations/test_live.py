@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from hotloop.core.child import TOGGLED, TOGGLES_FILE
+from hotloop.trial.toggling import ToggleSchedule
 
 MODEL = """
 import json, torch
@@ -131,6 +135,35 @@ print(json.dumps([str(given.dtype), str(loss.dtype), exact]))
     assert said(lines) == [(True, "Sequential")]
     (_, _, without), _ = run(run_foreign, script, {})
     assert without == 0
+
+
+def test_bf16_is_toggled(run_foreign: Any, tmp_path: Path) -> None:
+    schedule = ToggleSchedule(("precision",), 3, 5, "seed")
+    script = (
+        MODEL
+        + """
+class Said(torch.nn.Linear):
+    def forward(self, x):
+        made = super().forward(x)
+        kinds.append(str(made.dtype))
+        return made
+kinds = []
+model.append(Said(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for step in range(43):
+    loss = (model(x) - y).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print(json.dumps(kinds))
+"""
+    )
+    environment = {TOGGLED: schedule.to_json()}
+    ran = run_foreign(script, {"precision": "bf16"}, environment=environment)
+    kinds = {True: "torch.bfloat16", False: "torch.float32"}
+    assert ran.printed == [kinds[schedule.is_on(step)] for step in range(43)]
+    turns = json.loads((tmp_path / TOGGLES_FILE).read_text())
+    assert (turns["can"], turns["turned"]) == (["precision"], ["precision"])
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,11 @@ def apply(value: Any, report: Report) -> None:
     multiplies: dict[int, bool] = {}
     """By model, whether it is put under autocast, as its first call showed."""
     told: set[Any] = set()
+    is_on = True
+
+    def toggle(on: bool) -> None:
+        nonlocal is_on
+        is_on = on
 
     def around(call: Any, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         device_type = module_device_type(module)
@@ -41,7 +46,7 @@ def apply(value: Any, report: Report) -> None:
         if torch.is_autocast_enabled(device_type):
             report.refused(f"{name}: the script autocasts it")
             return call(*args, **kwargs)
-        if multiplies.get(id(module)) is False:
+        if multiplies.get(id(module)) is False or not is_on:
             return call(*args, **kwargs)
         with autocast(device_type, "bf16"):
             if id(module) in multiplies:
@@ -59,7 +64,9 @@ def apply(value: Any, report: Report) -> None:
             key = (id(module), type(made), report.called_from())
             if key not in told:
                 told.add(key)
-                report.applied(name, device_type=device_type, made=_kind(made))
+                facts = {"device_type": device_type, "made": _kind(made)}
+                # What is compiled would be compiled once more for the other half.
+                report.applied(name, toggle=None if compiler_is_used() else toggle, **facts)
         return _as_fp32(made)
 
     def frozen(module: torch.nn.Module) -> None:

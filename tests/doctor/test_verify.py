@@ -347,7 +347,7 @@ def test_error_is_shared_by_fixes_that_are_proven_at_once(trying: Trying) -> Non
 def test_pairs_are_made_where_something_may_make_batches_ahead_or_steps_are_few(
     trying: Trying,
 ) -> None:
-    for steps, threads in ((STEPS_TO_SWITCH, ("prefetcher",)), (60, ())):
+    for steps, threads in ((STEPS_TO_SWITCH, ("prefetcher",)), (40, ())):
         machine = toggleable(1, a=1.5)
         machine.threads = threads
         (entry,) = trying(machine, ["a"], seen_steps=steps, directory=f"run-{steps}").fixes

@@ -12,6 +12,7 @@ from hotloop.trial.toggling import (
     LEAST_BLOCK,
     MOST_BLOCKS,
     SETTLING,
+    SHORT_BLOCK,
     block_steps_for,
     counted_in_blocks,
     halves,
@@ -22,17 +23,17 @@ from hotloop.trial.toggling import (
 ENVIRONMENT = Environment("cpu", 1, None, 2, 2.0, None, "Linux", None, "3", None, None, None, "0")
 
 
-@pytest.mark.parametrize("steps", [79, 80, 95, 160, 641, 1000, 5000])
+@pytest.mark.parametrize("steps", [39, 40, 79, 80, 95, 160, 641, 1000, 5000])
 def test_blocks_are_whole_and_as_many_in_each_half(steps: int) -> None:
     block_steps = block_steps_for(steps)
     if block_steps is None:
-        assert steps < LEAST_BLOCK * ALTERNATE
+        assert steps < SHORT_BLOCK * ALTERNATE
         return
     counted = counted_in_blocks(steps, block_steps)
     assert steps / 2 < counted <= steps
     assert counted % (ALTERNATE * block_steps) == 0
     assert counted // block_steps <= MOST_BLOCKS
-    assert block_steps >= LEAST_BLOCK
+    assert block_steps >= (LEAST_BLOCK if steps >= LEAST_BLOCK * ALTERNATE else SHORT_BLOCK)
     toggle_schedule(("a",), Plan(3, counted, 9.0), block_steps, "seed")
 
 

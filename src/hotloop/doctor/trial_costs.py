@@ -30,7 +30,7 @@ LEAST_COUNTED_S = 3.0
 """Seconds of counted steps to which a budget may cut them: slow steps may be fewer than usual."""
 WARMUP_S = 3.0
 """Slow steps are warm after this, and after three of them."""
-TOGGLED_STEPS = 2 * STEPS[0]
+TOGGLED_STEPS = STEPS[0]
 """Steps of a fix that is toggled within a process, which counts twice as many: enough for blocks."""
 USUAL_PAIRS = LOOKS[1]
 """Pairs that a fix takes unless it is decided before."""

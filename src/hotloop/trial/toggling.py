@@ -170,13 +170,16 @@ def _threads() -> list[str]:
 
 
 LEAST_BLOCK = 5 * SETTLING
+SHORT_BLOCK = SETTLING + 3
+"""Of slow steps, where longer ones would not fit."""
 MOST_BLOCKS = 8 * ALTERNATE
 """More would only make them shorter."""
 
 
 def block_steps_for(steps: int) -> int | None:
     """How long a block is where `steps` can be counted; `None` where they are too few for blocks."""
-    blocks = min(steps // LEAST_BLOCK, MOST_BLOCKS) // ALTERNATE * ALTERNATE
+    least = LEAST_BLOCK if steps >= LEAST_BLOCK * ALTERNATE else SHORT_BLOCK
+    blocks = min(steps // least, MOST_BLOCKS) // ALTERNATE * ALTERNATE
     return steps // blocks if blocks else None
 
 

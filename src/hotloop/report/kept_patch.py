@@ -13,7 +13,7 @@ from hotloop.core.measurement import Environment
 from hotloop.report import numbers
 from hotloop.report.ledger import ledger_answer, ratio_words, start_cost
 from hotloop.report.terminal import render_breakdown
-from hotloop.report.words import losses
+from hotloop.report.words import losses, sentence
 
 BEGINS = "<!-- hotloop doctor -->"
 """First line of the text, so that it is known again."""
@@ -115,21 +115,13 @@ def render_card(
         (f"{answer}\n", ""),
         (f"{render_breakdown(diagnosis.breakdown)}\n" if diagnosis.breakdown else "", "cyan"),
         (ledger_answer(ledger), "bold green"),
-        (_learns(ledger), ""),
+        (sentence(losses(ledger.together.parity)) if ledger.together else "", ""),
         (f"\n{_where(environment)}" if environment is not None else "", "dim"),
     ]
     for text, style in parts:
         if text:
             console.print(Text(text, style=style))
     return _FONT_FACES.sub("", console.export_svg(title="hotloop", unique_id="hotloop"))
-
-
-def _learns(ledger: Ledger) -> str:
-    together = ledger.together
-    if together is None:
-        return ""
-    words = losses(together.parity)
-    return f"{words[0].upper()}{words[1:]}."
 
 
 def _where(environment: Environment) -> str:

@@ -6,6 +6,7 @@ import io
 import re
 import shlex
 import textwrap
+from typing import TYPE_CHECKING
 
 from hotloop.core.judgement import Diagnosis, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
@@ -14,6 +15,9 @@ from hotloop.report import numbers
 from hotloop.report.ledger import ledger_answer, ratio_words, start_cost
 from hotloop.report.terminal import render_breakdown
 from hotloop.report.words import losses, sentence
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 BEGINS = "<!-- hotloop doctor -->"
 """First line of the text, so that it is known again."""
@@ -121,6 +125,11 @@ def render_card(
     for text, style in parts:
         if text:
             console.print(Text(text, style=style))
+    return picture_of(console)
+
+
+def picture_of(console: Console) -> str:
+    """What a recording console was sent, as an SVG that loads nothing."""
     return _FONT_FACES.sub("", console.export_svg(title="hotloop", unique_id="hotloop"))
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hotloop.core.census import CallUse, Census, LineUse, LoaderUse, OperatorUse
+from hotloop.core.census import CallUse, Census, LoaderUse, OperatorUse
 from hotloop.report import numbers
 from hotloop.report.numbers import UNKNOWN
 
-MOST_LINES = 15
 MOST_CALLS = 20
 MOST_OPERATORS = 15
 
@@ -54,21 +53,6 @@ def _name(key: str) -> str:
     for ending in ("_s", "_bytes"):
         key = key.removesuffix(ending)
     return key.removeprefix("num_").replace("_", " ")
-
-
-def line_rows(lines: Sequence[LineUse]) -> Rows:
-    """Share of the time, phase, place, what it called; most time first."""
-    ranked = sorted(lines, key=lambda line: -line.fraction)[:MOST_LINES]
-    return [
-        (
-            numbers.percent(line.fraction),
-            line.phase.replace("_", " "),
-            f"`{line.site}`",
-            f"`{line.function}`",
-            f"`{line.inside}`" if line.inside else "",
-        )
-        for line in ranked
-    ]
 
 
 def loader_title(loader: LoaderUse) -> str:

@@ -85,9 +85,7 @@ class LargerMicrobatch:
         if isinstance(found, str):
             self._report.refused(found)
             return
-        what = (
-            f"per_device_train_batch_size={found}, gradient_accumulation_steps={self._value}"  # fmt: skip
-        )
+        what = f"per_device_train_batch_size={found}, gradient_accumulation_steps={self._value}"  # fmt: skip
         self._report.applied(what, batch_size=found)
 
 

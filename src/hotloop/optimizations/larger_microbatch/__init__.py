@@ -32,11 +32,12 @@ def _batches_ahead(census: Census, value: Any) -> BatchesAhead | None:
 
 
 def _expect(evidence: Mapping[str, Any], value: Any) -> tuple[float, float] | None:
-    """Amdahl, where up to all of what fewer microbatches can leave out goes."""
+    """Amdahl, where a third to all goes of what fewer microbatches start less often."""
     number, launch = evidence.get("microbatches"), evidence.get("launch_fraction")
     if not isinstance(number, int) or not isinstance(launch, float) or value >= number:
         return None
-    return 1.0, 1 / (1 - min(launch, 0.98) * (1 - value / number))
+    share = min(launch, 0.98) * (1 - value / number)
+    return 1 / (1 - share / 3), 1 / (1 - share)
 
 
 def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:

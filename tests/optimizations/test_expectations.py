@@ -78,6 +78,7 @@ def test_an_expectation_is_a_gain_within_what_the_finding_allows(name: str) -> N
         ),
         0.4,
     ) | {"product_s": 1e-3, "forward_backward_fraction": 0.4, "padded_fraction": 1.0}
+    evidence |= {"microbatches": 8, "launch_fraction": 0.4}
     found = technique.expect({**evidence, "fetch_cpu_fraction": 0.9}, 2)
     assert found is not None
     low, high = found

@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass, field
 ONE_OF = " #"
 """In `LoaderUse.made`, before the number of one of several loaders that the same calls made."""
 
+SEVERAL_UPDATES = "steps were counted by an optimizer that steps several times in one"
+"""One of a census's notes."""
+
 NO_OPTIMIZER = "no optimizer of torch steps: a step ends with each pass backward"
 """One of a census's notes."""
 

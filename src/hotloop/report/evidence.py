@@ -36,12 +36,18 @@ def value_text(key: str, value: float | int | str) -> str:
         return numbers.size(int(value))
     if key.endswith("_fraction"):
         return numbers.percent(value)
+    if key.startswith("gain_"):
+        return numbers.ratio(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
 
 
 NAMES = {
     "cpus_busy_fraction": "CPUs busy with this run, share",
     "other_programs_fraction": "CPUs busy with other programs, share",
+    "longest_padded_fraction": "padding if each batch ended with its longest row",
+    "grouped_padded_fraction": "padding if these were sorted by length as well",
+    "gain_at_longest": "gain at most if each batch ended with its longest row",
+    "gain_grouped": "gain, about, if these were sorted by length as well",
 }
 
 

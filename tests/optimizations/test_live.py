@@ -213,13 +213,6 @@ print(json.dumps(str(given.dtype)))
     assert said(lines) == [(False, "Sequential: the script autocasts it")]
 
 
-def test_fp16_without_a_scaler_is_refused(run_foreign: Any) -> None:
-    _, lines = run(run_foreign, "print(json.dumps(1))", {"precision": "fp16"})
-    ((applied, what),) = said(lines)
-    assert not applied
-    assert "scaler" in what
-
-
 def test_model_is_compiled_once_and_learns_the_same(run_foreign: Any) -> None:
     count = """
 from torch._dynamo.utils import counters

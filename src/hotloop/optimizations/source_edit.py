@@ -65,7 +65,7 @@ class AroundCall:
 @dataclass(frozen=True, slots=True)
 class ScaledLoss(AroundCall):
     """`AroundCall` at the model's call, and a gradient scaler, which `definition` makes, where the loss goes backward,
-    gradients are clipped and the optimizer steps: the fact `part` names which of these a place is."""
+    gradients are clipped or read, and the optimizer steps: the fact `part` names which of these a place is."""
 
     scaler: str
 

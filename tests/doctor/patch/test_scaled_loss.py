@@ -84,6 +84,11 @@ def test_fp16_trains_to_the_bit_as_a_scaler_by_hand_and_so_does_its_patch(
             "another one",
         ),
         ("    optimizer.step()", "    optimizer.step(None)", "given arguments"),
+        (
+            "    optimizer.step()",
+            "    model[0].bias.grad.norm()\n    optimizer.step()",
+            "reads gradients",
+        ),
     ],
 )
 def test_loop_that_is_not_simple_is_left_to_words(tried: Try, old: str, new: str, why: str) -> None:

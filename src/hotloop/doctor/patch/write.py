@@ -207,13 +207,7 @@ def _edits(
     if not places:
         raise Unsafe("it took effect outside of the user's own code")
     if isinstance(wanted, ScaledLoss):
-        # Around every optimizer's step torch has a function of its own.
-        places = [
-            replace(each, frames=(replace(each.frames[0], direct=True),))
-            if each.facts.get("part") == "step" and each.inside == "torch"
-            else each
-            for each in places
-        ]
+        places = [_scaled_place(each) for each in places]
     frames = list(dict.fromkeys(each.frames[0] for each in places))
     if len(frames) > MOST_PLACES:
         raise Unsafe(f"it took effect at {len(frames)} places")
@@ -227,6 +221,15 @@ def _edits(
     if isinstance(wanted, ScaledLoss):
         return _with_scaler(wanted, places, files)
     return _at_calls(wanted, frames, files)
+
+
+def _scaled_place(place: Taken) -> Taken:
+    part, frame = place.facts.get("part"), place.frames[0]
+    if part == "read":
+        raise Unsafe(f"{frame.site} reads gradients, which have to be unscaled before that")
+    # Around every optimizer's step torch has a function of its own.
+    direct = frame.direct or (part == "step" and place.inside == "torch")
+    return replace(place, frames=(replace(frame, direct=direct),))
 
 
 def _with_scaler(

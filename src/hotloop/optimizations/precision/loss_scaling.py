@@ -140,7 +140,10 @@ class LossScaling:
 
     def _reason_not_backward(self, loss: torch.Tensor, args: Any, kwargs: Any) -> str | None:
         if self._is_stepping:
-            return "the loss goes backward inside of optimizer.step, in a closure"
+            return (
+                "the loss goes backward inside of optimizer.step, in a closure "
+                '(Lightning scales it itself with precision="16-mixed")'
+            )
         if self._gradients == "unscaled":
             return "a loss goes backward between clipping or reading gradients and the optimizer's step"
         if args or any(kwargs.get(each) for each in ("create_graph", "inputs")):
@@ -197,11 +200,11 @@ class LossScaling:
         self._scaler.unscale_(optimizer)
 
     def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self._is_stepping = True
         if self._gradients == "none":
             if self._acts:
                 self._fail("the optimizer steps with no backward before it, as with a closure")
             return
-        self._is_stepping = True
         if self._acts:
             self._applied("step")
         if self._gradients == "scaled":
@@ -214,6 +217,7 @@ class LossScaling:
             self._fail(f"{type(optimizer).__name__} is no optimizer of torch")
             return
         assert self._scaler is not None
+        # A fused optimizer would unscale in its own kernel, and need no read here: the patch has it so, and is no slower.
         overflows = self._scaler._found_inf_per_device(optimizer)
         if not overflows:
             self._fail("the optimizer that steps has no gradients")
@@ -232,9 +236,9 @@ class LossScaling:
                     weight.grad = None
 
     def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if not self._is_stepping:
-            return
         self._is_stepping = False
+        if self._gradients == "none":
+            return
         self._gradients = "none"
         while self._held_back:
             weight, gradient = self._held_back.pop()
@@ -259,7 +263,8 @@ class LossScaling:
         tensor.grad = value[0] if value else None
 
     def _touched(self) -> None:
-        """Gradients are read before they were unscaled: by what watches the step, or by the script."""
-        if not sys._getframe(2).f_code.co_filename.startswith(_OWN):
-            self._fail("gradients are read between backward and the optimizer's step")
+        """Unscale before the first look at gradients: by the script, or by what of hotloop watches its step."""
+        self._watch_reads(False)
+        if self._acts and not sys._getframe(2).f_code.co_filename.startswith(_OWN):
+            self._applied("read")
         self._unscale(self._only_optimizer())

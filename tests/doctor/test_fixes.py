@@ -8,6 +8,7 @@ from hotloop.core.census import Census
 from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Diagnosis, Finding, Interval, Steps
 from hotloop.doctor.fixes import asked_for, fixes_for, left_out_of, why_left_out
+from hotloop.hardware.environment import fast_on_cuda
 from hotloop.hardware.limits import Machine
 
 CPU = Machine("cpu", ("bfloat16", "float32"), None, 2)
@@ -38,6 +39,18 @@ def test_findings_choose_and_the_largest_comes_first() -> None:
     larger = replace(FOUND.findings[0], gain_at_most=2.5, evidence=share)
     fixes = fixes_for(replace(FOUND, findings=(larger, FOUND.findings[1])), CPU, Census())
     assert [fix.name for fix in fixes] == ["fused_optimizer", "precision"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "value"),
+    [((7, 0), "fp16"), ((7, 5), "fp16"), ((8, 0), "bf16"), ((9, 0), "bf16")],
+)
+def test_float16_is_tried_where_a_gpu_has_no_bfloat16(
+    capability: tuple[int, int], value: str
+) -> None:
+    gpu = Machine("cuda", fast_on_cuda(capability), None, 1)
+    (fix,) = fixes_for(replace(FOUND, findings=FOUND.findings[1:2]), gpu, Census())
+    assert (fix.name, fix.value) == ("precision", value)
 
 
 def test_what_is_asked_for_is_tried_and_nothing_else() -> None:

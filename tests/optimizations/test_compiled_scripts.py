@@ -57,6 +57,7 @@ ONE_GRAPH = 'model = torch.compile(model, backend="aot_eager", fullgraph=True)'
         (OTHERS, {"gc_schedule", "threads", "fewer_logs", "fused_optimizer"}),
         ({"channels_last": True}, {"channels_last"}),
         ({"precision": "bf16"}, {"precision"}),
+        ({"precision": "fp16"}, {"precision"}),
     ],
 )
 def test_compiled_model_has_one_whole_graph(

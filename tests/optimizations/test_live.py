@@ -137,7 +137,8 @@ print(json.dumps([str(given.dtype), str(loss.dtype), exact]))
     assert without == 0
 
 
-def test_bf16_is_toggled(run_foreign: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("value", "short"), [("bf16", "bfloat16"), ("fp16", "float16")])
+def test_short_type_is_toggled(run_foreign: Any, tmp_path: Path, value: str, short: str) -> None:
     schedule = ToggleSchedule(("precision",), 3, 5, "seed")
     script = (
         MODEL
@@ -159,8 +160,9 @@ print(json.dumps(kinds))
 """
     )
     environment = {TOGGLED: schedule.to_json()}
-    ran = run_foreign(script, {"precision": "bf16"}, environment=environment)
-    kinds = {True: "torch.bfloat16", False: "torch.float32"}
+    ran = run_foreign(script, {"precision": value}, environment=environment)
+    assert not ran.refused
+    kinds = {True: f"torch.{short}", False: "torch.float32"}
     assert ran.printed == [kinds[schedule.is_on(step)] for step in range(43)]
     turns = json.loads((tmp_path / TOGGLES_FILE).read_text())
     assert (turns["can"], turns["turned"]) == (["precision"], ["precision"])
@@ -211,13 +213,6 @@ print(json.dumps(str(given.dtype)))
     dtype, lines = run(run_foreign, script, {"precision": "bf16"})
     assert dtype == "torch.bfloat16"
     assert said(lines) == [(False, "Sequential: the script autocasts it")]
-
-
-def test_fp16_without_a_scaler_is_refused(run_foreign: Any) -> None:
-    _, lines = run(run_foreign, "print(json.dumps(1))", {"precision": "fp16"})
-    ((applied, what),) = said(lines)
-    assert not applied
-    assert "scaler" in what
 
 
 def test_model_is_compiled_once_and_learns_the_same(run_foreign: Any) -> None:

@@ -63,6 +63,14 @@ class AroundCall:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaledLoss(AroundCall):
+    """`AroundCall` at the model's call, and a gradient scaler, which `definition` makes, where the loss goes backward,
+    gradients are clipped or read, and the optimizer steps: the fact `part` names which of these a place is."""
+
+    scaler: str
+
+
+@dataclass(frozen=True, slots=True)
 class BeforeLoop:
     """A line before the loop that calls the model; `{model}` in it is how the script names the model there."""
 

@@ -50,7 +50,7 @@ def definition_edit(
     source: Source, first: cst.Call, wanted: AroundCall | WrappedArgument | BeforeTraining
 ) -> Insertion:
     """The function or class, below the imports that come before its first use. Raises `Unsafe`."""
-    for name in (wanted.name, *re.findall(r"(?m)^def (\w+)", wanted.definition)):
+    for name in (wanted.name, *re.findall(r"(?m)^(?:def )?(\w+)(?:\(| = )", wanted.definition)):
         if re.search(rf"\b{name}\b", source.module.code):
             raise Unsafe(f"`{name}` is a name in this file already")
     refuse_another_torch(source)

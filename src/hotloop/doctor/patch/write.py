@@ -27,6 +27,7 @@ from hotloop.doctor.patch.model_call_edits import (
     definition_edit,
     training_call,
 )
+from hotloop.doctor.patch.scaled_loss_edits import scaled_loss_edits
 from hotloop.doctor.patch.source import Frame, Source, Taken, Unsafe, taken_in
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import Optimization
@@ -35,6 +36,7 @@ from hotloop.optimizations.source_edit import (
     BeforeLoop,
     BeforeTraining,
     Keywords,
+    ScaledLoss,
     SetUp,
     SourceEdit,
     WrappedArgument,
@@ -204,6 +206,8 @@ def _edits(
     places = [each for each in taken if each.frames]
     if not places:
         raise Unsafe("it took effect outside of the user's own code")
+    if isinstance(wanted, ScaledLoss):
+        places = [_scaled_place(each) for each in places]
     frames = list(dict.fromkeys(each.frames[0] for each in places))
     if len(frames) > MOST_PLACES:
         raise Unsafe(f"it took effect at {len(frames)} places")
@@ -214,7 +218,39 @@ def _edits(
             raise Unsafe(f"the call is made inside a library ({inside})")
         if frame in refused:
             raise Unsafe(f"at {frame.site} it took effect at one time and could not at another")
+    if isinstance(wanted, ScaledLoss):
+        return _with_scaler(wanted, places, files)
     return _at_calls(wanted, frames, files)
+
+
+def _scaled_place(place: Taken) -> Taken:
+    part, frame = place.facts.get("part"), place.frames[0]
+    if part == "read":
+        raise Unsafe(f"{frame.site} reads gradients, which have to be unscaled before that")
+    # Around every optimizer's step torch has a function of its own.
+    direct = frame.direct or (part == "step" and place.inside == "torch")
+    return replace(place, frames=(replace(frame, direct=direct),))
+
+
+def _with_scaler(
+    wanted: ScaledLoss, places: Sequence[Taken], files: _Files
+) -> list[tuple[Source, Edit]]:
+    by_part: dict[str, list[Frame]] = {}
+    for each in places:
+        by_part.setdefault(each.facts.get("part", "model"), []).append(each.frames[0])
+    sources = {files.of(frame) for frames in by_part.values() for frame in frames}
+    if len(sources) != 1:
+        raise Unsafe(
+            "the model is called in another file than its loss goes backward or its optimizer steps"
+        )
+    (source,) = sources
+    calls = {
+        part: [source.call_at(frame) for frame in frames]
+        for part, frames in by_part.items()
+        if part != "model"
+    }
+    more = scaled_loss_edits(source, calls, wanted.scaler)
+    return _at_calls(wanted, by_part.get("model", []), files) + [(source, each) for each in more]
 
 
 def _at_loader(

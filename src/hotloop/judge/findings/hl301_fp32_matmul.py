@@ -17,12 +17,13 @@ since what follows a product in bfloat16 is in bfloat16 too. A product in bfloat
 as fast, in tf32 1.5 to 3. Without a look at the operations `1 / (1 - forward_backward_fraction)`, which is
 loose: it takes forward and backward as nothing but products.
 
-Remedy. `precision`: autocast to bfloat16; the weights, gradients and optimizer state stay float32.
+Remedy. `precision`: autocast to bfloat16; the weights, gradients and optimizer state stay float32. On NVIDIA
+GPUs of compute capability 7 (V100, T4), which have no bfloat16, to float16 with a gradient scaler.
 On NVIDIA GPUs from Ampere on `torch.set_float32_matmul_precision("high")` alone gives tf32.
 To test it: the same steps with both, in turns, and compare the losses as well.
 
-What can go wrong. Rounding: losses differ by about 1e-4 (the parity band allows 2e-3). float16 needs a
-gradient scaler. Small products gain nothing, and casts cost time: a small model may become slower.
+What can go wrong. Rounding: losses differ by about 1e-4 (the parity band allows 2e-3). float16
+overflows: its scaler leaves such an update out. Small products gain nothing, and casts cost time: a small model may become slower.
 """
 
 from __future__ import annotations
@@ -107,4 +108,5 @@ def _follows(use: OperatorUse, seen: Operations) -> bool:
 def _advice(dtype: str) -> str:
     if dtype == "tf32":
         return 'Call torch.set_float32_matmul_precision("high") once at the start.'
-    return f"Compute matrix products in {dtype}; weights stay float32."
+    scaled = ", with a gradient scaler" if dtype == "float16" else ""
+    return f"Compute matrix products in {dtype}{scaled}; weights stay float32."

@@ -12,7 +12,7 @@ from typing import Any
 from hotloop.core.ceilings import PRECISION_DTYPES
 from hotloop.hardware.limits import Machine
 from hotloop.optimizations.optimization import Choice, Optimization, live_in
-from hotloop.optimizations.source_edit import AroundCall, SetUp, SourceEdit
+from hotloop.optimizations.source_edit import AroundCall, ScaledLoss, SetUp, SourceEdit
 
 
 def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
@@ -32,21 +32,25 @@ def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | N
     return None
 
 
-_NAME = "in_bf16"
-_HEAD = f'''def {_NAME}(model, /, *args, **kwargs):
-    """model(*args, **kwargs) with its matrix products in bfloat16; what it gives is float32, as before."""
+INIT_SCALE = 2.0**14
+"""Of the gradient scaler for fp16 in a script. torch begins at 2^16, where the gradient of a mean over one element
+overflows already, and the first updates are left out; 2^14 grows to that within 4000 steps."""
+_SCALER = "grad_scaler"
+_MAKE_SCALER = f'{_SCALER} = torch.amp.GradScaler("DEVICE", init_scale={INIT_SCALE})\n\n\n'
+_HEAD = '''def in_SHORT(model, /, *args, **kwargs):
+    """model(*args, **kwargs) with its matrix products in DTYPE; what it gives is float32, as before."""
     if not torch.is_grad_enabled():
         return model(*args, **kwargs)
-    with torch.autocast("DEVICE", dtype=torch.bfloat16):
+    with torch.autocast("DEVICE", dtype=torch.DTYPE):
         made = model(*args, **kwargs)
 '''
 _TAILS = {
     "tensor": """\
-    return made.float() if made.dtype == torch.bfloat16 else made
+    return made.float() if made.dtype == torch.DTYPE else made
 """,
     "tuple": """\
     return tuple(
-        each.float() if torch.is_tensor(each) and each.dtype == torch.bfloat16 else each for each in made
+        each.float() if torch.is_tensor(each) and each.dtype == torch.DTYPE else each for each in made
     )
 """,
     "any": """\
@@ -55,7 +59,7 @@ _TAILS = {
 
 def as_float32(made):
     if torch.is_tensor(made):
-        return made.float() if made.dtype == torch.bfloat16 else made
+        return made.float() if made.dtype == torch.DTYPE else made
     if isinstance(made, dict):
         for key, value in made.items():
             made[key] = as_float32(value)
@@ -78,15 +82,28 @@ def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
                 "torch.backends.cudnn.allow_tf32 = True",
             )
         )
-    if value != "bf16" or "device_type" not in facts:
+    if "device_type" not in facts:
         return "its live form did not say where"
-    device_type = facts["device_type"]
-    return AroundCall(
-        _NAME,
-        _HEAD.replace("DEVICE", device_type) + _TAILS[facts.get("made", "any")],
-        f'call the model under `torch.autocast("{device_type}", dtype=torch.bfloat16)`, and turn what it '
-        "gives to float32 after it",
+    device_type, dtype = facts["device_type"], PRECISION_DTYPES[value]
+    text = _HEAD + _TAILS[facts.get("made", "any")]
+    words = (
+        f'call the model under `torch.autocast("{device_type}", dtype=torch.{dtype})`, and turn what it '
+        "gives to float32 after it"
     )
+
+    def filled(template: str) -> str:
+        for blank, given in (("DEVICE", device_type), ("DTYPE", dtype), ("SHORT", value)):
+            template = template.replace(blank, given)
+        return template
+
+    if value == "bf16":
+        return AroundCall(f"in_{value}", filled(text), words)
+    scaled = filled(
+        f"; make `{_MAKE_SCALER.strip()}` once, and write `{_SCALER}.scale(loss).backward()`, "
+        f"`{_SCALER}.unscale_(optimizer)` before gradients are clipped, `{_SCALER}.step(optimizer)` and "
+        f"`{_SCALER}.update()`"
+    )
+    return ScaledLoss(f"in_{value}", filled(_MAKE_SCALER + text), words + scaled, _SCALER)
 
 
 _SPEEDUP = (1.8, 4.0)
@@ -128,14 +145,16 @@ PRECISION = Optimization(
         PRECISION_DTYPES[value] in census.matmul_dtypes if census.matmul_dtypes else None
     ),
     answers=("HL301",),
-    source_form="with torch.autocast(device_type, dtype=torch.bfloat16):\n    loss = model(x, y)",
+    source_form="with torch.autocast(device_type, dtype=torch.bfloat16):\n    loss = model(x, y)\n"
+    "# float16 needs a torch.amp.GradScaler as well; Lightning does both with Trainer(precision='16-mixed')",
     source_edit=_source_edit,
     trainer_arguments=lambda value, applied_to: f"{value}=True",
-    leaves="a script that autocasts; fp16, which needs a scaler in the script; a model no product of which ran in bf16",
+    leaves="a script that autocasts; a model no product of which ran in the shorter type; for fp16 (not yet run on a GPU), a "
+    "script in which gradients could be read while they are scaled: several optimizers, closures, gradient hooks",
     live_form=live_in(__name__),
     expect=_expect,
     risks=(
-        "fp16 overflows without its scaler, and an overflowing step is skipped. Emulated dtypes are "
+        "fp16 overflows: its scaler leaves such an update out and halves the scale. Emulated dtypes are "
         "slower than fp32. Sums over many terms lose digits: the loss stays fp32."
     ),
 )

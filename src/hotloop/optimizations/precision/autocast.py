@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(device_type: str, precision: str) -> AbstractContextManager[Any]:
     """The context a forward runs in: autocast for bf16 and fp16, nothing otherwise."""
-    dtype = _AUTOCAST.get(precision)
+    dtype = DTYPES.get(precision)
     return nullcontext() if dtype is None else torch.autocast(device_type, dtype)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,21 +16,21 @@ from hotloop.optimizations.hooks import (
     watch_compiler,
 )
 from hotloop.optimizations.live_report import Report
-from hotloop.optimizations.precision.autocast import autocast, set_tf32
+from hotloop.optimizations.precision.autocast import DTYPES, autocast, set_tf32
+from hotloop.optimizations.precision.loss_scaling import LossScaling, reason_not_scaled
 
 
 def apply(value: Any, report: Report) -> None:
-    """`tf32`: the switches. `bf16`: the script's model runs under autocast, and gives fp32.
+    """`tf32`: the switches. `bf16` and `fp16`: the script's model runs under autocast, and gives fp32.
 
-    Without a scaler fp16 overflows, and a scaler cannot be put around somebody's backward.
+    For fp16 its loss is scaled, too.
     """
     if value == "tf32":
         set_tf32("tf32")
         report.applied("matrix products and convolutions")
         return
-    if value != "bf16":
-        report.refused(f"{value} needs a gradient scaler in the script")
-        return
+    dtype = DTYPES[value]
+    scaling = LossScaling(report) if value == "fp16" else None
     watch_compiler()
     multiplies: dict[int, bool] = {}
     """By model, whether it is put under autocast, as its first call showed."""
@@ -39,6 +40,8 @@ def apply(value: Any, report: Report) -> None:
     def toggle(on: bool) -> None:
         nonlocal is_on
         is_on = on
+        if scaling is not None:
+            scaling.is_on = on
 
     def around(call: Any, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         device_type = module_device_type(module)
@@ -48,7 +51,16 @@ def apply(value: Any, report: Report) -> None:
             return call(*args, **kwargs)
         if multiplies.get(id(module)) is False or not is_on:
             return call(*args, **kwargs)
-        with autocast(device_type, "bf16"):
+        if scaling is not None:
+            if scaling.has_failed:
+                return call(*args, **kwargs)
+            why_not = reason_not_scaled(module)
+            if why_not is not None:
+                multiplies[id(module)] = False
+                report.refused(f"{name}: {why_not}")
+                return call(*args, **kwargs)
+        unwatched = scaling.unwatched() if scaling is not None else nullcontext()
+        with unwatched, autocast(device_type, value):
             if id(module) in multiplies:
                 made = call(*args, **kwargs)
             elif compiler_is_used():
@@ -56,18 +68,23 @@ def apply(value: Any, report: Report) -> None:
                 name += ", compiled: its products were not looked at"
                 made = call(*args, **kwargs)
             else:
-                made, why_not = _watched(call, args, kwargs)
+                made, why_not = _watched(call, args, kwargs, dtype)
                 multiplies[id(module)] = why_not is None
                 if why_not is not None:
                     report.refused(f"{name}: {why_not}")
         if multiplies[id(module)]:
+            if scaling is not None:
+                scaling.start(device_type)
             key = (id(module), type(made), report.called_from())
             if key not in told:
                 told.add(key)
                 facts = {"device_type": device_type, "made": _kind(made)}
                 # What is compiled would be compiled once more for the other half.
-                report.applied(name, toggle=None if compiler_is_used() else toggle, **facts)
-        return _as_fp32(made)
+                can_toggle = None if compiler_is_used() else toggle
+                report.applied(name, toggle=can_toggle, **facts)
+                if scaling is not None:
+                    scaling.describe(facts, can_toggle)
+        return _as_fp32(made, dtype)
 
     def frozen(module: torch.nn.Module) -> None:
         report.refused(f"{type(module).__name__}: none of its weights is trained")
@@ -75,7 +92,7 @@ def apply(value: Any, report: Report) -> None:
     around_training_calls(around, frozen=frozen)
 
 
-def _watched(call: Any, args: Any, kwargs: Any) -> tuple[Any, str | None]:
+def _watched(call: Any, args: Any, kwargs: Any, dtype: torch.dtype) -> tuple[Any, str | None]:
     """Make the call under autocast, and say why the others should not be."""
     seen: set[torch.dtype] = set()
     made_by: dict[int, str] = {}
@@ -98,19 +115,20 @@ def _watched(call: Any, args: Any, kwargs: Any) -> tuple[Any, str | None]:
 
     def check(tensor: torch.Tensor) -> torch.Tensor:
         kind = made_by.get(_memory(tensor), "")
-        if tensor.dtype == torch.bfloat16 and kind in _NEEDS_DIGITS:
+        if tensor.dtype == dtype and kind in _NEEDS_DIGITS:
             ends.append(kind)
         return tensor
 
     with WatchedOperations(look):
         made = call(*args, **kwargs)
-    if torch.bfloat16 not in seen:
-        return made, "no matrix product of it ran in bf16"
+    short = next(name for name, each in DTYPES.items() if each == dtype)
+    if dtype not in seen:
+        return made, f"no matrix product of it ran in {short}"
     made = each_tensor(made, check)
     if not ends:
         return made, None
     return made, (
-        f"it ends in {ends[0]} in bf16, which has too few digits for what is almost 0 or 1: let the model "
+        f"it ends in {ends[0]} in {short}, which has too few digits for what is almost 0 or 1: let the model "
         "give what comes before it, and use the loss that takes that (`BCEWithLogitsLoss`, `cross_entropy`)"
     )
 
@@ -131,11 +149,9 @@ _COPIES = {"clone", "_to_copy", "contiguous", "clamp", "clamp_min", "clamp_max"}
 _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "convolution", "linear", "matmul"}
 
 
-def _as_fp32(made: Any) -> Any:
-    """Tensors of bf16 in what a model gives as fp32: a loss outside is computed as before."""
-    return each_tensor(
-        made, lambda tensor: tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-    )
+def _as_fp32(made: Any, dtype: torch.dtype) -> Any:
+    """Tensors of bf16 or fp16 in what a model gives as fp32: a loss outside is computed as before."""
+    return each_tensor(made, lambda tensor: tensor.float() if tensor.dtype == dtype else tensor)
 
 
 def _kind(made: Any) -> str:

@@ -23,8 +23,9 @@ ADVISING = [
     *(ROOT / "optimizations").glob("*/__init__.py"),
 ]
 ARGUMENT = re.compile(r"(?<![\w.])([a-z_]+)=(?!=)")
-OURS = {"mode", "dtype", "set_priority", "mask"}
-"""Of SQL, of hotloop's own configs and patches, and of casts, which are no arguments of a framework."""
+OURS = {"mode", "dtype", "set_priority", "mask", "precision"}
+"""Of SQL, of hotloop's own configs and patches, and of casts, which are no arguments of a framework; and of Lightning's
+Trainer, which the tests do not install."""
 
 
 def named() -> dict[str, set[str]]:
@@ -49,7 +50,7 @@ def known() -> set[str]:
     functions: list[Any] = [
         *(torch.utils.data.DataLoader, torch.optim.AdamW, torch.compile, checkpoint),
         *(torch.nn.MultiheadAttention.forward, torch.nn.parallel.DistributedDataParallel),
-        torch.autograd.set_detect_anomaly,
+        *(torch.autograd.set_detect_anomaly, torch.amp.GradScaler),
         *(transformers.PreTrainedTokenizerBase.__call__, transformers.DataCollatorWithPadding),
     ]
     names = {name for each in functions for name in inspect.signature(each).parameters}

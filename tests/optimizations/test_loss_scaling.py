@@ -37,7 +37,7 @@ FP16 = {"precision": "fp16"}
     [
         (
             ["def again(): loss = made(); loss.backward(); return loss", "optimizer.step(again)"],
-            "closure",
+            "goes backward inside of optimizer.step",
         ),
         (["made().backward(create_graph=True)", "optimizer.step()"], "more than retain_graph"),
         (["made().backward(torch.tensor(1.0))", "optimizer.step()"], "more than retain_graph"),

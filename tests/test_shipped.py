@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -65,9 +66,40 @@ def test_readme_names_only_targets_and_files_that_are_there() -> None:
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"`?make ([a-z]+)", README):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
-    for text, place in ((README, REPOSITORY), (TRAINER, REPOSITORY / "docs")):
-        for link in re.findall(r"\]\(([^)#]+)\)", text):
-            assert link.startswith("https://") or (place / link).exists(), link
+    docs = ("docs/TRAINER.md", "docs/USING.md", "docs/VERDICTS.md")
+    for page in (REPOSITORY / name for name in ("README.md", *docs)):
+        for link, heading in re.findall(
+            r"\]\(([^)#]+)#?([^)]*)\)", page.read_text(encoding="utf-8")
+        ):
+            target = page.parent / link
+            assert link.startswith("https://") or target.exists(), link
+            if heading:
+                found = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+                assert heading in [each.lower().replace(" ", "-") for each in found]
+
+
+def test_what_the_readme_says_of_its_recorded_run_is_in_its_picture() -> None:
+    picture = (REPOSITORY / "docs" / "answer.svg").read_text(encoding="utf-8")
+    assert len(picture) < 40_000
+    assert re.findall(r"<script|@font-face|(?:href|src|url)\W+http", picture) == []
+    texts = ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")
+    drawn = " ".join(each.text or "" for each in texts).replace("\u00a0", " ")
+    recorded = README.partition("<!-- recorded: begin -->")[2].partition("<!-- recorded: end")[0]
+    said = re.sub(r"\]\([^)]*\)|`[^`]*`|A script of \d+ lines|1\.5 ms", "", recorded)
+    numbers = re.findall(r"\d[\d.-]*\d|\d", said)
+    assert len(numbers) >= 10
+    assert [each for each in numbers if each not in re.findall(r"\d[\d.-]*\d|\d", drawn)] == []
+
+
+def test_the_picture_is_of_the_script_that_is_shipped() -> None:
+    picture = (REPOSITORY / "docs" / "answer.svg").read_text(encoding="utf-8")
+    script = (REPOSITORY / "benchmarks" / "answer" / "io.py").read_text(encoding="utf-8")
+    lines = script.splitlines()
+    sites = set(re.findall(r"\bio\.py:(\d+)", picture))
+    named = {lines[int(site) - 1].strip() for site in sites}
+    assert named == {"def __getitem__(self, i):", *(x for x in lines if "= DataLoader(" in x)}
+    assert "sleep(0.0015)" in script
+    assert f"A script of {len([line for line in lines if line.strip()])} lines" in README
 
 
 def test_what_a_package_index_shows_has_no_dead_link() -> None:
@@ -122,7 +154,8 @@ def test_extras_that_are_named_are_there_and_listed() -> None:
     sources = (path.read_text(encoding="utf-8") for path in (REPOSITORY / "src").rglob("*.py"))
     named = {name for text in sources for name in re.findall(r"hotloop\[(\w+)\]", text)}
     assert named | set(EXTRAS.values()) <= extras
-    listed = README[README.index("| extra |") : README.index("## From a clone")]
+    using = (REPOSITORY / "docs" / "USING.md").read_text(encoding="utf-8")
+    listed = using[using.index("| extra |") : using.index("## From a clone")]
     assert set(re.findall(r"`(\w+)`", listed)) >= extras
 
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hotloop import __version__
+from hotloop.cli.run_page import page_of
 from hotloop.core.command_run import CommandRun
 from hotloop.core.files import write_json
-from hotloop.core.judgement import Diagnosis, Parity, Steps, Verdict
+from hotloop.core.judgement import Diagnosis, Finding, Parity, Steps, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.step import StepRecord
+from hotloop.doctor.directory import begun_run
+from hotloop.runs.stored_run import read_run
 
 VERDICT = Verdict(
     outcome="regressed",
@@ -116,8 +122,31 @@ def test_page_of_an_examined_command_begins_with_what_was_measured(
     hotloop("report", tmp_path, "--html", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "python train.py --size &#39;a b&#39;, 2026-09-21</title>" in page
-    answer = page.partition('class="answer')[2].partition("</p>")[0]
-    assert answer.index("With fused_optimizer: 1.30x") < answer.index("Before: ")
+    assert page.index("With fused_optimizer: 1.30x") < page.index("Before: ") < page.index("<dl")
+
+
+def test_the_command_that_a_page_names_next_goes_on_with_that_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = Path("a run")
+    command = ("python", "train.py", "--size", "a b")
+    run = CommandRun(
+        command, str(tmp_path), 1_790_000_000.0, __version__, steps=50, ended="enough_steps"
+    )
+    found = Finding("HL401", "the optimizer is slow", 1.4)
+    write_json(out / "doctor.json", run)
+    write_json(
+        out / "diagnosis.json", Diagnosis("optimizer", Steps(60, 10, 0.1), findings=(found,))
+    )
+    (out / "trials").mkdir()
+    begins, _, given = page_of(read_run(out)).next_command.partition(" -- ")
+    assert tuple(shlex.split(given)) == command
+    assert shlex.split(begins) == ["hotloop", "doctor", "--steps", "50", "--out", "a run"]
+    assert begun_run(out, command, steps=50) == run
+    for nothing in (replace(run, reads_input=True), replace(run, ended="failed", returncode=1)):
+        write_json(out / "doctor.json", nothing)
+        assert page_of(read_run(out)).next_command == ""
 
 
 def test_directory_without_a_run_says_what_a_run_holds(hotloop: Command, tmp_path: Path) -> None:

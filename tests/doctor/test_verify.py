@@ -100,6 +100,20 @@ def test_what_the_noise_hid_is_not_tried_again_where_nothing_is_kept(trying: Try
     assert not any(place.startswith("with-") for place in machine.places)
 
 
+def test_what_its_first_look_does_not_decide_waits_for_the_others(trying: Trying) -> None:
+    machine = toggleable(2, a=1.15, b=1.3)
+    machine.scatter = 0.25
+    how = {"edits": ["a", "b"], "seen_steps": STEPS_TO_SWITCH}
+    ledger = trying(machine, ["b", "a"], budget_s=300.0, **how)
+    proven = by_name(ledger)["a"].verdict
+    assert proven is not None
+    assert proven.outcome == "improved"
+    sessions = [place.partition("/")[0] for place in machine.places if "/pair-" in place]
+    at = [i for i, each in enumerate(sessions) if each == "together-b"]
+    assert len(at) > 8, "what was left of the budget is b's"
+    assert sessions[at[7] + 1] == "together-a-live", "after its first four pairs"
+
+
 @pytest.mark.parametrize(("gain", "num_pairs"), [(0.99, 6), (1.03, 10)])
 def test_the_last_look_is_for_what_looks_faster(
     trying: Trying, gain: float, num_pairs: int

@@ -22,7 +22,7 @@ from script_inputs import (
     with_phase,
 )
 
-from hotloop.core.census import CallUse, Census, DdpUse, OperatorUse
+from hotloop.core.census import SEVERAL_UPDATES, CallUse, Census, DdpUse, OperatorUse
 from hotloop.core.measurement import Measurement
 from hotloop.core.step import StepRecord
 from hotloop.judge.diagnose import diagnose
@@ -343,6 +343,38 @@ def test_a_small_batch_needs_an_idle_device_short_kernels_and_free_memory() -> N
     assert found(on_gpu(replace(sick, device_allocated_bytes=None), HALF_IDLE), "HL501") is None
     assert found(on_gpu(replace(sick, device_memory_bytes=0), HALF_IDLE), "HL501") is None
     assert found(on_gpu(sick), "HL501") is None
+
+
+def accumulating(**changes: Any) -> Census:
+    loader = replace(LOADER, num_batches=800)
+    sick = changed(GPU_HEALTHY, replace(SHORT, device_s=0.03), loaders=(loader,), compiled=False)
+    usual = {"microbatches": 8.0, "counted_steps": 100, "device_allocated_bytes": 8 << 30}
+    return replace(sick, **{**usual, **changes})
+
+
+def test_accumulation_is_reported_as_far_as_memory_holds_larger_microbatches() -> None:
+    def fewest(**changes: Any) -> Any:
+        finding = found(on_gpu(accumulating(**changes), HALF_IDLE), "HL504")
+        return finding and finding.evidence["fewest_microbatches"]
+
+    assert fewest() == 1
+    assert fewest(device_allocated_bytes=20 << 30) == 4
+    assert fewest(device_allocated_bytes=40 << 30) is None
+    assert fewest(device_allocated_bytes=None) is None
+    assert fewest(device_memory_bytes=None) is None
+
+
+def test_only_passes_backward_of_as_many_batches_are_accumulation() -> None:
+    def is_found(**changes: Any) -> bool:
+        return found(on_gpu(accumulating(**changes), HALF_IDLE), "HL504") is not None
+
+    one_batch = (replace(LOADER, num_batches=100),)
+    assert is_found()
+    assert not is_found(loaders=one_batch)  # a GAN
+    assert not is_found(loaders=one_batch, microbatches=1.0)
+    assert not is_found(notes=(SEVERAL_UPDATES,))
+    assert not is_found(num_ranks=2)
+    assert found(on_gpu(accumulating(), BUSY_DEVICE), "HL504") is None
 
 
 def test_memory_that_is_asked_for_again_is_found_by_retries_or_by_what_is_held() -> None:

@@ -288,3 +288,70 @@ def test_anomaly_detection_that_was_left_on_is_found() -> None:
         checks, num=1 / 3
     )  # in one of three steps that were profiled: the script asked itself
     assert "HL807" not in codes(diagnose(script(steps(), replace(HEALTHY, operators=(once,)))))
+
+
+def test_half_and_a_tenth_as_often_are_what_amdahl_says() -> None:
+    finding = only(every("eval", 0.3, 10), "HL702")  # 0.3 of 1.3 s
+    share = 0.3 / 1.3
+    assert finding.evidence["gain_half_as_often"] == pytest.approx(1 / (1 - share / 2))
+    assert finding.evidence["gain_tenth_as_often"] == pytest.approx(1 / (1 - share * 0.9))
+    assert "Half as often: at most 1.13x, a tenth as often: at most 1.26x." in finding.advice
+    assert "set_by" not in finding.evidence
+
+
+def test_tenth_of_what_a_whole_run_has_fewer_than_ten_of_is_none() -> None:
+    few = only(every("eval", 0.3, 10, ended=True), "HL702")
+    assert "gain_tenth_as_often" not in few.evidence
+    assert "a tenth" not in few.advice
+    many = only(every("eval", 0.3, 5, ended=True), "HL702")
+    assert many.evidence["num_evaluations"] >= 10  # type: ignore[operator]
+    assert "gain_tenth_as_often" in many.evidence
+    once = diagnose(every("checkpoint", 5.0, 1000, ended=True)).findings[0]
+    assert not {"gain_half_as_often", "gain_tenth_as_often"} & set(once.evidence)
+
+
+@pytest.mark.parametrize(
+    ("setting", "period", "named"),
+    [
+        ("eval_steps=10", 10, True),
+        ('eval_strategy="epoch"', 10, True),
+        ("val_check_interval=0.25, check_val_every_n_epoch=1", 10, True),
+        ("eval_steps=500", 10, False),  # a callback of the script's own evaluates
+        ("eval_steps=2", 10, False),
+    ],
+)
+def test_argument_is_named_where_it_may_be_what_sets_the_evaluation(
+    setting: str, period: int, named: bool
+) -> None:
+    run = every("eval", 0.3, period)
+    census = replace(HEALTHY, how_often={"eval": setting, "logging": "logging_steps=1"})
+    finding = only(replace(run, census=census), "HL702")
+    assert finding.evidence.get("set_by") == (setting if named else None)
+    assert (f"set by `{setting}`" in finding.advice) == named
+
+
+@pytest.mark.parametrize(
+    ("what", "inside", "named"),
+    [
+        ("print", "transformers.trainer_callback.on_log", True),
+        ("SummaryWriter.add_scalar", "lightning.fabric.loggers.tensorboard.log_metrics", True),
+        ("tqdm.update", "transformers.trainer_callback.on_step_end", False),
+        ("print", "train.training_step", False),
+        ("print", None, False),
+    ],
+)
+def test_logging_of_the_scripts_own_is_not_said_to_be_set_by_the_trainer(
+    what: str, inside: str | None, named: bool
+) -> None:
+    log = CallUse(what, "train.py:80", num=60, seconds=1.0, inside=inside)
+    census = replace(HEALTHY, logs=(log,), how_often={"logging": "logging_steps=1"})
+    finding = only(script(steps({**STEP, "logging": 0.02}), census), "HL703")
+    assert finding.evidence.get("set_by") == ("logging_steps=1" if named else None)
+    assert finding.evidence["gain_half_as_often"] == pytest.approx(1 / (1 - 0.02 / 0.12 / 2))
+
+
+def test_saving_names_its_argument() -> None:
+    save = replace(SAVE, inside="transformers.trainer._save")
+    census = replace(HEALTHY, saves=(save,), how_often={"checkpoint": "save_steps=10"})
+    finding = only(replace(every("checkpoint", 0.5, 10), census=census), "HL701")
+    assert finding.evidence["set_by"] == "save_steps=10"

@@ -19,12 +19,26 @@ from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import leaving
 
 
+def padding(*, longest: float) -> PaddingUse:
+    return PaddingUse(100, 0.5, "attention_mask", longest_padded_fraction=longest)
+
+
 def test_amdahl() -> None:
     expect = leaving("share", 0.0, 0.5)
     assert expect({"share": 0.5}, True) == pytest.approx((1 / 0.75, 2.0))
     assert expect({"share": None}, True) is None
     assert expect({}, True) is None
     assert expect({"share": 1.0}, True) is None
+
+
+def test_cutting_is_expected_to_bring_what_the_longest_rows_leave() -> None:
+    expect = CATALOGUE["dynamic_padding"].expect
+    assert expect is not None
+    seen = {"padded_fraction": 0.8, "forward_backward_fraction": 0.9, "gain_at_longest": 1.25}
+    assert expect(seen, 8) == pytest.approx((1 / (1 - 0.2 / 3), 1.25))
+    assert expect({**seen, "gain_at_longest": None}, 8) == pytest.approx(
+        (1 / (1 - 0.72 / 3), 1 / (1 - 0.72))
+    )
 
 
 def test_workers_hide_what_waits_and_share_the_cpus_with_what_computes() -> None:
@@ -78,6 +92,7 @@ def test_an_expectation_is_a_gain_within_what_the_finding_allows(name: str) -> N
         ),
         0.4,
     ) | {"product_s": 1e-3, "forward_backward_fraction": 0.4, "padded_fraction": 1.0}
+    evidence |= {"microbatches": 8, "launch_fraction": 0.4}
     found = technique.expect({**evidence, "fetch_cpu_fraction": 0.9}, 2)
     assert found is not None
     low, high = found
@@ -111,6 +126,8 @@ def call(what: str, pageable: bool | None = None) -> CallUse:
         ("deferred_reads", Census(syncs=(call("cpu"),), seen=("syncs",)), ()),
         ("dynamic_padding", Census(), ()),
         ("dynamic_padding", Census(padding=PaddingUse(100, 0.5, "attention_mask")), (8,)),
+        ("dynamic_padding", Census(padding=padding(longest=0.3)), (8,)),
+        ("dynamic_padding", Census(padding=padding(longest=0.495)), ()),
         ("fewer_logs", Census(seen=("logs",)), ()),
         ("fewer_logs", Census(logs=(call("print"),), seen=("logs",)), (100,)),
         ("gc_schedule", Census(collections=CollectionUse(9, 0.1, 1, 0.05)), (100,)),

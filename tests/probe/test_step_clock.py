@@ -181,6 +181,7 @@ print(json.dumps(halves))
     assert [record.clock_reads for record in seen] == [3, 4, 4]
     census = read_json(tmp_path / "census-0.json", Census)
     assert "other optimizers updated 3 times" in census.notes[-1]
+    assert census.microbatches == 2
 
 
 def test_only_the_first_process_that_steps_is_clocked_and_forks_of_it_are_not(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from html import unescape
 
 from hotloop.core.census import Census
 from hotloop.core.judgement import Diagnosis, Finding, Parity, Steps, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.report.html import Page, render_html
 from hotloop.report.kept_patch import render_pull_request
-from hotloop.report.ledger import render_patch
+from hotloop.report.ledger import fix_rows, render_patch
 
 EDITED = TriedFix(
     "fused_optimizer", True, "kept", "faster", patch="edited", patch_text="train.py:7"
@@ -100,12 +102,66 @@ def test_source_that_holds_a_fence_does_not_end_the_diff_of_a_pull_request() -> 
     assert text.endswith("````diff\n ```python\n+x\n````\n")
 
 
+SLOW = Finding("HL401", "the optimizer is slow", 1.4, site="train.py:7", advice="Fuse it.")
+WAITS = Finding("HL106", "making a batch waits", 1.2, site="train.py:3", advice="Move the data.")
+PAGE = Page(
+    "run",
+    answer="Updating takes 30 % of the time.",
+    examined=Census(),
+    diagnosis=Diagnosis("optimizer", Steps(60, 10, 0.0655), findings=(SLOW, WAITS)),
+    sources={"train.py:3": "x = read(<path>)"},
+)
+
+
+def card_of(page: Page) -> str:
+    """What a reader sees first."""
+    card = render_html(page).partition('<section id="do"')[2].partition("</section>")[0]
+    return unescape(re.sub("<(?!path>)[^>]*>", "", card))
+
+
 def test_page_of_a_command_opens_with_what_to_do() -> None:
-    found = replace(ledger(EDITED, diff="fix.patch"), together=TOGETHER)
-    page = Page("run", examined=Census(), ledger=found, patch="-a < b\n+a > b\n")
+    found = replace(ledger(EDITED, diff="a fix.patch"), together=TOGETHER)
+    page = replace(PAGE, ledger=found, patch="-a < b\r\n+a > b\r\n")
     text = render_html(page)
-    assert text.index('<section id="do">') < text.index('<section id="fixes">')
-    for said in ("1.31x (1.20 to 1.43, 4 pairs)", "the losses agree", "git apply fix.patch"):
-        assert said in text
-    assert '<pre class="whole">-a &lt; b\n+a &gt; b\n</pre>' in text
-    assert 'id="do"' not in render_html(replace(page, ledger=replace(found, together=None)))
+    assert text.index('<section id="do"') < text.index("<nav>") < text.index('id="fixes"')
+    card = card_of(page)
+    for said in (
+        "With fused_optimizer: 1.31x (1.20 to 1.43, 4 pairs), improved",
+        "The losses agree. Before: Updating takes 30 % of the time.",
+        "fused_optimizer edits train.py:7.",
+        "git apply 'a fix.patch'",
+        "git apply -R 'a fix.patch'",
+    ):
+        assert said in card
+    # A carriage return as such would be a new line to a browser.
+    assert '<span class="removed">-a &lt; b&#13;</span>\n' in text
+    unproven = card_of(replace(page, ledger=replace(found, together=None)))
+    assert "git apply" not in unproven
+
+
+def test_without_a_kept_fix_the_card_says_what_is_left_to_do() -> None:
+    missed = replace(EDITED, status="rejected", why="not faster", answers=("HL401",), patch=None)
+    tried = replace(ledger(missed), kept=())
+    card = card_of(replace(PAGE, ledger=tried, next_command="hotloop doctor --out run -- x"))
+    assert (
+        card.index("Updating takes 30 %") < card.index("Move the data.") < card.index("--out run")
+    )
+    assert "train.py:3 x = read(<path>)" in card
+    assert "Fuse it." not in card  # that was tried, and is none here
+    undecided = replace(missed, verdict=replace(TOGETHER, outcome="inconclusive"))
+    assert "Fuse it." in card_of(replace(PAGE, ledger=replace(tried, fixes=(undecided,))))
+    untried = card_of(PAGE)
+    assert "No fix has been tried." in untried
+    assert "Fuse it." in untried
+    assert "Do this" not in card_of(replace(PAGE, diagnosis=None))
+
+
+def test_fixes_are_ranked_by_what_was_measured() -> None:
+    fixes = (
+        replace(EDITED, name="slower", status="rejected", verdict=replace(TOGETHER, ratio=0.9)),
+        replace(EDITED, name="untimed", status="not_applied"),
+        replace(EDITED, name="kept", verdict=replace(TOGETHER, ratio=1.2)),
+        replace(EDITED, name="fastest", verdict=replace(TOGETHER, ratio=1.3)),
+    )
+    names = [row[1] for row in fix_rows(ledger(*fixes))]
+    assert names == ["`fastest`", "`kept`", "`slower`", "`untimed`"]

@@ -20,11 +20,12 @@ from hotloop.judge.findings import FINDINGS
 from hotloop.report import numbers, terminal
 from hotloop.report.examined import command_rows, examined_answer
 from hotloop.report.html import Page
-from hotloop.report.ledger import ledger_answer, render_ledger
+from hotloop.report.ledger import render_ledger
 from hotloop.report.machine import mfu_words, rank_rows, ranks_answer, utilization_rows
 from hotloop.report.numbers import seconds
 from hotloop.report.words import answer, run_answer
 from hotloop.runs.notes import num_done
+from hotloop.runs.source_lines import source_lines
 from hotloop.runs.stored_run import StoredRun
 
 
@@ -161,7 +162,7 @@ def _patch_of(found: StoredRun) -> str:
         return ""
     try:
         file = Path(found.command_run.workdir, found.ledger.diff)
-        return file.read_text(encoding="utf-8", errors="replace")
+        return file.read_bytes().decode("utf-8", "replace")  # with its line ends: it is copied
     except OSError:
         return ""
 
@@ -193,7 +194,7 @@ def page_of(found: StoredRun) -> Page:
     found_codes = [finding.code for finding in found.diagnosis.findings] if found.diagnosis else []
     return Page(
         title=f"hotloop: {'quickstart' if found.trained is not None else name}{_when(run.command_run)}",
-        answer=_measured_first(found),
+        answer=answer_of(found),
         problems=problem_lines(found),
         notes=found.notes,
         facts=facts_of(found, brief=True),
@@ -224,6 +225,8 @@ def page_of(found: StoredRun) -> Page:
         sample=sample if isinstance(sample, str) else "",
         ledger=found.ledger,
         patch=_patch_of(found),
+        next_command=_next_command(found),
+        sources=_sources_of(found),
         environment=environment,
         settings=settings_rows(run.settings),
         footer=f"Made by `hotloop report {found.directory}` from the files in that directory.",
@@ -238,11 +241,28 @@ def _when(examined: CommandRun | None) -> str:
     return f", {shlex.join(examined.command)}, {day}"
 
 
-def _measured_first(found: StoredRun) -> str:
-    """What fixes were measured to gain stands before what the diagnosis expected."""
-    if found.ledger is None or not found.ledger.kept:
-        return answer_of(found)
-    return f"{ledger_answer(found.ledger)} Before: {answer_of(found)}"
+def _next_command(found: StoredRun) -> str:
+    """What tries fixes, or goes on with them; empty where nothing is left to try."""
+    run = found.command_run
+    if found.ledger is not None:
+        return found.ledger.continue_with or ""
+    if run is None or run.ended not in ("by_itself", "enough_steps") or run.reads_input:
+        return ""
+    if found.diagnosis is None or not found.diagnosis.findings:
+        return ""
+    asked = ["--steps", str(run.steps)] if run.steps is not None else []
+    words = ["hotloop", "doctor", *asked, "--out", str(found.directory), "--", *run.command]
+    return shlex.join(words)
+
+
+def _sources_of(found: StoredRun) -> dict[str, str]:
+    """Lines of the script that the page names."""
+    census = found.measurement.census if found.measurement is not None else None
+    if found.command_run is None or census is None:
+        return {}
+    sites = [finding.site for finding in found.diagnosis.findings] if found.diagnosis else []
+    sites += [line.site for line in census.lines]
+    return source_lines(found.directory, found.command_run, sites)
 
 
 def _breakdowns(found: StoredRun) -> dict[str, dict[str, float]]:

@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass, field
 ONE_OF = " #"
 """In `LoaderUse.made`, before the number of one of several loaders that the same calls made."""
 
+SEVERAL_UPDATES = "steps were counted by an optimizer that steps several times in one"
+"""One of a census's notes."""
+
 NO_OPTIMIZER = "no optimizer of torch steps: a step ends with each pass backward"
 """One of a census's notes."""
 
@@ -135,6 +138,10 @@ class PaddingUse:
     source: str
     """`attention_mask`, `labels`, or `trailing id 0`."""
     site: str | None = None
+    longest_padded_fraction: float | None = None
+    """Padded share if each batch ended with its longest row; known of an attention mask alone."""
+    grouped_padded_fraction: float | None = None
+    """The same, had their rows been sorted by length and divided into batches of the same sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +242,8 @@ class Census:
     """Seconds from the start of the process to its first step: importing, building, loading."""
     planned_steps: int | None = None
     """Steps that the training says it will make, e.g. a Trainer's `max_steps`."""
+    how_often: dict[str, str] = field(default_factory=dict)
+    """Phase -> the argument of a Trainer that sets how often it comes, as it is: `eval` -> `eval_steps=20`."""
     other_trainings: tuple[int, ...] = ()
     """Steps of each process that trained beside this one without a rank of its own: not watched."""
     parallel: str | None = None

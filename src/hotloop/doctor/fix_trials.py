@@ -70,7 +70,10 @@ class FixTrials:
         self.levels = divided_levels(LOOKS, len(fixes), TOTAL_ERROR)
         """Error of each look at pairs that prove a fix at once."""
         self.proven: dict[str, Confirmed] = {}
-        self.others_wait = runner.budget_s is not None and len(fixes) > 1
+        self.compared: dict[str, LossComparison] = {}
+        """Of those that were timed at least."""
+        self.set_aside: list[Fix] = []
+        """Not decided by their first look while others waited."""
         self.comparisons = LossComparisons(runner, fixes[:1])
 
     def all(self) -> Ledger:
@@ -82,6 +85,7 @@ class FixTrials:
             runner.report(tried=tuple(tried.values()), current=None, pair=None, process="", note="")
             kept = tried[fix.name].status == "kept"
             runner.must_confirm |= kept and fix.name not in self.proven
+        self._go_on(tried)
         runner.report(together=True)
         kept_alone = [fix for fix in self.fixes if tried[fix.name].status == "kept"]
         undecided = [fix for fix in self.fixes if may_yet(tried[fix.name])]
@@ -120,6 +124,17 @@ class FixTrials:
             continue_with=self._continue_with(),
         )
 
+    def _go_on(self, tried: dict[str, TriedFix]) -> None:
+        """With what was set aside: the rest of the budget is theirs, those first that look faster."""
+        for fix in sorted(
+            self.set_aside, key=lambda each: not ended_early(tried[each.name].verdict)
+        ):
+            self.runner.report(current=fix.name)
+            entry = self._caught(fix, self._proven)
+            if entry.verdict is not None:  # else nothing was left for another pair
+                tried[fix.name] = entry
+            self.runner.report(tried=tuple(tried.values()), current=None, pair=None)
+
     def _nothing_left(self, fix: Fix, tried: Mapping[str, TriedFix]) -> TriedFix | None:
         """Its line of the ledger where one that is proven brings what all of its findings could."""
         if self.all_asked or fix.gain_at_most is None:
@@ -143,10 +158,16 @@ class FixTrials:
         self._fit(fix, known)
         if not self._can_begin(fix, known):
             return self._unpaid(fix, known)
+        self.compared[fix.name] = known
+        if proves_at_once(self.runner, fix):
+            others_wait = self.runner.budget_s is not None and fix is not self.fixes[-1]
+            pairs_now = LOOKS[0] if others_wait else None
+            return self._caught(fix, partial(self._proven, pairs_now=pairs_now))
+        return self._caught(fix, self._timed)
+
+    def _caught(self, fix: Fix, trying: Callable[[Fix, LossComparison], TriedFix]) -> TriedFix:
         try:
-            if proves_at_once(self.runner, fix):
-                return self._proven(fix, known)
-            return self._timed(fix, known)
+            return trying(fix, self.compared[fix.name])
         except (CommandFailed, WritesOutside) as error:
             return _failed(self.runner, fix, error)
 
@@ -224,18 +245,26 @@ class FixTrials:
             return tried_fix(fix, "rejected", why, begun=True)
         return comparison
 
-    def _proven(self, fix: Fix, comparison: LossComparison) -> TriedFix:
-        """On pairs of its patched copy; on two alone where those show no gain and other fixes want the time."""
+    def _proven(
+        self, fix: Fix, comparison: LossComparison, *, pairs_now: int | None = None
+    ) -> TriedFix:
+        """On pairs of its patched copy, or toggled; where the budget is for several, on two alone where those show no gain.
+
+        pairs_now: set aside after so many, where they decide nothing.
+        """
         live = tried_fix(fix, "kept", "", begun=True)
         given = (self.runner, self.comparisons, [fix], {fix.name: live})
         trying = partial(confirmed, *given, alpha=self.levels)
-        found = trying(pairs_now=FIRST_PAIRS if self.others_wait else None)
+        shares = self.runner.budget_s is not None and len(self.fixes) > 1
+        found = trying(pairs_now=FIRST_PAIRS if shares else None)
         first = found.verdict
-        if self.others_wait and first is not None and found.why_not == NOT_PAID:
+        if shares and first is not None and found.why_not == NOT_PAID:
             if first.num_pairs == FIRST_PAIRS and useless(first):
                 why = f"not tried further: {showed(first)}"
                 return tried_fix(fix, "not_tried", why, found.result)
-            found = trying()
+            found = trying(pairs_now=pairs_now)
+            if found.undecided and found.why_not != NOT_PAID and pairs_now is not None:
+                self.set_aside.append(fix)
         if found.failed is not None:
             raise found.failed
         if found.why_not == NOT_PAID:

@@ -73,6 +73,8 @@ GRAPH_BREAK_S = 1e-4
 # Memory
 ROOM = 0.60
 """Share of the device's memory below which a larger batch fits."""
+FILLED = 0.80
+"""Share of the memory that larger microbatches may fill, where all that is used is taken to grow with them."""
 RESERVED_TIMES = 2.0
 """Memory held over memory used at its highest; TraceML's number."""
 CREEP_BYTES, CREEP_STEPS = 1 << 30, 50

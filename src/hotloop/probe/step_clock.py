@@ -330,6 +330,7 @@ class StepClock:
             num_threads=torch.get_num_threads(),
             parameter_dtypes=self._dtypes,
             optimizer=self._described,
+            microbatches=self._microbatches(),
             compiled=compiled,
             num_graphs=graphs,
             num_graph_breaks=num_breaks,
@@ -338,6 +339,12 @@ class StepClock:
             clock_read_s=self._measured_cost(),
             notes=tuple(notes),
         )
+
+    def _microbatches(self) -> float | None:
+        """Passes backward per step; `None` where no loss of one was seen."""
+        losses = sum(len(mark.losses) for mark in self._marks)
+        steps = sum(mark.ends is not Ends.NOTHING for mark in self._marks)
+        return losses / steps if losses and steps else None
 
     def _measured_cost(self, repeats: int = 200) -> float:
         """Seconds that a mark or a kept loss takes, in the mixture of this run; median of 5 blocks."""

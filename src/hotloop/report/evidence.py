@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hotloop.core.census import CallUse, Census, LineUse, LoaderUse, OperatorUse
+from hotloop.core.census import CallUse, Census, LoaderUse, OperatorUse
 from hotloop.report import numbers
 from hotloop.report.numbers import UNKNOWN
 
-MOST_LINES = 15
 MOST_CALLS = 20
 MOST_OPERATORS = 15
 
@@ -37,12 +36,18 @@ def value_text(key: str, value: float | int | str) -> str:
         return numbers.size(int(value))
     if key.endswith("_fraction"):
         return numbers.percent(value)
+    if key.startswith("gain_"):
+        return numbers.ratio(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
 
 
 NAMES = {
     "cpus_busy_fraction": "CPUs busy with this run, share",
     "other_programs_fraction": "CPUs busy with other programs, share",
+    "longest_padded_fraction": "padding if each batch ended with its longest row",
+    "grouped_padded_fraction": "padding if these were sorted by length as well",
+    "gain_at_longest": "gain at most if each batch ended with its longest row",
+    "gain_grouped": "gain, about, if these were sorted by length as well",
 }
 
 
@@ -54,21 +59,6 @@ def _name(key: str) -> str:
     for ending in ("_s", "_bytes"):
         key = key.removesuffix(ending)
     return key.removeprefix("num_").replace("_", " ")
-
-
-def line_rows(lines: Sequence[LineUse]) -> Rows:
-    """Share of the time, phase, place, what it called; most time first."""
-    ranked = sorted(lines, key=lambda line: -line.fraction)[:MOST_LINES]
-    return [
-        (
-            numbers.percent(line.fraction),
-            line.phase.replace("_", " "),
-            f"`{line.site}`",
-            f"`{line.function}`",
-            f"`{line.inside}`" if line.inside else "",
-        )
-        for line in ranked
-    ]
 
 
 def loader_title(loader: LoaderUse) -> str:

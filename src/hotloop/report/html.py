@@ -1,13 +1,16 @@
-"""One page that stands alone: no scripts, no fonts, nothing fetched. The answer first."""
+"""One page that stands alone: nothing fetched, and no script but `templates/copy.js`, which a policy in the page holds
+browsers to. The answer first."""
 
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hotloop.core.census import Census
 from hotloop.core.course import ArmsCourse, MachineCourse, PairSpeeds, StepCourse
@@ -29,6 +32,7 @@ from hotloop.report import (
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from jinja2.runtime import Context
     from markupsafe import Markup
 
 OF_A_RUN = {
@@ -46,15 +50,15 @@ OF_A_RUN = {
 """Sections of the page in their order: macros of `templates/sections.html`, with their titles."""
 
 OF_A_COMMAND = {
-    "do": "Do this",
-    "fixes": "Fixes tried",
+    "fixes": "Fixes tried, by gain",
     "findings": "Findings",
     "time": "Where a step's time goes",
     "host": "Time by line",
     "loaders": "Loaders",
     "seen": "Settings detected",
+    "facts": "This run",
 } | OF_A_RUN
-"""The same for somebody else's command that was examined."""
+"""The same for somebody else's command that was examined, below a card that says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,10 @@ class Page:
     """Fixes that were tried on it."""
     patch: str = ""
     """The diff of those that were kept."""
+    next_command: str = ""
+    """What goes on from here."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """The text of the line at a `file:line`."""
     sample: str = ""
     """Text that the trained model wrote."""
     environment: Machine | None = None
@@ -115,19 +123,25 @@ def write_html(path: Path, page: Page) -> None:
 def render_html(page: Page) -> str:
     """The page as text. Everything that is not ours is escaped."""
     templates = _templates()
-    section = templates.get_template("sections.html").make_module({"page": page})
+    section: Any = templates.get_template("sections.html").make_module({"page": page})
+    script, *_ = templates.loader.get_source(templates, "copy.js")  # type: ignore[union-attr]
     drawn = [
         (name, title, getattr(section, name.replace("-", "_"))().strip())
         for name, title in (OF_A_RUN if page.examined is None else OF_A_COMMAND).items()
     ]
     return templates.get_template("page.html").render(
-        page=page, tone=_tone(page.verdict), sections=[each for each in drawn if each[2]]
+        page=page,
+        tone=_tone(page.verdict),
+        section=section,
+        sections=[each for each in drawn if each[2]],
+        script=script,
+        script_hash=b64encode(sha256(script.encode()).digest()).decode(),
     )
 
 
 @cache
 def _templates() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 
     templates = Environment(
         loader=PackageLoader("hotloop.report"),
@@ -136,17 +150,24 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    templates.filters |= {"coded": coded, "printable": printable}
+    templates.filters |= {"coded": pass_context(coded), "printable": printable}
     modules = (canvas, comparison, course, evidence, ledger, machine, numbers, step_time)
     templates.globals |= {each.__name__.rpartition(".")[2]: each for each in (*modules, words)}
     return templates
 
 
-def coded(text: str) -> Markup:
-    """Escaped, with what stands between backticks as code."""
+def coded(context: Context, text: str) -> Markup:
+    """Escaped, with what stands between backticks as code, and codes of the page's findings as links to them."""
     from markupsafe import Markup, escape
 
-    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+    diagnosis: Diagnosis | None = context["page"].diagnosis
+    codes = [finding.code for finding in diagnosis.findings] if diagnosis else []
+    html = re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text)))
+    return Markup(re.sub(r"\bHL\d{3}\b", lambda code: _link(code[0], codes), html))
+
+
+def _link(code: str, codes: Sequence[str]) -> str:
+    return f'<a href="#{code}">{code}</a>' if code in codes else code
 
 
 def printable(text: str) -> str:

@@ -6,6 +6,7 @@ import io
 import re
 import shlex
 import textwrap
+from typing import TYPE_CHECKING
 
 from hotloop.core.judgement import Diagnosis, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
@@ -13,7 +14,10 @@ from hotloop.core.measurement import Environment
 from hotloop.report import numbers
 from hotloop.report.ledger import ledger_answer, ratio_words, start_cost
 from hotloop.report.terminal import render_breakdown
-from hotloop.report.words import losses
+from hotloop.report.words import losses, sentence
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 BEGINS = "<!-- hotloop doctor -->"
 """First line of the text, so that it is known again."""
@@ -115,21 +119,18 @@ def render_card(
         (f"{answer}\n", ""),
         (f"{render_breakdown(diagnosis.breakdown)}\n" if diagnosis.breakdown else "", "cyan"),
         (ledger_answer(ledger), "bold green"),
-        (_learns(ledger), ""),
+        (sentence(losses(ledger.together.parity)) if ledger.together else "", ""),
         (f"\n{_where(environment)}" if environment is not None else "", "dim"),
     ]
     for text, style in parts:
         if text:
             console.print(Text(text, style=style))
+    return picture_of(console)
+
+
+def picture_of(console: Console) -> str:
+    """What a recording console was sent, as an SVG that loads nothing."""
     return _FONT_FACES.sub("", console.export_svg(title="hotloop", unique_id="hotloop"))
-
-
-def _learns(ledger: Ledger) -> str:
-    together = ledger.together
-    if together is None:
-        return ""
-    words = losses(together.parity)
-    return f"{words[0].upper()}{words[1:]}."
 
 
 def _where(environment: Environment) -> str:

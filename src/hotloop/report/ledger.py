@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import textwrap
+from collections.abc import Sequence
 
-from hotloop.core.judgement import Verdict
+from hotloop.core.judgement import Finding, Verdict
 from hotloop.core.ledger import Ledger, Prediction, Scorecard, TriedFix
 from hotloop.report import numbers
 
@@ -148,7 +149,7 @@ def _tested(ledger: Ledger) -> str:
 
 
 def fix_rows(ledger: Ledger) -> list[tuple[str, ...]]:
-    """Status, name, measured ratio, what it adds and costs, what was expected, why, and what it answers."""
+    """Status, name, measured ratio, what it adds and costs, what was expected, why, and what it answers; best first."""
     return [
         (
             status_words(fix),
@@ -158,8 +159,27 @@ def fix_rows(ledger: Ledger) -> list[tuple[str, ...]]:
             fix.why,
             " ".join(fix.answers),
         )
-        for fix in ledger.fixes
+        for fix in sorted(ledger.fixes, key=_rank)
     ]
+
+
+def _rank(fix: TriedFix) -> tuple[bool, float]:
+    """Kept ones first, then by what was measured."""
+    gain = fix.verdict.ratio if fix.verdict is not None else None
+    return fix.status != "kept", -(gain or 0.0)
+
+
+def by_hand(findings: Sequence[Finding], ledger: Ledger | None) -> list[Finding]:
+    """What only a person can mend: findings with advice, but for those whose fix was tried and is none here."""
+    tried = ledger.fixes if ledger is not None else ()
+    settled = {
+        code
+        for fix in tried
+        if fix.status in ("kept", "does_not_pay")
+        or (fix.status == "rejected" and status_words(fix) != "undecided")
+        for code in fix.answers
+    }
+    return [each for each in findings if each.advice and each.code not in settled]
 
 
 def how_measured(ledger: Ledger) -> str:
@@ -230,16 +250,21 @@ def render_patch(ledger: Ledger) -> str:
     if ledger.diff is None:
         lines = ["No patch was written: none of what was kept is safe to edit. By hand:"]
     else:
-        file = shlex.quote(ledger.diff)
         lines = [f"Patch: {ledger.diff}"]
         lines += [f"  {fix.name}: edits {fix.patch_text}" for fix in edited]
-        lines += [f"  apply it here: git apply {file}", f"  undo it: git apply -R {file}"]
+        lines.append(f"  apply it here: {apply_command(ledger)}")
+        lines.append(f"  undo it: {apply_command(ledger, undo=True)}")
     words = [fix for fix in kept if fix.patch == "words"]
     if words and edited:
         lines.append("Not in it, to be written by hand:")
     for fix in words:
         lines.append(textwrap.indent(f"{fix.name}: {fix.patch_text}", "  "))
     return "\n".join(lines)
+
+
+def apply_command(ledger: Ledger, *, undo: bool = False) -> str:
+    """`git apply runs/doctor-train/fix.patch`"""
+    return shlex.join(["git", "apply", *(["-R"] if undo else []), ledger.diff or ""])
 
 
 def render_scorecard(card: Scorecard) -> str:

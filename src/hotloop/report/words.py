@@ -213,6 +213,11 @@ def _consequence(verdict: Verdict) -> str:
     return ""
 
 
+def sentence(clause: str) -> str:
+    """Its first letter large, a full stop at its end."""
+    return f"{clause[0].upper()}{clause[1:]}."
+
+
 def _capital_kept(sentence: str) -> str:
     """First letter large, unless it starts a name (`hotloop's settings`) or code."""
     if sentence.startswith(("hotloop", "`")):

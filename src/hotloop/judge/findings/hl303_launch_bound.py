@@ -39,7 +39,7 @@ def find(run: JudgedRun) -> Found | None:
     mean = seen.mean_s()
     if mean is None or mean >= SHORT_OPERATION_S:
         return None
-    share = _share(run, seen)
+    share = launch_share(run, seen)
     if not LAUNCH <= share < 1:
         return None
     return Found(
@@ -56,7 +56,8 @@ def find(run: JudgedRun) -> Found | None:
     )
 
 
-def _share(run: JudgedRun, seen: Operations) -> float:
+def launch_share(run: JudgedRun, seen: Operations) -> float:
+    """The share in which short operations are started: on a GPU, in which it idled for them."""
     if seen.on_cpu:
         return run.host("forward", "backward") - seen.long_share(SHORT_OPERATION_S)
     return idle_inside(run)

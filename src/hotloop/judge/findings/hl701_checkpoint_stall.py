@@ -5,23 +5,28 @@ What it means. Checkpoints are written by the training process, and no step is m
 Evidence. `checkpoint_fraction`: seconds of saving over wall time, from one save to the last, so over
 whole intervals (a run that ended by itself: over all of it); reported from 0.02. `num_saves` seen,
 `steps_between`, `seconds_per_save`, `num_bytes`. One save alone says nothing about how often it comes.
+`set_by`: the argument of a Trainer around the loop that sets how often it saves, as it is (`save_steps=50`).
 
-Gain at most. `1 / (1 - checkpoint_fraction)`: saving costs nothing.
+Gain at most. `1 / (1 - checkpoint_fraction)`: saving costs nothing. Saving `k` times more rarely brings at most
+`1 / (1 - checkpoint_fraction (1 - 1/k))`: `gain_half_as_often`, `gain_tenth_as_often` (left out where the
+whole run saves fewer than ten times). These are computed, not measured: each save is taken to cost the same.
 
 Remedy. Save less often; or copy the state to host memory and write it from a thread
 (`torch.distributed.checkpoint.async_save`); leave out what can be computed again. To test it: the same
 steps without saving.
 
 No fix. How often to save is how much a crash may lose, and a save from a thread needs a copy in memory:
-both are the author's choice.
+both are the author's choice. What half and a tenth as often would bring is computed.
 
-What can go wrong. Less often means more steps lost when it fails. A thread that writes needs memory for
+What can go wrong. Less often means more steps lost when it fails; with `load_best_model_at_end` of transformers'
+Trainer `save_steps` has to be a multiple of `eval_steps`. A thread that writes needs memory for
 a second copy, and what it copies must not be changed before the copy is complete.
 """
 
 from __future__ import annotations
 
-from hotloop.judge.judged_run import Found, JudgedRun
+from hotloop.judge.judged_run import Found, JudgedRun, costliest
+from hotloop.judge.less_often import less_often
 from hotloop.judge.thresholds import SAVING
 
 TITLE = "Training stands still while it saves"
@@ -38,6 +43,7 @@ def find(run: JudgedRun) -> Found | None:
     seconds = sum(save.seconds for save in census.saves)
     # `os.fsync` and `os.replace` after it belong to the same save.
     num = sum(save.num for save in census.saves if not save.what.startswith("os."))
+    fewer, sentence = less_often(run, "checkpoint", share, seen=found, call=costliest(census.saves))
     return Found(
         share=share,
         site=run.site_of(census.saves, "checkpoint"),
@@ -47,7 +53,8 @@ def find(run: JudgedRun) -> Found | None:
             "steps_between": found.every,
             "seconds_per_save": seconds / num if num else None,
             "num_bytes": sum(save.num_bytes or 0 for save in census.saves) or None,
+            **fewer,
         },
         advice="Save less often, or write from a thread what was copied to host memory "
-        "(torch.distributed.checkpoint.async_save).",
+        f"(torch.distributed.checkpoint.async_save).{sentence}",
     )

@@ -7,22 +7,28 @@ mode, or follows a batch of a loader that is iterated without gradients: an agen
 Evidence. `evaluation_fraction`: seconds of it over wall time, from one evaluation to the last, so over
 whole intervals (a run that ended by itself: over all of it); reported from 0.15. `num_evaluations`
 seen, `steps_between`. One alone says nothing about how often it comes. A forward without gradients in
-every step, like that of a teacher, is part of the step and not counted.
+every step, like that of a teacher, is part of the step and not counted. `set_by`: the argument of a Trainer
+around the loop that sets how often it evaluates, as it is (`eval_steps=50`).
 
-Gain at most. `1 / (1 - evaluation_fraction)`: no evaluation at all.
+Gain at most. `1 / (1 - evaluation_fraction)`: no evaluation at all. Evaluating `k` times more rarely brings at most
+`1 / (1 - evaluation_fraction (1 - 1/k))`: `gain_half_as_often`, `gain_tenth_as_often` (left out where the
+whole run evaluates fewer than ten times). These are computed, not measured: each evaluation is taken to cost the same.
 
 Remedy. Evaluate less often, or on a part of the data between and on all of it at the end; a larger
 batch (no gradients are kept: often four times as large); `torch.inference_mode()`. To test it: the same
 steps with each; the metric on the part against the metric on all.
 
 No fix. How often and on what to evaluate is the author's choice: what is stopped or kept may depend on it.
+What half and a tenth as often would bring is computed.
 
-What can go wrong. Early stopping and keeping the best checkpoint see fewer points.
+What can go wrong. Early stopping and keeping the best checkpoint see fewer points; patience that counts evaluations lasts
+longer in steps.
 """
 
 from __future__ import annotations
 
 from hotloop.judge.judged_run import Found, JudgedRun
+from hotloop.judge.less_often import less_often
 from hotloop.judge.thresholds import EVALUATING, EVERY_STEP
 
 TITLE = "Evaluation takes a large part of the time"
@@ -35,6 +41,7 @@ def find(run: JudgedRun) -> Found | None:
         return None
     if found.num > EVERY_STEP * run.breakdown.num_steps or not EVALUATING <= found.share < 1:
         return None
+    fewer, sentence = less_often(run, "eval", found.share, seen=found, call=None)
     evaluating = [loader for loader in census.loaders if not loader.trains]
     return Found(
         share=found.share,
@@ -44,7 +51,8 @@ def find(run: JudgedRun) -> Found | None:
             "num_evaluations": found.num,
             "steps_between": found.every,
             "batch_size": evaluating[0].batch_size if evaluating else None,
+            **fewer,
         },
         advice="Evaluate less often, on a part of the data, or with a larger batch under "
-        "torch.inference_mode().",
+        f"torch.inference_mode().{sentence}",
     )

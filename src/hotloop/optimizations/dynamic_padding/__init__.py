@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hotloop.core.census import PaddingUse
 from hotloop.optimizations.optimization import Optimization, live_in
 from hotloop.optimizations.source_edit import BeforeTraining, SourceEdit, WrappedArgument
 
@@ -51,12 +52,19 @@ def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
 
 
 def _expect(evidence: Mapping[str, Any], value: Any) -> tuple[float, float] | None:
-    """Amdahl, where a third to all of the padding goes: how long the longest row of each batch is was not seen."""
+    """Amdahl, where a third to all goes of what cutting takes away; of all padding, where the longest rows were not seen."""
     padded, computing = evidence.get("padded_fraction"), evidence.get("forward_backward_fraction")
     if not isinstance(padded, float) or not isinstance(computing, float):
         return None
-    share = min(padded * computing, 0.98)
+    at_longest = evidence.get("gain_at_longest")
+    share = 1 - 1 / at_longest if isinstance(at_longest, float) else padded * computing
+    share = min(share, 0.98)
     return 1 / (1 - share / 3), 1 / (1 - share)
+
+
+def _is_cut(padding: PaddingUse) -> bool:
+    """Whether a hundredth of the tokens or more would go, as far as is known."""
+    return padding.padded_fraction - (padding.longest_padded_fraction or 0.0) >= 0.01
 
 
 DYNAMIC_PADDING = Optimization(
@@ -64,8 +72,8 @@ DYNAMIC_PADDING = Optimization(
     summary="Batches cut to their longest sequence, as their attention mask says, rounded up to a multiple of 8.",
     parity_class="reduction_order",
     settings=(8,),
-    values_for=lambda census: (8,) if census.padding and census.padding.padded_fraction else (),
-    needs="batches with padding",
+    values_for=lambda census: (8,) if census.padding and _is_cut(census.padding) else (),
+    needs="batches longer than their longest row",
     answers=("HL111",),
     argument="pad_to_multiple_of",
     source_form="DataLoader(dataset, ..., collate_fn=DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8))",

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch.optim import Optimizer
 
-from hotloop.core.census import NO_OPTIMIZER
+from hotloop.core.census import NO_OPTIMIZER, SEVERAL_UPDATES
 from hotloop.probe.attach.sites import Place, caller, outward
 from hotloop.probe.attach.watch import Watch
 from hotloop.probe.foreign_process import describe_optimizer, device_of, parameter_dtypes
@@ -175,7 +175,7 @@ class Boundary:
             return
         if ends is Ends.STEP_OF_ANOTHER:
             self._watch.restart(
-                "steps were counted by an optimizer that steps several times in one",
+                SEVERAL_UPDATES,
                 made=self._steps.steps - 1,
             )
         elif ends is Ends.LONG_STEP:

@@ -12,7 +12,6 @@ from hotloop.probe import entry
 from hotloop.probe.attach.batch_times import watch_fetches
 from hotloop.probe.attach.connections import watch_connections
 from hotloop.probe.attach.device_clock import DeviceClock
-from hotloop.probe.attach.model import planned_steps
 from hotloop.probe.attach.own_frames import (
     hide_own_frames,
     keep_probe_untraced,
@@ -22,6 +21,7 @@ from hotloop.probe.attach.passes import watch_passes
 from hotloop.probe.attach.side_calls import watch_device_calls, watch_side_calls, when_cuda_starts
 from hotloop.probe.attach.sites import caller
 from hotloop.probe.attach.step_profiler import StepProfiler
+from hotloop.probe.attach.trainer_seen import trainer_seen
 from hotloop.probe.attach.watch import Watch, num_ranks
 from hotloop.probe.attach.writer import Parts, Writer
 from hotloop.probe.background import pause_before_forks
@@ -175,7 +175,7 @@ def _begin(parts: Parts, writer: Writer) -> None:
     if parts.boundary.device.type == "cuda":
         watch.device = DeviceClock(parts.boundary.device, watch.clock.opened, watch.notes.append)
     parts.model.start_s = seconds_since_start()
-    parts.model.planned_steps = watch.tried(planned_steps, caller())
+    parts.model.trainer = watch.tried(trainer_seen, caller()) or {}
     cost.measure(watch.directory)
     cost.threads = (parts.sampler.background, writer.background)
     for each in cost.threads:

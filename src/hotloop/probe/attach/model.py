@@ -5,8 +5,9 @@ Padding is looked at in a few batches, on the CPU only, never on a device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from types import FrameType
+from itertools import islice
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hotloop.core.census import DdpUse, PaddingUse
 from hotloop.probe.attach.loader_seen import first_tensor, named_tensors
-from hotloop.probe.attach.sites import Sites, caller, outward, variables_of
+from hotloop.probe.attach.sites import Sites, caller
 
 MAX_SHAPES = 64
 DDP_LOOKS = 12
@@ -29,7 +30,8 @@ class ModelSeen:
         self._sites = sites
         self._padding = padding
         self.start_s: float | None = None
-        self.planned_steps: int | None = None
+        self.trainer: dict[str, Any] = {}
+        """Fields of the census that a Trainer around the loop tells."""
         self._parallel: str | None = None
         self._channels_last: bool | None = None
         self._shapes: set[tuple[int, ...]] = set()
@@ -41,7 +43,7 @@ class ModelSeen:
         """Fields of the census. No number of shapes where none was seen, or too many to count."""
         return {
             "start_s": self.start_s,
-            "planned_steps": self.planned_steps,
+            **self.trainer,
             "parallel": self._parallel,
             "ddp": self._ddp,
             "channels_last": self._channels_last,
@@ -92,20 +94,7 @@ class ModelSeen:
         )
 
 
-def planned_steps(frame: FrameType | None) -> int | None:
-    """How many steps a trainer around this frame says that it will make; `None` without one."""
-    for each in outward(frame):
-        module = each.f_globals.get("__name__", "")
-        if module.startswith(("transformers.trainer", "lightning.pytorch", "pytorch_lightning")):
-            holder = variables_of(each).get("self")
-            for owner in (getattr(holder, "state", None), getattr(holder, "trainer", None), holder):
-                steps = getattr(owner, "max_steps", None)
-                if isinstance(steps, int) and steps > 0:
-                    return steps
-    return None
-
-
-FIRST = 4
+FIRST = 16
 EVERY = 50
 LOOKS = 24
 _SOURCES = ("attention_mask", "labels", "ids")
@@ -113,6 +102,8 @@ _SOURCES = ("attention_mask", "labels", "ids")
 IGNORED = -100
 """torch's `ignore_index`: a run of it at the end of labels is padding, elsewhere it is a prompt."""
 SHORTEST = 8
+MULTIPLE = 8
+"""`dynamic_padding` rounds lengths up to it; those of batches that are all multiples of it are taken to stay so."""
 RARELY = 0.05
 """Rows in which an id that fills up ends may hold it elsewhere, too; a feature that counts is 0 everywhere."""
 
@@ -141,6 +132,45 @@ class _Trailing:
         self.padded += int(runs[runs >= 2].sum())  # a single one is a row that happens to end in it
 
 
+class _Masked:
+    """Lengths of the rows in each attention mask that was looked at, and what its batch was padded to."""
+
+    def __init__(self) -> None:
+        self._looks: list[int] = []
+        self._batches: list[tuple[list[int], int]] = []
+        self._tokens = 0
+
+    def add(self, look: int, mask: torch.Tensor) -> None:
+        self._looks.append(look)
+        self._batches.append((_spans(mask).tolist(), mask.shape[1]))
+        self._tokens += int((mask != 0).sum())
+
+    def left(self) -> tuple[float | None, float | None]:
+        """Shares of padding in batches cut to their longest row: of these batches, and of their rows sorted by length."""
+        several = len(set(self._looks)) < len(self._looks)  # columns, each with lengths of its own
+        return self._cut(self._batches), None if several else self._cut(self._sorted())
+
+    def _cut(self, batches: list[tuple[list[int], int]]) -> float:
+        to = math.gcd(MULTIPLE, *(width for _, width in self._batches))
+        longest = ((len(rows), max(rows) or width, width) for rows, width in batches)
+        made = sum(num * min(-(-row // to) * to, width) for num, row, width in longest)
+        return 1 - self._tokens / made
+
+    def _sorted(self) -> list[tuple[list[int], int]]:
+        """Batches of the same sizes."""
+        rows = iter(sorted(length for batch, _ in self._batches for length in batch))
+        widest = max(width for _, width in self._batches)
+        return [(list(islice(rows, len(batch))), widest) for batch, _ in self._batches]
+
+
+def _spans(mask: torch.Tensor) -> torch.Tensor:
+    """Columns of each row from the first that is not masked to the last, on whichever side it is padded."""
+    width = mask.shape[1]
+    there = (mask != 0) * torch.arange(1, width + 1)
+    back = (mask != 0) * torch.arange(width, 0, -1)
+    return (there.amax(1) + back.amax(1) - width).clamp(min=0)
+
+
 class Padding:
     """Sums over the batches that were looked at."""
 
@@ -149,6 +179,7 @@ class Padding:
         self._looks = 0
         self._seen: dict[str, tuple[int, int]] = {}
         self._ids: dict[int, _Trailing] = {}
+        self._masked = _Masked()
         self.from_loader = False
         """Batches come from a loader; else what the model is called with is looked at."""
         self._site: str | None = None
@@ -167,6 +198,7 @@ class Padding:
                     tensor.device.type == "cpu"
                     and tensor.dim() == 2
                     and tensor.shape[1] >= SHORTEST
+                    and len(tensor)
                 ):
                     self._add(name, tensor)
 
@@ -180,12 +212,14 @@ class Padding:
                     found = self._fills_up()
                     words = f"trailing id {found[0]}" if found else "trailing id"
                     padded = found[1].padded if found else 0
-                return PaddingUse(total, padded / total, source=words, site=self._site)
+                left = self._masked.left() if source == "attention_mask" else (None, None)
+                return PaddingUse(total, padded / total, words, self._site, *left)
         return None
 
     def _add(self, name: str, tensor: torch.Tensor) -> None:
         if name == "attention_mask":
             self._sum("attention_mask", int((tensor == 0).sum()), tensor.numel())
+            self._masked.add(self._looks, tensor)
         elif tensor.dtype not in (torch.int64, torch.int32):
             return
         elif name == "labels":

@@ -49,16 +49,14 @@ def apply(value: Any, report: Report) -> None:
         if torch.is_autocast_enabled(device_type):
             report.refused(f"{name}: the script autocasts it")
             return call(*args, **kwargs)
-        if multiplies.get(id(module)) is False or not is_on:
-            return call(*args, **kwargs)
-        if scaling is not None:
-            if scaling.has_failed:
-                return call(*args, **kwargs)
+        if scaling is not None and id(module) not in multiplies:
             why_not = reason_not_scaled(module)
             if why_not is not None:
                 multiplies[id(module)] = False
                 report.refused(f"{name}: {why_not}")
-                return call(*args, **kwargs)
+        has_failed = scaling is not None and scaling.has_failed
+        if multiplies.get(id(module)) is False or has_failed or not is_on:
+            return call(*args, **kwargs)
         unwatched = scaling.unwatched() if scaling is not None else nullcontext()
         with unwatched, autocast(device_type, value):
             if id(module) in multiplies:

@@ -182,6 +182,10 @@ def test_whole_batches_copied_from_memory_are_not_sent_to_workers() -> None:
     finding = only(waiting(0.03, copied), "HL101")
     assert "which workers do no faster" in finding.advice
     assert codes(diagnose(waiting(0.03, {**copied, "in_memory": None}))) == ["HL102"]
+    stacked = {**copied, "dataset": "TensorDataset"}  # 3 us for each sample: Python picks them
+    assert only(waiting(0.03, stacked), "HL102").optimization == "whole_batches"
+    at_once = {**stacked, "fetch_s": 0.009}
+    assert codes(diagnose(waiting(0.03, at_once))) == ["HL101"]
 
 
 def test_suggested_workers_keep_pace_with_the_rest_of_the_step() -> None:
@@ -241,11 +245,16 @@ def test_a_finding_advises_the_workers_that_the_fix_tries(
         assert {*said} <= {*tried}, finding
 
 
-def test_samples_that_are_only_picked_from_memory_are_not_sent_to_workers() -> None:
+def test_samples_that_are_only_picked_from_memory_are_picked_at_once() -> None:
     picked = {**SERIAL, "in_memory": True, "batch_size": 1000}
     finding = only(waiting(0.03, picked), "HL102")
-    assert "whole batches" in finding.advice
+    assert "pick a batch at once" in finding.advice
+    assert finding.optimization == "loader_workers"
     assert finding.evidence["suggested_workers"] is None
+    tensors = {**picked, "dataset": "TensorDataset"}
+    assert only(waiting(0.03, tensors), "HL102").optimization == "whole_batches"
+    own_collate = waiting(0.03, {**tensors, "collate_site": "train.py:3"})
+    assert only(own_collate, "HL102").optimization == "loader_workers"
     # In memory, and 0.9 ms of work on each: workers.
     worked_on = only(waiting(0.03, {**picked, "batch_size": 32}), "HL102")
     assert "num_workers=1" in worked_on.advice

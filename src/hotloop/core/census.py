@@ -18,6 +18,10 @@ FILLED = "uninitialized::fill_"
 `full` are none."""
 
 
+PICKED_S = 1e-6
+"""Seconds that a sample takes at least where Python picks it."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoaderUse:
     """One DataLoader that was iterated, by its call site. `None` means not observed."""
@@ -65,6 +69,13 @@ class LoaderUse:
     made: tuple[str, ...] = ()
     """The calls that led to its construction, the innermost first: `train.py:8 < train.py:30`. With ` #1` where
     only the second loader that was made so trains. Empty where that was not seen, or it does not train."""
+
+    @property
+    def stacks_tensors(self) -> bool:
+        """Its samples are picked from a TensorDataset one by one and stacked by torch: picked at once, none takes as long."""
+        if self.dataset != "TensorDataset" or self.collate_site is not None:
+            return False
+        return self.fetch_s is None or self.fetch_s > PICKED_S * (self.batch_size or 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,8 @@ def _cause_without(loader: LoaderUse, cpus: float | None, turns: float | None) -
     if cpus is not None and cpus < 2:
         return "cpus_full"  # a worker would take its time from the training
     samples = loader.batch_size or 0
-    if loader.in_memory and (loader.fetch_s or math.inf) < COPIED_SAMPLE_S * samples:
+    copies = (loader.fetch_s or math.inf) < COPIED_SAMPLE_S * samples
+    if loader.in_memory and copies and not loader.stacks_tensors:
         return "copying"
     return "collate" if _mostly_collates(loader) else "serial"
 

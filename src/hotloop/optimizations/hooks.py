@@ -254,7 +254,7 @@ def set_arguments(change: Change, value: Any, report: Report, *, says_itself: bo
             report.refused(f"{name} {changed}")
         else:
             given.arguments.update(changed)
-            values = ", ".join(f"{key}={value}" for key, value in changed.items())
+            values = ", ".join(f"{key}={_shown(value)}" for key, value in changed.items())
             if not says_itself:
                 report.applied(f"the loader of {name} has {values}")
         return original(*given.args, **given.kwargs)
@@ -267,6 +267,13 @@ def set_arguments(change: Change, value: Any, report: Report, *, says_itself: bo
 
     around_construction(make)
     after_step(stepped)
+
+
+def _shown(value: Any) -> str:
+    """An argument as a reader knows it: objects by their class, which have no name of their own."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return str(value)
+    return str(getattr(value, "__name__", type(value).__name__))
 
 
 def set_ddp_argument(name: str, value: bool, report: Report) -> None:

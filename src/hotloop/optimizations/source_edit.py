@@ -96,10 +96,13 @@ class WrappedArgument:
     """Python source of `name`. It may use the name `torch`."""
     more: str = ""
     """Another argument for `name`, as Python source."""
+    keywords: Mapping[str, str] = field(default_factory=dict)
+    """Others of the call that are set with it, as Python source."""
 
     def in_words(self) -> str:
         given = ", ".join(filter(None, (self.argument, self.more)))
-        return f"write\n{self.definition}\nand give `{self.argument}={self.name}({given})`"
+        others = "".join(f", {name}={value}" for name, value in self.keywords.items())
+        return f"write\n{self.definition}\nand give `{self.argument}={self.name}({given}){others}`"
 
 
 @dataclass(frozen=True, slots=True)

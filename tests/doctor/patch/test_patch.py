@@ -272,6 +272,44 @@ def test_function_that_makes_every_loader_is_words(
         assert "at train.py:8 loaders are made that do not train, too" in (fix.patch_text or "")
 
 
+TAKES_AN_OPTION = MAKES_LOADERS.replace(
+    "import json\n",
+    "import argparse\nimport json\nparser = argparse.ArgumentParser()\n"
+    "parser.add_argument('--lr', type=float)\nparser.add_argument('--num-workers', default=0)\n"
+    "args = parser.parse_args()\n",
+).replace("shuffle=shuffle", "shuffle=shuffle, num_workers=args.num_workers")
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (
+            TAKES_AN_OPTION,
+            "give `--num-workers=2` to the command. Not edited: at train.py:13 loaders",
+        ),
+        (TAKES_AN_OPTION.replace("'--num-", "'-w', '--num-"), "give `--num-workers=2` to the"),
+        (
+            TAKES_AN_OPTION.replace("'--num-workers'", "'-w', dest='num_workers'"),
+            "add `num_workers=",
+        ),
+        (
+            TAKES_AN_OPTION.replace("=args.num_workers", "=int(args.num_workers)"),
+            "add `num_workers=",
+        ),
+    ],
+)
+def test_an_option_that_the_loader_is_given_is_named_instead_of_an_edit(
+    tried: Try, monkeypatch: pytest.MonkeyPatch, script: str, said: str
+) -> None:
+    seen_at(monkeypatch, "train.py:13 < train.py:15 #0")
+    found = tried({"train.py": script}, {"loader_workers": 2})
+    loaders = (loader_use("train.py:13"), loader_use("train.py:13", trains=False))
+    found.census = Census(loaders=loaders)
+    (fix,) = found.write().fixes
+    assert fix.patch == "words"
+    assert said in (fix.patch_text or "")
+
+
 CHANGES_ITS_DATASET = """\
 import json
 import torch

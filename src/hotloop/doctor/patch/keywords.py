@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 import libcst as cst
@@ -16,6 +18,8 @@ from hotloop.optimizations.source_edit import Keywords, WrappedArgument
 
 MOST_POSITIONAL = 5
 """Arguments by place: of a loader those before `num_workers`, of an optimizer those before `fused`."""
+MOST_FILES = 300
+"""In which an option is looked for."""
 
 
 def keywords_edit(source: Source, call: cst.Call, wanted: Keywords) -> Change:
@@ -41,19 +45,22 @@ def keywords_edit(source: Source, call: cst.Call, wanted: Keywords) -> Change:
 
 
 def wrapped_argument_edit(source: Source, call: cst.Call, wanted: WrappedArgument) -> Change:
-    """Raises `Unsafe` where the callee is not certain, or whether it has the argument."""
+    """Raises `Unsafe` where the callee is not certain, or whether it has one of the arguments."""
     _refuse_other_callee(source, call, wanted)
     given = _given(call, wanted.argument)
     by_place = [each for each in call.args if each.keyword is None and each.star == ""]
+    if wanted.keywords and len(by_place) > MOST_POSITIONAL:
+        raise Unsafe(f"`{next(iter(wanted.keywords))}` may be given by its place already")
     places = {}
     if given is None and wanted.place < len(by_place):
         places, given = {wanted.argument: wanted.place}, by_place[wanted.place].value
-    _refuse_given_twice(call, [wanted.argument] if given is None else [])
+    missing = [name for name in wanted.keywords if _given(call, name) is None]
+    _refuse_given_twice(call, [*([wanted.argument] if given is None else []), *missing])
     before = code_of(given) if given is not None else ""
     if before == "None":
         before = ""
     made = f"{wanted.name}({', '.join(filter(None, (before, wanted.more)))})"
-    return _setting(source, call, {wanted.argument: made}, places)
+    return _setting(source, call, {wanted.argument: made, **wanted.keywords}, places)
 
 
 def _refuse_given_twice(call: cst.Call, missing: Sequence[str]) -> None:
@@ -208,24 +215,34 @@ _NONE = cst.SimpleWhitespace("")
 
 
 def loader_frame(census: Census, workdir: Path, started_at: float) -> Frame:
-    """The one place. Raises `Unsafe`.
+    """The one place, at which only loaders that train are made. Raises `Unsafe`.
 
     started_at: of the diagnosed run; the file must be older.
     """
-    loaders = [each for each in census.loaders if each.trains]
-    sites = list(dict.fromkeys(each.site for each in loaders))
+    site = _site_of_loader(census)
+    others = any(each.site == site and not each.trains for each in census.loaders)
+    if others or any(
+        ONE_OF in name for each in census.loaders if each.trains for name in each.made
+    ):
+        raise Unsafe(
+            f"at {site} loaders are made that do not train, too: they would change as well"
+        )
+    return _frame_at(site, workdir, started_at)
+
+
+def _site_of_loader(census: Census) -> str:
+    sites = list(dict.fromkeys(each.site for each in census.loaders if each.trains))
     if len(sites) != 1:
         raise Unsafe(
             f"loaders that train are made at {', '.join(sites)}"
             if sites
             else "no loader that trains was seen in the first run"
         )
-    others = any(each.site == sites[0] and not each.trains for each in census.loaders)
-    if others or any(ONE_OF in name for each in loaders for name in each.made):
-        raise Unsafe(
-            f"at {sites[0]} loaders are made that do not train, too: they would change as well"
-        )
-    file, _, line = sites[0].rpartition(":")
+    return sites[0]
+
+
+def _frame_at(site: str, workdir: Path, started_at: float) -> Frame:
+    file, _, line = site.rpartition(":")
     if not line.isdigit():
         raise Unsafe("where the loader is made was not seen")
     path = workdir / file
@@ -233,6 +250,32 @@ def loader_frame(census: Census, workdir: Path, started_at: float) -> Frame:
     if path.is_file() and path.stat().st_mtime < started_at:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return Frame(file, int(line), "?", None, digest, direct=True)
+
+
+def option_of_command(
+    wanted: Keywords, census: Census, workdir: Path, started_at: float
+) -> str | None:
+    """`--num_workers=0`: what the command can be given instead of an edit, where the script hands an option of its own on
+    to the loader; `None` where that is not seen."""
+    try:
+        frame = _frame_at(_site_of_loader(census), workdir, started_at)
+        call = loader_call(Source(workdir, frame), frame, wanted)
+    except Unsafe:
+        return None
+    given = {name: _given(call, name) for name in wanted.values}
+    names = [each.attr.value for each in given.values() if isinstance(each, cst.Attribute)]
+    options = [_option(name, workdir) for name in names]
+    if len(options) != len(wanted.values) or None in options:
+        return None
+    return " ".join(f"{option}={value}" for option, value in zip(options, wanted.values.values()))
+
+
+def _option(name: str, workdir: Path) -> str | None:
+    """The option that a parser in the working directory adds under this name, where there is exactly one."""
+    spelled = re.compile(rf"""add_argument\([^)]*?["'](--{name.replace("_", "[-_]")})["']""")
+    files = islice(workdir.rglob("*.py"), MOST_FILES)
+    found = {each for file in files for each in spelled.findall(file.read_text(errors="replace"))}
+    return found.pop() if len(found) == 1 else None
 
 
 def loader_call(source: Source, frame: Frame, wanted: Keywords | WrappedArgument) -> cst.Call:

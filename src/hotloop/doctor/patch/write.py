@@ -18,6 +18,7 @@ from hotloop.doctor.patch.keywords import (
     keywords_edit,
     loader_call,
     loader_frame,
+    option_of_command,
     wrapped_argument_edit,
 )
 from hotloop.doctor.patch.model_call_edits import (
@@ -184,6 +185,9 @@ def _patched(
         files.add(edits)
     except Unsafe as why:
         text = words_for(technique, fix.value, wanted, taken, str(why))
+        if technique.of_loader and isinstance(wanted, Keywords):
+            option = option_of_command(wanted, census or Census(), files.workdir, files.started_at)
+            text = f"give `{option}` to the command. Not edited: {why}." if option else text
         return replace(fix, patch="words", patch_text=text)
     lines = sorted({(source.file, source.start(edit.node)[0]) for source, edit in edits})
     notes = [edit.note for _, edit in edits if isinstance(edit, Change) and edit.note]

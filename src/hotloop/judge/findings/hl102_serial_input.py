@@ -15,8 +15,8 @@ Gain at most. `1 / (1 - data_wait_fraction)`: the step without any wait. `n` wor
 free CPUs go round.
 
 Remedy. `loader_workers`: `num_workers` = `suggested_workers`. Samples
-that are only picked from memory (below 50 us each) cost more to send than to make: take whole batches
-by index instead (`__getitems__`, or a TensorDataset's tensors indexed with a list). To test it: the
+that are only picked from memory (below 50 us each) cost least where a batch is picked at once:
+`whole_batches` does that for a TensorDataset, a `__getitems__` for a dataset of your own. To test it: the
 same number of steps with and without, in turns, at least four pairs.
 
 What can go wrong. Random numbers that the dataset or collate function draws (`draws_random`) come from the workers then:
@@ -46,8 +46,8 @@ def find(run: JudgedRun) -> Found | None:
     trivial = is_trivial(loader)
     if trivial:
         advice = (
-            "The data is in memory: fetch whole batches by index (`__getitems__`, or index the tensors "
-            "with a list) instead of sample by sample; workers would cost more than they bring."
+            "The data is in memory: pick a batch at once (`__getitems__`, or index the tensors with a list) "
+            "instead of sample by sample."
         )
     elif loader.iterable:
         advice = (
@@ -76,7 +76,7 @@ def find(run: JudgedRun) -> Found | None:
             "loader_site": loader.site,
             "dataset_site": loader.dataset_site,
         },
-        optimization="loader_workers",
+        optimization="whole_batches" if trivial and loader.stacks_tensors else "loader_workers",
         advice=advice,
     )
 

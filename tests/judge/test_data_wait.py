@@ -38,7 +38,7 @@ def test_wait_on_a_crowded_machine_is_named_with_what_hides_its_cause(
     diagnosis = diagnose(waiting(0.074, loader, CROWDED))
     assert answer(diagnosis) == (
         "The training waits for data 74 % of the time (HL101, train.py:30); other programs keep 86 % of "
-        "the CPUs busy, so whether workers would help cannot be told now: run it again when the machine "
+        "the CPUs busy, so this run does not show whether workers would help: trying them does, best when the machine "
         "is quiet."
     )
     assert diagnosis.worth is not None

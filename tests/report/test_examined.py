@@ -74,7 +74,7 @@ def diagnosis(bound: Bound | None = "input", **more: object) -> Diagnosis:
 
 def test_the_answer_names_the_wait_the_gain_and_the_line() -> None:
     assert examined_answer(run(), diagnosis(), num_steps=60) == (
-        "The training waits for data 31 % of the time; without that it could be up to 1.45x as fast "
+        "The training waits for data 31 % of the time; without that, all else equal, it could be up to 1.45x as fast "
         "(HL102, train.py:42: batches are made between the steps)."
     )
 
@@ -88,7 +88,7 @@ def test_the_headline_is_about_the_first_finding_with_its_own_share() -> None:
         evidence={"optimizer_fraction": 0.37},
     )
     assert examined_answer(run(), diagnosis("input", findings=(fused,)), num_steps=60) == (
-        "Updating the weights takes 37 % of the time; without that it could be up to 1.59x as fast "
+        "Updating the weights takes 37 % of the time; without that, all else equal, it could be up to 1.59x as fast "
         "(HL401, t.py:17: the optimizer is not fused)."
     )
     elsewhere = Finding(
@@ -107,7 +107,7 @@ def test_what_most_of_the_step_is_stands_before_what_can_be_had() -> None:
     shown = diagnosis("compute", findings=(fused,), breakdown=host)
     assert examined_answer(run(), shown, num_steps=60) == (
         "The training computes 67 % of the time; updating the weights takes 22 % of the time; without "
-        "that it could be up to 1.38x as fast (HL401, t.py:33: the optimizer is not fused)."
+        "that, all else equal, it could be up to 1.38x as fast (HL401, t.py:33: the optimizer is not fused)."
     )
     assert ", mostly computing\n" in render_diagnosis(shown)
 

@@ -150,11 +150,11 @@ def remedy(finding: Finding) -> str:
     others = finding.evidence.get("other_programs_fraction")
     if isinstance(others, float):
         return (
-            f" ({where}); {OTHERS} keep {percent(others)} of the CPUs busy, so whether workers would "
-            "help cannot be told now: run it again when the machine is quiet"
+            f" ({where}); {OTHERS} keep {percent(others)} of the CPUs busy, so this run does not show "
+            "whether workers would help: trying them does, best when the machine is quiet"
         )
     gain = ratio(finding.gain_at_most)
-    return f"; without that it could be up to {gain} as fast ({where}: {title})"
+    return f"; without that, all else equal, it could be up to {gain} as fast ({where}: {title})"
 
 
 def held_back(diagnosis: Diagnosis) -> str:

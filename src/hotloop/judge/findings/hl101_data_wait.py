@@ -17,7 +17,7 @@ preparation takes its time from the training instead.
 
 Remedy. `loader_workers`: prepare batches in worker processes while the model computes. Where workers
 run already, more of them, cheaper transforms, or data that is prepared once and stored. On a crowded
-machine, first the same run when it is quiet. To test it: change `num_workers`, run as many steps again, and compare the seconds per step of several such pairs.
+machine a run alone does not show whether workers would help: trying them in turns does. To test it: change `num_workers`, run as many steps again, and compare the seconds per step of several such pairs.
 
 What can go wrong. Workers cost memory (one copy of the dataset each, with spawn) and time to start.
 Randomness drawn in the main process moves into the workers: the batches, and the losses, change.
@@ -79,8 +79,8 @@ def _advice(waiting: Waiting, workers: object, run: JudgedRun) -> str:
 def _on_a_crowded_machine(loader: LoaderUse | None, foreign_busy: float) -> str:
     more = "more workers" if loader is not None and loader.num_workers else "workers"
     advice = (
-        f"Other programs kept {100 * foreign_busy:.0f} % of the machine's CPUs busy, so this run cannot "
-        f"show whether {more} would help: run it again when the machine is quiet."
+        f"Other programs kept {100 * foreign_busy:.0f} % of the machine's CPUs busy, so this run does not "
+        f"show whether {more} would help. Trying them in turns does (`loader_workers`), best when the machine is quiet."
     )
     if loader is not None and loader.in_memory:
         return advice

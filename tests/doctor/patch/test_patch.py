@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,10 @@ from loader_uses import loader_use, seen_at
 from hotloop.core.census import Census
 from hotloop.core.files import read_json
 from hotloop.core.ledger import LEDGER_FILE, Ledger
+from hotloop.doctor.patch.keywords import option_of_command
 from hotloop.doctor.patch.write import apply_patch
+from hotloop.optimizations.loader_workers import LOADER_WORKERS
+from hotloop.optimizations.source_edit import Keywords
 
 Try = Callable[..., Any]
 
@@ -308,6 +312,24 @@ def test_an_option_that_the_loader_is_given_is_named_instead_of_an_edit(
     (fix,) = found.write().fixes
     assert fix.patch == "words"
     assert said in (fix.patch_text or "")
+
+
+def test_no_option_is_named_where_another_argument_has_to_change_with_it(tmp_path: Path) -> None:
+    (tmp_path / "gone.py").symlink_to(tmp_path / "nowhere.py")
+    (tmp_path / "folder.py").mkdir()
+    site, now = Census(loaders=(loader_use("train.py:13"),)), time.time() + 1
+    for more, option in (("", "--num-workers=0"), (", persistent_workers=True", None)):
+        script = TAKES_AN_OPTION.replace("=args.num_workers", f"=args.num_workers{more}")
+        (tmp_path / "train.py").write_text(script)
+        wanted = _workers(0)
+        assert option_of_command(wanted, site, tmp_path, now) == option
+
+
+def _workers(number: int) -> Keywords:
+    assert LOADER_WORKERS.source_edit is not None
+    wanted = LOADER_WORKERS.source_edit(number, {})
+    assert isinstance(wanted, Keywords)
+    return wanted
 
 
 CHANGES_ITS_DATASET = """\

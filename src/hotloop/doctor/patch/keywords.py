@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -262,6 +263,8 @@ def option_of_command(
         call = loader_call(Source(workdir, frame), frame, wanted)
     except Unsafe:
         return None
+    if any(_given(call, name) is not None for name in wanted.where_given):
+        return None  # they would have to change with it
     given = {name: _given(call, name) for name in wanted.values}
     names = [each.attr.value for each in given.values() if isinstance(each, cst.Attribute)]
     options = [_option(name, workdir) for name in names]
@@ -273,7 +276,10 @@ def option_of_command(
 def _option(name: str, workdir: Path) -> str | None:
     """The option that a parser in the working directory adds under this name, where there is exactly one."""
     spelled = re.compile(rf"""add_argument\([^)]*?["'](--{name.replace("_", "[-_]")})["']""")
-    files = islice(workdir.rglob("*.py"), MOST_FILES)
+    own = (each for each in workdir.rglob("*.py") if "site-packages" not in each.parts)
+    files = [
+        each for each in islice(own, MOST_FILES) if each.is_file() and os.access(each, os.R_OK)
+    ]
     found = {each for file in files for each in spelled.findall(file.read_text(errors="replace"))}
     return found.pop() if len(found) == 1 else None
 

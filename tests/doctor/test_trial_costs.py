@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any, cast
 
 import pytest
 
 from hotloop.core.errors import UsageError
+from hotloop.core.judgement import Verdict
 from hotloop.core.measurement import Environment, Measurement, Plan
 from hotloop.core.step import StepRecord
 from hotloop.doctor.trial_costs import TimeLeft, budget_text, plan_for
 from hotloop.doctor.trial_runner import TrialRunner
 from hotloop.judge.looks import LOOKS
+from hotloop.judge.parity import not_checked
 from hotloop.trial.plan import TrialPlan
 
 ENVIRONMENT = Environment(
@@ -72,7 +76,11 @@ class Clock:
     spent_s: float = 0.0
     must_confirm: bool = False
     unconfirmed: int = LOOKS[0]
+    grace_s: float = 0.0
     costs: Costs = field(default_factory=Costs)
+    said: list[str] = field(default_factory=list)
+
+    extend = TrialRunner.extend
 
     @property
     def left_s(self) -> float:
@@ -84,16 +92,63 @@ class Clock:
     def pays_for(self, seconds: float) -> bool:
         return seconds <= self.left_s
 
+    def needed_s(self, pairs: int, **how: Any) -> float:
+        return pairs * PAIR_S
 
-def pairs_made(clock: Clock, *, each_s: float, reserved: bool, most: int = 20) -> int:
-    """Before it says that the time is up."""
+    def warn(self, text: str) -> None:
+        self.said.append(text)
+
+
+def shown(ratios: Sequence[float]) -> Verdict:
+    """Undecided, after pairs of these ratios."""
+    return Verdict(
+        *("inconclusive", fmean(ratios), None, None, None, not_checked("bitwise", ""), "one", "two"),
+        num_pairs=len(ratios),
+        pair_ratios=tuple(ratios),
+    )
+
+
+def pairs_made(
+    clock: Clock, *, each_s: float, reserved: bool, most: int = 20, ratio: float = 1.0
+) -> int:
+    """Before it says that the time is up. ratio: of each pair."""
     runner: Any = clock
     left = TimeLeft(cast(TrialRunner, runner), PLAN, slower_start_s=0.0, reserved=reserved)
     for number in range(1, most + 1):
         clock.spent_s += each_s
-        if left.is_up(number, number):
+        if left.is_up(shown([ratio] * number), number):
             return number
     return most
+
+
+@pytest.mark.parametrize(("ratio", "grace_s", "made"), [
+    (1.5, 30.0, 4), (1.5, 0.0, 2), (1.5, 14.0, 2), (1.1, 30.0, 2),
+])  # fmt: skip
+def test_pairs_that_all_show_a_large_gain_go_on_to_the_next_look_within_the_grace(
+    ratio: float, grace_s: float, made: int
+) -> None:
+    clock = Clock(25.0, grace_s=grace_s)
+    assert pairs_made(clock, each_s=PAIR_S, reserved=False, most=LOOKS[0], ratio=ratio) == made
+    assert clock.grace_s == grace_s - max(clock.budget_s - 25.0, 0.0)
+    assert bool(clock.said) == (made > 2)
+
+
+def test_a_pair_that_shows_no_gain_ends_it_and_so_does_a_gain_still_to_be_confirmed() -> None:
+    runner: Any = Clock(25.0, spent_s=20.0, grace_s=60.0)
+    left = TimeLeft(cast(TrialRunner, runner), PLAN, slower_start_s=0.0, reserved=False)
+    assert left.is_up(shown([1.5, 1.0]), 2)
+    assert not left.is_up(shown([1.5, 1.3]), 2)
+    assert runner.left_s == 2 * PAIR_S  # two more make the first look
+    runner = Clock(25.0, spent_s=20.0, grace_s=60.0)
+    left = TimeLeft(cast(TrialRunner, runner), PLAN, slower_start_s=0.0, reserved=True)
+    assert left.is_up(shown([1.5, 1.3]), 2)
+
+
+def test_a_look_that_decides_nothing_goes_on_within_the_grace_where_every_pair_is_faster() -> None:
+    for ratios, goes_on in (((1.7, 2.1, 1.4, 1.6), True), ((1.7, 2.1, 1.0, 1.6), False)):
+        runner: Any = Clock(40.0, spent_s=40.0, grace_s=60.0)
+        left = TimeLeft(cast(TrialRunner, runner), PLAN, slower_start_s=0.0, reserved=False)
+        assert left.for_more_pairs(shown(ratios)) == goes_on
 
 
 def test_up_to_the_first_look_only_the_next_pair_has_to_fit() -> None:
@@ -141,13 +196,13 @@ def test_pairs_of_earlier_calls_do_not_make_those_of_this_one_quicker() -> None:
     runner: Any = Clock(LOOKS[0] * 8 * PAIR_S)
     left = TimeLeft(cast(TrialRunner, runner), PLAN, slower_start_s=0.0, reserved=True)
     runner.spent_s = 8 * PAIR_S
-    assert left.is_up(LOOKS[0], 1)
-    assert not left.is_up(LOOKS[0], LOOKS[0])
+    assert left.is_up(shown([1.0] * LOOKS[0]), 1)
+    assert not left.is_up(shown([1.0] * LOOKS[0]), LOOKS[0])
 
 
 def test_after_finished_pairs_alone_the_next_one_has_to_fit() -> None:
     runner: Any = Clock(PAIR_S, must_confirm=True)
     left = TimeLeft(cast(TrialRunner, runner), PLAN, slower_start_s=0.0, reserved=True)
-    assert not left.is_up(1, 0)
+    assert not left.is_up(shown([1.0]), 0)
     runner.spent_s = 1.0
-    assert left.is_up(1, 0)
+    assert left.is_up(shown([1.0]), 0)

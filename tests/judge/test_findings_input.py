@@ -619,6 +619,13 @@ def test_what_cutting_and_grouping_would_bring_follows_from_the_padding_they_lea
     assert "your choice, and not tried" in finding.advice
 
 
+def test_batches_that_no_loader_made_are_cut_by_hand() -> None:
+    padding = PaddingUse(10_000, 0.75, "attention_mask", "train.py:9", longest_padded_fraction=0.5)
+    finding = only(script(steps(), replace(HEALTHY, padding=padding, loaders=())), "HL111")
+    assert finding.optimization is None
+    assert finding.advice.startswith("Pad to the longest sequence of each batch")
+
+
 def test_batches_that_end_with_their_longest_row_have_no_fix_but_a_choice() -> None:
     finding = padded_finding(longest_padded_fraction=0.75, grouped_padded_fraction=0.2)
     assert finding.optimization is None

@@ -13,13 +13,19 @@ from hotloop.core.census import (
     DdpUse,
     DebugSwitch,
     LineUse,
+    LoaderUse,
     PaddingUse,
 )
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import leaving
 
 
-def padding(*, longest: float) -> PaddingUse:
+LOADER = LoaderUse(
+    **{**dict.fromkeys(LoaderUse.__dataclass_fields__), "trains": True, "num_batches": 9}
+)  # type: ignore[arg-type]
+
+
+def padding(*, longest: float | None) -> PaddingUse:
     return PaddingUse(100, 0.5, "attention_mask", longest_padded_fraction=longest)
 
 
@@ -125,9 +131,10 @@ def call(what: str, pageable: bool | None = None) -> CallUse:
         ("deferred_reads", Census(syncs=(call("item"),), seen=("syncs",)), (True,)),
         ("deferred_reads", Census(syncs=(call("cpu"),), seen=("syncs",)), ()),
         ("dynamic_padding", Census(), ()),
-        ("dynamic_padding", Census(padding=PaddingUse(100, 0.5, "attention_mask")), (8,)),
-        ("dynamic_padding", Census(padding=padding(longest=0.3)), (8,)),
-        ("dynamic_padding", Census(padding=padding(longest=0.495)), ()),
+        ("dynamic_padding", Census(padding=padding(longest=0.3)), ()),
+        ("dynamic_padding", Census(padding=padding(longest=None), loaders=(LOADER,)), (8,)),
+        ("dynamic_padding", Census(padding=padding(longest=0.3), loaders=(LOADER,)), (8,)),
+        ("dynamic_padding", Census(padding=padding(longest=0.495), loaders=(LOADER,)), ()),
         ("fewer_logs", Census(seen=("logs",)), ()),
         ("fewer_logs", Census(logs=(call("print"),), seen=("logs",)), (100,)),
         ("gc_schedule", Census(collections=CollectionUse(9, 0.1, 1, 0.05)), (100,)),

@@ -277,7 +277,7 @@ def test_a_fork_that_fails_is_repeated_as_a_fresh_process_and_no_more_are_forked
     servers = ForkServers(Imports({}, {}), tmp_path / "servers")
     made = session._Session(
         tmp_path, TrialPlan(1, 2, 9.0), None, tmp_path, silent, lambda pair: None, servers=servers,
-        pairs_now=None, goes_on=lambda verdict: True, stop_now=lambda num_pairs, num_new: False,
+        pairs_now=None, goes_on=lambda verdict: True, stop_now=lambda verdict, num_new: False,
     )  # fmt: skip
     arm = Arm("plain", ("python", "train.py"), "step_clock")
     server = cast(ForkServer, object())

@@ -229,8 +229,8 @@ def test_finished_pairs_are_no_reason_to_end_a_comparison(
     plan = TrialPlan(0, 1, timeout_s=60.0, looks=(2, 4), aa_pairs=0)
     asked = list[str]()
 
-    def stop_now(num_pairs: int, num_new: int) -> bool:
-        asked.append(f"{num_new} of {num_pairs}")
+    def stop_now(verdict: Verdict, num_new: int) -> bool:
+        asked.append(f"{num_new} of {verdict.num_pairs}")
         return False
 
     def goes_on(verdict: Verdict) -> bool:

@@ -17,6 +17,8 @@ from hotloop.core.errors import UsageError
 
 TRYING_S = 300.0
 """For trying fixes, where no budget is given."""
+GRACE_S = 120.0
+"""By which that may be exceeded, where every pair so far shows a large gain and a few more may prove it."""
 ALL = "all"
 """What `--network` without a value stands for."""
 
@@ -68,7 +70,7 @@ class Hosts(click.ParamType[Network]):
     "--budget",
     type=Budget(),
     metavar="TIME",
-    help="For all of it, e.g. 10m, or none [default: 5m for trying fixes].",
+    help="For all of it, e.g. 10m, or none [default: 5m for trying fixes, up to 7m where a gain is about to be proven].",
 )
 @click.option(
     "--only",
@@ -204,6 +206,11 @@ class Options:
             return TRYING_S
         left = self.budget - (time.monotonic() - self.began_at)
         return None if math.isinf(left) else max(left, 1.0)
+
+    @property
+    def grace_s(self) -> float:
+        """None where the user set the limit."""
+        return GRACE_S if self.budget is None else 0.0
 
     @property
     def asks_for_fixes(self) -> bool:

@@ -158,6 +158,7 @@ def _tried(examined: Examined, options: Options) -> Ledger:
         ledger = try_fixes(
             examined,
             budget_s=budget_s,
+            grace_s=options.grace_s,
             only=options.only,
             in_place=options.in_place,
             network=options.network or NO_NETWORK,

@@ -63,6 +63,7 @@ def try_fixes(
     examined: Examined,
     *,
     budget_s: float | None = None,
+    grace_s: float = 0.0,
     only: Sequence[str] = (),
     in_place: bool = False,
     network: Network = NO_NETWORK,
@@ -105,6 +106,7 @@ def try_fixes(
             workdir=Path(examined.run.workdir),
             examined_at=examined.run.started_at,
             budget_s=budget_s,
+            grace_s=grace_s,
             steps=examined.run.steps,
             in_place=in_place,
             network=network,
@@ -149,6 +151,7 @@ def run_campaign(
     workdir: Path,
     examined_at: float = math.inf,
     budget_s: float | None = None,
+    grace_s: float = 0.0,
     steps: int | None = None,
     in_place: bool = False,
     network: Network = NO_NETWORK,
@@ -163,6 +166,7 @@ def run_campaign(
 ) -> Ledger:
     """Try each fix, then together those that helped. Called again, finished trials are not repeated.
 
+    grace_s: by which the budget may be exceeded for pairs that are about to prove a gain.
     examined_at: when the command was started that `measurement` is of. network: what trials may reach. asked: names
     that were asked for. left_out: what answers a finding and is not tried. again: the command that goes on here with
     such a `--budget`. notice: said before the first trial.
@@ -186,6 +190,7 @@ def run_campaign(
             census=measurement.census,
             examined_at=examined_at,
             budget_s=budget_s,
+            grace_s=grace_s,
             show=show,
             warn=warn,
             network=network,

@@ -11,7 +11,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.measurement import Measurement
 from hotloop.doctor.training_loader import script_queue
 from hotloop.judge.compare import looks_faster
-from hotloop.judge.looks import LOOKS
+from hotloop.judge.looks import LARGE, LOOKS
 from hotloop.judge.parity import MAX_STEPS, MIN_STEPS
 from hotloop.trial.plan import TrialPlan
 
@@ -43,6 +43,8 @@ LOSS_STEPS = 60
 AFTER_EPOCH = 20
 PATIENCE_S, TIMES_EXPECTED = 60.0, 10
 """Every process may take so long, and so many times what is expected of it."""
+LOOKS_LARGE = 2
+"""Pairs that all show a large gain: it is about to be proven."""
 SLACK, MARGIN = 1.25, 2.0
 """Processes of trials take longer than was seen of the command: by about the first, up to the second on a busy
 machine. A budget has to hold the first to be begun with; what is asked for holds the second."""
@@ -180,23 +182,35 @@ class TimeLeft:
         self._takes_rest = faster and runner.pays_for(
             needed_s if waits else self._pair_s + self._follows_s
         )
-        return self._takes_rest
+        return self._takes_rest or self._about_to_prove(verdict, self._pair_s)
 
-    def is_up(self, num_pairs: int, num_new: int) -> bool:
+    def is_up(self, verdict: Verdict, num_new: int) -> bool:
         """When pairs take so much longer than expected that what has to follow would not fit.
 
         num_new: those of this call. Up to the first look, and where the rest is used, what has to follow is the next
         pair, unless a fix waits to be confirmed: what is measured by then counts in a later call.
         """
-        runner, pair_s = self._runner, self._pair_s
+        runner, pair_s, num_pairs = self._runner, self._pair_s, verdict.num_pairs
         if not num_new:
             return not runner.pays_for(pair_s)
         pair_s = max(pair_s, (runner.spent_s - self._begun_s) / num_new)
         confirming_s = runner.confirming_pairs(self._plan) * pair_s if self._reserved else 0.0
         if num_pairs < LOOKS[0] or self._takes_rest:
             pair_s += self._follows_s if self._takes_rest else 0.0
-            return runner.left_s < max(pair_s, confirming_s * runner.must_confirm)
+            is_up = runner.left_s < max(pair_s, confirming_s * runner.must_confirm)
+            return is_up and not self._about_to_prove(verdict, pair_s)
         return confirming_s > 0 and runner.left_s < confirming_s
+
+    def _about_to_prove(self, verdict: Verdict, pair_s: float) -> bool:
+        """Whether every pair shows a large gain, and the budget holds those up to the next look, extended if need be.
+
+        Going on for what pairs show spends no error: a gain is claimed at planned looks alone.
+        """
+        ratios = verdict.pair_ratios
+        if self._reserved or len(ratios) < LOOKS_LARGE or min(ratios) < LARGE:
+            return False
+        missing = next((look - len(ratios) for look in LOOKS if look > len(ratios)), 0)
+        return missing > 0 and self._runner.extend(missing * pair_s + self._follows_s)
 
     @property
     def _pair_s(self) -> float:

@@ -42,8 +42,8 @@ def why_not_applied(
     for measurement in measurements:
         census = measurement.census
         if census is not None and fix.technique.observed(census, fix.value) is False:
-            said = next((f" (it said: {line['what']})" for found in lines for line in found), "")
-            return f"its effect was not seen in the census{said}"
+            place = next((f"{line['what']}: " for found in lines for line in found), "")
+            return f"{place}{fix.technique.unobserved}"
     return None
 
 

@@ -71,6 +71,8 @@ class TrialRunner:
     """What the diagnosed run used: where its loaders were made, in which files."""
     examined_at: float = math.inf
     budget_s: float | None = None
+    grace_s: float = 0.0
+    """By which the budget may be exceeded for pairs that are about to prove a gain."""
     show: ShowTrials = lambda now: None
     now: TrialProgress = field(default_factory=TrialProgress)
     warn: Callable[[str], None] = lambda text: None
@@ -181,6 +183,20 @@ class TrialRunner:
             return True
         self.unpaid_s = max(self.unpaid_s, seconds)
         return False
+
+    def extend(self, needed_s: float) -> bool:
+        """Make the budget hold so much more, within the grace; whether it does."""
+        more_s = max(needed_s - self.left_s, 0.0)
+        if self.budget_s is None or more_s > self.grace_s:
+            return more_s == 0.0
+        if more_s:
+            self.budget_s += more_s
+            self.grace_s -= more_s
+            self.warn(
+                f"about {math.ceil(more_s)} s more than planned are taken: every pair so far shows a large gain, "
+                "and the next ones may prove it"
+            )
+        return True
 
     def fit(self, needed_s: Callable[[], float], *, least_steps: int = LEAST_STEPS) -> None:
         """Counts fewer steps where else what is needed, with a margin, does not fit into what is left.

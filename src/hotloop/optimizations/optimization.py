@@ -115,6 +115,8 @@ class Optimization:
     """Values worth trying, the likeliest first."""
     observed: Callable[[Census, Any], bool | None] = lambda census, value: None
     """Whether the census shows that the value took effect; `None` where it does not tell."""
+    unobserved: str = "the run shows nothing of it"
+    """Where it shows that it did not, in words that may follow a place and a colon."""
     argument: str = ""
     """What a value is given to in a script, such as `num_workers`; empty: nothing has a name for it."""
     key: str = ""

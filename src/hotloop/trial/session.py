@@ -73,7 +73,7 @@ def compare_arms(
     workdir: Workdir | None = None,
     servers: ForkServers = NO_SERVERS,
     goes_on: Callable[[Verdict], bool] = lambda verdict: True,
-    stop_now: Callable[[int, int], bool] = lambda num_pairs, num_new: False,
+    stop_now: Callable[[Verdict, int], bool] = lambda verdict, num_new: False,
     progress: Progress = silent,
     on_pair: Callable[[PairProgress], None] = lambda pair: None,
 ) -> SessionResult:
@@ -82,8 +82,8 @@ def compare_arms(
     over: which of the counted steps decide. alpha: error of each look, see `compare`. parity: known from runs
     of its own; `None` judges the losses of these pairs.
     pairs_now: stop after so many, to go on or not in another call.
-    stop_now: asked before each pair to measure but the first, with how many there are and how many of them are of this
-    call, and must not depend on what they showed; `True` ends it there. goes_on: asked after it, at a planned look that
+    stop_now: asked before each pair to measure but the first, with what the pairs so far show and how many of them are of
+    this call; `True` ends it there. What they show may be a reason to go on to the next look, never to end. goes_on: asked after it, at a planned look that
     decided nothing; `False` ends it there.
     cache: of compiled code; `None` gives the session one of its own. workdir: what keeps the arms' own from
     being written to; `None` runs them in it. servers: processes are forked from them where the two arms allow it. on_pair: called before each pair.
@@ -147,7 +147,7 @@ class _Session:
     servers: ForkServers
     pairs_now: int | None
     goes_on: Callable[[Verdict], bool]
-    stop_now: Callable[[int, int], bool]
+    stop_now: Callable[[Verdict, int], bool]
     off_halves: list[Pair] = field(default_factory=list)
     num_done: int = 0
     interim: Verdict | None = None
@@ -181,7 +181,7 @@ class _Session:
                 break
             if number < finished:
                 continue  # the next pair takes no time
-            if self.stop_now(number, number - finished) or (is_look and not self.goes_on(verdict)):
+            if self.stop_now(verdict, number - finished) or (is_look and not self.goes_on(verdict)):
                 break
         write_json(self.directory / "verdict.json", verdict)
         if len(pairs) != self.pairs_now:

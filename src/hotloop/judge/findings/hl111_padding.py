@@ -17,8 +17,8 @@ length. Without a look at the operations `a` is 0, and fused attention is never 
 sequences may gain more. Without any padding `q` is the padded fraction `p`; with a rest `l` of it `q` is
 `1 - (1 - p) / (1 - l)`: so `gain_at_longest` and `gain_grouped`, each against the run as it is.
 
-Remedy. Pad to the longest of a batch, not of all. The doctor tries it (`dynamic_padding`) where batches are longer
-than their longest row and have an attention mask: its patch cuts what the collate function made. By hand, with
+Remedy. Pad to the longest of a batch, not of all. The doctor tries it (`dynamic_padding`) where the batches of a DataLoader
+are longer than their longest row and have an attention mask: its patch cuts what the collate function made. By hand, with
 transformers, no `padding="max_length"` in the tokenizer's call, and `DataCollatorWithPadding(tokenizer)` as
 collate function (its Trainer takes that one where it is given the tokenizer).
 
@@ -112,7 +112,7 @@ def find(run: JudgedRun) -> Found | None:
             "grouped_padded_fraction": grouped,
             "gain_grouped": in_groups,
         },
-        optimization="dynamic_padding" if is_longer else None,
+        optimization="dynamic_padding" if is_longer and run.loader is not None else None,
         advice=" ".join(
             [
                 _to_longest(longest, at_longest) if is_longer else AT_LONGEST,

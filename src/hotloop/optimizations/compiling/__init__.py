@@ -58,6 +58,7 @@ COMPILE = Optimization(
     why_not=lambda machine, value, config: machine.why_no_compile if value else None,
     falls_back=True,
     observed=_observed,
+    unobserved="torch.compile compiled nothing of it",
     answers=("HL302", "HL303"),
     source_form="model.compile()  # before the first step",
     source_edit=_source_edit,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.census import PaddingUse
+from hotloop.core.census import Census, PaddingUse
 from hotloop.optimizations.optimization import Optimization, live_in
 from hotloop.optimizations.source_edit import BeforeTraining, SourceEdit, WrappedArgument
 
@@ -62,6 +62,10 @@ def _expect(evidence: Mapping[str, Any], value: Any) -> tuple[float, float] | No
     return 1 / (1 - share / 3), 1 / (1 - share)
 
 
+def _values_for(census: Census) -> tuple[Any, ...]:
+    return (8,) if census.padding and _is_cut(census.padding) and census.slowest_loader() else ()
+
+
 def _is_cut(padding: PaddingUse) -> bool:
     """Whether a hundredth of the tokens or more would go, as far as is known."""
     return padding.padded_fraction - (padding.longest_padded_fraction or 0.0) >= 0.01
@@ -72,8 +76,8 @@ DYNAMIC_PADDING = Optimization(
     summary="Batches cut to their longest sequence, as their attention mask says, rounded up to a multiple of 8.",
     parity_class="reduction_order",
     settings=(8,),
-    values_for=lambda census: (8,) if census.padding and _is_cut(census.padding) else (),
-    needs="batches longer than their longest row",
+    values_for=_values_for,
+    needs="a DataLoader whose batches are longer than their longest row",
     answers=("HL111",),
     argument="pad_to_multiple_of",
     source_form="DataLoader(dataset, ..., collate_fn=DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8))",

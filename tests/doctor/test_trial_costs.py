@@ -101,8 +101,9 @@ class Clock:
 
 def shown(ratios: Sequence[float]) -> Verdict:
     """Undecided, after pairs of these ratios."""
+    parity = not_checked("bitwise", "")
     return Verdict(
-        *("inconclusive", fmean(ratios), None, None, None, not_checked("bitwise", ""), "one", "two"),
+        *("inconclusive", fmean(ratios), None, None, None, parity, "one", "two"),
         num_pairs=len(ratios),
         pair_ratios=tuple(ratios),
     )

@@ -19,7 +19,6 @@ from hotloop.core.census import (
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.optimizations.optimization import leaving
 
-
 LOADER = LoaderUse(
     **{**dict.fromkeys(LoaderUse.__dataclass_fields__), "trains": True, "num_batches": 9}
 )  # type: ignore[arg-type]

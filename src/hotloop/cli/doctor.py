@@ -17,8 +17,6 @@ from hotloop.core.errors import UsageError
 
 TRYING_S = 300.0
 """For trying fixes, where no budget is given."""
-GRACE_S = 120.0
-"""By which that may be exceeded, where every pair so far shows a large gain and a few more may prove it."""
 ALL = "all"
 """What `--network` without a value stands for."""
 
@@ -206,11 +204,6 @@ class Options:
             return TRYING_S
         left = self.budget - (time.monotonic() - self.began_at)
         return None if math.isinf(left) else max(left, 1.0)
-
-    @property
-    def grace_s(self) -> float:
-        """None where the user set the limit."""
-        return GRACE_S if self.budget is None else 0.0
 
     @property
     def asks_for_fixes(self) -> bool:

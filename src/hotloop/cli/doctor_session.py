@@ -29,6 +29,9 @@ from hotloop.runs.stored_run import StoredRun, read_run
 if TYPE_CHECKING:
     from hotloop.cli.doctor import Options
 
+GRACE_S = 120.0
+"""By which the usual time for trying may be exceeded, where every pair so far shows a large gain."""
+
 
 def run_session(command: tuple[str, ...], options: Options, *, level: float | None) -> int:
     """The exit code. level: the gain of a finding from which on it is 1."""
@@ -158,7 +161,7 @@ def _tried(examined: Examined, options: Options) -> Ledger:
         ledger = try_fixes(
             examined,
             budget_s=budget_s,
-            grace_s=options.grace_s,
+            grace_s=GRACE_S if options.budget is None else 0.0,
             only=options.only,
             in_place=options.in_place,
             network=options.network or NO_NETWORK,

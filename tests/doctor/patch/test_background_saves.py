@@ -83,6 +83,70 @@ def test_the_patched_script_leaves_the_same_files(
     assert run_script(found.workdir, "train.py") == plain
 
 
+LIBRARY = """\
+import os
+import shutil
+
+import torch
+
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+    def train(self):
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
+        for step in range(9):
+            self.model(torch.ones(4, 64)).square().mean().backward()
+            optimizer.step()
+            if step % 2:
+                folder = f"out/checkpoint-{step}"
+                os.makedirs(folder)
+                torch.save(optimizer.state_dict(), os.path.join(folder, "optimizer.pt"))
+                torch.save({"step": step}, os.path.join(folder, "scheduler.pt"))
+                for old in sorted(os.listdir("out"))[:-2]:
+                    shutil.rmtree(os.path.join("out", old))
+"""
+TRAINER = """\
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, "lib/site-packages")
+import torch
+from transformers.trainer import Trainer
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+trainer = Trainer(torch.nn.Linear(64, 64))
+if trainer:
+    trainer.train()
+print(json.dumps({str(each): hashlib.sha256(each.read_bytes()).hexdigest() for each in sorted(Path("out").glob("*/*"))}))
+"""
+
+
+def test_a_trainer_saves_so_from_when_it_is_started(
+    tried: Try, run_script: Callable[..., Any]
+) -> None:
+    files = {
+        "train.py": TRAINER,
+        "lib/site-packages/transformers/__init__.py": "",
+        "lib/site-packages/transformers/trainer.py": LIBRARY,
+    }
+    found = tried(files, {"background_saves": True})
+    plain = run_script(found.workdir, "train.py")
+    assert sorted(plain) == [
+        f"out/checkpoint-{step}/{name}.pt" for step in (5, 7) for name in ("optimizer", "scheduler")
+    ]
+    assert found.printed == plain
+    (fix,) = found.write().fixes
+    assert fix.patch == "edited", fix.patch_text
+    found.apply()
+    line = "    torch.save = functools.partial(save_in_background, torch.save)\n    trainer.train()"
+    assert line in (found.workdir / "train.py").read_text()
+    (found.workdir / "out").rename(found.workdir / "before")
+    assert run_script(found.workdir, "train.py") == plain
+
+
 def said(found: Any) -> list[str]:
     (fix,) = found.write().fixes
     return [str(fix.patch), str(fix.patch_text)]

@@ -106,3 +106,15 @@ def test_a_fix_of_saves_is_compared_over_whole_periods_of_them(
     census = Census(saves=(CallUse("torch.save", "train.py:9", num, 1.0),))
     fixes = fixes_for(replace(FOUND, findings=(finding,)), CPU, census, num_steps=100)
     assert [(fix.warmup_steps, fix.period) for fix in fixes] == steps
+
+
+@pytest.mark.parametrize(("share", "hopeless"), [(0.02, True), (0.2, False)])
+def test_a_fix_of_which_hardly_anything_is_expected_is_hopeless(
+    share: float, hopeless: bool
+) -> None:
+    finding = Finding("HL401", "", 1.3, evidence={"optimizer_fraction": share})
+    (fix,) = fixes_for(replace(FOUND, findings=(finding,)), CPU, Census())
+    assert (fix.why_hopeless is not None) == hopeless
+    if hopeless:
+        assert fix.predicted is not None
+        assert f"at most {fix.predicted.ratio_high:.2f}x is expected" in str(fix.why_hopeless)

@@ -85,6 +85,10 @@ def try_fixes(
     if census is not None and NO_OPTIMIZER in census.notes:
         left_out = (*(tried_fix(fix, "not_tried", NEEDS_OPTIMIZER) for fix in fixes), *left_out)
         fixes = ()
+    elif not asked:
+        hopeless = [(fix, why) for fix in fixes if (why := fix.why_hopeless)]
+        left_out = (*(tried_fix(fix, "not_tried", why) for fix, why in hopeless), *left_out)
+        fixes = tuple(fix for fix in fixes if not fix.why_hopeless)
     known = {*(fix.name for fix in fixes), *(entry.name for entry in left_out)}
     for name, values in asked.items():
         if name not in known:

@@ -29,7 +29,7 @@ from hotloop.doctor.fix_status import (
     useless,
     why_kept,
 )
-from hotloop.doctor.fixes import Fix
+from hotloop.doctor.fixes import LEAST_GAIN, Fix
 from hotloop.doctor.loss_parity import LossComparison, LossComparisons
 from hotloop.doctor.starting_point import isolation_of, network_of
 from hotloop.doctor.trial_costs import FIRST_PAIRS, SLACK, TOGGLED_STEPS, budget_text
@@ -40,8 +40,6 @@ from hotloop.trial.session import SessionResult
 
 MORE_STEPS = 2
 """Times as many, to look into a gain that was not expected."""
-NOTHING_LEFT = 1.05
-"""What is left of a finding's gain, a ratio, below which others that answer it are not tried on top of a proven one."""
 
 
 class FixTrials:
@@ -143,7 +141,7 @@ class FixTrials:
             verdict = tried[name].verdict
             ratio = verdict.ratio if verdict is not None else None
             same = set(fix.answers) <= set(tried[name].answers)
-            if same and ratio is not None and fix.gain_at_most / ratio < NOTHING_LEFT:
+            if same and ratio is not None and fix.gain_at_most / ratio < LEAST_GAIN:
                 why = (
                     f"{name} already brings {ratio:.2f}x, and its finding promised {fix.gain_at_most:.2f}x at most; "
                     f"--only {fix.name} tries it all the same"

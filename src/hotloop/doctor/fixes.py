@@ -31,6 +31,11 @@ MEASURING = 1.01
 """What a prediction leaves to the measuring: two runs of one script differ by about that on a quiet machine."""
 
 
+LEAST_GAIN = 1.05
+"""A ratio: a fix of which less is expected is not tried unless asked for, nor one where a proven one leaves less of its
+finding's gain."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fix:
     """A technique with one value, and the findings that ask for it."""
@@ -54,6 +59,14 @@ class Fix:
     @property
     def name(self) -> str:
         return self.technique.name
+
+    @property
+    def why_hopeless(self) -> str | None:
+        """Why it is not tried unless asked for."""
+        if self.predicted is None or self.predicted.ratio_high >= LEAST_GAIN:
+            return None
+        at_most = max(self.predicted.ratio_high, 1.0)
+        return f"at most {at_most:.2f}x is expected of it; --only {self.name} tries it all the same"
 
     @property
     def promise(self) -> float:

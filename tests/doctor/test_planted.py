@@ -121,7 +121,7 @@ def test_fix_that_does_nothing_and_says_nothing_is_not_applied(
     rejected: dict[str, TriedFix],
 ) -> None:
     entry = rejected["not_applied"]
-    assert (entry.status, entry.why) == ("not_applied", "it never said that it took effect")
+    assert (entry.status, entry.why) == ("not_applied", "it found nothing that it could act on")
 
 
 def test_fix_that_crashes_is_reported_with_its_last_lines(rejected: dict[str, TriedFix]) -> None:

@@ -76,6 +76,15 @@ def test_batches_are_as_long_as_their_longest_row_and_learn_the_same(
     assert set(ran.applied) == {f"batches are cut by {mask}"}
 
 
+def test_batches_without_a_mask_are_left_and_that_is_said(run_foreign: Any) -> None:
+    script = SCRIPT.replace("ITEM", '(each["input_ids"], each["labels"])').replace("OPTIONS", "")
+    ran = run_foreign(
+        script.replace("BATCH", "batch[0], (batch[0] > 0).long(), batch[1]"), {"dynamic_padding": 8}
+    )
+    assert ran.printed["lengths"] == [LENGTH] * 16
+    assert ran.refused == ["no tensor of its batches is seen to be an attention mask"]
+
+
 def test_it_goes_on_and_off_between_steps(run_foreign: Any, tmp_path: Path) -> None:
     schedule = ToggleSchedule(("dynamic_padding",), after=2, block_steps=2, seed="a")
     ran = run_foreign(

@@ -38,7 +38,7 @@ def why_not_applied(
     for found in lines:
         if not any(line["applied"] for line in found):
             refused = "; ".join(dict.fromkeys(str(line["what"]) for line in found))
-            return refused or "it never said that it took effect"
+            return refused or "it found nothing that it could act on"
     for measurement in measurements:
         census = measurement.census
         if census is not None and fix.technique.observed(census, fix.value) is False:

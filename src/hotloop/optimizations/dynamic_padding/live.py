@@ -76,6 +76,8 @@ class Trimming:
                 trainer=self._trainer,
             )
             return self._trim(lambda made: made, found[0])(batch)
+        elif not self._looks:
+            self._report.refused("no tensor of its batches is seen to be an attention mask")
         return batch
 
     def _toggle(self, on: bool) -> None:

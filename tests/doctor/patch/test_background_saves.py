@@ -160,6 +160,16 @@ def test_what_cannot_be_copied_is_saved_as_ever(tried: Try, run_script: Callable
     assert said(found)[0] == "words"
 
 
+def test_what_lies_on_a_device_is_not_copied_there(saves: Any, tmp_path: Path) -> None:
+    at: list[int] = []
+    saves(
+        lambda obj, f: at.append(threading.get_ident()),
+        {"w": torch.empty(9, device="meta")},
+        tmp_path / "w.pt",
+    )
+    assert at == [threading.get_ident()]
+
+
 @pytest.fixture
 def saves() -> Iterator[Any]:
     scope: dict[str, Any] = {"torch": torch}

@@ -29,18 +29,18 @@ DEFINITION = f'''def background_saves():
     def saves(save, obj, f, *args, **kwargs):
         nonlocal largest
         size, path = size_of(obj), path_of(f)
-        largest = max(largest, size)
         for done in [each for each, (job, _) in list(pending.items()) if job.done() and not job.exception()]:
             pending.pop(done, None)
-        held = sum(held for _, held in pending.values())
-        if path in pending or held + size > 2 * largest or len(pending) > 3:
-            wait()
-        try:
-            if not os.path.isdir(os.path.dirname(path)) or os.path.exists(path) and not os.path.isfile(path):
-                raise TypeError("it is no file")
-            copied = copy.deepcopy(obj)
-            torch.accelerator.is_available() and torch.accelerator.synchronize()
-        except Exception:  # what it is cannot be copied, or where it goes cannot be replaced
+        plain = os.path.isfile(path) or os.path.isdir(os.path.dirname(path)) and not os.path.exists(path)
+        if plain := plain and size < float("inf"):
+            largest = max(largest, size)
+            if path in pending or sum(held for _, held in pending.values()) + size > 2 * largest or len(pending) > 3:
+                wait()
+            try:
+                copied = copy.deepcopy(obj)
+            except Exception:
+                plain = False
+        if not plain:
             wait()
             return save(obj, f, *args, **kwargs)
         job = writer.submit(write, save, copied, path, os.path.basename(f), state_of(path), args, kwargs)
@@ -98,8 +98,8 @@ DEFINITION = f'''def background_saves():
         return found.st_ino, found.st_size, found.st_mtime_ns
 
     def size_of(obj):
-        if isinstance(obj, torch.Tensor):
-            return obj.numel() * obj.element_size()
+        if isinstance(obj, torch.Tensor):  # the memory of a device is for the training
+            return obj.numel() * obj.element_size() if obj.device.type == "cpu" else float("inf")
         obj = obj.state_dict() if isinstance(obj, torch.nn.Module) else obj
         values = obj.values() if isinstance(obj, dict) else obj if isinstance(obj, (list, tuple)) else ()
         return sum(map(size_of, values))
@@ -149,8 +149,8 @@ BACKGROUND_SAVES = Optimization(
     over="all",
     period_for=_period,
     leaves=(
-        "what is saved into anything but a file, cannot be copied, or is saved once; files that the script looks at "
-        "with `os.stat` or `os.path.exists` while they are written"
+        "what is saved into anything but a file, lies on a device, cannot be copied, or is saved once; files that the "
+        "script looks at with `os.stat` or `os.path.exists` while they are written"
     ),
     risks=(
         "Up to twice the largest checkpoint is held in memory beside the state. A file is there some steps later than before, "

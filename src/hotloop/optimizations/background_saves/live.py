@@ -52,7 +52,7 @@ class Saving:
             self._is_inside = False
         if at_once:
             self._report.refused(
-                "what it saves cannot be copied, or goes into something that is no file"
+                "what it saves lies on a device, cannot be copied, or goes into something that is no file"
             )
             return
         self._report.applied("torch.save", trainer=inside_trainer())

@@ -249,28 +249,6 @@ def test_what_fits_into_the_budget_comes_before_what_promises_more(
     assert runner.plan == plan
 
 
-@pytest.mark.parametrize(
-    ("period", "num_steps", "counted"),
-    [(1, 3000, 60), (25, 3000, 75), (50, 3000, 100), (400, 3000, 800), (400, 1000, 400), (400, 800, None)],
-)  # fmt: skip
-def test_what_acts_once_in_a_period_is_compared_over_whole_ones_after_the_first(
-    tmp_path: Path, period: int, num_steps: int, counted: int | None
-) -> None:
-    runner = TrialRunner(
-        Arm("baseline", ("python",), "step_clock", workdir=tmp_path),
-        TrialPlan(3, 60, timeout_s=120.0, in_place=True),
-        *(Costs(2.0, 0.05), tmp_path / "doctor", 60, num_steps),
-    )
-    warmup = period + 1 if period > 1 else 0
-    fix = Fix(CATALOGUE["background_saves"], True, ("HL701",), 2.0, None, warmup, period)
-    plan = runner.plan_for([fix])
-    if counted is None:
-        assert plan is None
-    else:
-        assert plan is not None
-        assert (plan.warmup_steps, plan.steps) == (max(warmup, 3), counted)
-
-
 def test_budget_that_proves_nothing_is_used_and_what_it_measured_counts(trying: Trying) -> None:
     """As long as losses and a pair fit, it is not refused."""
     machine = Slower([1.0], a=1.3)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hotloop.core.census import CallUse, Census
+from hotloop.core.census import Census
 from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Diagnosis, Finding, Interval, Steps
 from hotloop.doctor.fixes import asked_for, fixes_for, left_out_of, why_left_out
@@ -96,16 +96,6 @@ def test_a_remedy_that_a_finding_names_and_the_run_does_not_allow_is_said_with_t
     assert (left.name, left.status, left.answers) == ("item_cache", "not_tried", ("HL105",))
     assert left.why.startswith("it needs a dataset by index")
     assert left.why.endswith("more than one epoch")
-
-
-@pytest.mark.parametrize(("num", "steps"), [(4, [(21, 20)]), (1, [])])
-def test_a_fix_of_saves_is_compared_over_whole_periods_of_them(
-    num: int, steps: list[tuple[int, int]]
-) -> None:
-    finding = Finding("HL701", "", 1.25, evidence={"steps_between": 19.5})
-    census = Census(saves=(CallUse("torch.save", "train.py:9", num, 1.0),))
-    fixes = fixes_for(replace(FOUND, findings=(finding,)), CPU, census, num_steps=100)
-    assert [(fix.warmup_steps, fix.period) for fix in fixes] == steps
 
 
 @pytest.mark.parametrize(("share", "hopeless"), [(0.02, True), (0.2, False)])

@@ -45,7 +45,6 @@ def test_saving_counts_over_whole_intervals() -> None:
     assert finding.site == "train.py:70"
     assert finding.evidence["steps_between"] == pytest.approx(10)
     assert finding.evidence["seconds_per_save"] == pytest.approx(0.5)
-    assert finding.optimization == "background_saves"
     assert diagnose(every("checkpoint", 0.5, 10)).bound == "checkpoint"
     assert diagnose(every("checkpoint", 0.015, 10)).findings == ()
 
@@ -356,10 +355,3 @@ def test_saving_names_its_argument() -> None:
     census = replace(HEALTHY, saves=(save,), how_often={"checkpoint": "save_steps=10"})
     finding = only(replace(every("checkpoint", 0.5, 10), census=census), "HL701")
     assert finding.evidence["set_by"] == "save_steps=10"
-
-
-def test_what_torch_save_does_not_write_is_written_by_hand() -> None:
-    for what, num in (("safetensors.torch.save_file", 6), ("torch.save", 1)):
-        census = replace(HEALTHY, saves=(replace(SAVE, what=what, num=num),))
-        finding = only(replace(every("checkpoint", 0.5, 10), census=census), "HL701")
-        assert finding.optimization is None

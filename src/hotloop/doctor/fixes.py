@@ -49,8 +49,6 @@ class Fix:
     """The ratio that is expected of it, from the evidence of those findings."""
     warmup_steps: int = 0
     """Steps before its effect can show; 0: it shows at once."""
-    period: int = 1
-    """Whole multiples of so many steps are compared."""
     queue: StepQueue = NO_QUEUE
     """Batches that loader workers keep ready while the fix is on."""
     most_ratio: float | None = None
@@ -116,7 +114,7 @@ def fixes_for(
             continue
         if num_steps is not None and census is not None and not only.get(name):
             value = value_that_shows(technique, value, census, num_steps)
-        warmup_for, period = technique.warmup_for, _period(technique, asking)
+        warmup_for = technique.warmup_for
         ahead = technique.batches_ahead and census and technique.batches_ahead(census, value)
         found.append(
             Fix(
@@ -125,25 +123,12 @@ def fixes_for(
                 tuple(each.code for each in asking),
                 max((each.gain_at_most for each in asking), default=None),
                 expected(technique, value, asking),
-                max(
-                    warmup_for(census) if warmup_for is not None and census is not None else 0,
-                    period + 1
-                    if period > 1
-                    else 0,  # one is over, so that what it leaves behind is counted
-                ),
-                period,
+                warmup_for(census) if warmup_for is not None and census is not None else 0,
                 queue_of(ahead, census) if ahead and census else script_queue(census),
                 ahead.most_ratio if ahead else None,
             )
         )
     return tuple(sorted(found, key=lambda fix: -fix.promise))
-
-
-def _period(technique: Optimization, asking: Sequence[Finding]) -> int:
-    """Of the finding that comes most rarely."""
-    if technique.period_for is None:
-        return 1
-    return max((technique.period_for(each.evidence) for each in asking), default=1)
 
 
 def asked_for(only: Sequence[str]) -> dict[str, tuple[Any, ...]]:

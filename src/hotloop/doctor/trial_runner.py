@@ -122,10 +122,8 @@ class TrialRunner:
         # By what was expected at first: the same in a call that goes on.
         faster_s = self.first_costs.step_s / max(fix.ratio_at_most for fix in fixes)
         wanted = max(self.plan.steps, min(math.ceil(FASTER_S / max(faster_s, 1e-6)), STEPS[1]))
+        wanted *= times
         at_most = self.num_steps - max(warmup, queue.warmup_steps)
-        wanted = _whole_periods(wanted * times, at_most, max(fix.period for fix in fixes))
-        if not wanted:
-            return None
         if (counted := queue.counted(wanted, at_most)) is not None:
             warmup = max(warmup, queue.warmup_steps)
         else:  # the queue's length is known at each step, and what it lends is taken off
@@ -389,10 +387,3 @@ class TrialRunner:
     def _digest(self, arm: Arm, steps: int) -> str:
         deciding = [arm.to_mapping(), steps, self.listing and self.listing.digest]
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _whole_periods(steps: int, at_most: int, period: int) -> int:
-    """As many steps or more, in whole periods, of which there are two at least where they fit; 0 where not one does."""
-    return (
-        period * min(max(math.ceil(steps / period), 2), at_most // period) if period > 1 else steps
-    )

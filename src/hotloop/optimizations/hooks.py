@@ -21,7 +21,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hotloop.core.child import FIXES_SETTINGS, LOADER
 from hotloop.optimizations.live_report import Report
-from hotloop.probe.attach.sites import caller
 from hotloop.probe.entry import after_called_step, after_step, around_call, before_step
 from hotloop.probe.loader_place import LoaderPlaces, around_construction, is_named
 from hotloop.probe.step_rule import Ends, StepRule
@@ -292,14 +291,3 @@ def set_ddp_argument(name: str, value: bool, report: Report) -> None:
         report.applied("DistributedDataParallel")
 
     around_call(DistributedDataParallel, "__init__", made)
-
-
-def inside_trainer() -> bool:
-    """Whether it is transformers' Trainer that does what is being done, not a method that the script overrides."""
-    frame = caller()
-    while frame is not None:
-        module = str(frame.f_globals.get("__name__", ""))
-        if module.split(".")[0] not in ("torch", "accelerate", "hotloop"):
-            return module == "transformers.trainer"
-        frame = frame.f_back
-    return False

@@ -163,9 +163,6 @@ class Optimization:
     it: what the scorecard compares with what was verified. `None` where the evidence does not tell."""
     warmup_for: Callable[[Census], int] | None = None
     """Steps of a run before its effect can show, such as those of an epoch; `None`: it shows at once."""
-    period_for: Callable[[Mapping[str, Any]], int] | None = None
-    """Given the evidence of a finding, steps from one of the rare moments that it acts in to the next: it is compared over
-    whole periods, after the first; `None`: it acts in every step."""
     other_draws_in: Callable[[Census], bool] | None = None
     """Whether batches of a foreign script that was seen so draw other random numbers with it, which makes its class
     `other_draws` there; `None`: they never do."""

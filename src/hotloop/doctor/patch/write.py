@@ -213,8 +213,6 @@ def _edits(
     if isinstance(wanted, ScaledLoss):
         places = [_scaled_place(each) for each in places]
     frames = list(dict.fromkeys(each.frames[0] for each in places))
-    if isinstance(wanted, BeforeTraining):
-        return _before_training(wanted, frames, files)
     if len(frames) > MOST_PLACES:
         raise Unsafe(f"it took effect at {len(frames)} places")
     refused = {each.frames[0] for each in said if not each.applied and each.frames}
@@ -227,18 +225,6 @@ def _edits(
     if isinstance(wanted, ScaledLoss):
         return _with_scaler(wanted, places, files)
     return _at_calls(wanted, frames, files)
-
-
-def _before_training(
-    wanted: BeforeTraining, frames: Sequence[Frame], files: _Files
-) -> list[tuple[Source, Edit]]:
-    """Of what a Trainer does: where it is started."""
-    if len(frames) != 1:
-        raise Unsafe(f"the training is started at {len(frames)} places")
-    source = files.of(frames[0])
-    call = training_call(source, frames[0])
-    edit = before_training_edit(source, call, wanted)
-    return [(source, definition_edit(source, call, wanted)), (source, edit)]
 
 
 def _scaled_place(place: Taken) -> Taken:
@@ -278,16 +264,18 @@ def _at_loader(
     frame = loader_frame(census, files.workdir, files.started_at)
     source = files.of(frame)
     if isinstance(wanted, BeforeTraining):
-        return _before_training(wanted, [frame], files)
-    assert isinstance(wanted, (Keywords, WrappedArgument))
-    call = loader_call(source, frame, wanted)
-    given = {each.keyword.value for each in call.args if each.keyword is not None}
-    change = (
-        keywords_edit(source, call, wanted)
-        if isinstance(wanted, Keywords)
-        else wrapped_argument_edit(source, call, wanted)
-    )
-    edit = replace(change, note=technique.patch_note(value, census, given))
+        call = training_call(source, frame)
+        edit: Edit = before_training_edit(source, call, wanted)
+    else:
+        assert isinstance(wanted, (Keywords, WrappedArgument))
+        call = loader_call(source, frame, wanted)
+        given = {each.keyword.value for each in call.args if each.keyword is not None}
+        change = (
+            keywords_edit(source, call, wanted)
+            if isinstance(wanted, Keywords)
+            else wrapped_argument_edit(source, call, wanted)
+        )
+        edit = replace(change, note=technique.patch_note(value, census, given))
     if isinstance(wanted, Keywords):
         return [(source, edit)]
     return [(source, definition_edit(source, call, wanted)), (source, edit)]

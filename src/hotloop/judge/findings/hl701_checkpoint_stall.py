@@ -11,15 +11,16 @@ Gain at most. `1 / (1 - checkpoint_fraction)`: saving costs nothing. Saving `k` 
 `1 / (1 - checkpoint_fraction (1 - 1/k))`: `gain_half_as_often`, `gain_tenth_as_often` (left out where the
 whole run saves fewer than ten times). These are computed, not measured: each save is taken to cost the same.
 
-Remedy. Copy the state and write the copy from a thread, into a new file that takes the name of the old when it is
-complete: the doctor tries it (`background_saves`) where `torch.save` is called more than once. What is saved otherwise:
-`torch.distributed.checkpoint.async_save`, or Lightning's `AsyncCheckpointIO`. Or save less often, which is the author's
-choice, as a crash loses more then: what half and a tenth as often would bring is computed. Leave out what can be
-computed again. To test it: the same steps without saving.
+Remedy. Save less often; or copy the state to host memory and write it from a thread
+(`torch.distributed.checkpoint.async_save`); leave out what can be computed again. To test it: the same
+steps without saving.
 
-What can go wrong. A copy needs memory, and must be complete before the next step changes what it copies. The file is
-there some steps later: what looks for it at once has to wait. Less often means more steps lost when it fails; with
-`load_best_model_at_end` of transformers' Trainer `save_steps` has to be a multiple of `eval_steps`.
+No fix. How often to save is how much a crash may lose, and a save from a thread needs a copy in memory:
+both are the author's choice. What half and a tenth as often would bring is computed.
+
+What can go wrong. Less often means more steps lost when it fails; with `load_best_model_at_end` of transformers'
+Trainer `save_steps` has to be a multiple of `eval_steps`. A thread that writes needs memory for
+a second copy, and what it copies must not be changed before the copy is complete.
 """
 
 from __future__ import annotations
@@ -42,7 +43,6 @@ def find(run: JudgedRun) -> Found | None:
     seconds = sum(save.seconds for save in census.saves)
     # `os.fsync` and `os.replace` after it belong to the same save.
     num = sum(save.num for save in census.saves if not save.what.startswith("os."))
-    repeats = any(save.what == "torch.save" and save.num > 1 for save in census.saves)
     fewer, sentence = less_often(run, "checkpoint", share, seen=found, call=costliest(census.saves))
     return Found(
         share=share,
@@ -55,7 +55,6 @@ def find(run: JudgedRun) -> Found | None:
             "num_bytes": sum(save.num_bytes or 0 for save in census.saves) or None,
             **fewer,
         },
-        optimization="background_saves" if repeats else None,
-        advice="Write a copy of the state from a thread (torch.distributed.checkpoint.async_save), or save less "
-        f"often.{sentence}",
+        advice="Save less often, or write from a thread what was copied to host memory "
+        f"(torch.distributed.checkpoint.async_save).{sentence}",
     )

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from hotloop.optimizations.dynamic_padding import DEFINITION, NAME, USUAL_MASK
-from hotloop.optimizations.hooks import Arguments, inside_trainer, set_arguments
+from hotloop.optimizations.hooks import Arguments, set_arguments
 from hotloop.optimizations.live_report import Report
+from hotloop.probe.attach.sites import caller
 
 LOOKS = 16
 """Batches without any padding that are waited through, where only padding tells which tensor is the mask."""
@@ -47,7 +48,7 @@ class Trimming:
     ) -> None:
         self._trim, self._report, self._can_toggle = trim, report, can_toggle
         self._plain = trim(collate_fn).collate_fn
-        self._trainer = inside_trainer()
+        self._trainer = _inside_trainer()
         self._trimming: Callable[[Any], Any] | None = None
         self._looks = LOOKS
         self._is_on = True
@@ -118,3 +119,14 @@ def _is_mask(tensor: torch.Tensor, tables: Mapping[Any, torch.Tensor]) -> bool:
         return False
     same = [v for v in tables.values() if v is not tensor and v.shape == tensor.shape]
     return any(int(v.max()) > 1 and v[padding].min() == v[padding].max() for v in same)
+
+
+def _inside_trainer() -> bool:
+    """Whether transformers' Trainer makes the loader, as it does from its own `data_collator`."""
+    frame = caller()
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.split(".")[0] not in ("torch", "accelerate", "hotloop"):
+            return module == "transformers.trainer"  # not a method that the script overrides
+        frame = frame.f_back
+    return False

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import warm_python
 from hotloop.probe.attach.sampler import PROBE, Sampler
 from hotloop.probe.attach.sites import Sites, module_of
 from hotloop.probe.attach.watch import Watch
@@ -19,6 +21,47 @@ def test_line_in_which_the_probe_was_at_work_says_so(tmp_path: Path) -> None:
     found = {(line.phase, line.inside) for line in sampler.lines()}
     assert found == {("unattributed", PROBE), ("unattributed", None), ("forward", None)}
     assert {line.site.rpartition(":")[0] for line in sampler.lines()} == {Sites().short(__file__)}
+
+
+WALKED = """
+import gc, sys, threading, time
+from pathlib import Path
+from hotloop.probe.attach.sampler import Sampler
+from hotloop.probe.attach.watch import Watch
+
+watch = Watch(Path(sys.argv[1]))
+sampler = Sampler(watch)
+failed = []
+
+def look():
+    try:
+        for _ in range(400):
+            sampler._turn()
+            time.sleep(0)
+    except BaseException as error:
+        failed.append(repr(error))
+
+def deep(depth, *more):
+    return deep(depth - 1, *more, depth) if depth else sum(each for each in range(4))
+
+main = threading.get_ident()
+gc.callbacks.append(lambda phase, info: threading.get_ident() == main or time.sleep(0.0003))
+gc.set_threshold(1)
+thread = threading.Thread(target=look)
+thread.start()
+while thread.is_alive():
+    deep(30)
+gc.callbacks.clear()
+print(failed, gc.isenabled())
+"""
+
+
+def test_no_garbage_is_collected_while_frames_of_another_thread_are_read(tmp_path: Path) -> None:
+    """Seen on 3.11 without that: a function instead of a frame, SIGSEGV, or a thread that never goes on."""
+    script = tmp_path / "walked.py"
+    script.write_text(WALKED)
+    done = warm_python.run([str(script), str(tmp_path)], env=dict(os.environ), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "[] True\n"), done.stderr
 
 
 def test_code_that_torch_generated_is_nobodys_own() -> None:

@@ -6,6 +6,7 @@ own cost is measured by the thread's CPU clock: while it runs, the script's Pyth
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import sys
@@ -21,6 +22,10 @@ EVERY_S = 0.04
 SHOWN = 60
 PROBE = "hotloop.probe"
 """What a line was calling where the probe itself was at work in it, outside every phase."""
+
+COLLECTS_ANYWHERE = sys.version_info < (3, 12)
+"""Making a frame's object may collect garbage. What that runs lets the other thread go on, whose frame may then be gone:
+its memory is read all the same, and the process ends with SIGSEGV (python/cpython#106883, #99110)."""
 
 _WORKING = frozenset({Watch.guarded.__code__, Watch.tried.__code__})
 
@@ -77,7 +82,14 @@ class Sampler:
     def _turn(self) -> float | None:
         if not self._watch.active:
             return None
-        self._sample()
+        holds = COLLECTS_ANYWHERE and gc.isenabled()
+        if holds:
+            gc.disable()
+        try:
+            self._sample()
+        finally:
+            if holds:
+                gc.enable()
         return EVERY_S
 
     def _sample(self) -> None:

@@ -410,7 +410,7 @@ def test_stack_in_which_one_was_not_applied_when_it_was_timed_is_not_kept(trying
     machine.not_applied_in = {"together-a-b": "b"}
     ledger = trying(machine, ["a", "b"])
     assert ledger.kept == ()
-    assert "do not confirm it: b was not applied: it never said" in by_name(ledger)["a"].why
+    assert "do not confirm it: b was not applied: it found nothing" in by_name(ledger)["a"].why
 
 
 def test_a_call_that_goes_on_may_keep_more_than_the_one_before(trying: Trying) -> None:

@@ -1,15 +1,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from hotloop.core.census import Census
 from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Diagnosis, Finding, Interval, Steps
-from hotloop.doctor.fixes import asked_for, fixes_for, left_out_of, why_left_out
+from hotloop.core.ledger import Ledger
+from hotloop.doctor import fix_campaign
+from hotloop.doctor.fixes import Fix, asked_for, fixes_for, left_out_of, why_left_out
 from hotloop.hardware.environment import fast_on_cuda
 from hotloop.hardware.limits import Machine
+from hotloop.optimizations.catalogue import CATALOGUE
 
 CPU = Machine("cpu", ("bfloat16", "float32"), None, 2)
 FOUND = Diagnosis(
@@ -108,3 +114,35 @@ def test_a_fix_of_which_hardly_anything_is_expected_is_hopeless(
     if hopeless:
         assert fix.predicted is not None
         assert f"at most {fix.predicted.ratio_high:.2f}x is expected" in str(fix.why_hopeless)
+
+
+def test_what_is_hopeless_is_left_out_unless_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hopeless = Fix(CATALOGUE["threads"], 2, (), 1.3, Interval(1.0, 0.97, 1.04))
+    hopeful = replace(hopeless, predicted=Interval(1.1, 0.97, 1.3))
+    census = SimpleNamespace(notes=())
+    measurement = SimpleNamespace(census=census, records=(), returncode=0)
+    run = SimpleNamespace(command=("python",), workdir=str(tmp_path), started_at=0.0, steps=None)
+    examined: Any = SimpleNamespace(directory=tmp_path, diagnosis=FOUND, run=run)
+    tried: list[dict[str, Any]] = []
+
+    def campaign(command: Any, fixes: Any, measurement: Any, **given: Any) -> Ledger:
+        tried.append({"fixes": fixes, "left_out": [each.name for each in given["left_out"]]})
+        return Ledger(("python",), (), (), None, 0, 0, 0.0, None)
+
+    for name, value in {
+        "load_measurement": lambda path: measurement,
+        "machine_of": lambda measurement: CPU,
+        "left_out_of": lambda *given: (),
+        "run_campaign": campaign,
+    }.items():
+        monkeypatch.setattr(fix_campaign, name, value)
+    for fix, only in ((hopeless, ()), (hopeful, ()), (hopeless, ("threads",))):
+        monkeypatch.setattr(fix_campaign, "fixes_for", lambda *given, fix=fix, **more: (fix,))
+        fix_campaign.try_fixes(examined, only=only)
+    assert [(each["fixes"], each["left_out"]) for each in tried] == [
+        ((), ["threads"]),
+        ((hopeful,), []),
+        ((hopeless,), []),
+    ]

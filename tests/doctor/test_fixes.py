@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,11 +9,13 @@ from typing import Any
 import pytest
 
 from hotloop.core.census import Census
+from hotloop.core.child import APPLIED_FILE
 from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Diagnosis, Finding, Interval, Steps
 from hotloop.core.ledger import Ledger
 from hotloop.doctor import fix_campaign
 from hotloop.doctor.fixes import Fix, asked_for, fixes_for, left_out_of, why_left_out
+from hotloop.doctor.trial_reports import why_not_applied
 from hotloop.hardware.environment import fast_on_cuda
 from hotloop.hardware.limits import Machine
 from hotloop.optimizations.catalogue import CATALOGUE
@@ -146,3 +149,11 @@ def test_what_is_hopeless_is_left_out_unless_it_is_asked_for(
         ((hopeful,), []),
         ((hopeless,), []),
     ]
+
+
+def test_a_model_of_which_nothing_was_compiled_is_named(tmp_path: Path) -> None:
+    line = {"fix": "compile", "applied": True, "what": "CharRNN"}
+    (tmp_path / APPLIED_FILE).write_text(json.dumps(line) + "\n")
+    run: Any = SimpleNamespace(census=Census(compiled=True, num_graphs=0))
+    why = why_not_applied(Fix(CATALOGUE["compile"], True, (), None), [tmp_path], [run])
+    assert why == "CharRNN: torch.compile compiled nothing of it"

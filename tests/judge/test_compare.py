@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.files import to_plain
 from hotloop.core.judgement import Verdict
 from hotloop.core.measurement import COMPARABLE_KEYS, Environment, Measurement
+from hotloop.core.step import StepRecord
 from hotloop.judge.compare import Pair, compare
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "verdict.json"
@@ -399,6 +401,40 @@ def test_aa_pairs_that_count_other_steps_are_left_out_of_the_floor_and_named() -
     verdict = judge(some, baseline_aa=[shorter])
     assert verdict.noise_floor == judge(some).noise_floor
     assert "A/A pair 1 counts other steps" in said(verdict)
+
+
+def with_evaluations(ratio: float, *places: tuple[int, int]) -> list[Pair]:
+    """Toggled pairs of 30 steps, with evaluations of 1 s at so many of the baseline's and of the candidate's."""
+    return [
+        tuple(
+            replace(run, records=tuple(_slow(run.records, range(-count, 0))))
+            for run, count in zip(pair, counts)
+        )
+        for pair, counts in zip(pairs(ratio, len(places)), places)
+    ]
+
+
+def _slow(records: Sequence[StepRecord], places: Iterable[int]) -> list[StepRecord]:
+    found = list(records)
+    for place in places:
+        found[place] = replace(found[place], wall_s=1.0)
+    return found
+
+
+def test_evaluations_that_take_a_third_of_the_time_shrink_the_gain() -> None:
+    """Whichever half of a toggled process they fell into."""
+    some = with_evaluations(1.1, (4, 0), (0, 4), (3, 1), (2, 2), (1, 3), (4, 0))
+    verdict = judge(some, toggled=True)
+    assert (verdict.outcome, verdict.over) == ("improved", "steady")
+    beyond = (4 * 1.0 - 4 * 0.095) / 2
+    assert verdict.ratio == pytest.approx((3.0 + beyond) / (3.0 / 1.1 + beyond), rel=0.01)
+    assert verdict.baseline_s_per_work == pytest.approx((3.0 + beyond) / 30_000, rel=0.02)
+    assert "Rare slow steps, such as evaluations and saves, take 3" in said(verdict)
+
+
+def test_gain_that_evaluations_hide_is_none() -> None:
+    assert judge(pairs(1.03, 6), toggled=True).outcome == "improved"
+    assert judge(with_evaluations(1.03, *[(14, 14)] * 6), toggled=True).outcome == "unchanged"
 
 
 @pytest.mark.parametrize(("over", "outcome"), [("steady", "unchanged"), ("all", "improved")])

@@ -1,6 +1,7 @@
 """Two arms, measured in interleaved pairs of fresh processes: what may be said about them.
 
-    ratio        exp(mean over pairs of log(baseline seconds per work / candidate's))
+    ratio        exp(mean over pairs of log(baseline seconds per work / candidate's)); of each process the typical
+                 step, and what rare slow steps (evaluations, saves) take beyond it, as long in both, or all steps
     interval     t-interval of that mean beside the effect of the order, at the level of the look (`looks`, `estimate`)
     noise floor  exp(rms / sqrt(pairs)) - 1 over log ratios of identical code: the A/A pairs given, and
                  each two successive baseline runs of this comparison
@@ -33,6 +34,7 @@ from hotloop.judge.outcome import (
     Total,
     decision,
     doubts_of,
+    rare_note,
     thread_note,
     who_decides,
 )
@@ -79,12 +81,13 @@ def compare(
 
     steady, all_in = total("steady"), total("all")
     decides = _deciding(over, steady, all_in, count)
-    doubts = doubts_of(pairs, times, decides, steady, all_in, looks)
+    typical = paired_interval([math.log(b.steady_s / c.steady_s) for b, c in times], orders, level)
+    doubts = doubts_of(pairs, times, decides, typical, all_in, looks)
     outcome: Outcome = "inconclusive" if doubts else decides.outcome
     reasons = [*doubts, *decides.notes, *thread_note(pairs)]
     if not doubts:
         reasons.insert(0, decision(decides))
-        reasons += who_decides(decides, steady, all_in)
+        reasons += who_decides(decides, typical, all_in) + rare_note(times, decides)
     reasons += _on_the_measurement(decides, looks, toggled=toggled)
     interval, known = decides.interval, count > 1
     return Verdict(
@@ -104,8 +107,8 @@ def compare(
             interval.standard_error, count, level, decides.margin
         ),
         pair_ratios=tuple(as_ratio(value) for value in decides.logs),
-        baseline_s_per_work=_geometric_mean([_judged(b, decides.over) for b, _ in times]),
-        candidate_s_per_work=_geometric_mean([_judged(c, decides.over) for _, c in times]),
+        baseline_s_per_work=_geometric_mean([_judged(b, c, decides.over)[0] for b, c in times]),
+        candidate_s_per_work=_geometric_mean([_judged(b, c, decides.over)[1] for b, c in times]),
         unit=times[0][0].unit,
         reasons=tuple(reasons),
         doubts=tuple(doubts),
@@ -225,11 +228,21 @@ def _log_ratios(times: Sequence[tuple[RunTimes, RunTimes]], over: JudgedSteps) -
     """Log ratios of what lasts of the candidate to what was seen of the baseline: a queue never makes a gain."""
     if over == "all":
         return [math.log(b.all_in_s / c.lasting_s) for b, c in times]
-    return [math.log(b.steady_s / c.steady_s) for b, c in times]
+    return [_log_ratio(b, c, over) for b, c in times]
 
 
-def _judged(times: RunTimes, over: JudgedSteps) -> float:
-    return times.all_in_s if over == "all" else times.steady_s
+def _log_ratio(one: RunTimes, other: RunTimes, over: JudgedSteps) -> float:
+    first, second = _judged(one, other, over)
+    return math.log(first / second)
+
+
+def _judged(one: RunTimes, other: RunTimes, over: JudgedSteps) -> tuple[float, float]:
+    """Seconds per unit of work of both. Rare slow steps are too few to tell a change in them, and too many of them in
+    one of both would look like one: to the typical step they add as much on either side."""
+    if over == "all":
+        return one.all_in_s, other.all_in_s
+    rare_s = (one.rare_s + other.rare_s) / 2
+    return one.steady_s + rare_s, other.steady_s + rare_s
 
 
 def _times(run: Measurement) -> RunTimes:
@@ -248,7 +261,7 @@ def _aa_log_ratios(
 ) -> tuple[list[float], list[str]]:
     """Log ratios of the baseline against itself, and what was left out of them."""
     runs = pairwise(times) if successive else ()
-    logs = [math.log(_judged(a, over) / _judged(b, over)) for (a, _), (b, _) in runs]
+    logs = [_log_ratio(a, b, over) for (a, _), (b, _) in runs]
     notes = []
     for number, (first, second) in enumerate(baseline_aa, 1):
         a, b = run_times(first), run_times(second)
@@ -260,7 +273,7 @@ def _aa_log_ratios(
         if foreign or a is None or b is None or {a.unit, b.unit} != {times[0][0].unit}:
             notes.append(f"A/A pair {number} says nothing about this comparison: another setting.")
             continue
-        logs.append(math.log(_judged(a, over) / _judged(b, over)))
+        logs.append(_log_ratio(a, b, over))
     return logs, notes
 
 

@@ -17,6 +17,9 @@ MIN_MARGIN = 0.01
 WIDEST_UNCHANGED = 0.03
 """The noise floor above which lying within it does not mean that nothing changed."""
 
+LEAST_RARE = 0.02
+"""Share of the time from which on rare slow steps are spoken of."""
+
 EQUAL_WINDOW = 0.9
 """The shortest run must count at least this share of the longest one's steps."""
 
@@ -66,13 +69,13 @@ def doubts_of(
     pairs: Sequence[Pair],
     times: Sequence[tuple[RunTimes, RunTimes]],
     decides: Total,
-    steady: Total,
+    typical: LogInterval,
     all_in: Total,
     looks: Sequence[int],
 ) -> list[str]:
     """Why no outcome may be claimed, however narrow the interval; empty when it may."""
     doubts = [*_few_or_equal(pairs, decides, looks), *_order(pairs), *_other_steps(times)]
-    doubts += _second_opinion(steady, all_in, decides.margin)
+    doubts += _second_opinion(typical, all_in, decides.margin)
     if decides.outcome == "regressed" and any(c.from_queue for _, c in times):
         doubts.append(
             "It used batches that were ready before: how fast they are made shows at least, and not at most."
@@ -151,23 +154,36 @@ def thread_note(pairs: Sequence[Pair]) -> list[str]:
     return []
 
 
-def _second_opinion(steady: Total, all_in: Total, margin: float) -> list[str]:
+def _second_opinion(typical: LogInterval, all_in: Total, margin: float) -> list[str]:
     """Why a gain of one may not be claimed against the other: the typical step, and all steps together."""
     edge = math.log1p(margin)
-    ratio, total = as_ratio(steady.interval.mean), as_ratio(all_in.interval.mean)
+    ratio, total = as_ratio(typical.mean), as_ratio(all_in.interval.mean)
     least = min(edge, all_in.interval.standard_error)
-    if steady.interval.low > edge and all_in.interval.mean < -least:
+    if typical.low > edge and all_in.interval.mean < -least:
         return [
             f"Its typical step is faster ({ratio:.3g}x), but all steps together are slower ({total:.3g}x)."
         ]
     return []
 
 
-def who_decides(decides: Total, steady: Total, all_in: Total) -> list[str]:
+def rare_note(times: Sequence[tuple[RunTimes, RunTimes]], decides: Total) -> list[str]:
+    """How much of the time no change of the typical step can shorten."""
+    runs = [run for pair in times for run in pair]
+    rare_s = sum(run.rare_s for run in runs)
+    share = rare_s / (rare_s + sum(run.steady_s for run in runs))
+    if decides.over == "all" or share < LEAST_RARE:
+        return []
+    return [
+        f"Rare slow steps, such as evaluations and saves, take {share:.0%} of the time and are "
+        "counted as equally long in both."
+    ]
+
+
+def who_decides(decides: Total, typical: LogInterval, all_in: Total) -> list[str]:
     """What the total says beside the typical step."""
     if decides.over == "all":
         return [
-            f"All steps together decide (the typical step alone: {as_ratio(steady.interval.mean):.3g}x)."
+            f"All steps together decide (the typical step alone: {as_ratio(typical.mean):.3g}x)."
         ]
     total = outcome_of(all_in.interval, decides.margin)
     if decides.outcome != total and ({decides.outcome, total} & {"improved", "regressed"}):

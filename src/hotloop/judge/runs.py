@@ -18,6 +18,8 @@ LEAST_FROM_QUEUE, LEAST_SHORTER = 0.05, 2.0
 """Share of the batches taken, and batches, by which a queue of ready ones has to become shorter to count."""
 LEAST_MAKING = 0.25
 """Share of the counted steps in which workers had something to make, below which all are looked at."""
+RARE = 3.0
+"""Steps of more than so many times the median hold something else than a step: an evaluation, a save."""
 MOST_FROM_QUEUE = 0.75
 """Beyond it the few batches that were made meanwhile do not tell how fast they are made."""
 
@@ -32,6 +34,8 @@ class RunTimes:
     all_in_s: float
     """Total seconds over total work."""
     num_counted: int
+    rare_s: float = 0.0
+    """What steps that are `RARE` times the median take beyond it, per unit of work of all steps."""
     from_queue: float = 0.0
     """Share of the batches of the counted steps that were made before them."""
 
@@ -72,10 +76,13 @@ def run_times(measurement: Measurement) -> RunTimes | None:
         return None
     if not all(0 < value < math.inf for value in (*seconds, *work)):
         raise _damaged(measurement, seconds, work)
-    per_work = [value / done for value, done in zip(seconds, work)]
+    steady_s = median(value / amount for value, amount in zip(seconds, work))
+    typical = [steady_s * amount for amount in work]
+    rare = [(value - each) * (value > RARE * each) for value, each in zip(seconds, typical)]
+    total, rare_total = (_sum_without_compiling(counted, each) for each in (seconds, rare))
+    done = sum(work)
     from_queue = share_from_queue(measurement.records)
-    all_in_s = _seconds_without_compiling(counted, seconds) / sum(work)
-    return RunTimes(unit, median(per_work), all_in_s, len(seconds), from_queue)
+    return RunTimes(unit, steady_s, total / done, len(seconds), rare_total / done, from_queue)
 
 
 def _damaged(
@@ -132,8 +139,8 @@ def _wave(ready: Sequence[int]) -> int:
     return math.ceil((deliveries[-1] - deliveries[0]) / (len(deliveries) - 1))
 
 
-def _seconds_without_compiling(counted: Sequence[StepRecord], seconds: Sequence[float]) -> float:
-    """Their sum; steps that compiled are taken for typical ones where none does so in the second half.
+def _sum_without_compiling(counted: Sequence[StepRecord], seconds: Sequence[float]) -> float:
+    """The sum over all steps; steps that compiled are taken for typical ones where none does so in the second half.
 
     What is compiled again and again costs in every stretch of a run; what is compiled once is a cost of the start.
     """

@@ -315,7 +315,7 @@ def live(directory: Path, *, toggled: bool, steps: int, forked: bool) -> dict[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("record", "resample", "live"))
-    parser.add_argument("place", type=Path)
+    parser.add_argument("place", type=lambda given: Path(given).resolve())
     parser.add_argument(
         "--doctor-runs", type=int, default=60, help="per recording and way of dealing"
     )

@@ -3,6 +3,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -250,3 +252,18 @@ def test_a_checkpoint_of_a_step_is_found_or_those_that_are_there_are_named(tmp_p
     save(tmp_path, 10, 10.5, keep=3)
     store.set_aside(tmp_path, newer_than=5)
     assert len(list(tmp_path.glob("left-step-000000*"))) == 2, "one of each step, the newest"
+
+
+def test_file_that_may_not_grow_so_large_is_a_disk_that_refuses(tmp_path: Path) -> None:
+    """The library that writes tensors has an error of its own for it."""
+    program = (
+        "import resource, sys; from pathlib import Path; import torch; from hotloop.checkpoint import store\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
+        "tensors = {'model': {'w': torch.zeros(100_000)}}\n"
+        "store.save(Path(sys.argv[1]), 1, tensors=tensors, state={}, keep=2)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert "EnvironmentFailed: cannot save a checkpoint: File too large" in done.stderr
+    assert not list(tmp_path.iterdir())

@@ -29,13 +29,13 @@ def capture(
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler | None,
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Weights, optimizer, gradient scaler and random states. Tensors are copied to the CPU."""
+    """Weights, optimizer, gradient scaler and random states: copies on the CPU, which later steps leave alone."""
     names = {id(p): name for name, p in model.named_parameters()}
     optimizer_tensors: dict[str, Tensor] = {}
     for parameter, slots in optimizer.state.items():
         for slot, value in slots.items():
             optimizer_tensors[f"{names[id(parameter)]}/{slot}"] = (
-                torch.as_tensor(value).detach().cpu()
+                torch.as_tensor(value).detach().to("cpu", copy=True)
             )
     random_tensors = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available():
@@ -43,8 +43,8 @@ def capture(
             random_tensors[f"cuda{index}"] = generator
     version, integers, gauss = random.getstate()
     tensors = {
-        # clone: tied weights share memory, which safetensors refuses to write twice
-        "model": {name: p.detach().cpu().clone() for name, p in model.named_parameters()},
+        # copies: tied weights share memory, which safetensors refuses to write twice
+        "model": {name: p.detach().to("cpu", copy=True) for name, p in model.named_parameters()},
         "optimizer": optimizer_tensors,
         "random": random_tensors,
     }

@@ -33,6 +33,7 @@ from hotloop.core.untrusted import open_regular, parse_object, read_bytes
 MANIFEST_SCHEMA = "hotloop.checkpoint/1"
 _DIRECTORY = re.compile(r"step-(\d{8})-[0-9a-f]{8}")
 _ASIDE = re.compile(r"(damaged|left)-" + _DIRECTORY.pattern)
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _STATE = "state.json"
 _MEMBERS = frozenset({_STATE, *(f"{name}.safetensors" for name in FILES)})
 """Files without which training cannot continue."""
@@ -69,9 +70,11 @@ def save(
         directory.mkdir(parents=True)
         files: dict[str, dict[str, Any]] = {}
         for name, group in tensors.items():
-            content = safetensors.torch.save({k: v.contiguous() for k, v in group.items()})
-            files[f"{name}.safetensors"] = _write(directory / f"{name}.safetensors", content)
-        files[_STATE] = _write(directory / _STATE, json.dumps(state).encode())
+            path = directory / f"{name}.safetensors"
+            _write_tensors(path, group)
+            files[path.name] = _flushed(path)
+        (directory / _STATE).write_text(json.dumps(state), encoding="utf-8")
+        files[_STATE] = _flushed(directory / _STATE)
         fsync_directory(directory)
     except OSError as error:
         shutil.rmtree(directory, ignore_errors=True)
@@ -216,12 +219,23 @@ def remove_uncommitted(root: Path) -> tuple[str, ...]:
     return tuple(sorted(d.name for d in removed))
 
 
-def _write(path: Path, content: bytes) -> dict[str, Any]:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
+def _write_tensors(path: Path, group: dict[str, Tensor]) -> None:
+    """Raises `OSError` where the disk refuses. Other threads run meanwhile: bytes are never Python's."""
+    try:
+        safetensors.torch.save_file({k: v.contiguous() for k, v in group.items()}, path)
+    except safetensors.SafetensorError as error:
+        number = _OS_ERROR.search(str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+
+
+def _flushed(path: Path) -> dict[str, Any]:
+    """Its size and hash, once it is on the disk."""
+    with path.open("rb") as file:
         os.fsync(file.fileno())
-    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"bytes": os.fstat(file.fileno()).st_size, "sha256": digest}
 
 
 def _retire(root: Path, *, keep: int, newest: Path, good_until: int | None) -> None:

@@ -151,6 +151,9 @@ class CheckpointConfig(Section):
     """0 saves only at the end and on Ctrl-C."""
     keep: Annotated[int, Field(ge=2, le=MAX_COUNT)] = 2
     """Newest checkpoints kept."""
+    background: bool = False
+    """Write while the next steps train: a save then costs them a copy of the state in host memory. A killed run may
+    lose two intervals instead of one. The last save of a run is waited for."""
 
 
 class LoggingConfig(Section):

@@ -7,6 +7,7 @@ to the last bit. So going further back costs time and nothing else.
 from __future__ import annotations
 
 import math
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -171,12 +172,14 @@ def refuse_lost_checkpoint(run: Run, before: RunConfig | None) -> None:
     Training on would cut the records and make the steps again, perhaps days of them.
     """
     done, seen = recorded_steps(run.steps_file), store.newest_seen(run.checkpoints)
-    saved = next((r.step for r in newest_steps(run.steps_file) if "checkpoint" in r.tags), 0)
+    beside = before is not None and before.checkpoint.background  # the newest may not have ended
+    tagged = (r.step for r in newest_steps(run.steps_file) if "checkpoint" in r.tags)
+    saved = next(islice(tagged, int(beside), None), 0)
     if before is not None and not saved and (run.directory / "census.json").exists():
         saved = before.train.steps if done >= before.train.steps else 0  # saved at its end alone
     if before is not None and before.checkpoint.every_steps:
         evaluated = max((each.step for each in read_evaluations(run)), default=0)
-        if evaluated > seen + before.checkpoint.every_steps:
+        if evaluated > seen + before.checkpoint.every_steps * (1 + beside):
             done, saved = max(done, evaluated), max(saved, evaluated)
     if saved <= seen:
         return

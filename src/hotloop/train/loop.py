@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -109,6 +110,7 @@ def train(
             done = step + 1
             finished = done == last_step
             stopping = group.stops(stop, known)
+            run.saver.check()
             if measuring:
                 if stopping:
                     raise KeyboardInterrupt
@@ -131,7 +133,7 @@ def train(
                 book.tag("checkpoint")
                 with timed.phase("checkpoint"):
                     book.flush()
-                    save(run, done)
+                    save(run, done, beside=not (finished or stopping))
             if stopping and not finished:
                 raise Interrupted(
                     f"stopped after step {done} of {config.train.steps}; saved at step {done}",
@@ -179,8 +181,13 @@ def is_due(done: int, every: int, now: bool) -> bool:
     return now or (every > 0 and done % every == 0)
 
 
-def save(run: Run, step: int) -> None:
-    """Raises `TrainingDiverged` for weights that are no numbers: such a checkpoint helps nobody."""
+def save(run: Run, step: int, *, beside: bool = False) -> None:
+    """Save what the next step starts from; `beside` the steps that follow, where the config wants that.
+
+    Raises `TrainingDiverged` for weights that are no numbers (such a checkpoint helps nobody), and
+    `EnvironmentFailed` for a disk that refuses this save or the one before.
+    """
+    run.saver.finish()
     for name, parameter in run.model.named_parameters():
         if not torch.isfinite(parameter).all():
             raise TrainingDiverged(
@@ -199,7 +206,8 @@ def save(run: Run, step: int) -> None:
         extra["stability"] = run.stability.state()
         if run.average is not None:
             tensors |= run.average.files()
-        store.save(
+        commit = partial(
+            store.save,
             run.checkpoints,
             step,
             tensors=tensors,
@@ -207,7 +215,11 @@ def save(run: Run, step: int) -> None:
             keep=run.config.checkpoint.keep,
             good_until=run.stability.left_out_since(step),
         )
-    group.level()  # nobody goes on, or ends, before it is on the disk
+        if beside and run.config.checkpoint.background:
+            run.saver.begin(commit)
+        else:
+            commit()
+    group.level()  # nobody ends before it is on the disk, or goes on before it is there or on its way
 
 
 def tag_compiles(book: StepBook, before: CompileCounts) -> CompileCounts:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from hotloop.checkpoint.background import Saver
 from hotloop.core.census import Census
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import EnvironmentFailed, UsageError
@@ -57,6 +58,8 @@ class Run:
     """The mean of the weights that `averaging` asks for."""
     group: Group = field(default_factory=Group)
     """The processes that train together; by default this one alone."""
+    saver: Saver = field(default_factory=Saver)
+    """Commits checkpoints beside the steps."""
     stability: Stability = field(init=False)
     replica: nn.Module = field(init=False)
     """The model as the steps call it: among several processes, with the gradients summed over them."""

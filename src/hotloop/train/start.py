@@ -247,7 +247,10 @@ def train_to_the_end(
                     run, stop=stop, stop_after=stop_after, observers=observers, notes=notes
                 )
             except RollBack as found:
+                run.saver.finish()
                 warn(roll_back(run, found))
+            finally:
+                run.saver.wait()  # the directory may be another process's after this
 
 
 def roll_back(run: Run, found: RollBack) -> str:

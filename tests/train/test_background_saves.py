@@ -1,0 +1,178 @@
+"""Checkpoints that are written while the next steps train: the same ones, and a killed run continues from one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from trainings import losses, records, train, wait_for_steps, weights
+
+from hotloop.checkpoint import store
+from hotloop.checkpoint.background import Saver
+from hotloop.core.errors import EnvironmentFailed
+from hotloop.train import loop
+
+BESIDE = ("checkpoint.every_steps=3", "checkpoint.keep=9", "checkpoint.background=true", "model.dropout=0.1")  # fmt: skip
+WITHIN = (*BESIDE, "checkpoint.background=false")
+
+
+def states(directory: Path) -> dict[int, tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]]:
+    """Tensors and state of each checkpoint, by step."""
+    root = directory / "checkpoints"
+    found = {step: store.of_step(root, step) for step in store.steps(root)}
+    return {
+        step: store.load(each, ("model", "optimizer", "random")) for step, each in found.items()
+    }
+
+
+@pytest.fixture
+def behind(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """`behind(n)`: a save beside the steps begins to write only when n more updates were made."""
+    updated = threading.Condition()
+    made = 0
+
+    def late(updates: int) -> None:
+        real_save, real_update = store.save, loop.update
+
+        def update(*args: Any) -> Any:
+            nonlocal made
+            with updated:
+                made += 1
+                updated.notify_all()
+            return real_update(*args)
+
+        def save(*args: Any, **named: Any) -> store.Checkpoint:
+            if threading.current_thread() is not threading.main_thread():
+                with updated:
+                    wanted = made + updates
+                    assert updated.wait_for(lambda: made >= wanted, timeout=60)
+            return real_save(*args, **named)
+
+        monkeypatch.setattr(loop, "update", update)
+        monkeypatch.setattr(store, "save", save)
+
+    return late
+
+
+def test_what_is_saved_is_the_state_of_its_step_however_late_it_is_written(
+    tiny_config: Path, tmp_path: Path, behind: Callable[[int], None]
+) -> None:
+    train(tiny_config, tmp_path / "within", *WITHIN)
+    behind(2)
+    train(tiny_config, tmp_path / "beside", *BESIDE)
+    one, other = states(tmp_path / "within"), states(tmp_path / "beside")
+    assert one.keys() == other.keys() == {3, 6, 9, 12}
+    for step, (tensors, state) in one.items():
+        assert state == other[step][1]
+        for file, group in tensors.items():
+            for name, value in group.items():
+                assert torch.equal(value, other[step][0][file][name]), (step, file, name)
+    assert losses(tmp_path / "within") == losses(tmp_path / "beside")
+
+
+def test_save_that_fails_beside_the_steps_ends_the_training_at_the_next_one_and_it_continues(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failed = store.save, threading.Event()
+
+    def save(root: Path, step: int, **named: Any) -> store.Checkpoint:
+        if step != 6:
+            return real(root, step, **named)
+        failed.set()
+        raise EnvironmentFailed("the disk is full", where=str(root))
+
+    real_update = loop.update
+
+    def update(*args: Any) -> Any:
+        if len(records(tmp_path / "run")) >= 6:
+            assert failed.wait(60)
+        return real_update(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "save", save)
+        patch.setattr(loop, "update", update)
+        with pytest.raises(EnvironmentFailed, match="the disk is full"):
+            train(tiny_config, tmp_path / "run", *BESIDE)
+    assert store.steps(tmp_path / "run" / "checkpoints") == (3,)
+    assert len(records(tmp_path / "run")) < 9
+    train(tiny_config, tmp_path / "run", *BESIDE)
+    train(tiny_config, tmp_path / "whole", *WITHIN)
+    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
+
+
+def test_run_killed_again_and_again_between_and_during_saves_comes_to_the_same_end(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    often = (*BESIDE, "checkpoint.every_steps=7", "train.steps=200", "eval.every_steps=50")
+    train(tiny_config, tmp_path / "whole", *often, "checkpoint.background=false")
+    run, draw = tmp_path / "run", random.Random(5)
+    command = [sys.executable, "-m", "hotloop", "train", str(tiny_config), "--out", str(run)]
+    command += often
+    for at in sorted(draw.sample(range(3, 190), 4)):
+        child = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        wait_for_steps(child, run / "steps.jsonl", at)
+        child.kill()
+        child.communicate()
+        assert len(records(run)) - store.newest_seen(run / "checkpoints") <= 2 * 7
+    train(tiny_config, run, *often)
+    assert losses(run) == losses(tmp_path / "whole")
+    left, right = weights(run), weights(tmp_path / "whole")
+    assert all(
+        torch.equal(left[f][k], right[f][k]) for f in ("model", "optimizer") for k in left[f]
+    )
+
+
+def test_newest_save_that_never_ended_is_no_lost_checkpoint(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step after its snapshot is recorded while it is written."""
+    real = store.save
+
+    def save(root: Path, step: int, **named: Any) -> store.Checkpoint:
+        assert threading.current_thread() is not threading.main_thread()
+        return real(root, step, **named) if step == 3 else store.Checkpoint(root, step, frozenset())
+
+    real_update = loop.update
+
+    def dies(*args: Any) -> Any:
+        if len(records(tmp_path / "run")) >= 7:
+            raise RuntimeError("killed")
+        return real_update(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "save", save)
+        patch.setattr(loop, "update", dies)
+        with pytest.raises(RuntimeError, match="killed"):
+            train(tiny_config, tmp_path / "run", *BESIDE)
+    assert any("checkpoint" in each.tags and each.step == 6 for each in records(tmp_path / "run"))
+    train(tiny_config, tmp_path / "run", *BESIDE)
+    assert len(records(tmp_path / "run")) == 12
+
+
+def test_one_save_waits_for_the_one_before_and_tells_its_error_once() -> None:
+    saver, order, go_on = Saver(), [], threading.Event()
+
+    def slow() -> None:
+        assert go_on.wait(60)
+        order.append("slow")
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    saver.begin(slow)
+    saver.check()
+    go_on.set()
+    with pytest.raises(OSError, match="Input/output error"):
+        saver.begin(lambda: order.append("never"))
+    saver.begin(lambda: order.append("next"))
+    saver.finish()
+    assert order == ["slow", "next"]

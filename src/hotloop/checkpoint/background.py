@@ -7,8 +7,12 @@ checkpoint before. So at most two intervals are lost. An error surfaces where th
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable
+
+NICE = 10
 
 
 class Saver:
@@ -24,6 +28,7 @@ class Saver:
 
         def run() -> None:
             try:
+                _give_way()
                 save()
             except BaseException as error:  # noqa: BLE001 - `check` raises it
                 self._error = error
@@ -48,3 +53,9 @@ class Saver:
         """Wait, and raise the error of what was waited for."""
         self.wait()
         self.check()
+
+
+def _give_way() -> None:
+    """A CPU that the steps want goes to them rather than to this thread: on Linux each has a priority of its own."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

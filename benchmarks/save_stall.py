@@ -1,0 +1,153 @@
+"""How long a save holds the training up, and what it costs the steps beside it: hotloop, torch.save and torch DCP.
+
+    python benchmarks/save_stall.py DIRECTORY [--megabytes 1024] [--rounds 5] [--json FILE]
+
+One process, the same state (weights and two moments in fp32) and the same steps (products of matrices) for all; the
+ways to save take turns. `stall`: seconds from asking to the next step. `durable`: until the files were flushed to the
+disk by whoever saves (torch.save flushes nothing). `beside`: seconds of a step until then over one without any save.
+`copy`: one copy of the state in memory, below which no snapshot can be. DCP is `async_save` with its thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+
+from hotloop.checkpoint import store
+from hotloop.checkpoint.background import Saver
+
+STEPS_BEFORE = 10
+Tensors = dict[str, dict[str, Tensor]]
+
+
+def state_of(megabytes: int) -> Tensors:
+    """Weights and two moments, in tensors of 4 million values; random numbers of no size beside them."""
+    count = max(round(megabytes * 2**20 / 4 / 3 / 2**22), 1)
+    weights = {f"w{number}": torch.randn(2**22) for number in range(count)}
+    moments = {
+        f"{name}/{slot}": torch.randn(2**22) for name in weights for slot in ("first", "second")
+    }
+    return {"model": weights, "optimizer": moments, "random": {"torch": torch.get_rng_state()}}
+
+
+def copied(state: Tensors) -> Tensors:
+    return {
+        file: {name: each.clone() for name, each in group.items()} for file, group in state.items()
+    }
+
+
+Still = Callable[[], bool]
+"""Whether it is still being saved."""
+
+
+class Ways:
+    """Each begins a save of `state` and says whether it is still under way."""
+
+    def __init__(self, state: Tensors, directory: Path) -> None:
+        self.state, self.directory = state, directory
+        self.number = 0
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+    def place(self) -> Path:
+        self.number += 1
+        return self.directory / f"save-{self.number}"
+
+    def copy_alone(self) -> Still:
+        copied(self.state)
+        return lambda: False
+
+    def torch_save(self) -> Still:
+        torch.save(self.state, self.place())
+        return lambda: False
+
+    def hotloop_within(self) -> Still:
+        store.save(self.place(), 1, tensors=copied(self.state), state={}, keep=2)
+        return lambda: False
+
+    def hotloop_beside(self) -> Still:
+        saver = Saver()
+        saver.begin(
+            partial(store.save, self.place(), 1, tensors=copied(self.state), state={}, keep=2)
+        )
+        thread = saver._thread
+        assert thread is not None
+        return thread.is_alive
+
+    def dcp_async(self) -> Still:
+        flat = {f"{file}.{name}": each for file, group in self.state.items() for name, each in group.items()}  # fmt: skip
+        future = dcp.async_save(flat, checkpoint_id=str(self.place()))
+        return lambda: not future.done()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--megabytes", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    given.directory.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    left, right = torch.randn(768, 768), torch.randn(768, 768)
+
+    def step() -> float:
+        start = time.perf_counter()
+        for _ in range(10):
+            (left @ right).sum().item()
+        return time.perf_counter() - start
+
+    with tempfile.TemporaryDirectory(dir=given.directory) as folder:
+        ways = Ways(state_of(given.megabytes), Path(folder))
+        names = ("copy_alone", "torch_save", "hotloop_within", "hotloop_beside", "dcp_async")
+        seen: dict[str, dict[str, list[float]]] = {
+            name: {"stall": [], "durable": [], "beside": []} for name in names
+        }
+        for turn in range(given.rounds):
+            for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                alone = statistics.median(step() for _ in range(STEPS_BEFORE))
+                start = time.perf_counter()
+                still = getattr(ways, name)()
+                seen[name]["stall"].append(time.perf_counter() - start)
+                beside = []
+                while still():
+                    beside.append(step())
+                seen[name]["durable"].append(time.perf_counter() - start)
+                if beside:
+                    seen[name]["beside"].append(statistics.fmean(beside) / alone)
+                for old in Path(folder).iterdir():
+                    shutil.rmtree(old) if old.is_dir() else old.unlink()
+    result = {
+        "megabytes": given.megabytes,
+        "rounds": given.rounds,
+        "torch": torch.__version__,
+        "machine": platform.processor() or platform.machine(),
+        "cpus": torch.get_num_threads(),
+        "seconds": seen,
+    }
+    print(f"{'':16}  stall s (least to most)   durable s   a step beside it")
+    for name, each in seen.items():
+        stall, steps = each["stall"], each["beside"]
+        slower = f"{statistics.median(steps):.2f} times" if steps else ""
+        print(
+            f"{name:16}  {statistics.median(stall):.3f} ({min(stall):.3f} to {max(stall):.3f})"
+            f"     {statistics.median(each['durable']):.2f}        {slower}"
+        )
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

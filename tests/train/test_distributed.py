@@ -19,7 +19,8 @@ import pytest
 import torch
 from trainings import killed_after, losses, records, train, wait_for_steps, weights
 
-from hotloop.checkpoint.state import random_file
+from hotloop.checkpoint import store
+from hotloop.checkpoint.state import FILES, random_file
 from hotloop.runs.stored_run import read_run
 
 PROGRAM = Path(__file__).with_name("ranks_program.py")
@@ -87,6 +88,14 @@ JOBS: dict[str, dict[str, Any]] = {
         "settings": (
             *("stability.spikes=rollback", "stability.window_steps=4"),
             *("stability.spike_factor=1.0001", "stability.max_rollbacks=1"),
+        )
+    },
+    "beside": {"settings": ("checkpoint.background=true",)},
+    "rollback beside": {
+        "settings": (
+            *("stability.spikes=rollback", "stability.window_steps=4"),
+            *("stability.spike_factor=1.0001", "stability.max_rollbacks=1"),
+            "checkpoint.background=true",
         )
     },
     "other data": {"settings_of_rank_1": ("data.prepared=null", "data.source=python-stdlib")},
@@ -290,6 +299,24 @@ def test_all_ranks_go_back_from_a_spike_together(made: Made) -> None:
     (line,) = (made.directory("rollback") / "rollbacks.jsonl").read_text().splitlines()
     assert json.loads(line)["steps_passed_over"] > 0
     assert losses(made.directory("rollback")) == losses(made.directory("rollback"), 1)
+
+
+@pytest.mark.parametrize("name", ["", "rollback "])
+def test_ranks_that_save_beside_their_steps_save_the_same(made: Made, name: str) -> None:
+    one, other = made.directory(name.strip() or "plain"), made.directory(f"{name}beside")
+    assert made.code(other.name) == made.code(other.name, 1) == made.code(one.name)
+    for rank in (0, 1):
+        assert losses(one, rank) == losses(other, rank)
+    steps = store.steps(one / "checkpoints")
+    assert steps == store.steps(other / "checkpoints")
+    for step in steps:
+        saved = [store.of_step(each / "checkpoints", step) for each in (one, other)]
+        left, right = (store.load(each, (*FILES, random_file(1))) for each in saved)
+        for state in (left[1], right[1]):
+            del state["python_random"]  # of the processes that make all jobs, one after the other
+        assert left[1] == right[1]
+        for file, group in left[0].items():
+            assert all(torch.equal(value, right[0][file][key]) for key, value in group.items())
 
 
 def test_slow_rank_is_named_and_the_others_are_seen_to_wait_for_it(made: Made) -> None:

@@ -267,3 +267,8 @@ def test_file_that_may_not_grow_so_large_is_a_disk_that_refuses(tmp_path: Path) 
     )
     assert "EnvironmentFailed: cannot save a checkpoint: File too large" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_files_may_be_read_by_those_who_may_read_the_manifest(tmp_path: Path) -> None:
+    found = save(tmp_path, 1, 1.0)
+    assert {each.stat().st_mode & 0o777 for each in found.path.iterdir()} == {0o644}

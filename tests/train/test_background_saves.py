@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -176,3 +178,49 @@ def test_one_save_waits_for_the_one_before_and_tells_its_error_once() -> None:
     saver.begin(lambda: order.append("next"))
     saver.finish()
     assert order == ["slow", "next"]
+
+
+def test_save_of_a_process_that_may_not_change_its_priority_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*args: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "setpriority", refused)
+    made, saver = threading.Event(), Saver()
+    saver.begin(made.set)
+    saver.finish()
+    assert made.is_set()
+
+
+def test_save_is_waited_for_through_an_interrupt_which_is_then_raised() -> None:
+    saver, order, interrupted = Saver(), [], threading.Event()
+
+    def interrupt() -> None:
+        signal.raise_signal(signal.SIGINT)  # the main thread has it, while it waits
+        interrupted.set()
+
+    def slow() -> None:
+        assert interrupted.wait(60)
+        order.append("saved")
+
+    timer = threading.Timer(0.5, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        saver.begin(slow)
+        timer.start()
+        saver.wait()
+    timer.join()
+    assert order == ["saved"]
+
+
+def test_run_that_was_finished_extended_and_killed_in_its_last_save_continues(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    """One save beside the steps is recorded then, and the census is that of the shorter run."""
+    steady = ("schedule.name=constant", "schedule.warmup_steps=0", "optimizer.weight_decay=0")
+    run, longer = tmp_path / "run", (*BESIDE, *steady, "checkpoint.every_steps=20")
+    train(tiny_config, run, *longer)
+    train(tiny_config, run, *longer, "train.steps=24")
+    shutil.rmtree(next((run / "checkpoints").glob("step-00000024-*")))
+    train(tiny_config, run, *longer, "train.steps=24")
+    assert len(records(run)) == 24

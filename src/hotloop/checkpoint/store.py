@@ -228,6 +228,7 @@ def _write_tensors(path: Path, group: dict[str, Tensor]) -> None:
         if number is None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+    path.chmod(0o644)  # the library leaves it to its owner alone
 
 
 def _flushed(path: Path) -> dict[str, Any]:

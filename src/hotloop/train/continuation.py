@@ -174,8 +174,9 @@ def refuse_lost_checkpoint(run: Run, before: RunConfig | None) -> None:
     done, seen = recorded_steps(run.steps_file), store.newest_seen(run.checkpoints)
     beside = before is not None and before.checkpoint.background  # the newest may not have ended
     tagged = (r.step for r in newest_steps(run.steps_file) if "checkpoint" in r.tags)
-    saved = next(islice(tagged, int(beside), None), 0)
-    if before is not None and not saved and (run.directory / "census.json").exists():
+    newest = list(islice(tagged, 1 + beside))
+    saved = newest[beside] if len(newest) > beside else 0
+    if before is not None and not newest and (run.directory / "census.json").exists():
         saved = before.train.steps if done >= before.train.steps else 0  # saved at its end alone
     if before is not None and before.checkpoint.every_steps:
         evaluated = max((each.step for each in read_evaluations(run)), default=0)

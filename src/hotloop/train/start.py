@@ -116,6 +116,8 @@ def start(
         if run.held_out is None and evaluates:
             warn(nothing_held_out(config, text))
         environment = read_environment(str(device))
+        # Before the settings that tell how they were saved.
+        keep_steps_before(run.steps_file, run.first_step)
         if ranks.is_first:
             describe(settings, directory, text, environment)
             write_json(directory / MODEL_FILE, model_flops(run.model.shape))
@@ -251,6 +253,8 @@ def train_to_the_end(
                 warn(roll_back(run, found))
             finally:
                 run.saver.wait()  # the directory may be another process's after this
+                if (lost := run.saver.error) is not None:
+                    warn(f"the last checkpoint could not be saved: {lost}")
 
 
 def roll_back(run: Run, found: RollBack) -> str:

@@ -205,9 +205,9 @@ def test_save_is_waited_for_through_an_interrupt_which_is_then_raised() -> None:
         order.append("saved")
 
     timer = threading.Timer(0.5, interrupt)
+    saver.begin(slow)
+    timer.start()
     with pytest.raises(KeyboardInterrupt):
-        saver.begin(slow)
-        timer.start()
         saver.wait()
     timer.join()
     assert order == ["saved"]

@@ -16,6 +16,7 @@ import platform
 import shutil
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -78,13 +79,14 @@ class Ways:
         return lambda: False
 
     def hotloop_beside(self) -> Still:
-        saver = Saver()
-        saver.begin(
-            partial(store.save, self.place(), 1, tensors=copied(self.state), state={}, keep=2)
-        )
-        thread = saver._thread
-        assert thread is not None
-        return thread.is_alive
+        ended = threading.Event()
+
+        def save(tensors: Tensors, place: Path) -> None:
+            store.save(place, 1, tensors=tensors, state={}, keep=2)
+            ended.set()
+
+        Saver().begin(partial(save, copied(self.state), self.place()))
+        return lambda: not ended.is_set()
 
     def dcp_async(self) -> Still:
         flat = {f"{file}.{name}": each for file, group in self.state.items() for name, each in group.items()}  # fmt: skip

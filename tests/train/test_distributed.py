@@ -29,6 +29,11 @@ REDUCTION_ORDER = 1e-5
 LLAMA = ("model.family=llama", "model.kv_heads=1", "model.qk_norm=true")
 LONG = ("train.steps=60", "eval.every_steps=60", "checkpoint.every_steps=50", "model.dropout=0.1")
 
+ROLLBACK = (
+    *("stability.spikes=rollback", "stability.window_steps=4"),
+    *("stability.spike_factor=1.0001", "stability.max_rollbacks=1"),
+)
+
 
 def torchrun(*arguments: str, **variables: str) -> subprocess.Popen[str]:
     """One thread per rank, and no matter of the machine's other ports."""
@@ -84,20 +89,9 @@ JOBS: dict[str, dict[str, Any]] = {
     "grown": {},
     "long": {"settings": LONG},
     "interrupted": {"settings": LONG},
-    "rollback": {
-        "settings": (
-            *("stability.spikes=rollback", "stability.window_steps=4"),
-            *("stability.spike_factor=1.0001", "stability.max_rollbacks=1"),
-        )
-    },
+    "rollback": {"settings": ROLLBACK},
     "beside": {"settings": ("checkpoint.background=true",)},
-    "rollback beside": {
-        "settings": (
-            *("stability.spikes=rollback", "stability.window_steps=4"),
-            *("stability.spike_factor=1.0001", "stability.max_rollbacks=1"),
-            "checkpoint.background=true",
-        )
-    },
+    "rollback beside": {"settings": (*ROLLBACK, "checkpoint.background=true")},
     "other data": {"settings_of_rank_1": ("data.prepared=null", "data.source=python-stdlib")},
     "drifts": {"sick_rank": 1, "drifts": True},
     "uneven": {"settings": ("train.grad_accum_steps=3",)},

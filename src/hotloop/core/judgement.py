@@ -38,7 +38,8 @@ TargetStatus = Literal["pass", "fail", "not_applicable"]
 TargetUnit = Literal["fraction", "s", "ratio", "tokens/s", "samples/s", "relative_difference"]
 WorthAnswer = Literal["worth trying", "leave it running", "nothing to gain here", "not known"]
 JudgedSteps = Literal["steady", "all"]
-"""The part of the counted steps that decided: the typical one (their median), or all of them together, slow ones included."""
+"""What of the counted steps decided: the typical one (their median, and what rare slow steps take beyond it, as long in
+both arms), or all of them together."""
 Outcome = Literal["improved", "regressed", "unchanged", "inconclusive", "incomparable"]
 
 
@@ -83,7 +84,7 @@ class Verdict:
 
     outcome: Outcome
     ratio: float | None
-    """Median seconds per unit of work after the warm-up, mean over pairs; or what `over` says."""
+    """Seconds per unit of work of the steps that `over` says, after the warm-up, mean over pairs."""
     ratio_low: float | None
     ratio_high: float | None
     confidence: float | None

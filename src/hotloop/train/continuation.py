@@ -172,15 +172,16 @@ def refuse_lost_checkpoint(run: Run, before: RunConfig | None) -> None:
     Training on would cut the records and make the steps again, perhaps days of them.
     """
     done, seen = recorded_steps(run.steps_file), store.newest_seen(run.checkpoints)
-    beside = before is not None and before.checkpoint.background  # the newest may not have ended
+    # A save beside the steps is recorded before it has ended: then the one before the newest had.
+    num_open = 1 if before is not None and before.checkpoint.background else 0
     tagged = (r.step for r in newest_steps(run.steps_file) if "checkpoint" in r.tags)
-    newest = list(islice(tagged, 1 + beside))
-    saved = newest[beside] if len(newest) > beside else 0
+    newest = list(islice(tagged, num_open + 1))
+    saved = newest[num_open] if len(newest) > num_open else 0
     if before is not None and not newest and (run.directory / "census.json").exists():
         saved = before.train.steps if done >= before.train.steps else 0  # saved at its end alone
     if before is not None and before.checkpoint.every_steps:
         evaluated = max((each.step for each in read_evaluations(run)), default=0)
-        if evaluated > seen + before.checkpoint.every_steps * (1 + beside):
+        if evaluated > seen + before.checkpoint.every_steps * (1 + num_open):
             done, saved = max(done, evaluated), max(saved, evaluated)
     if saved <= seen:
         return

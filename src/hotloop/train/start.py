@@ -116,7 +116,7 @@ def start(
         if run.held_out is None and evaluates:
             warn(nothing_held_out(config, text))
         environment = read_environment(str(device))
-        # Before the settings that tell how they were saved.
+        # First, since `config.yaml` says how the saves that these tell of were made.
         keep_steps_before(run.steps_file, run.first_step)
         if ranks.is_first:
             describe(settings, directory, text, environment)

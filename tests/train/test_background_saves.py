@@ -193,7 +193,7 @@ def test_save_is_waited_for_through_an_interrupt_which_is_then_raised() -> None:
     saver, order, interrupted = Saver(), [], threading.Event()
 
     def interrupt() -> None:
-        signal.raise_signal(signal.SIGINT)  # the main thread has it, while it waits
+        os.kill(os.getpid(), signal.SIGINT)  # the main thread has it, while it waits
         interrupted.set()
 
     def slow() -> None:

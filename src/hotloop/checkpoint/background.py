@@ -21,13 +21,16 @@ class Saver:
     """Runs one save at a time beside the caller, who sees its error at the next call of any method but `wait`."""
 
     def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
+        self._ended: threading.Event | None = None
+        """Of the save that was begun. Not the thread's own `join`: up to Python 3.12 an interrupted one takes a thread that
+        runs for one that has ended."""
         self.error: BaseException | None = None
         """Of the save that failed, until it is raised."""
 
     def begin(self, save: Callable[[], object]) -> None:
         """Start `save`, after the one before has ended. Raises its error."""
         self.finish()
+        ended = threading.Event()
 
         def run() -> None:
             try:
@@ -35,11 +38,12 @@ class Saver:
                 save()
             except BaseException as error:  # noqa: BLE001 - `check` raises it
                 self.error = error
+            finally:
+                ended.set()
 
         # No daemon: the interpreter waits for it, however the training ends.
-        thread = threading.Thread(target=run, name="hotloop-save")
-        thread.start()
-        self._thread = thread
+        threading.Thread(target=run, name="hotloop-save").start()
+        self._ended = ended
 
     def check(self) -> None:
         """Raises the error of a save that has failed; never waits."""
@@ -50,10 +54,10 @@ class Saver:
     def wait(self) -> None:
         """Until nothing is being saved, whatever interrupts that; of errors `check` tells."""
         interrupted = None
-        while self._thread is not None:
+        while self._ended is not None:
             try:
-                self._thread.join()
-                self._thread = None
+                self._ended.wait()
+                self._ended = None
             except KeyboardInterrupt as error:  # what is begun must not go on behind the caller
                 interrupted = error
         if interrupted is not None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -110,20 +110,26 @@ def sample_stacks(pid: int, seconds: int) -> Mapping[tuple[int, str], tuple[Stac
             raise UsageError(f"PID {pid} is no Python process, and none below it is", do=LIST_THEM)
         if done.returncode:
             raise EnvironmentFailed(f"py-spy failed: {done.stderr.strip().partition(chr(10))[0]}")
-        stored = json.loads(file.read_text(encoding="utf-8", errors="replace"))
-    frames = [
-        Frame(each["name"], each["file"] or "", each["line"] or 0)
-        for each in stored["shared"]["frames"]
-    ]
+        threads = stacks_of(json.loads(file.read_text(encoding="utf-8", errors="replace")))
+    if not any(threads.values()):
+        raise UsageError(f"PID {pid} ended before it was seen", do="examine one that runs longer")
+    return threads
+
+
+def stacks_of(stored: Mapping[str, Any]) -> dict[tuple[int, str], tuple[Stack, ...]]:
+    """Stacks by PID and thread, of py-spy's speedscope JSON, without those that were read while they changed."""
+    named = stored["shared"]["frames"]
+    frames = [Frame(each["name"], each["file"] or "", each["line"] or 0) for each in named]
+    # A name from memory that was in change holds zero bytes and the like.
+    torn = {each for each in frames if not "".join(each[:2]).isprintable()}
     threads = {}
     for profile in stored["profiles"]:
-        if named := re.match(r"Process (\d+).* Thread (\d+)", profile["name"]):
-            threads[int(named[1]), named[2]] = tuple(
+        if of := re.match(r"Process (\d+).* Thread (\d+)", profile["name"]):
+            taken = (
                 tuple(frames[number] for number in sample if frames[number].file)
                 for sample in profile["samples"]
             )
-    if not any(threads.values()):
-        raise UsageError(f"PID {pid} ended before it was seen", do="examine one that runs longer")
+            threads[int(of[1]), of[2]] = tuple(each for each in taken if torn.isdisjoint(each))
     return threads
 
 
@@ -156,8 +162,6 @@ def _command(process: psutil.Process) -> str | None:
         above = next((each for each in process.parents() if _rank(each) is None), process)
         process = above if "python" in "".join(above.cmdline()[:1]) else process
     words = process.cmdline()
-    if (
-        len(words) < 2
-    ):  # a Python that reads its standard input, or a process that has renamed itself
+    if len(words) < 2:  # a Python that reads its standard input, or that has renamed itself
         return None
     return f"cd {shlex.quote(process.cwd())} && hotloop doctor -- {shlex.join(words)}"

@@ -44,7 +44,7 @@ def test_missing_directory_is_said_and_not_made(tmp_path: Path) -> None:
     [
         *(["train", "x.yaml"], ["generate", "."], ["export", ".", "--out", "x"], ["report", "."]),
         *(["quickstart"], ["env"], ["monitor", "--system"], ["bench", "loader"]),
-        *(["bench", "tokenize"], ["prepare", "--verify", "."], ["doctor", "--", "python"]),
+        *(["prepare", "--verify", "."], ["doctor", "--", "python"]),
     ],
     ids=" ".join,
 )

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
 import click
@@ -88,21 +88,13 @@ _STORAGE = frozenset(
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are used, not when they are listed."""
 
-    def __init__(
-        self, name: str, *, module: str, commands: Mapping[str, str], help: str, epilog: str
-    ) -> None:
-        """module: where a command is defined, `{}` for its name; commands: a line of help for each."""
-        super().__init__(name, help=help, epilog=epilog)
-        self.module = module
-        self.lines = commands
-
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.lines)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.lines:
+        if cmd_name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(self.module.format(cmd_name)), cmd_name)
+        command = getattr(importlib.import_module(f"hotloop.cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -110,22 +102,20 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in self.lines and not name.startswith("-"):
-            close = difflib.get_close_matches(name, self.lines, n=1)
+        if name not in COMMANDS and not name.startswith("-"):
+            close = difflib.get_close_matches(name, COMMANDS, n=1)
             hint = f"did you mean `hotloop {close[0]}`?" if close else "`hotloop --help` lists them"
             raise UsageError(f"no such command `{name}`", do=hint)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(self.lines.items()))
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 group = click.version_option(__version__, prog_name="hotloop", message="%(prog)s %(version)s")(
     LazyGroup(
         "hotloop",
-        module="hotloop.cli.{}",
-        commands=COMMANDS,
         help="Find what holds a PyTorch training run back, fix it, and prove it.",
         epilog="`hotloop COMMAND --help` says what each one takes. Exit codes: 0 fine, 1 a regression "
         "or finding, 2 bad input, 3 inconclusive or incomparable, 4 the machine failed, 5 the measured "

@@ -1,11 +1,14 @@
 """Text to verified shards: ours, the engine alone, and `datasets.map` with the reference, in turns.
 
-Each contestant runs in a process of its own, `python -m hotloop.bench.tokenize KIND ARGUMENTS(JSON)`, and prints one
-JSON object: bytes of text and the seconds they took.
+    python benchmarks/tokenize_speed.py SOURCE... [--tokenizer tokenizer.json] [--rounds 3] [--check]
+
+Each contestant runs in a process of its own, `tokenize_speed.py --contestant KIND ARGUMENTS(JSON)`, and prints one JSON
+object: bytes of text and the seconds they took. `--check` encodes the whole corpus by the reference as well.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -14,15 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from importlib.util import find_spec
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import hotloop
-from hotloop.core.errors import CommandFailed, UsageError
-from hotloop.core.progress import Progress, silent
+import datasets
+
 from hotloop.data.engines import REFERENCE, load_engine
 from hotloop.data.engines.giga_token import values_for
 from hotloop.data.gather import read_batches
@@ -41,109 +41,73 @@ OURS = "hotloop prepare"
 FILES = "gigatoken, from files"
 
 
-@dataclass(frozen=True, slots=True)
-class Rounds:
-    """One contestant."""
-
-    name: str
-    bytes: int
-    """Bytes of text in each round."""
-    seconds: tuple[float, ...]
-
-    @property
-    def bytes_per_s(self) -> float:
-        """The median over rounds."""
-        return self.bytes / statistics.median(self.seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizeBenchmark:
-    """What was measured, and on what."""
-
-    sources: tuple[str, ...]
-    tokenizer: str
-    cores: int
-    engine: str
-    bytes: int
-    tokens: int
-    contestants: tuple[Rounds, ...]
-    """Ours first. `datasets.map` on part of the text, everything else on all of it."""
-    identical_to_reference: bool | None
-    """All shards, against those of the reference on the whole corpus; `None`: not asked for."""
-    reference_bytes_per_s: float | None
-    """Ours with the reference engine, from the same comparison."""
-    schema: str = "hotloop.bench_tokenize/1"
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sources", nargs="*", default=["python-stdlib"])
+    parser.add_argument("--tokenizer", default="train:8192")
+    parser.add_argument("--engine", default="auto")
+    parser.add_argument("--cores", type=int, default=max(int(cpu_quota()), 1))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--map-megabytes", type=int, default=40, help="text for datasets.map")
+    parser.add_argument("--check", action="store_true")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="hotloop-bench-") as directory:
+        measure(given, Path(directory))
 
 
-def bench_tokenize(
-    sources: Sequence[str],
-    *,
-    tokenizer: str,
-    engine: str = "auto",
-    cores: int | None = None,
-    rounds: int = 3,
-    map_megabytes: int = 40,
-    check: bool = False,
-    scratch: Path | None = None,
-    progress: Progress = silent,
-) -> TokenizeBenchmark:
-    """Every round runs each contestant once, in processes of its own.
-
-    Raises `UsageError` without the package `datasets`, and what `prepare` raises.
-    """
-    if find_spec("datasets") is None:
-        raise UsageError(
-            "the comparison with datasets.map needs the package `datasets`",
-            do="pip install 'hotloop[hub]'",
-        )
-    cores = cores or max(int(cpu_quota()), 1)
-    with tempfile.TemporaryDirectory(dir=scratch, prefix="hotloop-bench-") as directory:
-        work = Path(directory)
-        trained = work / "first"
-        progress("bench", 0, rounds + 1, "first preparation")
-        spec = Spec(tuple(sources), tokenizer)
-        first = prepare_text(spec, trained, engine=engine, workers=cores, progress=progress)
-        assert first.encoding is not None
-        chosen = first.encoding.engine
-        given: dict[str, Any] = {
-            "sources": list(sources),
-            "tokenizer": str(trained / TOKENIZER),
-            "cores": cores,
-            "engine": chosen,
-            "megabytes": map_megabytes,
-            "scratch": directory,
-            "out": str(work / "ours"),
-        }
-        alone = f"{chosen}, text in memory"
-        times: dict[str, list[float]] = {OURS: [], alone: [], MAP: []}
-        if chosen == "gigatoken" and _plain(sources):
-            times = {OURS: [], alone: [], FILES: [], MAP: []}
-        sizes: dict[str, int] = {}
-        for number in range(rounds):
-            progress("bench", number + 1, rounds + 1, f"round {number + 1} of {rounds}")
-            shutil.rmtree(work / "ours", ignore_errors=True)
-            ran = {OURS: _answer(_start("ours", {**given, "engine": engine}, cores))}
-            ran[alone] = _in_memory(given, cores)
-            if FILES in times:
-                ran[FILES] = _answer(_start("from_files", given, cores))
-            ran[MAP] = _answer(_start("datasets_map", given, 1))
-            for name, answer in ran.items():
-                times[name].append(answer["seconds"])
-                sizes[name] = answer["bytes"]
-        identical, reference_speed = None, None
-        if check:
-            identical, reference_speed = _check(sources, trained, work, cores, progress)
-    return TokenizeBenchmark(
-        sources=tuple(sources),
-        tokenizer=tokenizer,
-        cores=cores,
-        engine=chosen,
-        bytes=first.manifest.source_bytes,
-        tokens=first.manifest.tokens,
-        contestants=tuple(Rounds(name, sizes[name], tuple(times[name])) for name in times),
-        identical_to_reference=identical,
-        reference_bytes_per_s=reference_speed,
+def measure(given: argparse.Namespace, work: Path) -> None:
+    """Every round runs each contestant once."""
+    trained = work / "first"
+    first = prepare_text(
+        Spec(tuple(given.sources), given.tokenizer),
+        trained,
+        engine=given.engine,
+        workers=given.cores,
     )
+    assert first.encoding is not None
+    chosen = first.encoding.engine
+    told: dict[str, Any] = {
+        "sources": given.sources,
+        "tokenizer": str(trained / TOKENIZER),
+        "cores": given.cores,
+        "engine": chosen,
+        "megabytes": given.map_megabytes,
+        "scratch": str(work),
+        "out": str(work / "ours"),
+    }
+    alone = f"{chosen}, text in memory"
+    times: dict[str, list[float]] = {OURS: [], alone: [], MAP: []}
+    if chosen == "gigatoken" and _plain(given.sources):
+        times = {OURS: [], alone: [], FILES: [], MAP: []}
+    sizes: dict[str, int] = {}
+    for _ in range(given.rounds):
+        shutil.rmtree(work / "ours", ignore_errors=True)
+        ran = {OURS: _answer(_start("ours", {**told, "engine": given.engine}, given.cores))}
+        ran[alone] = _in_memory(told, given.cores)
+        if FILES in times:
+            ran[FILES] = _answer(_start("from_files", told, given.cores))
+        ran[MAP] = _answer(_start("datasets_map", told, 1))
+        for name, answer in ran.items():
+            times[name].append(answer["seconds"])
+            sizes[name] = answer["bytes"]
+    print(
+        f"{first.manifest.source_bytes / 1e6:,.1f} MB to {first.manifest.tokens:,} tokens on {given.cores} cores"
+    )
+    print(f"{'':24}      MB/s   slowest to fastest    text MB   ours is")
+    ours = sizes[OURS] / statistics.median(times[OURS])
+    for name, seconds in times.items():
+        speeds = sorted(sizes[name] / each / 1e6 for each in seconds)
+        median = statistics.median(speeds)
+        print(
+            f"{name:24}  {median:8.1f}   {speeds[0]:7.1f} to {speeds[-1]:7.1f}  "
+            f"{sizes[name] / 1e6:9,.1f}   {ours / 1e6 / median:.2f}x"
+        )
+    if given.check:
+        same, speed = _check(given, trained, work)
+        print(
+            f"ids against the reference: {'identical' if same else 'DIFFERENT'} in every shard; "
+            f"ours with the reference engine: {speed / 1e6:.1f} MB/s"
+        )
 
 
 def _in_memory(given: dict[str, Any], cores: int) -> dict[str, Any]:
@@ -156,7 +120,7 @@ def _in_memory(given: dict[str, Any], cores: int) -> dict[str, Any]:
     return {"seconds": size / speed, "bytes": size}
 
 
-def _plain(sources: Sequence[str]) -> bool:
+def _plain(sources: list[str]) -> bool:
     """True if gigatoken reads these sources itself as we do: uncompressed files of text."""
     return all(
         unit.compression is None and unit.format in ("text", "tree-text", "any-text")
@@ -164,16 +128,13 @@ def _plain(sources: Sequence[str]) -> bool:
     )
 
 
-def _check(
-    sources: Sequence[str], trained: Path, work: Path, cores: int, progress: Progress
-) -> tuple[bool, float]:
+def _check(given: argparse.Namespace, trained: Path, work: Path) -> tuple[bool, float]:
     """True if the reference makes the same shards of the whole corpus; and its bytes per second."""
     done = prepare_text(
-        Spec(tuple(sources), str(trained / TOKENIZER)),
+        Spec(tuple(given.sources), str(trained / TOKENIZER)),
         work / "reference",
         engine=REFERENCE,
-        workers=cores,
-        progress=progress,
+        workers=given.cores,
     )
     assert done.encoding is not None
     ours = [(s.file, s.sha256, s.documents_sha256) for s in read_manifest(trained).shards]
@@ -182,30 +143,25 @@ def _check(
 
 
 def _start(kind: str, given: dict[str, Any], threads: int) -> subprocess.Popen[str]:
-    source = str(Path(hotloop.__file__).parent.parent)
-    paths = [source, os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         "RAYON_NUM_THREADS": str(threads),
         "TOKENIZERS_PARALLELISM": "false" if threads == 1 else "true",
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "hotloop.bench.tokenize", kind, json.dumps(given)],
+        [sys.executable, __file__, "--contestant", kind, json.dumps(given)],
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
         text=True,
         env=environment,
     )
 
 
 def _answer(child: subprocess.Popen[str]) -> dict[str, Any]:
-    said, errors = child.communicate()
-    if child.returncode == 0:
-        answer: dict[str, Any] = json.loads(said.splitlines()[-1])
-        return answer
-    last = (errors.strip() or "no message").splitlines()[-1]
-    raise CommandFailed(f"a contestant failed: {last}", returncode=child.returncode)
+    said, _ = child.communicate()
+    if child.returncode != 0:
+        raise SystemExit(child.returncode)
+    answer: dict[str, Any] = json.loads(said.splitlines()[-1])
+    return answer
 
 
 BATCH = 1000
@@ -263,8 +219,6 @@ def from_files(given: dict[str, Any]) -> dict[str, Any]:
 
 def datasets_map(given: dict[str, Any]) -> dict[str, Any]:
     """`datasets.map` with the reference tokenizer, as its documentation shows it, on part of the text."""
-    import datasets
-
     datasets.disable_progress_bars()
     texts = list(_texts(given["sources"], given["megabytes"] * 1_000_000))
     tokenizer = Tokenizer.load(Path(given["tokenizer"]))
@@ -303,5 +257,7 @@ def _texts(sources: list[str], limit: int) -> Iterator[str]:
 CONTESTANTS = {"ours": ours, "raw": raw, "from_files": from_files, "datasets_map": datasets_map}
 
 if __name__ == "__main__":
-    said = CONTESTANTS[sys.argv[1]](json.loads(sys.argv[2]))
-    print(json.dumps(said))  # noqa: T201 - the answer
+    if sys.argv[1:2] == ["--contestant"]:
+        print(json.dumps(CONTESTANTS[sys.argv[2]](json.loads(sys.argv[3]))))
+    else:
+        main()

@@ -286,7 +286,7 @@ def test_interrupted_comparison_shows_what_was_measured_and_no_verdict(
     assert found["verdict"] is None
     assert found["pairs"][0] == {"pair": 1, "baseline_per_s": 2000.0, "candidate_per_s": 4000.0}
     text = page.read_text()
-    assert "not yet" in text
+    assert "2.00 K and not known per second" in text
     assert 'id="before-after"' in text
     assert 'id="loss"' in text
     assert hotloop("report", compared / "trials")[1].count("pair ") >= 3

@@ -168,10 +168,14 @@ def test_every_pair_and_the_interval_are_drawn_with_their_numbers() -> None:
         "4.30 K tokens/s",
         "noise floor, 0.8 %",
         "ratio and its 95 % interval",
-        "2.62x",  # of the first pair's own speeds
-        "not yet",
     ):
         assert text in page, text
+
+
+def test_pairs_without_a_verdict_are_listed_with_their_speeds() -> None:
+    page = render_html(replace(FULL, verdict=None))
+    assert "1.60 K and 4.20 K per second, 2.62x" in page
+    assert "1.50 K and not known per second" in page
 
 
 def test_bars_over_time_mark_tagged_steps_and_name_the_one_that_is_cut_off() -> None:

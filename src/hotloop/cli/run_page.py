@@ -190,7 +190,6 @@ def page_of(found: StoredRun) -> Page:
     environment = run.environment or found.environment
     sample = ((found.quickstart or {}).get("trained") or {}).get("sample")
     name = run.settings.config.name if run.settings else found.directory.name
-    unit = found.verdict.unit if found.verdict is not None else "token"
     found_codes = [finding.code for finding in found.diagnosis.findings] if found.diagnosis else []
     return Page(
         title=f"hotloop: {'quickstart' if found.trained is not None else name}{_when(run.command_run)}",
@@ -200,7 +199,7 @@ def page_of(found: StoredRun) -> Page:
         facts=facts_of(found, brief=True),
         verdict=found.verdict,
         pairs=pairs_of(found),
-        pairs_of=(trials.baseline, trials.candidate, unit) if trials else ("", "", unit),
+        arm_names=(trials.baseline, trials.candidate) if trials else ("", ""),
         arms=arms_course(
             [m.records for m in trials.baseline_runs], [m.records for m in trials.candidate_runs]
         )

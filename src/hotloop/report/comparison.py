@@ -1,37 +1,16 @@
-"""Before and after, drawn: the speeds of both arms, every pair, the ratio with its interval."""
+"""Before and after, drawn: the ratio with its interval and every pair, and the losses of both arms."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from html import escape
 
-from hotloop.core.course import ArmsCourse, PairSpeeds
+from hotloop.core.course import ArmsCourse
 from hotloop.core.judgement import Verdict
 from hotloop.report import numbers
-from hotloop.report.canvas import HEIGHT, WIDTH, Axis, across, axis, figure, plot
+from hotloop.report.canvas import HEIGHT, across, axis, figure, plot
 from hotloop.report.charts import Series, line_chart
 from hotloop.report.terminal import verdict_rows, with_interval
 from hotloop.report.words import losses
-
-
-def arm_bars(verdict: Verdict) -> str:
-    """Work per second of the two arms as bars from zero; empty when not known."""
-    arms = (
-        (verdict.baseline, verdict.baseline_s_per_work, "s0"),
-        (verdict.candidate, verdict.candidate_s_per_work, "s1"),
-    )
-    rates = [(name, 1 / seconds, kind) for name, seconds, kind in arms if seconds]
-    if len(rates) < 2 or not all(math.isfinite(rate) for _, rate, _ in rates):
-        return ""
-    highest = max(rate for _, rate, _ in rates)
-    rows = "".join(
-        f'<div class="row"><span class="name">{escape(name)}</span><span class="track">'
-        f'<span class="fill {kind}" style="width:{100 * rate / highest:.2f}%"></span></span>'
-        f'<span class="value">{escape(numbers.rate(rate, f"{verdict.unit}s"))}</span></div>'
-        for name, rate, kind in rates
-    )
-    return f'<div class="rows">{rows}</div>'
 
 
 def ratio_chart(verdict: Verdict) -> str:
@@ -85,22 +64,6 @@ def evidence_rows(verdict: Verdict) -> list[tuple[str, str]]:
     return rows
 
 
-def pair_chart(pairs: Sequence[PairSpeeds], baseline: str, candidate: str, unit: str) -> str:
-    """Each pair as two dots on one line from zero: what both processes of it reached."""
-    speeds = [s for p in pairs for s in (p.baseline_per_s, p.candidate_per_s) if s is not None]
-    if not speeds:
-        return ""
-    x = axis(0.0, max(speeds), "count", unit=f"{unit}s/s", count=6)
-    rows = "".join(_pair_row(x, each, baseline, candidate, unit) for each in pairs)
-    empty = plot(x, None, "", label="", kind="none")
-    return figure(
-        "Every pair of fresh processes",
-        f'<div class="pairs">{rows}</div>{empty}',
-        x_name=x.unit,
-        legend=[(baseline, "dot s0"), (candidate, "dot s1")],
-    )
-
-
 def loss_charts(
     arms: ArmsCourse, baseline: str, candidate: str, *, band: float | None = None
 ) -> str:
@@ -122,23 +85,3 @@ def loss_charts(
         note=f"medians over the processes of an arm; 0 is the same loss{allowed}",
     )
     return together + apart
-
-
-def _pair_row(x: Axis, each: PairSpeeds, baseline: str, candidate: str, unit: str) -> str:
-    before, after = each.baseline_per_s, each.candidate_per_s
-    parts = []
-    if before is not None and after is not None:
-        parts.append(f'<path class="link" d="M{across(x, before)} 500H{across(x, after)}"/>')
-    for name, speed, kind in ((baseline, before, "s0"), (candidate, after, "s1")):
-        if speed is not None:
-            told = escape(f"{name}: {numbers.rate(speed, f'{unit}s')}")
-            parts.append(
-                f'<path class="dot {kind}" d="M{across(x, speed)} 500h1"><title>{told}</title></path>'
-            )
-    ratio = numbers.ratio(after / before) if before and after else "not yet"
-    return (
-        f'<div class="row"><span class="name">pair {each.pair}</span>'
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" '
-        f'aria-label="pair {each.pair}: {ratio}">{"".join(parts)}</svg>'
-        f'<span class="value">{ratio}</span></div>'
-    )

@@ -27,6 +27,7 @@ from hotloop.report import (
     machine,
     numbers,
     step_time,
+    terminal,
     words,
 )
 
@@ -76,8 +77,8 @@ class Page:
     """Names and values below the answer, already in words."""
     verdict: Verdict | None = None
     pairs: Sequence[PairSpeeds] = ()
-    pairs_of: tuple[str, str, str] = ("baseline", "candidate", "token")
-    """The arms of `pairs` and the unit of their work."""
+    arm_names: tuple[str, str] = ("baseline", "candidate")
+    """Baseline and candidate of `pairs` and `arms`."""
     arms: ArmsCourse | None = None
     breakdowns: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Host phases as fractions of wall time, per arm or run."""
@@ -151,8 +152,19 @@ def _templates() -> Environment:
         undefined=StrictUndefined,
     )
     templates.filters |= {"coded": pass_context(coded), "printable": printable}
-    modules = (canvas, comparison, course, evidence, ledger, machine, numbers, step_time)
-    templates.globals |= {each.__name__.rpartition(".")[2]: each for each in (*modules, words)}
+    modules = (
+        canvas,
+        comparison,
+        course,
+        evidence,
+        ledger,
+        machine,
+        numbers,
+        step_time,
+        terminal,
+        words,
+    )
+    templates.globals |= {each.__name__.rpartition(".")[2]: each for each in modules}
     return templates
 
 

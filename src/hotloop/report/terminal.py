@@ -192,15 +192,18 @@ def render_targets(targets: Sequence[Target]) -> str:
 
 def render_pairs(pairs: Sequence[PairSpeeds]) -> str:
     """What both processes of each pair reached, before there is a verdict."""
-    if not pairs:
-        return ""
+    return render_rows("measured so far", pair_rows(pairs))
+
+
+def pair_rows(pairs: Sequence[PairSpeeds]) -> list[tuple[str, str]]:
+    """The same, for the page as well."""
     rows = []
     for each in pairs:
         before, after = each.baseline_per_s, each.candidate_per_s
         both = f"{numbers.count(before)} and {numbers.count(after)} per second"
         ratio = f", {numbers.ratio(after / before)}" if before and after else ""
         rows.append((f"pair {each.pair}", both + ratio))
-    return render_rows("measured so far", rows)
+    return rows
 
 
 def render_settings(rows: Iterable[tuple[str, str, str]], *, num_defaults: int = 0) -> str:

@@ -25,6 +25,7 @@ COMMANDS = {
     "quickstart": "Train a small language model, plain and with hotloop's settings, and compare.",
     "prepare": "Turn text into token shards to train from.",
     "train": "Train a model from a config file.",
+    "verify-resume": "Prove that a run resumes exactly: kill it again and again, and compare.",
     "generate": "Continue a prompt with a trained model.",
     "export": "Write a trained model for Hugging Face transformers.",
     "bench": "Measure parts of hotloop against what people use today.",
@@ -34,12 +35,12 @@ COMMANDS = {
     "explain": "Explain a finding or an optimization.",
     "env": "Show the machine and what it can do at best.",
 }
-"""One line for `hotloop --help`, in its order. Each is defined by its name in the module of that name."""
+"""One line for `hotloop --help`, in its order. Each is defined by its name in the module of that name, with `_` for `-`."""
 
-CONTINUES = frozenset({"quickstart", "prepare", "train"})
+CONTINUES = frozenset({"quickstart", "prepare", "train", "verify-resume"})
 """Commands that go on where they were interrupted when they are run again."""
 
-STORES = CONTINUES | {"export"}
+STORES = CONTINUES - {"verify-resume"} | {"export"}
 """Commands whose work is what they store. What they print sums it up, and when that is lost it was
 done all the same; of every other command what it prints is the work."""
 
@@ -94,7 +95,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(f"hotloop.cli.{cmd_name}"), cmd_name)
+        name = cmd_name.replace("-", "_")
+        command = getattr(importlib.import_module(f"hotloop.cli.{name}"), name)
         assert isinstance(command, click.Command)
         return command
 

@@ -51,6 +51,11 @@ def _list_keys(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     is_flag=True,
     help="Allow another train.steps although the schedule's rates until now would have been others.",
 )
+@click.option(
+    "--record-samples",
+    is_flag=True,
+    help="Write a checksum of each sequence that a step takes into samples.jsonl.",
+)
 @click.option("--json", "json_file", metavar="FILE", help="Write the outcome here; `-` for stdout.")
 @click.option(
     "--keys",
@@ -67,6 +72,7 @@ def train(
     stop_after: int | None,
     from_step: int | None,
     stretch: bool,
+    record_samples: bool,
     json_file: str | None,
 ) -> None:
     """Train a model from a CONFIG file; KEY=VALUE changes a setting.
@@ -106,6 +112,7 @@ def train(
                     stop_after=stop_after,
                     from_step=from_step,
                     stretch=stretch,
+                    record_samples=record_samples,
                     progress=progress,
                     warn=note if tells else _keep_to_itself,
                     rendezvous=rendezvous,

@@ -139,6 +139,11 @@ def steps_name(rank: int) -> str:
     return f"steps-{rank}.jsonl" if rank else "steps.jsonl"
 
 
+def samples_name(rank: int) -> str:
+    """The file with the samples that one process's steps took: `samples.jsonl`, `samples-1.jsonl`, ..."""
+    return f"samples-{rank}.jsonl" if rank else "samples.jsonl"
+
+
 def steps_of_ranks(directory: Path) -> dict[int, Path]:
     """The step records in a run directory, by rank; of somebody else's script rank 0 is `steps-0.jsonl`."""
     found = {}

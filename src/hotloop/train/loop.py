@@ -69,6 +69,9 @@ def train(
         for step in range(run.first_step, last_step):
             with timed.phase("data_wait"):
                 data = next(ahead)
+            if run.samples is not None:
+                with timed.phase("logging"):
+                    run.samples.add(step, data)
             with timed.phase("host_to_device"):
                 on_device = [to_device(inputs, device) for inputs in data.microbatches]
             num_targets = data.num_targets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from hotloop.train.averaging import Average
 from hotloop.train.batches import as_tensors, held_out_batches, to_device, training_batches
 from hotloop.train.group import Group, seed_of
 from hotloop.train.optimizer import build_optimizer
+from hotloop.train.sample_log import SampleLog
 from hotloop.train.stability import Stability
 
 HEAP_RESERVE_BYTES = 16 << 30
@@ -60,6 +62,8 @@ class Run:
     """The processes that train together; by default this one alone."""
     saver: Saver = field(default_factory=Saver)
     """Commits checkpoints beside the steps."""
+    samples: SampleLog | None = None
+    """Records which samples each step takes, where that was asked for."""
     stability: Stability = field(init=False)
     replica: nn.Module = field(init=False)
     """The model as the steps call it: among several processes, with the gradients summed over them."""
@@ -139,6 +143,7 @@ def build_run(
         keep_freed_memory(min(memory_limit_bytes() // 2, HEAP_RESERVE_BYTES))
     set_tf32(config.train.precision)
     torch.manual_seed(config.train.seed)
+    random.seed(config.train.seed)
     batches = training_batches(config, text, progress=progress)
     if config.sequences_per_step > batches.num_sequences:
         raise UsageError(

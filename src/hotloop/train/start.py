@@ -51,6 +51,7 @@ from hotloop.train.same_run import (
     refuse_differences,
     refuse_uneven,
 )
+from hotloop.train.sample_log import SampleLog
 from hotloop.train.stability import RollBack, Stability
 from hotloop.train.trackers import refuse_missing_trackers, trackers
 from hotloop.train.update import refuse_waiting_update
@@ -82,6 +83,7 @@ def start(
     stop_after: int | None = None,
     from_step: int | None = None,
     stretch: bool = False,
+    record_samples: bool = False,
     progress: Progress = silent,
     warn: Callable[[str], None] = lambda message: None,
     rendezvous: Rendezvous | None = None,
@@ -122,6 +124,9 @@ def start(
             describe(settings, directory, text, environment)
             write_json(directory / MODEL_FILE, model_flops(run.model.shape))
             forget_steps(directory, from_step=run.first_step, num_ranks=ranks.num_ranks)
+        if record_samples:
+            run.samples = SampleLog(directory, ranks)
+            run.samples.begin(run.first_step)
         last = config.train.steps if stop_after is None else min(stop_after, config.train.steps)
         # Of several processes the first one tells; the others are measured without.
         untold = stop_after is not None or not ranks.is_first

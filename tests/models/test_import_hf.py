@@ -173,7 +173,7 @@ def test_weights_of_the_hub_without_prefix_and_with_old_buffers_are_read(tmp_pat
         (lambda c: json.dumps(c | {"num_attention_heads": 0}), "damaged config.json"),
         (lambda c: json.dumps(c | {"hidden_size": "wide"}), "damaged config.json"),
         (lambda c: json.dumps(c | {"rope_parameters": "x"}), "damaged config.json"),
-        (lambda c: "[" * 5000, "cannot read config.json: nested too deeply"),
+        (lambda c: "[" * 5000 + "]" * 5000, "cannot read config.json: nested too deeply"),
         (lambda c: "[]", "cannot read config.json: not an object"),
         (
             lambda c: json.dumps(c).replace(": 32", ": " + "9" * 5000, 1),

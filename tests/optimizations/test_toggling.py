@@ -148,7 +148,7 @@ def test_technique_that_cannot_be_turned_everywhere_is_not_offered(
     """On a machine with an accelerator the optimizer's state would lie on the wrong side."""
     before = """
 answers = iter([{first}, True])
-torch.accelerator.is_available = lambda: next(answers)
+torch.accelerator.is_available = lambda: next(answers, False)
 other = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 """
     for first in (True, False):

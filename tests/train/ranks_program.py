@@ -38,10 +38,17 @@ NUM_RANKS = 2
 def planted(job: dict[str, Any], rank: int) -> Iterator[None]:
     """The sickness of a job, on the rank that has it."""
     real_batch, real_update, real_compile = Loader.batch, loop.update, run_module.compile_model
-    updates = 0
+    updates = reads = 0
 
     def slow(self: Loader, position: int, num_sequences: int) -> Batch:
         time.sleep(job["slow_s"])
+        return real_batch(self, position, num_sequences)
+
+    def hangs(self: Loader, position: int, num_sequences: int) -> Batch:
+        nonlocal reads
+        reads += 1
+        if reads > job["hangs_after"]:
+            time.sleep(600)
         return real_batch(self, position, num_sequences)
 
     def dies(*args: Any) -> Any:
@@ -67,6 +74,8 @@ def planted(job: dict[str, Any], rank: int) -> Iterator[None]:
         loop.update = drifts
     if job.get("sick_rank") == rank and "slow_s" in job:
         Loader.batch = slow  # type: ignore[method-assign]
+    if job.get("sick_rank") == rank and "hangs_after" in job:
+        Loader.batch = hangs  # type: ignore[method-assign]
     if job.get("sick_rank") == rank and "dies_after" in job:
         loop.update = dies
     if "backend" in job:  # the whole way through the compiler but for its slow last part
@@ -127,7 +136,8 @@ def main(file: Path) -> None:
         # After the forks, which would not have its thread.
         store = dist.TCPStore("127.0.0.1", server.getsockname()[1], is_master=True,
                               wait_for_workers=False, master_listen_fd=server.detach())  # fmt: skip
-    ended = [os.waitpid(rank, 0)[1] for rank in ranks]
+    ended = [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
+    (file.parent / "ended.json").write_text(json.dumps(ended))
     del store
     sys.exit(any(ended))
 

@@ -8,10 +8,14 @@ checkpoint before. So at most two intervals are lost. An error surfaces where th
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 NICE = 5
 """Beside steps that take all CPUs it has a quarter of what it would have as one of them."""
@@ -26,6 +30,37 @@ class Saver:
         runs for one that has ended."""
         self.error: BaseException | None = None
         """Of the save that failed, until it is raised."""
+        self.committed = 0
+        """The step that the newest save is of, or the one that training was continued from."""
+        self.under_way: tuple[int, float] | None = None
+        """Of the save that runs: its step, and when it began by `time.monotonic`."""
+        self.took_s: float | None = None
+        """Of the newest save, from its snapshot to its commit."""
+
+    def timed(self, save: Callable[[], object], step: int, began: float) -> Callable[[], None]:
+        """`save` of a step, which keeps count of what is saved and how long that takes."""
+
+        def run() -> None:
+            self.under_way = step, began
+            try:
+                save()
+                self.committed, self.took_s = step, time.monotonic() - began
+            finally:
+                self.under_way = None
+
+        return run
+
+    def expected_s(self, root: Path, num_bytes: int) -> float:
+        """How long a save of so much will take: as long as the one before, else as a small file says."""
+        if self.took_s is None:
+            began, content = time.monotonic(), os.urandom(8 << 20)
+            with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=root) as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            hashlib.sha256(content).digest()
+            return (time.monotonic() - began) * num_bytes / len(content)
+        return self.took_s
 
     def begin(self, save: Callable[[], object]) -> None:
         """Start `save`, after the one before has ended. Raises its error."""

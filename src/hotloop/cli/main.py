@@ -132,6 +132,8 @@ def main() -> NoReturn:
         group.main(prog_name="hotloop")
     # SIGTERM ends like Ctrl-C: children are ended, what was finished is kept.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if sys.argv[1:2] == ["train"]:  # Slurm's notice, also while the data is prepared
+        signal.signal(signal.SIGUSR1, signal.default_int_handler)
     guard_streams()
     sys.exit(run(sys.argv[1:]))
 

@@ -103,6 +103,9 @@ class TrainConfig(Section):
     rank_timeout_s: Annotated[float, Field(ge=1, le=604_800)] = 1800.0
     """Seconds that a process waits for the others, also while the first one saves. Only for one that hangs: the
     end of a process is noticed at once. No effect with one process."""
+    hang_timeout_s: Annotated[float, Field(ge=1, le=604_800)] | Literal["auto"] | None = "auto"
+    """Seconds without the end of a step after which a process writes its stacks into `stacks-rank-N.txt` and ends with
+    75. `auto`: 600, or 50 median steps, where torchrun started it, else never; null never."""
     clip_norm: PositiveNumber | None = 1.0
     """Gradients are scaled down to this global L2 norm; null does not clip."""
 
@@ -154,6 +157,10 @@ class CheckpointConfig(Section):
     background: bool = False
     """Write while the next steps train: a save then costs them a copy of the state in host memory. A killed run may
     lose two intervals instead of one. The last save of a run is waited for."""
+    notices: Literal["auto", "none", "ec2", "gce", "azure"] = "auto"
+    """Whose metadata server is asked whether it takes this machine away; `auto`: that of the cloud it runs in."""
+    notice_s: PositiveNumber = 15.0
+    """Seconds between SIGTERM, SIGUSR1 or a cloud's notice and the kill. A save that takes longer is left out."""
 
 
 class LoggingConfig(Section):

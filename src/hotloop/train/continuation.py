@@ -87,7 +87,7 @@ def restore(run: Run, found: store.Checkpoint) -> None:
     except (KeyError, TypeError, ValueError) as error:
         problem = f"{type(error).__name__} {error} in state.json"
         raise store.foreign(found, problem) from error
-    run.first_step = found.step
+    run.first_step = run.saver.committed = found.step
     if ranks.is_first:
         store.set_aside(run.checkpoints, newer_than=found.step)
 

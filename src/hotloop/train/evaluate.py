@@ -14,6 +14,7 @@ from hotloop.data.loader import Batches
 from hotloop.data.streaming import StreamedLoader
 from hotloop.optimizations.precision.autocast import autocast
 from hotloop.train.batches import as_tensors, to_device
+from hotloop.train.interruption import StopRequest
 from hotloop.train.run import Run
 
 
@@ -36,10 +37,14 @@ class Evaluation:
             raise ValueError("a loss must be a number")
 
 
-def evaluate(run: Run, step: int) -> Evaluation | None:
+class EvaluationCut(Exception):
+    """A stop was asked for meanwhile: the run that continues makes the evaluation, so that its curve is whole."""
+
+
+def evaluate(run: Run, step: int, stop: StopRequest) -> Evaluation | None:
     """Mean held-out loss over the first `eval.windows` sequences, the same ones every time.
 
-    `None` when there is no held-out text of one sequence.
+    `None` when there is no held-out text of one sequence. Raises `EvaluationCut`, on all ranks.
     """
     if run.held_out is None:
         return None
@@ -47,16 +52,24 @@ def evaluate(run: Run, step: int) -> Evaluation | None:
         run.held_out.wait(run.config.eval.windows)
     if not run.held_out.num_sequences:
         return None
-    loss, targets = held_out_loss(run, run.held_out)
+    loss, targets = held_out_loss(run, run.held_out, stop)
     if run.average is None or not run.average.num_updates:
         return Evaluation(step, loss, targets)
     with run.average.in_place():
-        averaged, _ = held_out_loss(run, run.held_out)
+        averaged, _ = held_out_loss(run, run.held_out, stop)
     return Evaluation(step, loss, targets, averaged)
 
 
+def is_evaluated(run: Run) -> bool:
+    """False if the evaluation that is due at `run.first_step` was cut short, or lost with its process."""
+    every, step = run.config.eval.every_steps, run.first_step
+    due = every > 0 < step and (step % every == 0 or step == run.config.train.steps)
+    due = due and run.held_out is not None
+    return not due or run.group.decided(lambda: step in [e.step for e in read_evaluations(run)])
+
+
 @torch.no_grad()
-def held_out_loss(run: Run, held_out: Batches) -> tuple[float, int]:
+def held_out_loss(run: Run, held_out: Batches, stop: StopRequest) -> tuple[float, int]:
     """The mean loss with the model's present weights, and over how many targets."""
     sequences = min(run.config.eval.windows, held_out.num_sequences)
     run.model.eval()
@@ -64,6 +77,9 @@ def held_out_loss(run: Run, held_out: Batches) -> tuple[float, int]:
     targets = 0
     ranks, size = run.group.ranks, run.config.train.microbatch
     for position in range(ranks.rank * size, sequences, ranks.num_ranks * size):
+        run.watchdog.passed()
+        if stop.asked:
+            break
         batch = held_out.batch(position, min(size, sequences - position))
         inputs = to_device(as_tensors(batch, pinned=False), run.device)
         with autocast(run.device.type, run.config.train.precision):
@@ -72,6 +88,8 @@ def held_out_loss(run: Run, held_out: Batches) -> tuple[float, int]:
             total += run.model.forward(*inputs)
         targets += batch.num_targets
     run.model.train()
+    if run.group.summed(torch.tensor(int(stop.asked))) > 0:
+        raise EvaluationCut
     targets = int(run.group.summed(torch.tensor(targets)))
     return run.group.summed(total).item() / targets, targets
 

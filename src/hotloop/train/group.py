@@ -13,13 +13,10 @@ saves a search for unused weights that is off here anyway.
 from __future__ import annotations
 
 import hashlib
-import signal
 import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -32,36 +29,12 @@ from hotloop.core.errors import EnvironmentFailed
 from hotloop.core.ranks import ALONE, Ranks
 from hotloop.optimizations.gradient_compression.trainer import sum_over_ranks
 from hotloop.probe.phases import PhaseClock
+from hotloop.train.interruption import StopRequest
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket, Store
 
 T = TypeVar("T")
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class StopRequest:
-    """Ctrl-C, SIGTERM and SIGHUP: while entered, the first sets `asked`; a second one interrupts at once."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._before: dict[int, object] = {}
-
-    def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                self._before[number] = signal.signal(number, self._on_signal)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
 
 
 class CannotConnect(EnvironmentFailed):

@@ -7,6 +7,7 @@ give the same update, and so do several processes that share the microbatches (`
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -25,8 +26,15 @@ from hotloop.probe.machine import host_peak_bytes
 from hotloop.probe.phases import PhaseClock
 from hotloop.probe.recorder import StepBook, keep_steps_before
 from hotloop.train.batches import AHEAD_ON_GPU, StepData, read_step, to_device
-from hotloop.train.evaluate import Evaluation, append_evaluation, evaluate, keep_evaluations_until
-from hotloop.train.group import StopRequest
+from hotloop.train.evaluate import (
+    Evaluation,
+    EvaluationCut,
+    append_evaluation,
+    evaluate,
+    is_evaluated,
+    keep_evaluations_until,
+)
+from hotloop.train.interruption import StopNow, StopRequest, last_save
 from hotloop.train.run import Run, observe
 from hotloop.train.stability import TrainingDiverged
 from hotloop.train.update import clears_late, learning_rate, update
@@ -59,16 +67,30 @@ def train(
     known: dict[str, float] | None = None
     evaluation: Evaluation | None = None
     run.model.train()
+    stop.at_once = True
     with (
         step_data(run, last_step) as ahead,
         StepBook(run.steps_file, timed, device, run.stability.tags, observers) as book,
+        run.watchdog.watching(timed),
     ):
         if run.first_step:
             book.tag("resumed")
         timed.start_step()
+        if not measuring and not is_evaluated(run):
+            try:
+                with timed.phase("eval"):
+                    evaluation = evaluate(run, run.first_step, stop)
+                    append_evaluation(run, evaluation)
+            except EvaluationCut:
+                raise stopped(run, stop, run.first_step, book) from None
         for step in range(run.first_step, last_step):
+            run.watchdog.passed(step)
             with timed.phase("data_wait"):
-                data = next(ahead)
+                data = next(ahead) if group.ranks.num_ranks > 1 else stop.waited(ahead.__next__)
+            if data is None:
+                if stop.at_once:
+                    raise StopNow
+                raise stopped(run, stop, step, book)
             if run.samples is not None:
                 with timed.phase("logging"):
                     run.samples.add(step, data)
@@ -91,6 +113,7 @@ def train(
                     with timed.phase("backward"), group.backward():
                         (run.scaler.scale(share) if run.scaler else share).backward()
             whole = totals()
+            stop.at_once = False  # from here on there is something to save
             with timed.phase("optimizer"):
                 rate = learning_rate(config, step)
                 late = update(run, rate, whole["loss"])
@@ -121,28 +144,27 @@ def train(
             evaluates = config.eval.every_steps > 0 and is_due(
                 done, config.eval.every_steps, finished
             )
-            saves = is_due(done, config.checkpoint.every_steps, finished or stopping)
+            saves = is_due(done, config.checkpoint.every_steps, finished)
             if evaluates or saves:
                 with timed.phase("sync"):
                     book.wait(for_last=True)
                 with timed.phase("logging"):
                     known = run.stability.checked(book.write_closed(), known, measuring=measuring)
-            if evaluates:
+            if evaluates and not stopping:
                 book.tag("eval")
-                with timed.phase("eval"):
-                    evaluation = evaluate(run, done)
-                    append_evaluation(run, evaluation)
+                try:
+                    with timed.phase("eval"):
+                        evaluation = evaluate(run, done, stop)
+                        append_evaluation(run, evaluation)
+                except EvaluationCut:
+                    stopping = True
+            if stopping and (evaluates or not finished):
+                raise stopped(run, stop, done, book)
             if saves:
                 book.tag("checkpoint")
                 with timed.phase("checkpoint"):
                     book.flush()
-                    save(run, done, beside=not (finished or stopping))
-            if stopping and not finished:
-                raise Interrupted(
-                    f"stopped after step {done} of {config.train.steps}; saved at step {done}",
-                    where=str(run.directory),
-                    do="run the same command again to continue",
-                )
+                    save(run, done, beside=not finished)
         known = run.stability.checked(book.write_closed(), known, measuring=measuring)
 
     counts = compile_counts()
@@ -184,6 +206,14 @@ def is_due(done: int, every: int, now: bool) -> bool:
     return now or (every > 0 and done % every == 0)
 
 
+def stopped(run: Run, stop: StopRequest, done: int, book: StepBook) -> Interrupted:
+    """The end of this process after `done` steps, which are recorded, and saved if that fits."""
+    book.wait(for_last=True)
+    run.stability.checked(book.write_closed(), None, measuring=False)
+    book.flush()
+    return last_save(run, stop, done, save)
+
+
 def save(run: Run, step: int, *, beside: bool = False) -> None:
     """Save what the next step starts from; `beside` the steps that follow, where the config wants that.
 
@@ -191,6 +221,7 @@ def save(run: Run, step: int, *, beside: bool = False) -> None:
     `EnvironmentFailed` for a disk that refuses this save or the one before.
     """
     run.saver.finish()
+    began = time.monotonic()
     for name, parameter in run.model.named_parameters():
         if not torch.isfinite(parameter).all():
             raise TrainingDiverged(
@@ -209,14 +240,18 @@ def save(run: Run, step: int, *, beside: bool = False) -> None:
         extra["stability"] = run.stability.state()
         if run.average is not None:
             tensors |= run.average.files()
-        commit = partial(
-            store.save,
-            run.checkpoints,
+        commit = run.saver.timed(
+            partial(
+                store.save,
+                run.checkpoints,
+                step,
+                tensors=tensors,
+                state=extra,
+                keep=run.config.checkpoint.keep,
+                good_until=run.stability.left_out_since(step),
+            ),
             step,
-            tensors=tensors,
-            state=extra,
-            keep=run.config.checkpoint.keep,
-            good_until=run.stability.left_out_since(step),
+            began,
         )
         if beside and run.config.checkpoint.background:
             run.saver.begin(commit)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hotloop.checkpoint.background import Saver
 from hotloop.core.census import Census
@@ -33,6 +33,7 @@ from hotloop.probe.phases import clock_read_s
 from hotloop.train.averaging import Average
 from hotloop.train.batches import as_tensors, held_out_batches, to_device, training_batches
 from hotloop.train.group import Group, seed_of
+from hotloop.train.hangs import Watchdog
 from hotloop.train.optimizer import build_optimizer
 from hotloop.train.sample_log import SampleLog
 from hotloop.train.stability import Stability
@@ -64,13 +65,23 @@ class Run:
     """Commits checkpoints beside the steps."""
     samples: SampleLog | None = None
     """Records which samples each step takes, where that was asked for."""
+    watchdog: Watchdog = field(init=False)
+    """Ends a step that hangs."""
     stability: Stability = field(init=False)
     replica: nn.Module = field(init=False)
     """The model as the steps call it: among several processes, with the gradients summed over them."""
 
     def __post_init__(self) -> None:
+        self.watchdog = Watchdog(self.config, self.group.ranks, self.directory)
         self.stability = Stability(self.config, self.device)
         self.replica = self.model
+
+    @property
+    def state_bytes(self) -> int:
+        """Weights, their mean, and what the optimizer keeps: about the size of a checkpoint."""
+        weights = list(self.model.parameters()) * (1 if self.average is None else 2)
+        slots = [each for kept in self.optimizer.state.values() for each in kept.values()]
+        return sum(each.nbytes for each in (*weights, *slots) if isinstance(each, Tensor))
 
     @property
     def checkpoints(self) -> Path:
@@ -159,15 +170,15 @@ def build_run(
     optimizer = build_optimizer(model, config.optimizer, precision=config.train.precision)
     scaler = gradient_scaler(device.type, config.train.precision)
     held_out = held_out_batches(config, text, progress=progress)
-    run = Run(config, directory, device, model, optimizer, scaler, batches, held_out)
+    group = group or Group()
+    run = Run(config, directory, device, model, optimizer, scaler, batches, held_out, group=group)
     if config.averaging.name != "none":
         run.average = Average(config, model)
-    run.group = group or run.group
-    if not run.group.ranks.is_first:  # as seeded above, every process would drop the same units
-        torch.manual_seed(seed_of(config.train.seed, 0, run.group.ranks.rank))
+    if not group.ranks.is_first:  # as seeded above, every process would drop the same units
+        torch.manual_seed(seed_of(config.train.seed, 0, group.ranks.rank))
     if config.train.compile:
         compile_model(model)
-    run.replica = run.group.replicate(model)
+    run.replica = group.replicate(model)
     return run
 
 

@@ -40,6 +40,7 @@ _FREE_KEYS = (
     "data.verify",
     "train.steps",  # looked at once the checkpoint is known
     "train.rank_timeout_s",
+    "train.hang_timeout_s",
 )
 """Keys that may differ when a run is continued: none of them changes what was learned until then."""
 

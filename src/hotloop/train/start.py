@@ -20,7 +20,7 @@ import torch
 
 from hotloop.checkpoint import store
 from hotloop.core.config import RunConfig
-from hotloop.core.errors import EnvironmentFailed
+from hotloop.core.errors import EnvironmentFailed, Interrupted
 from hotloop.core.file_locks import locked
 from hotloop.core.files import ROLLBACKS_FILE, storage_error, write_atomically, write_json
 from hotloop.core.judgement import MODEL_FILE
@@ -38,8 +38,8 @@ from hotloop.optimizations.catalogue import resolve
 from hotloop.probe.recorder import keep_steps_before
 from hotloop.train.batches import nothing_held_out, text_left_out
 from hotloop.train.continuation import restore, resume
-from hotloop.train.evaluate import Evaluation, read_evaluations
-from hotloop.train.group import StopRequest
+from hotloop.train.evaluate import Evaluation, is_evaluated, read_evaluations
+from hotloop.train.interruption import StopNow, StopRequest
 from hotloop.train.loop import save, train
 from hotloop.train.meter import Meter, live_of
 from hotloop.train.opened_text import opened_text
@@ -111,7 +111,8 @@ def start(
             warn(note)
         for note in resume(run, from_step=from_step, stretch=stretch):
             warn(note)
-        if run.first_step >= config.train.steps:  # nothing to do, and nothing to write over
+        made = run.first_step >= config.train.steps
+        if made and is_evaluated(run):  # nothing to do, and nothing to write over
             warn(f"already finished: {run.first_step} of {config.train.steps} steps")
             return as_it_finished(run)
         evaluates = config.eval.every_steps > 0 and stop_after is None
@@ -143,6 +144,8 @@ def start(
                 warn(note)
             if evaluation is None and evaluates:
                 warn(nothing_held_out(config, text))
+        if made:  # all but the last evaluation
+            return as_it_finished(run)
     return _finished(run, last, loss, evaluation, meter)
 
 
@@ -247,12 +250,15 @@ def train_to_the_end(
         keep_rollbacks(run.directory, run.stability.num_rollbacks)
     if run.config.stability.spikes == "rollback" and not run.first_step and stop_after is None:
         save(run, 0)  # something to go back to before the first save is due
-    with StopRequest() as stop:
+    with StopRequest(run, warn, measuring=stop_after is not None) as stop:
         while True:
             try:
                 return train(
                     run, stop=stop, stop_after=stop_after, observers=observers, notes=notes
                 )
+            except StopNow:
+                what = f"{stop.reason} in the first step of this process: nothing was to be saved"
+                raise Interrupted(what, where=str(run.directory), do=stop.continues) from None
             except RollBack as found:
                 run.saver.finish()
                 warn(roll_back(run, found))

@@ -1,0 +1,186 @@
+"""Requests to stop, by signals and by a cloud's notices, and the window until the process is killed.
+
+A request is met at the next step boundary, and at once where no work would be lost: while data is waited for, and in the
+first step of a process, which may compile for minutes. A thread ends the process when neither came within the window:
+it learns of a signal even while the main thread runs C++ and no handler of Python's can run.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, TypeVar
+
+from hotloop.checkpoint.notices import Notice, watch
+from hotloop.core.errors import ExitCode, Interrupted
+
+if TYPE_CHECKING:
+    from hotloop.train.run import Run
+
+T = TypeVar("T")
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+_BEFORE_A_KILL = (signal.SIGTERM, signal.SIGUSR1)
+"""Nobody kills what does not end after Ctrl-C or with its terminal."""
+_WAKE = signal.SIGURG
+"""Brings the main thread to a notice; who does not know it ignores it."""
+_TWICE_S = 1.0
+"""A SIGTERM so soon after another is the same one, of a launcher that passes on what all were sent."""
+
+
+class StopNow(KeyboardInterrupt):
+    """Raised in the main thread by a request that nothing has to be finished for."""
+
+
+class StopRequest:
+    """While entered, the first signal or notice sets `asked`; a second SIGINT, SIGTERM or SIGHUP interrupts at once."""
+
+    def __init__(self, run: Run, warn: Callable[[str], None], *, measuring: bool = False) -> None:
+        """Of a process that measures, a cloud's notice would tell nothing new."""
+        self.asked = False
+        self.reason = ""
+        self.at_once = False
+        """True where a request raises `StopNow`."""
+        self.deadline = math.inf
+        """When the process is killed, by `time.monotonic`."""
+        self._run, self._window_s = run, run.config.checkpoint.notice_s
+        self._notices = "none" if measuring else run.config.checkpoint.notices
+        self._warn, self._closed = warn, threading.Event()
+        self._first: tuple[int, float] | None = None
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> StopRequest:
+        main = threading.current_thread() is threading.main_thread()
+        if main:
+            watch(self._notices, self._closed, self._tell, self._warn)
+        self._reads, self._writes = socket.socketpair()
+        self._writes.setblocking(False)
+        self._guard = threading.Thread(target=self._watch, name="hotloop-stop", daemon=True)
+        self._guard.start()
+        if main:
+            self._fd = signal.set_wakeup_fd(self._writes.fileno(), warn_on_full_buffer=False)
+            for number in (*_SIGNALS, _WAKE):
+                self._before[number] = signal.signal(number, self._on_signal)
+            self.asked = bool(self.reason)  # by a notice before them
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        if self._before:
+            signal.set_wakeup_fd(self._fd)
+        self._closed.set()
+        self._writes.close()
+        self._guard.join()
+        self._reads.close()
+
+    def waited(self, wait: Callable[[], T]) -> T | None:
+        """What `wait` returns; `None` when a stop is asked for before or meanwhile."""
+        before = self.at_once
+        try:
+            try:
+                self.at_once = True
+                return None if self.asked else wait()
+            finally:
+                self.at_once = before
+        except StopNow:
+            self.at_once = before
+            return None
+
+    @property
+    def continues(self) -> str:
+        """What the user may do then."""
+        return f"run the same command again to continue from step {self._run.saver.committed}"
+
+    def _tell(self, notice: Notice) -> None:
+        self._narrow(notice.what, self._window_s if notice.left_s is None else notice.left_s)
+        signal.pthread_kill(threading.main_thread().ident or 0, _WAKE)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number not in (_WAKE, signal.SIGUSR1):
+            first, now = self._first, time.monotonic()
+            self._first = first or (number, now)
+            again = first and (number != signal.SIGTERM or first[0] != number)
+            if again or (first and now - first[1] > _TWICE_S):
+                raise KeyboardInterrupt
+        self._note(number)
+        if self.reason:  # else a stray one
+            self.asked = True
+            if self.at_once:
+                self.at_once = False
+                raise StopNow
+
+    def _note(self, number: int) -> None:
+        """Called for a signal by its handler and by the guard, whoever is first."""
+        if number in _SIGNALS:
+            window_s = self._window_s if number in _BEFORE_A_KILL else math.inf
+            self._narrow(signal.Signals(number).name, window_s)
+
+    def _narrow(self, reason: str, window_s: float) -> None:
+        self.reason = self.reason or reason
+        self.deadline = min(self.deadline, time.monotonic() + window_s)
+
+    def _watch(self) -> None:
+        watchdog, spare_s = self._run.watchdog, min(0.5, self._window_s / 10)
+        while True:
+            if (hang := watchdog.hang()) is not None:
+                self._end(hang)
+            left_s = self.deadline - spare_s - time.monotonic()
+            if left_s <= 0:
+                over = "the time that was left is over before a step ended or was saved"
+                self._end(f"{self.reason}: {over}")
+            wait_s = min(left_s, watchdog.tick_s)
+            self._reads.settimeout(None if wait_s == math.inf else wait_s)
+            try:
+                numbers = self._reads.recv(64)
+            except TimeoutError:
+                continue
+            if not numbers:
+                return
+            for number in numbers:
+                self._note(number)
+
+    def _end(self, why: str) -> None:
+        """End the process without waiting for anything: the newest checkpoint is whole."""
+        # Neither sys.stderr, whose lock the main thread may hold, nor a pipe that nobody reads.
+        if select.select([], [2], [], 1.0)[1]:
+            os.write(2, f"{why}\n  {self.continues}\n".encode())
+        os._exit(ExitCode.RESUMABLE)
+
+
+def last_save(
+    run: Run, stop: StopRequest, done: int, save: Callable[[Run, int], None]
+) -> Interrupted:
+    """`save` after `done` steps if that fits into what is left; the end of this process, in words."""
+    saver = run.saver
+    left_s = stop.deadline - time.monotonic()
+
+    def planned() -> tuple[str, float, int]:
+        """What to do, how long a save takes, and the step that training continues from."""
+        step, began = saver.under_way or (saver.committed, -math.inf)
+        takes_s = saver.expected_s(run.checkpoints, run.state_bytes)
+        wait_s = max(began + takes_s - time.monotonic(), 0.0)
+        if step != done and wait_s + takes_s < left_s:
+            return "save", takes_s, done
+        return ("wait", takes_s, step) if wait_s < left_s else ("leave", takes_s, saver.committed)
+
+    action, takes_s, step = run.group.decided(planned)
+    if action == "save":
+        save(run, done)
+    elif action == "wait":
+        saver.finish()
+        run.group.level()
+    found = f"saved at step {done}"
+    if step != done:
+        left = f"{max(left_s, 0.0):.0f} s are left"
+        found = f"saving takes {takes_s:.0f} s, {left}: continuing will start from step {step}"
+    what = f"{stop.reason or 'another rank'}: stopped after step {done} of {run.config.train.steps}"
+    do = "run the same command again to continue"
+    return Interrupted(f"{what}; {found}", where=str(run.directory), do=do)

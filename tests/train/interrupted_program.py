@@ -1,0 +1,119 @@
+"""`hotloop ARGUMENTS` that sends itself a signal, or is held up, at a chosen moment.
+
+`argv[1]` is JSON: `arguments`, and `at`: what is called when it happens ("data", "update", "eval", "file", "compile"), for
+the `nth` time. Then `signals` are sent to this process, and it is held up for `python_s` (where handlers run) or `c_s`
+seconds (where none does, as in a compiler), or `locked_s` (where no thread of Python's runs), `pdb_s` in a debugger, or
+`stopped_s` by SIGSTOP.
+`save_s` makes each save that slow, and `eval_s` each batch of an evaluation.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import io
+import json
+import os
+import pdb
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hotloop.checkpoint import store
+from hotloop.cli.main import run
+from hotloop.train import evaluate, loop
+from hotloop.train import run as run_module
+
+
+def held_up_in_c(seconds: float) -> None:
+    """Other threads run meanwhile, handlers of signals do not."""
+    began = time.perf_counter()
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 100_000)
+    per_s = 100_000 / (time.perf_counter() - began)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", int(seconds * per_s))
+
+
+def planted(job: dict[str, Any]) -> None:
+    seen = 0
+
+    def send() -> None:
+        for name in job.get("signals", ()):
+            os.kill(os.getpid(), getattr(signal, name))
+
+    def now() -> None:
+        nonlocal seen
+        seen += 1
+        if seen == job["nth"]:
+            if "c_s" in job:
+                threading.Timer(0.2, send).start()
+                held_up_in_c(job["c_s"])
+            else:
+                send()
+            if "locked_s" in job:  # nothing of Python's runs meanwhile
+                ctypes.PyDLL(None).usleep(int(job["locked_s"] * 1e6))
+            if "stopped_s" in job:
+                later = f"sleep {job['stopped_s']}; kill -CONT {os.getpid()}"
+                with subprocess.Popen(["sh", "-c", later]):
+                    os.kill(os.getpid(), signal.SIGSTOP)
+            if "pdb_s" in job:
+                reads, writes = os.pipe()
+                threading.Timer(job["pdb_s"], os.write, (writes, b"continue\n")).start()
+                with open(reads) as commands:
+                    pdb.Pdb(stdin=commands, stdout=io.StringIO(), nosigint=True).set_trace()
+            until = time.monotonic() + job.get("python_s", 0)
+            while time.monotonic() < until:
+                time.sleep(0.01)
+
+    def before(module: Any, name: str) -> None:
+        real: Callable[..., Any] = getattr(module, name)
+
+        def called(*args: Any, **named: Any) -> Any:
+            now()
+            return real(*args, **named)
+
+        setattr(module, name, called)
+
+    if job["at"] == "compile":
+
+        def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Callable[..., Any]:
+            now()
+            return graph.forward
+
+        run_module.compile_model = lambda model: model.compile(dynamic=False, backend=backend)
+    else:
+        places = {
+            "data": (loop, "read_step"),
+            "update": (loop, "update"),
+            "eval": (evaluate, "as_tensors"),
+            "file": (store, "_flushed"),
+        }
+        before(*places[job["at"]])
+    if "eval_s" in job:
+        as_tensors = evaluate.as_tensors
+
+        def slowly(*args: Any, **named: Any) -> Any:
+            time.sleep(job["eval_s"])
+            return as_tensors(*args, **named)
+
+        evaluate.as_tensors = slowly
+    if "save_s" in job:
+        real = store.save
+
+        def slow(*args: Any, **named: Any) -> Any:
+            time.sleep(job["save_s"])
+            return real(*args, **named)
+
+        store.save = slow
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    planted(given)
+    sys.exit(run(given["arguments"]))

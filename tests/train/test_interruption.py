@@ -1,0 +1,123 @@
+"""Signals at every moment of a training: it ends with 75 within its window, and continues to the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from trainings import losses, train, weights
+
+import warm_python
+from hotloop.checkpoint import store
+
+PROGRAM = Path(__file__).with_name("interrupted_program.py")
+SETTINGS = ("model.dropout=0.1", "averaging.name=ema", "checkpoint.every_steps=5", "checkpoint.keep=9")  # fmt: skip
+
+
+def interrupted(
+    config: Path, run: Path, *overrides: str, **job: Any
+) -> subprocess.CompletedProcess[str]:
+    arguments = ["train", str(config), "--out", str(run), *SETTINGS, *overrides]
+    job = {"arguments": arguments, "signals": ["SIGTERM"], **job}
+    return warm_python.run(
+        [str(PROGRAM), json.dumps(job)], env=dict(os.environ), cwd=run.parent, timeout=120
+    )
+
+
+def evaluations(run: Path) -> list[str]:
+    return (run / "evals.jsonl").read_text().splitlines()
+
+
+def assert_the_same(run: Path, whole: Path) -> None:
+    assert losses(run) == losses(whole)
+    assert evaluations(run) == evaluations(whole)
+    left, right = weights(run, "average"), weights(whole, "average")
+    for file in ("model", "optimizer", "average", "random"):
+        assert all(torch.equal(value, right[file][name]) for name, value in left[file].items()), file  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, prepared: Path) -> Path:
+    """The run without an interruption."""
+    root = tmp_path_factory.mktemp("whole")
+    config = root / "tiny.yaml"
+    config.write_text(TINY.format(prepared=prepared))
+    train(config, root / "run", *SETTINGS)
+    return root / "run"
+
+
+TINY = """name: tiny
+data: {{prepared: {prepared}}}
+model: {{layers: 1, width: 16, heads: 2, context: 16}}
+train: {{steps: 12, microbatch: 4, compile: false, precision: fp32, num_threads: 1}}
+schedule: {{warmup_steps: 4}}
+eval: {{every_steps: 6, windows: 12}}
+checkpoint: {{every_steps: 4}}
+logging: {{tensorboard: false}}
+"""
+
+AT_ONCE = "in the first step of this process: nothing was to be saved"
+MOMENTS: dict[str, tuple[dict[str, Any], str]] = {
+    "a step": ({"at": "update", "nth": 8}, "after step 8 of 12; saved at step 8"),
+    "the first step": ({"at": "update", "nth": 1}, "after step 1 of 12; saved at step 1"),
+    "the last step": ({"at": "update", "nth": 12}, "after step 12 of 12; saved at step 12"),
+    "Ctrl-C": ({"at": "update", "nth": 8, "signals": ["SIGINT"]}, "SIGINT: stopped after step 8"),
+    "Slurm": ({"at": "update", "nth": 8, "signals": ["SIGUSR1"]}, "SIGUSR1: stopped after step 8"),
+    "Slurm twice": (
+        {"at": "update", "nth": 8, "signals": ["SIGUSR1", "SIGUSR1", "SIGTERM"]},
+        "SIGUSR1: stopped after step 8 of 12; saved at step 8",
+    ),
+    "passed on": (
+        {"at": "update", "nth": 8, "signals": ["SIGTERM", "SIGTERM"]},
+        "saved at step 8",
+    ),
+    "a second Ctrl-C": (
+        {"at": "update", "nth": 8, "signals": ["SIGINT", "SIGINT"]},
+        "interrupted; run the same command again",
+    ),
+    "waiting for data": ({"at": "data", "nth": 8, "python_s": 60}, "after step 7 of 12; saved at step 7"),
+    "data after a save": ({"at": "data", "nth": 6, "python_s": 60}, "after step 5 of 12; saved at step 5"),
+    "the first data": ({"at": "data", "nth": 1, "python_s": 60}, AT_ONCE),
+    "an evaluation": ({"at": "eval", "nth": 2}, "after step 6 of 12; saved at step 6"),
+    "an evaluation of the mean": ({"at": "eval", "nth": 5}, "after step 6 of 12; saved at step 6"),
+    "the last evaluation": ({"at": "eval", "nth": 8}, "after step 12 of 12; saved at step 12"),
+    "a save": ({"at": "file", "nth": 3}, "after step 5 of 12; saved at step 5"),
+    "compiling": ({"at": "compile", "nth": 1, "python_s": 60}, AT_ONCE),
+    "compiling C++": (
+        {"at": "compile", "nth": 1, "c_s": 60, "window": 1.0},
+        "SIGTERM: the time that was left is over",
+    ),
+    "a long step": (
+        {"at": "update", "nth": 8, "c_s": 60, "window": 1.0},
+        "SIGTERM: the time that was left is over before a step ended or was saved\n  run the same command again to continue from step 5",
+    ),
+    "a slow save": (
+        {"at": "update", "nth": 8, "save_s": 3.0, "window": 2.0},
+        "stopped after step 8 of 12; saving takes 3 s, 2 s are left: continuing will start from step 5",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_run_stopped_at_any_moment_ends_in_its_window_and_continues_to_the_same_bits(
+    tmp_path: Path, whole: Path, moment: str
+) -> None:
+    job, said = MOMENTS[moment]
+    config, run = whole.parent / "tiny.yaml", tmp_path / "run"
+    window = f"checkpoint.notice_s={job.get('window', 15)}"
+    overrides = (window, "train.compile=true") if job["at"] == "compile" else (window,)
+    ended = interrupted(config, run, *overrides, **job)
+    assert ended.returncode == 75, ended
+    assert said in ended.stderr
+    newest, problems = store.latest(run / "checkpoints")
+    assert not problems
+    assert newest is None or f"step {newest.step}" in ended.stderr or "interrupted;" in said
+    if job["at"] == "compile":
+        return
+    train(config, run, *SETTINGS)
+    assert_the_same(run, whole)

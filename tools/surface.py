@@ -27,6 +27,7 @@ JSON_MODULES = (
     "hotloop.core.ceilings",
     "hotloop.core.command_run",
     "hotloop.core.ledger",
+    "hotloop.core.sessions",
     "hotloop.core.stack_profile",
     "hotloop.core.telemetry",
     "hotloop.data.manifest",

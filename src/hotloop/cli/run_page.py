@@ -21,7 +21,13 @@ from hotloop.report import numbers, terminal
 from hotloop.report.examined import command_rows, examined_answer
 from hotloop.report.html import Page
 from hotloop.report.ledger import render_ledger
-from hotloop.report.machine import mfu_words, rank_rows, ranks_answer, utilization_rows
+from hotloop.report.machine import (
+    goodput_words,
+    mfu_words,
+    rank_rows,
+    ranks_answer,
+    utilization_rows,
+)
 from hotloop.report.numbers import seconds
 from hotloop.report.words import answer, run_answer
 from hotloop.runs.notes import num_done
@@ -82,6 +88,8 @@ def facts_of(found: StoredRun, *, brief: bool = False) -> list[tuple[str, str]]:
     if run.ranks is not None:
         facts.append((f"{of}processes", ranks_answer(run.ranks)))
         facts.extend([] if brief else rank_rows(run.ranks))
+    if run.goodput is not None:
+        facts.append((f"{of}goodput", goodput_words(run.goodput)))
     used = run.utilization
     if not brief:
         facts.extend(utilization_rows(used))
@@ -294,6 +302,7 @@ def object_of(found: StoredRun) -> dict[str, Any]:
         "diagnosis": plain(found.diagnosis),
         "targets": [to_plain(target) for target in found.targets],
         "utilization": plain(found.utilization),
+        "goodput": plain(found.goodput),
         "ranks": plain(found.ranks),
         "pairs": [to_plain(pair) for pair in pairs_of(found)],
         "quickstart": found.quickstart,

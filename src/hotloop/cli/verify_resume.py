@@ -52,7 +52,7 @@ def verify_resume(run: Path, json_file: str | None, **options: Any) -> None:
     other = found.other_topology
     if found.reproducible is False:
         raise click.exceptions.Exit(ExitCode.INCONCLUSIVE)
-    if found.differences or (other and not (other.samples_identical and other.close)):
+    if found.differences or (other and not (other.samples_identical and other.close is not False)):
         raise click.exceptions.Exit(ExitCode.FOUND)
 
 
@@ -83,9 +83,10 @@ def _lines(found: Resumed) -> list[str]:
         f"average; checkpoints are {found.every_steps} apart",
     ]
     if (other := found.other_topology) is not None:
+        close = {True: "close", False: "NOT CLOSE", None: "apart, as dropout makes them"}
         order = "the same samples in the same order" if other.samples_identical else "OTHER SAMPLES"
         said.append(
             f"{other.ranks} processes from step {other.from_step} on: {order}; weights "
-            f"{'close' if other.close else 'NOT CLOSE'}, {other.weight_difference:.1e} of the largest apart"
+            f"{close[other.close]} ({other.weight_difference:.1e} of the largest)"
         )
     return said + ([f"kept in {found.kept}"] if found.kept else [])

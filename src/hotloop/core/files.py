@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 ROLLBACKS_FILE = "rollbacks.jsonl"
 """In a run directory: a line for every time that training went back to a checkpoint."""
+SESSIONS_FILE = "sessions.jsonl"
+"""In a run directory: what `train.session_log` says of each process that trained there."""
 
 
 def process_space() -> str:
@@ -55,6 +57,15 @@ def storage_error(error: OSError, path: Path | str, doing: str) -> EnvironmentFa
     else:
         remedy = "choose a directory that can be written"
     return EnvironmentFailed(f"cannot {doing}: {reason}", where=str(path), do=remedy)
+
+
+def append_line(path: Path, value: dict[str, Any], doing: str) -> None:
+    """Add a line of JSON to a file, also behind one that a killed process left torn. Raises `EnvironmentFailed`."""
+    try:
+        with path.open("ab", buffering=0) as file:
+            file.write(b"\n" + json.dumps(value).encode())
+    except OSError as error:
+        raise storage_error(error, path, doing) from error
 
 
 def fsync_directory(path: Path) -> None:

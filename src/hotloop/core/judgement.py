@@ -296,6 +296,28 @@ class RankComparison:
     known and 0, `slower_by` the share of a step in which they wait for the slowest."""
 
 
+GOODPUT_CLASSES = (
+    "productive", "data_wait", "checkpoint", "evaluation", "restart", "lost_progress", "idle", "other",
+)  # fmt: skip
+"""`restart`: from the start of a process to its first step. `lost_progress`: steps that were made again, or undone by
+going back from a spike. `idle`: no process trained. `other`: the end of a process after its last save."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """Where the time of a whole training went, over all its processes."""
+
+    wall_s: float
+    """Since the first process started; the sum of the classes."""
+    seconds: dict[str, float]
+    """Per class of `GOODPUT_CLASSES`."""
+    processes: int
+    killed: int
+    """Of them without an end of their own."""
+    lost_steps: int
+    """Made again after a process ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Utilization:
     """How much of what the machine can do went into the model's own arithmetic.

@@ -6,7 +6,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 
 from hotloop.core.ceilings import Ceilings, MatmulCeiling, Rate
-from hotloop.core.judgement import RankComparison, Utilization
+from hotloop.core.judgement import Goodput, RankComparison, Utilization
 from hotloop.core.measurement import Environment
 from hotloop.report import numbers
 
@@ -14,6 +14,17 @@ MAX_RANKS = 8
 """Listed one by one; of more, those that compute longest."""
 BUSY = 0.8
 """A median below this share of the best means that repetitions disturbed each other or were disturbed."""
+
+
+def goodput_words(found: Goodput) -> str:
+    """Which part of the time since its start a training used for steps that count, and what took the rest."""
+    shares = numbers.shares({name: s / (found.wall_s or 1.0) for name, s in found.seconds.items()})
+    parts = [f"{name.replace('_', ' ')} {share.strip()}" for name, share in shares.items()]
+    ended = f", {found.killed} killed" if found.killed else ""
+    lost = f"; {numbers.counted(found.lost_steps, 'step')} made again" if found.lost_steps else ""
+    processes = numbers.counted(found.processes, "process", "processes")
+    said = ", ".join(p for p in parts if not p.endswith(" 0.0 %"))
+    return f"{said} of {numbers.seconds(found.wall_s)} ({processes}{ended}{lost})"
 
 
 def environment_rows(environment: Environment) -> list[tuple[str, str]]:

@@ -14,10 +14,12 @@ from typing import Any
 from hotloop.core.ceilings import Ceilings
 from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun
 from hotloop.core.errors import HotloopError, UsageError
+from hotloop.core.files import SESSIONS_FILE
 from hotloop.core.judgement import (
     DIAGNOSIS_FILE,
     MODEL_FILE,
     Diagnosis,
+    Goodput,
     ModelFlops,
     RankComparison,
     Target,
@@ -26,6 +28,7 @@ from hotloop.core.judgement import (
 )
 from hotloop.core.ledger import LEDGER_FILE, Ledger
 from hotloop.core.measurement import Environment, Measurement
+from hotloop.core.sessions import read_sessions
 from hotloop.core.settings import Settings, load_settings
 from hotloop.core.step import StepRecord, readable_steps, steps_of_ranks
 from hotloop.core.telemetry import TELEMETRY_FILE, TelemetrySample, read_telemetry
@@ -33,6 +36,7 @@ from hotloop.doctor.collect import other_ranks
 from hotloop.doctor.directory import mapping_of
 from hotloop.hardware.environment import stored_ceilings
 from hotloop.judge.diagnose import diagnose
+from hotloop.judge.goodput import goodput
 from hotloop.judge.judged_run import runs_on_cpu
 from hotloop.judge.ranks import compare_ranks
 from hotloop.judge.targets import check_targets
@@ -72,6 +76,8 @@ class StoredRun:
     notes: tuple[str, ...] = ()
     """What is missing, unfinished or otherwise good to know."""
     utilization: Utilization | None = None
+    goodput: Goodput | None = None
+    """Where the time of all processes of a training went."""
     ranks: RankComparison | None = None
     """For a training by several processes."""
     problems: tuple[HotloopError, ...] = ()
@@ -201,6 +207,7 @@ def _read_training(files: RunFiles, known: CommandRun | None = None) -> StoredRu
         diagnosis=diagnosis,
         evals=evals,
         utilization=_utilization(files, settings, measurement),
+        goodput=_goodput(files, measurement),
         ranks=_ranks(files, measurement, first=0 if command_run is None else None),
         state=state,
         telemetry=tuple(samples),
@@ -277,6 +284,13 @@ def _utilization(
     threads = census.num_threads if census is not None else None
     ceilings = ceilings_of(measurement.environment, threads or settings.config.train.num_threads)
     return utilize(measurement.records, files.stored(MODEL_FILE, ModelFlops), census, ceilings)
+
+
+def _goodput(files: RunFiles, measurement: Measurement | None) -> Goodput | None:
+    path = files.directory / SESSIONS_FILE
+    sessions, damaged = files.tried(lambda: read_sessions(path)) or ([], {})
+    files.damaged_lines(path, damaged, "record of a process")
+    return goodput(sessions, measurement.records if measurement is not None else ())
 
 
 def _ranks(

@@ -75,6 +75,8 @@ def train(
     ):
         if run.first_step:
             book.tag("resumed")
+        if run.sessions is not None:
+            run.sessions.training(timed)
         timed.start_step()
         if not measuring and not is_evaluated(run):
             try:

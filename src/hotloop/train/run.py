@@ -36,6 +36,7 @@ from hotloop.train.group import Group, seed_of
 from hotloop.train.hangs import Watchdog
 from hotloop.train.optimizer import build_optimizer
 from hotloop.train.sample_log import SampleLog
+from hotloop.train.session_log import SessionLog
 from hotloop.train.stability import Stability
 
 HEAP_RESERVE_BYTES = 16 << 30
@@ -63,6 +64,8 @@ class Run:
     """The processes that train together; by default this one alone."""
     saver: Saver = field(default_factory=Saver)
     """Commits checkpoints beside the steps."""
+    sessions: SessionLog | None = None
+    """Records when this process trained; `None` where it only measures, and of ranks that do not write."""
     samples: SampleLog | None = None
     """Records which samples each step takes, where that was asked for."""
     watchdog: Watchdog = field(init=False)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 
-from hotloop.core.files import storage_error
+from hotloop.core.files import append_line
 from hotloop.core.ranks import Ranks
 from hotloop.core.step import samples_name
 from hotloop.train.batches import StepData
@@ -38,9 +37,4 @@ class SampleLog:
         self._append({"step": step, "samples": samples})
 
     def _append(self, line: dict[str, object]) -> None:
-        # A line break before and not after: what a killed process left torn spoils no other line.
-        try:
-            with self._path.open("ab", buffering=0) as file:
-                file.write(b"\n" + json.dumps(line).encode())
-        except OSError as error:
-            raise storage_error(error, self._path, "record the samples") from error
+        append_line(self._path, line, "record the samples")

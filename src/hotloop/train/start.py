@@ -12,6 +12,7 @@ import json
 import math
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ from hotloop.train.same_run import (
     refuse_uneven,
 )
 from hotloop.train.sample_log import SampleLog
+from hotloop.train.session_log import SessionLog
 from hotloop.train.stability import RollBack, Stability
 from hotloop.train.trackers import refuse_missing_trackers, trackers
 from hotloop.train.update import refuse_waiting_update
@@ -119,6 +121,9 @@ def start(
         if run.held_out is None and evaluates:
             warn(nothing_held_out(config, text))
         environment = read_environment(str(device))
+        if ranks.is_first and stop_after is None:
+            run.sessions = SessionLog(directory)
+            run.sessions.started(run.first_step, run.steps_file)
         # First, since `config.yaml` says how the saves that these tell of were made.
         keep_steps_before(run.steps_file, run.first_step)
         if ranks.is_first:
@@ -134,6 +139,7 @@ def start(
         with (
             trackers(settings, run, measuring=untold, warn=warn) as senders,
             telemetry(directory, wanted=not untold, warn=warn) as newest,
+            run.sessions.lasting() if run.sessions is not None else nullcontext(),
         ):
             meter = Meter(progress, total=last, live=live_of(run, environment, newest))
             loss, evaluation = train_to_the_end(
@@ -286,14 +292,17 @@ def roll_back(run: Run, found: RollBack) -> str:
 def record_rollback(run: Run, found: RollBack) -> None:
     """Add a line to `rollbacks.jsonl`. Raises `EnvironmentFailed` on a full disk."""
     undone = [r for r in read_steps(run.steps_file) if r.step >= run.first_step]
+    lost_s = round(math.fsum(record.wall_s for record in undone), 3)
     entry = {
         "step": found.step,
         "back_to": run.first_step,
         "why": str(found.spike),
         "lost_steps": len(undone),
-        "lost_s": round(math.fsum(record.wall_s for record in undone), 3),
+        "lost_s": lost_s,
         "steps_passed_over": run.stability.steps_passed_over,
     }
+    if run.sessions is not None:
+        run.sessions.rolled_back(lost_s)
     path = run.directory / ROLLBACKS_FILE
     try:
         with path.open("a", encoding="utf-8") as file:

@@ -10,7 +10,6 @@ from hotloop.cli.read_options import options_of, read_options
 from hotloop.core.data_config import ReadingConfig, unescape
 from hotloop.core.errors import UsageError
 from hotloop.data.sources import ReadOptions
-from hotloop.train.opened_text import read_options as options_of_settings
 
 
 def parsed(*arguments: str) -> ReadOptions:
@@ -91,6 +90,6 @@ ALL_READ = ReadOptions(**{**ALL, "include": ("*.py", "--x"), "exclude": ("vendor
 def test_settings_have_the_options_under_their_names_and_mean_the_same() -> None:
     names = [str(each.name) for each in click.command()(read_options(lambda: None)).params]
     assert list(ReadingConfig.model_fields) == names == list(ALL)
-    assert options_of_settings(ReadingConfig()) == ReadOptions()
+    assert ReadOptions.of(ReadingConfig()) == ReadOptions()
     typed = {**ALL, "separator": r"--\n\\", "delimiter": r"\t"}
-    assert options_of_settings(ReadingConfig.model_validate(typed)) == ALL_READ
+    assert ReadOptions.of(ReadingConfig.model_validate(typed)) == ALL_READ

@@ -23,25 +23,26 @@ class ReadingConfig(Section):
     text_field: Annotated[str, Field(min_length=1)] = "text"
     """Field or column that holds the text; `a.b` for a field within a field."""
     format: Literal["text", "jsonl", "csv", "tsv", "parquet", "arrow"] | None = None
-    """Read every file as this. null goes by the suffix."""
+    """Read every file as this; else its suffix says what it is, and standard input is text."""
     separator: str | None = None
-    """What stands between two documents of plain text (`\\n` and `\\t` are understood), `blank-line`, or
-    `file`: each file is one. null makes files of a directory documents, and cuts a file given by itself."""
+    """What stands between two documents of plain text (`\\n`, `\\t` and `\\x1e` are understood; overlapping ones,
+    as `----` for `---`, are one), `blank-line`, or `file`: each file is one. Without it files of a directory are
+    documents, and a file given by itself is cut into pieces."""
     delimiter: str | None = None
-    """Character between the columns of csv and tsv. null is a comma, or a tab."""
+    """What stands between the columns of csv and tsv, as `;` or `\\t`; else a comma, or a tab."""
     min_chars: Natural = 0
     """Leave out documents with fewer characters."""
     max_chars: Positive | None = None
     """Leave out documents with more characters."""
     skip_bad: bool = False
-    """Leave out malformed records and the rest of damaged files, counted and listed, instead of ending with an
-    error."""
+    """Leave out malformed records, the rest of damaged compressed files and tables, and damaged Arrow and parquet
+    files, counted and listed, instead of ending with an error."""
     encoding_errors: Literal["error", "replace", "skip"] = "error"
     """For bytes that are not UTF-8: end with an error, put U+FFFD, or leave the document out."""
     include: list[str] = Field(default_factory=list)
-    """Patterns: read only such files of a directory, `*.py` or `docs/**/*.md`."""
+    """Read only such files of a directory: `*.py`, or `docs/**/*.md`. Can be repeated."""
     exclude: list[str] = Field(default_factory=list)
-    """Patterns of files of a directory not to read; a name such as `vendor` leaves out what is below."""
+    """Do not read such files of a directory; a name such as `vendor` leaves out what is below."""
 
     @field_validator("delimiter", "separator")
     @classmethod

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hotloop.core.cache import cache_limit_bytes, entry_in_use
 from hotloop.core.config import RunConfig
-from hotloop.core.data_config import CorpusConfig, DataConfig, ReadingConfig, delimiter_of, unescape
+from hotloop.core.data_config import CorpusConfig, DataConfig, ReadingConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.progress import Progress
 from hotloop.data.prepare import ensure_prepared
@@ -70,22 +70,11 @@ def wanted_text(data: DataConfig, corpus: CorpusConfig, *, like: Path | None = N
     """What to prepare for a corpus that is a source; `like` is a prepared one with the tokenizer to use."""
     assert corpus.source is not None
     sources = (corpus.source,) if isinstance(corpus.source, str) else tuple(corpus.source)
-    reading = read_options(corpus.reading)
+    reading = ReadOptions.of(corpus.reading)
     if like is not None:
         return Spec(sources, str(like / "tokenizer.json"), reading=reading)
     end_of_text = None if data.makes_tokenizer else data.end_of_text
     return Spec(sources, data.tokenizer or "bytes", end_of_text, reading)
-
-
-def read_options(reading: ReadingConfig) -> ReadOptions:
-    values = reading.model_dump()
-    if reading.separator is not None:
-        values["separator"] = unescape(reading.separator)
-    if reading.delimiter is not None:
-        values["delimiter"] = delimiter_of(reading.delimiter)
-    return ReadOptions(
-        **{**values, "include": tuple(reading.include), "exclude": tuple(reading.exclude)}
-    )
 
 
 def _prepared(data: DataConfig, progress: Progress, warn: Callable[[str], None]) -> list[str]:

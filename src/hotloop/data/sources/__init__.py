@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from hotloop.core.data_config import ReadingConfig, delimiter_of, unescape
 
 PYTHON_STDLIB = "python-stdlib"
 
@@ -81,40 +83,42 @@ class Document(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What changes which documents are read."""
+    """What changes which documents are read: see `ReadingConfig`, whose strings are as typed."""
 
     text_field: str = "text"
-    """Field or column that holds the text; `a.b` is field `b` of `a`, unless a field is named so."""
+    """`a.b` is field `b` of `a`, unless a field is named so."""
     format: Format | None = None
-    """Read every file as this. `None`: by the suffix; standard input is text then."""
     separator: str | None = None
-    """What ends a document of plain text: a string, `blank-line`, or `file` (every file is one).
-    `None`: files in a directory are documents, a file given by itself is cut into pieces."""
     delimiter: str | None = None
-    """Character between the columns of csv and tsv. `None`: a comma, a tab."""
     min_chars: int = 0
     max_chars: int | None = None
-    """Documents with fewer or more characters (code points) are left out and counted."""
+    """Characters are code points."""
     skip_bad: bool = False
-    """Leave out and count what is malformed, instead of ending with an error."""
     encoding_errors: EncodingErrors = "error"
-    """For bytes that are not UTF-8: end with an error, put U+FFFD, or leave the document out."""
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
-    """Patterns for the files of a directory: `*` within a name, `**` across directories; a pattern
-    without `/` is for the name of a file or of any directory above it."""
+    """Patterns: `*` within a name, `**` across directories; one without `/` is for the name of a file or of any
+    directory above it."""
     standard_input: str | None = None
     """File that holds what came in by `-`, see `spool_standard_input`. Not part of the key."""
 
-    def key(self) -> dict[str, object]:
-        """JSON-ready: everything that the documents depend on.
+    @staticmethod
+    def of(reading: ReadingConfig) -> ReadOptions:
+        """What a config, or the options of `hotloop prepare`, ask for."""
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in reading.model_dump().items()
+        }
+        if reading.separator is not None:
+            values["separator"] = unescape(reading.separator)
+        if reading.delimiter is not None:
+            values["delimiter"] = delimiter_of(reading.delimiter)
+        return ReadOptions(**values)
 
-        Options that came later are left out while they change nothing: what was prepared stays.
-        """
+    def key(self) -> dict[str, object]:
+        """JSON-ready: everything that the documents depend on."""
         values: dict[str, object] = {**asdict(self)}
         del values["standard_input"]
-        if self.delimiter is None:
-            del values["delimiter"]
         return {
             name: list(each) if isinstance(each, tuple) else each for name, each in values.items()
         }

@@ -306,18 +306,18 @@ class Census:
             default=None,
         )
 
-    def batches_per_step(self) -> int:
-        """Of the loader that trains; each epoch may have made an iterator of its own from the same place. A GAN's step has
-        more backward passes than batches: these are taken only where batches were not counted."""
+    def training_batches(self) -> int:
+        """Batches of the loader that trains; each epoch may have made an iterator of its own from the same place."""
         loader = self.slowest_loader()
-        batches = 0
-        if loader is not None:
-            place = (loader.site, loader.per_epoch)
-            batches = sum(
-                each.num_batches
-                for each in self.loaders
-                if each.trains and (each.site, each.per_epoch) == place
-            )
+        place = None if loader is None else (loader.site, loader.per_epoch)
+        same = (
+            each for each in self.loaders if each.trains and (each.site, each.per_epoch) == place
+        )
+        return sum(each.num_batches for each in same)
+
+    def batches_per_step(self) -> int:
+        """Of the loader that trains; where these were not counted, backward passes, of which a GAN's step has more."""
+        batches = self.training_batches()
         if not batches or not self.counted_steps:
             return max(round(self.microbatches or 1.0), 1)
         return max(round(batches / self.counted_steps), 1)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hotloop.core.census import LoaderUse
 from hotloop.core.judgement import Finding, Worth
 from hotloop.judge.attribute import under_way
 from hotloop.judge.data_wait import OTHER_PROGRAMS
@@ -94,15 +93,12 @@ def remaining_steps(run: JudgedRun) -> Remaining:
 
 
 def _steps_of_epoch(run: JudgedRun) -> int | None:
-    """Steps per epoch of the loader that trains; each epoch may have made an iterator of its own from the same place."""
+    """Steps per epoch of the loader that trains."""
     loader = run.loader
     if loader is None or not loader.per_epoch or not run.counted:
         return None
 
-    def same(other: LoaderUse) -> bool:
-        return other.trains and (other.site, other.per_epoch) == (loader.site, loader.per_epoch)
-
-    batches = sum(other.num_batches for other in run.census.loaders if same(other))
+    batches = run.census.training_batches()
     if not batches:
         return None
     per_step = batches / len(run.counted)

@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO
 
 from hotloop import __version__
 from hotloop.core.errors import CommandFailed, Interrupted, UsageError
+from hotloop.core.file_locks import lock_file
 from hotloop.core.files import storage_error, write_json
 from hotloop.core.judgement import JudgedSteps, Parity, ParityClass, Verdict
 from hotloop.core.measurement import Measurement, Plan
@@ -351,21 +352,16 @@ def alone_in(directory: Path) -> Iterator[None]:
     """Hold the session's lock file; the kernel lets go of it however this process ends."""
     path = directory / SESSION_MARK
     try:
-        file: IO[str] = path.open("a")
+        descriptor = lock_file(path)
     except OSError as error:
         raise storage_error(error, path, "write") from error
-    with file:
-        try:
-            import fcntl
-        except ImportError:  # Windows: two sessions in one directory are not noticed there
-            yield
-            return
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UsageError(
-                "another hotloop is measuring in this directory",
-                where=str(directory),
-                do="wait for it, or choose another directory",
-            ) from error
+    if descriptor is None:
+        raise UsageError(
+            "another hotloop is measuring in this directory",
+            where=str(directory),
+            do="wait for it, or choose another directory",
+        )
+    try:
         yield
+    finally:
+        os.close(descriptor)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from hotloop.core.data_config import ReadingConfig, delimiter_of, unescape
 
@@ -105,10 +105,8 @@ class ReadOptions:
     @staticmethod
     def of(reading: ReadingConfig) -> ReadOptions:
         """What a config, or the options of `hotloop prepare`, ask for."""
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in reading.model_dump().items()
-        }
+        values = reading.model_dump()
+        values |= {"include": tuple(reading.include), "exclude": tuple(reading.exclude)}
         if reading.separator is not None:
             values["separator"] = unescape(reading.separator)
         if reading.delimiter is not None:

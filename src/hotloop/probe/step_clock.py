@@ -23,17 +23,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from hotloop.core.census import Census
 from hotloop.core.child import STEP_CLOCK, STEP_CLOCK_STOP, STEP_CLOCK_WEIGHTS
 from hotloop.core.step import StepRecord
+from hotloop.probe.batch_queue import BatchQueue
 from hotloop.probe.compile_watch import compiler_counts, num_graphs
 from hotloop.probe.entry import (
     WatchedMethod,
     after_called_step,
     after_step,
-    around_call,
     around_method,
     before_step,
     step_hook,
@@ -53,60 +52,6 @@ from hotloop.probe.step_rule import Ends, RankLock, StepRule
 
 if TYPE_CHECKING:
     from hotloop.probe.weight_digest import WeightDigest
-
-
-class BatchQueue:
-    """How many batches the workers of DataLoaders have made, against how many the training took.
-
-    A queue that was filled during a slow first step feeds a fast loop for a while: over steps that are fed by
-    it the loop looks faster than its workers can keep up.
-    """
-
-    def __init__(self) -> None:
-        self.taken = 0
-        self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._last: weakref.ref[Any] | None = None
-
-    def install(self) -> None:
-        """Hook torch's iterators."""
-        around_call(_MultiProcessingDataLoaderIter, "_next_data", self._next)
-
-    @property
-    def ready(self) -> int:
-        """Batches that workers have made and the training has not taken."""
-        return sum(_ready(each) for each in self._iterators)
-
-    def look(self) -> tuple[int, int | None, bool | None]:
-        """Taken so far, `ready`, and whether the loader that gave the last batch had another one to ask its workers for;
-        the latter two `None` where none was taken."""
-        if self._last is None:
-            return 0, None, None
-        iterator = self._last()
-        try:
-            more = iterator is not None and (
-                len(iterator._task_info) >= iterator._prefetch_factor * iterator._num_workers
-            )
-        except (AttributeError, TypeError):  # another torch
-            more = True
-        return self.taken, self.ready, more
-
-    def _next(self, original: Any, iterator: Any) -> Any:
-        batch = original(iterator)
-        if self._last is None or self._last() is not iterator:
-            self._iterators.add(iterator)
-            self._last = weakref.ref(iterator)
-        self.taken += 1
-        return batch
-
-
-def _ready(iterator: Any) -> int:
-    """Received and waiting for its turn, or sent and not received."""
-    try:
-        received = sum(len(task) == 2 for task in iterator._task_info.values())
-        queues = {id(q): q for q in (iterator._worker_result_queue, iterator._data_queue)}
-        return received + sum(int(queue.qsize()) for queue in queues.values())
-    except (AttributeError, NotImplementedError, OSError):  # another torch, macOS, or it has ended
-        return 0
 
 
 @dataclass(slots=True)
@@ -151,7 +96,6 @@ class StepClock:
         self._described: str | None = None
         self._dtypes: tuple[str, ...] = ()
         self._device = torch.device("cpu")
-        self._on_cuda = False
         self._started = time.perf_counter()
         self._marks: list[_Mark] = []
         self._losses: list[float | torch.Tensor] = []
@@ -174,12 +118,9 @@ class StepClock:
             self._weights.after(optimizer)
         if self._described is None:
             self._device = device_of(optimizer)
-            self._on_cuda = self._device.type == "cuda"
             # Now: it may be gone when the census is written.
-            self._described, self._dtypes = (
-                describe_optimizer(optimizer),
-                parameter_dtypes(optimizer),
-            )
+            self._described = describe_optimizer(optimizer)
+            self._dtypes = parameter_dtypes(optimizer)
         ends = self._rule.updated(optimizer)
         if ends is Ends.NOTHING:
             self._other_updates += 1
@@ -192,12 +133,12 @@ class StepClock:
         if not self._is_clocked():
             return
         if self._described is None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            self._device, self._on_cuda = torch.device("cuda"), True
+            self._device = torch.device("cuda")
         self._mark(self._rule.called(), None)
 
     def _mark(self, ends: Ends, by: weakref.ref[torch.optim.Optimizer] | None) -> None:
         taken, ready, to_come = self.queue.look()
-        at = self._event() if self._on_cuda else time.perf_counter()
+        at = self._event() if self._device.type == "cuda" else time.perf_counter()
         self._marks.append(_Mark(at, by, self._losses, num_graphs(), taken, ready, to_come, ends))
         self._losses = []
         if ends is Ends.NOTHING:
@@ -352,7 +293,7 @@ class StepClock:
         probe = StepClock(self._directory, stop_after=None)
         holder = torch.optim.SGD([torch.zeros((), requires_grad=True)], lr=0.0)
         probe._claimed, probe._described = True, ""
-        probe._device, probe._on_cuda = self._device, self._on_cuda
+        probe._device = self._device
         loss = torch.zeros((), device=self._device)
         descriptor = WatchedMethod(lambda tensor: None, probe.backward)
         mark = step_hook(probe.updated)

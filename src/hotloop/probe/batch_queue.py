@@ -1,0 +1,64 @@
+"""Batches that the workers of DataLoaders have ready, seen at each step by the clock of a trial."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+from hotloop.probe.entry import around_call
+
+
+class BatchQueue:
+    """How many batches the workers of DataLoaders have made, against how many the training took.
+
+    A queue that was filled during a slow first step feeds a fast loop for a while: over steps that are fed by
+    it the loop looks faster than its workers can keep up.
+    """
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._last: weakref.ref[Any] | None = None
+
+    def install(self) -> None:
+        """Hook torch's iterators."""
+        around_call(_MultiProcessingDataLoaderIter, "_next_data", self._next)
+
+    @property
+    def ready(self) -> int:
+        """Batches that workers have made and the training has not taken."""
+        return sum(_ready(each) for each in self._iterators)
+
+    def look(self) -> tuple[int, int | None, bool | None]:
+        """Taken so far, `ready`, and whether the loader that gave the last batch had another one to ask its workers for;
+        the latter two `None` where none was taken."""
+        if self._last is None:
+            return 0, None, None
+        iterator = self._last()
+        try:
+            more = iterator is not None and (
+                len(iterator._task_info) >= iterator._prefetch_factor * iterator._num_workers
+            )
+        except (AttributeError, TypeError):  # another torch
+            more = True
+        return self.taken, self.ready, more
+
+    def _next(self, original: Any, iterator: Any) -> Any:
+        batch = original(iterator)
+        if self._last is None or self._last() is not iterator:
+            self._iterators.add(iterator)
+            self._last = weakref.ref(iterator)
+        self.taken += 1
+        return batch
+
+
+def _ready(iterator: Any) -> int:
+    """Received and waiting for its turn, or sent and not received."""
+    try:
+        received = sum(len(task) == 2 for task in iterator._task_info.values())
+        queues = {id(q): q for q in (iterator._worker_result_queue, iterator._data_queue)}
+        return received + sum(int(queue.qsize()) for queue in queues.values())
+    except (AttributeError, NotImplementedError, OSError):  # another torch, macOS, or it has ended
+        return 0

@@ -26,7 +26,9 @@ def collecting(tmp_path: Path) -> Any:
 def test_an_interrupt_that_arrives_in_the_callback_is_raised_after_it(collecting: Any) -> None:
     unraisable: Any = SimpleNamespace(object=collecting._saw, exc_type=KeyboardInterrupt)
 
-    def collect_and_go_on() -> None:  # in a function: 3.13.0 does not catch it in the frame of such a loop
+    def collect_and_go_on() -> (
+        None
+    ):  # in a function: 3.13.0 does not catch it in the frame of such a loop
         sys.unraisablehook(unraisable)
         until = time.monotonic() + 10
         while time.monotonic() < until:

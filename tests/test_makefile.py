@@ -83,10 +83,12 @@ def test_another_python_replaces_the_environment_and_stays(made: tuple[Path, str
     assert version(venv / "bin/python") == version(other)
 
 
-def test_the_tests_environment_has_every_extra_but_the_one_for_gpus() -> None:
+def test_the_tests_environment_has_every_extra_but_those_for_gpus_and_for_stores_without_a_local_server() -> (
+    None
+):
     """A test that needs an extra is skipped without it: `make test` leaves none out."""
     with (REPOSITORY / "pyproject.toml").open("rb") as file:
         extras = tomllib.load(file)["project"]["optional-dependencies"]
     (own,) = (package for package in extras["dev"] if package.startswith("hotloop["))
     named = set(own.removeprefix("hotloop[").removesuffix("]").split(","))
-    assert named == set(extras) - {"dev", "gpu"}
+    assert named == set(extras) - {"dev", "gpu", "gcs", "azure"}

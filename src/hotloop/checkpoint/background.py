@@ -69,7 +69,7 @@ class Saver:
 
         def run() -> None:
             try:
-                _give_way()
+                give_way()
                 save()
             except BaseException as error:  # noqa: BLE001 - `check` raises it
                 self.error = error
@@ -104,7 +104,7 @@ class Saver:
         self.check()
 
 
-def _give_way() -> None:
+def give_way() -> None:
     """A CPU that the steps want goes to them rather than to this thread: on Linux each has a priority of its own."""
     if sys.platform == "linux":
         thread = threading.get_native_id()

@@ -16,24 +16,37 @@ import json
 import os
 import re
 import shutil
+import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+import torch
 from torch import Tensor
 
+from hotloop import __version__
+from hotloop.checkpoint.entries import (
+    Entry,
+    Manifest,
+    StoredFile,
+    read_manifest,
+    retired,
+    step_of,
+)
 from hotloop.checkpoint.state import FILES
+from hotloop.core.config import CheckpointConfig
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.files import fsync_directory, storage_error, write_atomically
 from hotloop.core.tensor_file import read_tensors
 from hotloop.core.untrusted import open_regular, parse_object, read_bytes
 
-MANIFEST_SCHEMA = "hotloop.checkpoint/1"
-_DIRECTORY = re.compile(r"step-(\d{8})-[0-9a-f]{8}")
-_ASIDE = re.compile(r"(damaged|left)-" + _DIRECTORY.pattern)
+MANIFEST = "manifest.json"
+_ASIDE = re.compile(r"(damaged|left)-step-(\d{8})-[0-9a-f]{8}")
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
+_WHY = {"damaged": "it did not verify", "left": "the run went on from an earlier step"}
 _STATE = "state.json"
 _MEMBERS = frozenset({_STATE, *(f"{name}.safetensors" for name in FILES)})
 """Files without which training cannot continue."""
@@ -56,38 +69,61 @@ def save(
     *,
     tensors: dict[str, dict[str, Tensor]],
     state: dict[str, Any],
-    keep: int,
+    keep: int | CheckpointConfig,
+    losses: Mapping[int, float] | None = None,
     good_until: int | None = None,
 ) -> Checkpoint:
-    """Write and commit a checkpoint under `root`, then delete all but the newest `keep`.
+    """Write and commit a checkpoint under `root`, then delete those that `keep` does not: all but the newest so many, or by the rules of a config.
 
-    `tensors` maps a file's name to its tensors; `state` is everything else, JSON-ready. With
-    `good_until` every older one of that step or before is kept as well: what came after may be useless.
-    Raises `EnvironmentFailed` when the disk refuses; earlier checkpoints are then untouched.
+    `tensors` maps a file's name to its tensors; `state` is everything else, JSON-ready; `losses` are the
+    held-out ones by step. With `good_until` every older one of that step or before is kept as well: what came after may be
+    useless. Raises `EnvironmentFailed` when the disk refuses; earlier checkpoints are then untouched.
     """
-    directory = root / f"step-{step:08d}-{uuid.uuid4().hex[:8]}"
+    directory = new_directory(root, step)
     try:
-        directory.mkdir(parents=True)
-        files: dict[str, dict[str, Any]] = {}
         for name, group in tensors.items():
-            path = directory / f"{name}.safetensors"
-            _write_tensors(path, group)
-            files[path.name] = _flushed(path)
+            _write_tensors(directory / f"{name}.safetensors", group)
         (directory / _STATE).write_text(json.dumps(state), encoding="utf-8")
-        files[_STATE] = _flushed(directory / _STATE)
-        fsync_directory(directory)
     except OSError as error:
         shutil.rmtree(directory, ignore_errors=True)
         raise storage_error(error, directory, "save a checkpoint") from error
-    manifest = {"schema": MANIFEST_SCHEMA, "step": step, "files": files}
+    saved = commit(directory, [*(f"{name}.safetensors" for name in tensors), _STATE])
+    rules = CheckpointConfig(keep=keep) if isinstance(keep, int) else keep
+    retire(root, rules, newest=directory, losses=losses or {}, good_until=good_until)
+    return saved
+
+
+def new_directory(root: Path, step: int) -> Path:
+    """A step directory that never was: a checkpoint is written into it, and `commit` makes it one."""
+    directory = root / f"step-{step:08d}-{uuid.uuid4().hex[:8]}"
     try:
-        write_atomically(directory / "manifest.json", json.dumps(manifest, indent=1).encode())
-    except EnvironmentFailed:
+        directory.mkdir(parents=True)
+    except OSError as error:
+        raise storage_error(error, directory, "save a checkpoint") from error
+    return directory
+
+
+def commit(directory: Path, names: list[str], *, saved_at: float | None = None) -> Checkpoint:
+    """Flush and hash the named files, and make the directory a checkpoint, which it is or is not at any instant.
+
+    `saved_at`: when it was saved, where that was earlier. Raises `EnvironmentFailed`; the directory is gone then.
+    """
+    step = _step_of(directory)
+    try:
+        files = {name: _flushed(directory / name) for name in names}
+        fsync_directory(directory)
+        versions = {"hotloop": __version__, "torch": str(torch.__version__)}
+        manifest = Manifest(step, files, versions=versions)
+        write_atomically(directory / MANIFEST, manifest.to_json())
+        if saved_at is not None:
+            os.utime(directory / MANIFEST, (saved_at, saved_at))
+    except (OSError, EnvironmentFailed) as error:
         shutil.rmtree(directory, ignore_errors=True)
-        raise
-    fsync_directory(root)
-    fsync_directory(root.parent)
-    _retire(root, keep=keep, newest=directory, good_until=good_until)
+        if isinstance(error, EnvironmentFailed):
+            raise
+        raise storage_error(error, directory, "save a checkpoint") from error
+    fsync_directory(directory.parent)
+    fsync_directory(directory.parent.parent)
     return Checkpoint(directory, step, frozenset(files))
 
 
@@ -142,31 +178,47 @@ def verify(directory: Path) -> str | None:
     return None if isinstance(found, Checkpoint) else found
 
 
-def _verified(directory: Path) -> Checkpoint | str:
-    if not directory.is_dir():
-        return "its link leads nowhere"
-    step = _step_of(directory)
+def manifest_of(content: bytes, step: int) -> Manifest:
+    """Raises `ValueError` for what is not that of a checkpoint of `step` with which training can continue."""
+    return read_manifest(content, step, members=_MEMBERS)
+
+
+def entry(directory: Path, *, hashes: bool = False) -> Entry:
+    """What a step directory is. Files are compared by size alone unless `hashes`."""
+    name, step, manifest, saved_at, problem = directory.name, _step_of(directory), None, None, None
+    if _is_uncommitted(directory):
+        why = "no manifest: its save, or its deletion, was cut short"
+        return Entry(name, step, "half-written", why)
     try:
-        manifest = parse_object(read_bytes(directory / "manifest.json"))
-        if manifest["schema"] != MANIFEST_SCHEMA:
-            return f"written by another version ({manifest['schema']})"
-        if manifest["step"] != step:
-            return f"its manifest is of step {manifest['step']}: the directory was renamed"
-        files = manifest["files"]
-        if missing := sorted(_MEMBERS - files.keys()):
-            return f"its manifest does not list {missing[0]}"
-        for name, expected in files.items():
-            if Path(name).name != name:
-                return f"its manifest names a file outside it: {name!r}"
-            with open_regular(directory / name) as file:
+        saved_at = (directory / MANIFEST).stat().st_mtime
+        manifest = manifest_of(read_bytes(directory / MANIFEST), step)
+        for file_name, said in manifest.files.items():
+            with open_regular(directory / file_name) as file:
                 size = os.fstat(file.fileno()).st_size
-                if size != expected["bytes"]:
-                    return f"{name} has {size} bytes, not {expected['bytes']}"
-                if hashlib.sha256(file.read()).hexdigest() != expected["sha256"]:
-                    return f"{name} was altered: its checksum differs"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"damaged manifest or missing file ({error})"
-    return Checkpoint(directory, step, frozenset(files))
+                if size != said.bytes:
+                    raise ValueError(f"{file_name} has {size} bytes, not {said.bytes}")
+                if hashes and hashlib.file_digest(file, "sha256").hexdigest() != said.sha256:
+                    raise ValueError(f"{file_name} was altered: its checksum differs")
+    except OSError as error:
+        problem = f"damaged manifest or missing file ({error})"
+        problem = problem if directory.is_dir() else "its link leads nowhere"
+    except ValueError as error:
+        problem = str(error)
+    return Entry(name, step, "damaged" if problem else "whole", problem, saved_at, manifest)
+
+
+def entries(root: Path, *, hashes: bool = False) -> list[Entry]:
+    """All that lies there, oldest first."""
+    found = [entry(each, hashes=hashes) for each in _directories(root)]
+    for directory in root.iterdir() if root.is_dir() else ():
+        if aside := _ASIDE.fullmatch(directory.name):
+            found.append(Entry(directory.name, int(aside[2]), "set aside", _WHY[aside[1]]))
+    return sorted(found, key=lambda each: (each.step, each.name))
+
+
+def _verified(directory: Path) -> Checkpoint | str:
+    found = entry(directory, hashes=True)
+    return found.problem or Checkpoint(directory, found.step, frozenset(found.files))
 
 
 def load(
@@ -231,25 +283,29 @@ def _write_tensors(path: Path, group: dict[str, Tensor]) -> None:
     path.chmod(0o644)  # the library leaves it to its owner alone
 
 
-def _flushed(path: Path) -> dict[str, Any]:
+def _flushed(path: Path) -> StoredFile:
     """Its size and hash, once it is on the disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return {"bytes": os.fstat(file.fileno()).st_size, "sha256": digest}
+        return StoredFile(os.fstat(file.fileno()).st_size, digest)
 
 
-def _retire(root: Path, *, keep: int, newest: Path, good_until: int | None) -> None:
-    older = [d for d in _committed(root) if d != newest]
-    if good_until is not None:
-        older = [d for d in older if _step_of(d) > good_until]
-        keep = 1
-    older.sort(key=_step_of)
-    for directory in older[: len(older) - (keep - 1)]:
-        if not directory.is_symlink():
-            # The manifest goes first: a half-deleted directory must not look committed.
-            (directory / "manifest.json").unlink(missing_ok=True)
-        _remove(directory)
+def retire(
+    root: Path, rules: CheckpointConfig, *, newest: Path, losses: Mapping[int, float], good_until: int | None
+) -> None:  # fmt: skip
+    """Delete what `rules` do not keep, now that `newest` is committed."""
+    found, now = [entry(directory) for directory in _committed(root)], time.time()
+    for each in retired(found, rules, newest=newest.name, now=now, losses=losses, good_until=good_until):  # fmt: skip
+        remove(root / each.name)
+
+
+def remove(directory: Path) -> None:
+    """Delete a checkpoint, or the link to one."""
+    if not directory.is_symlink():
+        # The manifest goes first: a half-deleted directory must not look committed.
+        (directory / MANIFEST).unlink(missing_ok=True)
+    _remove(directory)
 
 
 def _remove(directory: Path) -> None:
@@ -262,7 +318,7 @@ def _remove(directory: Path) -> None:
 
 def _is_uncommitted(directory: Path) -> bool:
     """Not of a link that leads nowhere: its disk may only be away."""
-    return directory.is_dir() and not (directory / "manifest.json").exists()
+    return directory.is_dir() and not (directory / MANIFEST).exists()
 
 
 def _committed(root: Path) -> list[Path]:
@@ -273,11 +329,11 @@ def _directories(root: Path) -> list[Path]:
     if not root.is_dir():
         return []
     return [
-        d for d in root.iterdir() if _DIRECTORY.fullmatch(d.name) and (d.is_dir() or d.is_symlink())
+        d for d in root.iterdir() if step_of(d.name) is not None and (d.is_dir() or d.is_symlink())
     ]
 
 
 def _step_of(directory: Path) -> int:
-    found = _DIRECTORY.fullmatch(directory.name)
-    assert found is not None
-    return int(found[1])
+    step = step_of(directory.name)
+    assert step is not None
+    return step

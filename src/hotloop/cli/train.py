@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hotloop.core.config import known_keys
-from hotloop.core.errors import Interrupted, UsageError
+from hotloop.core.errors import EnvironmentFailed, Interrupted, UsageError
 
 if TYPE_CHECKING:
     from hotloop.core.ranks import Ranks
@@ -127,6 +127,12 @@ def train(
             write_object(asdict(outcome), json_file)
         if json_file != "-":
             _tell(outcome, directory)
+        if outcome.not_uploaded is not None:
+            raise EnvironmentFailed(
+                outcome.not_uploaded,
+                where=str(directory),
+                do="the checkpoints here are whole; the same command again uploads the newest",
+            )
 
 
 @contextmanager

@@ -154,6 +154,11 @@ class CheckpointConfig(Section):
     """0 saves only at the end and on Ctrl-C."""
     keep: Annotated[int, Field(ge=2, le=MAX_COUNT)] = 2
     """Newest checkpoints kept."""
+    keep_hours: PositiveNumber | None = None
+    """Those saved within this many hours are kept as well. Age alone never leaves fewer than `keep`."""
+    keep_best: Natural = 0
+    """So many of lowest held-out loss (with averaged weights where they are kept) stay as well. Only a checkpoint saved at
+    an evaluated step has one: let `eval.every_steps` be a multiple of `every_steps`, or the other way round."""
     background: bool = False
     """Write while the next steps train: a save then costs them a copy of the state in host memory. A killed run may
     lose two intervals instead of one. The last save of a run is waited for."""
@@ -161,6 +166,13 @@ class CheckpointConfig(Section):
     """Whose metadata server is asked whether it takes this machine away; `auto`: that of the cloud it runs in."""
     notice_s: PositiveNumber = 15.0
     """Seconds between SIGTERM, SIGUSR1 or a cloud's notice and the kill. A save that takes longer is left out."""
+    upload: Annotated[str, Field(pattern=r"^[a-z][a-z0-9+.-]*://[^:]+$")] | None = None
+    """A URL such as `s3://bucket/prefix` (s3, gs, az, file: whatever fsspec opens) below which `NAME/step-...` gets a verified
+    copy of each checkpoint, beside the training. A run continues from the newest whole one, local or there."""
+    upload_mb_per_s: PositiveNumber | None = None
+    """Most megabytes per second that uploading takes of the network; null takes what it gets."""
+    compress: bool | Literal["auto"] = "auto"
+    """Upload files with zstd where that saves at least 10 % of a sample of them; `auto` only where zstandard is installed."""
 
 
 class LoggingConfig(Section):
@@ -310,7 +322,16 @@ def without_effect(config: RunConfig, given: Collection[str]) -> tuple[str, str]
             not (config.logging.wandb or config.logging.mlflow),
             "set `logging.wandb` or `logging.mlflow`, or remove it",
         ),
-        ("eval.windows", not config.eval.every_steps, "set `eval.every_steps`, or remove it"),
+        (
+            "eval.windows checkpoint.keep_best",
+            not config.eval.every_steps,
+            "set `eval.every_steps`, or remove it",
+        ),
+        (
+            "checkpoint.upload_mb_per_s checkpoint.compress",
+            config.checkpoint.upload is None,
+            "set `checkpoint.upload`, or remove it",
+        ),
         *idle_data_settings(config.data),
         (
             "model.rotary_theta",

@@ -1,4 +1,4 @@
-"""The short run that stands for the user's own: the same settings, fewer steps, saves closer together, no trackers."""
+"""The short run that stands for the user's own: the same settings, fewer steps, saves closer together, no trackers, no uploads."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ def short_settings(source: Path, overrides: tuple[str, ...], *, steps: int | Non
         "checkpoint.every_steps": every,
         "eval.every_steps": 2 * every + 1 if config.eval.every_steps else 0,
         "eval.windows": min(config.eval.windows, MAX_WINDOWS),
+        "checkpoint.upload": None,  # it would be another run in the user's place
         **{f"logging.{tracker}": False for tracker in ("tensorboard", "wandb", "mlflow")},
     }
     return settings.with_values(changes, origin="hotloop verify-resume")

@@ -45,6 +45,8 @@ def resume(run: Run, *, from_step: int | None = None, stretch: bool = False) -> 
         return notes
     if found is None and from_step is not None:
         store.set_aside(run.checkpoints, newer_than=0)
+    if run.uploader is not None:
+        run.uploader.remote.set_aside(newer_than=run.first_step)
     return notes + tuple(
         f"removed {name}, which has no manifest: the save of it, or its deletion, was cut short"
         for name in store.remove_uncommitted(run.checkpoints)
@@ -93,11 +95,17 @@ def restore(run: Run, found: store.Checkpoint) -> None:
 
 
 def _choose(run: Run, from_step: int | None, stretch: bool) -> Choice:
+    found, problems = store.latest(run.checkpoints)
+    if run.uploader is not None and from_step is None:
+        local = -1 if found is None else found.step
+        found = run.uploader.fetch(run.checkpoints, newer_than=local) or found
+    elif run.uploader is not None and from_step not in store.steps(run.checkpoints):
+        run.uploader.fetch(run.checkpoints, step=from_step)
     stored = run.directory / "config.yaml"
     before = load_settings(stored).config if stored.exists() else None
     if from_step is None:
         refuse_lost_checkpoint(run, before)
-        found, notes = _newest_good(run)
+        found, notes = _newest_good(run, found, problems)
     else:
         found, notes = _asked_for(run, from_step)
     done = 0 if found is None else found.step
@@ -118,9 +126,8 @@ def _asked_for(run: Run, step: int) -> Choice:
     return store.of_step(run.checkpoints, step), notes
 
 
-def _newest_good(run: Run) -> Choice:
-    """The newest checkpoint that verifies, from before the numbers went wrong."""
-    found, problems = store.latest(run.checkpoints)
+def _newest_good(run: Run, found: store.Checkpoint | None, problems: tuple[str, ...]) -> Choice:
+    """The newest checkpoint that verifies (`found`), or one from before the numbers went wrong."""
     if found is None:
         if problems:
             raise UsageError(

@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from hotloop.checkpoint import state, store
+from hotloop.checkpoint.entries import held_out_losses
 from hotloop.core.errors import Interrupted
 from hotloop.core.files import write_json
 from hotloop.core.step import StepRecord
@@ -139,6 +139,8 @@ def train(
             finished = done == last_step
             stopping = group.stops(stop, known)
             run.saver.check()
+            if run.uploader is not None:
+                run.uploader.check()
             if measuring:
                 if stopping:
                     raise KeyboardInterrupt
@@ -242,19 +244,23 @@ def save(run: Run, step: int, *, beside: bool = False) -> None:
         extra["stability"] = run.stability.state()
         if run.average is not None:
             tensors |= run.average.files()
-        commit = run.saver.timed(
-            partial(
-                store.save,
+        losses = held_out_losses(run.evals_file)
+        good_until = run.stability.left_out_since(step)
+
+        def keep() -> None:
+            saved = store.save(
                 run.checkpoints,
                 step,
                 tensors=tensors,
                 state=extra,
-                keep=run.config.checkpoint.keep,
-                good_until=run.stability.left_out_since(step),
-            ),
-            step,
-            began,
-        )
+                keep=run.config.checkpoint,
+                losses=losses,
+                good_until=good_until,
+            )
+            if run.uploader is not None:
+                run.uploader.take(saved.path, losses, good_until)
+
+        commit = run.saver.timed(keep, step, began)
         if beside and run.config.checkpoint.background:
             run.saver.begin(commit)
         else:

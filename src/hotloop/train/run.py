@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hotloop.checkpoint.background import Saver
+from hotloop.checkpoint.upload import Uploader
 from hotloop.core.census import Census
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import EnvironmentFailed, UsageError
@@ -70,6 +71,8 @@ class Run:
     """Records which samples each step takes, where that was asked for."""
     watchdog: Watchdog = field(init=False)
     """Ends a step that hangs."""
+    uploader: Uploader | None = None
+    """Of the first process, where `checkpoint.upload` is set."""
     stability: Stability = field(init=False)
     replica: nn.Module = field(init=False)
     """The model as the steps call it: among several processes, with the gradients summed over them."""

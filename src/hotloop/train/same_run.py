@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 
+from hotloop.checkpoint.remote import OTHER_PLACE, Remote
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.files import read_json
@@ -45,6 +47,40 @@ _FREE_KEYS = (
 """Keys that may differ when a run is continued: none of them changes what was learned until then."""
 
 
+def claim_place(remote: Remote, config: RunConfig, fingerprint: str, device: torch.device) -> None:
+    """Raises `UsageError` when the place of `checkpoint.upload` is another run's."""
+    own = {"config": config.model_dump(mode="json"), "data": fingerprint, "device": device.type}
+    try:
+        stored = parse_object(remote.claim(json.dumps(own, indent=1).encode()))
+        theirs = RunConfig.model_validate(stored["config"])
+    except UsageError:
+        raise
+    except (KeyError, ValueError) as error:
+        what = f"its run.json is damaged or of another version of hotloop ({type(error).__name__})"
+        raise UsageError(what, where=remote.url, do=OTHER_PLACE) from error
+    here, there = {**config.flat(), **own}, {**theirs.flat(), **stored}
+    unlike = (*differing_keys(theirs, config), *(k for k in ("data", "device") if here[k] != there.get(k)))  # fmt: skip
+    for key in unlike:
+        what = f"another run lies there: with `{key}: {there.get(key)}`, not {here[key]}"
+        raise UsageError(what, where=remote.url, do=f"{OTHER_PLACE}, or the settings of that run")
+
+
+def differing_keys(
+    theirs: RunConfig, config: RunConfig, *, free: tuple[str, ...] = ()
+) -> list[str]:
+    """Keys by which a run would be another one than `theirs`; those that begin with `free` may differ as well."""
+    # A batch of buckets is one microbatch: another size of it is another order.
+    bucketed = theirs.data.layout == config.data.layout == "bucket"
+    if theirs.sequences_per_step == config.sequences_per_step and not bucketed:
+        free += ("train.microbatch", "train.grad_accum_steps")  # the same step, summed otherwise
+    before = theirs.flat()
+    return [
+        key
+        for key, value in config.flat().items()
+        if value != before.get(key) and not key.startswith((*_FREE_KEYS, *free))
+    ]
+
+
 def refuse_another_run(
     directory: Path, config: RunConfig, fingerprint: str, device: torch.device
 ) -> None:
@@ -64,21 +100,15 @@ def refuse_another_run(
     if not stored.exists():
         return
     theirs = load_settings(stored).config
-    before, now = theirs.flat(), config.flat()
-    free: tuple[str, ...] = _FREE_KEYS
-    # A batch of buckets is one microbatch: another size of it is another order.
-    bucketed = theirs.data.layout == config.data.layout == "bucket"
-    if theirs.sequences_per_step == config.sequences_per_step and not bucketed:
-        free += ("train.microbatch", "train.grad_accum_steps")  # the same step, summed otherwise
     evaluations = directory / "evals.jsonl"
-    if not (evaluations.exists() and evaluations.stat().st_size):
-        free += ("eval.windows",)  # else two measures would stand in one curve
-    for key, value in now.items():
-        if value != before.get(key) and not key.startswith(free):
-            instead = "the settings of that run"
-            if bucketed and key == "train.microbatch":
-                instead += ": with `data.layout: bucket` the microbatch is part of the order"
-            raise other_run(f"with `{key}: {before.get(key)}`, not {value}", instead)
+    # Else two measures would stand in one curve.
+    evaluated = evaluations.exists() and evaluations.stat().st_size
+    for key in differing_keys(theirs, config, free=() if evaluated else ("eval.windows",)):
+        instead = "the settings of that run"
+        if key == "train.microbatch" and theirs.data.layout == config.data.layout == "bucket":
+            instead += ": with `data.layout: bucket` the microbatch is part of the order"
+        before, now = theirs.flat().get(key), config.flat()[key]
+        raise other_run(f"with `{key}: {before}`, not {now}", instead)
     described = directory / "environment.json"
     if described.exists():
         trained_on = "cpu" if read_json(described, Environment).cuda is None else "cuda"

@@ -20,6 +20,8 @@ from typing import Any
 import torch
 
 from hotloop.checkpoint import store
+from hotloop.checkpoint.entries import held_out_losses
+from hotloop.checkpoint.upload import Uploader
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import EnvironmentFailed, Interrupted
 from hotloop.core.file_locks import locked
@@ -48,6 +50,7 @@ from hotloop.train.rendezvous import Rendezvous
 from hotloop.train.run import Run, build_run
 from hotloop.train.same_run import (
     agreed_settings,
+    claim_place,
     refuse_another_run,
     refuse_differences,
     refuse_uneven,
@@ -75,6 +78,8 @@ class Finished:
     num_spikes: int
     num_rollbacks: int
     run: str
+    not_uploaded: str | None = None
+    """Why the newest checkpoint is not at `checkpoint.upload`; `None` if it is, or if none is asked for."""
     schema: str = "hotloop.train/1"
 
 
@@ -101,18 +106,27 @@ def start(
     device = pick_device(settings.config.train.device, ranks)
     settings, notes = _resolved(settings, device, ranks, warn)
     config = settings.config
+    uploader = None
+    if config.checkpoint.upload is not None and stop_after is None and ranks.is_first:
+        uploader = Uploader(config.checkpoint, config.name, warn)
+        uploader.remote.listed(attempts=2)  # before the text is opened, which may take long
     with (
         opened_text(config, rendezvous, progress=progress, warn=warn) as text,
         locked(directory, wanted=ranks.is_first),
+        uploader or nullcontext(),
     ):
         _refuse_other_runs(directory, config, text, device, rendezvous)
         group = rendezvous.group(device, config)
         run = build_run(config, text, directory, device, group, progress=progress)
+        if uploader is not None:
+            claim_place(uploader.remote, config, text.fingerprint, device)
+            run.uploader = uploader
         left_out = text_left_out(config, text)
         for note in left_out:
             warn(note)
         for note in resume(run, from_step=from_step, stretch=stretch):
             warn(note)
+        take_up(run)
         made = run.first_step >= config.train.steps
         if made and is_evaluated(run):  # nothing to do, and nothing to write over
             warn(f"already finished: {run.first_step} of {config.train.steps} steps")
@@ -153,6 +167,14 @@ def start(
         if made:  # all but the last evaluation
             return as_it_finished(run)
     return _finished(run, last, loss, evaluation, meter)
+
+
+def take_up(run: Run) -> None:
+    """Begin to upload the newest checkpoint where that was cut short."""
+    newest = [each for each in store.entries(run.checkpoints) if each.step == run.first_step]
+    if run.uploader is not None and newest:
+        losses = held_out_losses(run.evals_file)
+        run.uploader.take(run.checkpoints / newest[-1].name, losses)
 
 
 def _resolved(
@@ -205,7 +227,9 @@ def describe(
 
 
 def as_it_finished(run: Run) -> Finished:
-    """What an earlier process found, read from the files it left."""
+    """What an earlier process found, read from the files it left; its upload is waited for."""
+    if run.uploader is not None:
+        run.uploader.finish()
     records = list(read_steps(run.directory / steps_name(0)))
     evaluations = read_evaluations(run)
     meter = Meter(silent, total=len(records))
@@ -233,6 +257,7 @@ def _finished(
         num_spikes=run.stability.num_spikes,
         num_rollbacks=run.stability.num_rollbacks,
         run=str(run.directory),
+        not_uploaded=run.uploader.problem if run.uploader is not None else None,
     )
 
 

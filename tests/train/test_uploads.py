@@ -18,6 +18,7 @@ from trainings import losses, records, train, weights
 import warm_python
 from hotloop.checkpoint import remote, store
 from hotloop.checkpoint.remote import Remote
+from hotloop.cli.main import run as hotloop
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.train import loop
 from s3_server import Proxy, answer, s3_server
@@ -146,7 +147,7 @@ def test_server_errors_and_cut_connections_are_tried_again(
 
 
 def test_credentials_that_expire_do_not_end_the_training_and_the_next_start_uploads(
-    tiny_config: Path, tmp_path: Path, proxy: Proxy, bucket: str
+    tiny_config: Path, tmp_path: Path, proxy: Proxy, bucket: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(tiny_config, tmp_path / "whole")
     proxy.fault = lambda head: answer("400 Bad Request", "ExpiredToken") if head.startswith(b"PUT") and b"step-" in head else None  # fmt: skip
@@ -162,8 +163,12 @@ def test_credentials_that_expire_do_not_end_the_training_and_the_next_start_uplo
     failed = [note for note in said if "training goes on" in note]
     assert len(failed) == 1, failed  # not for each of 6
     assert there(bucket) == {}
+    again = ["train", str(tiny_config), f"checkpoint.upload={bucket}", "--out", str(tmp_path / "run")]  # fmt: skip
+    assert hotloop([*again, "--json", str(tmp_path / "out.json")]) == 4
+    assert "step-00000012" in json.loads((tmp_path / "out.json").read_text())["not_uploaded"]
+    assert "the checkpoints here are whole" in capsys.readouterr().err
     proxy.fault = None
-    assert train(tiny_config, tmp_path / "run", f"checkpoint.upload={bucket}").not_uploaded is None
+    assert hotloop(again) == 0
     assert wholly(bucket) == [12]
 
 

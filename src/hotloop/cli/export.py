@@ -15,6 +15,7 @@ from hotloop.cli.output import json_option, write_object
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), help="Directory to write; a new one."
 )
+@click.option("--step", type=click.IntRange(min=0), help="Of this step, and not the newest.")
 @click.option(
     "--weights",
     type=click.Choice(["averaged", "last"]),
@@ -29,6 +30,7 @@ from hotloop.cli.output import json_option, write_object
 def export(
     run: Path,
     out: Path,
+    step: int | None,
     weights: Literal["averaged", "last"] | None,
     verify: bool | None,
     json_file: str | None,
@@ -51,7 +53,7 @@ def export(
         why_not = "transformers is not installed; pip install 'hotloop[export]'"
     else:
         why_not = "--no-verify"
-    trained = load_trained(run, "cpu", weights=weights)
+    trained = load_trained(run, "cpu", weights=weights, step=step)
     for each in trained.notes:
         note(each)
     difference: float | None = None

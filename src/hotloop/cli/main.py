@@ -28,6 +28,7 @@ COMMANDS = {
     "verify-resume": "Prove that a run resumes exactly: kill it again and again, and compare.",
     "generate": "Continue a prompt with a trained model.",
     "export": "Write a trained model for Hugging Face transformers.",
+    "checkpoints": "List, verify, show, delete and export the checkpoints of a run.",
     "bench": "Measure parts of hotloop against what people use today.",
     "monitor": "Watch a run, or this machine, from another terminal.",
     "doctor": "Run a training command as it is, and say what holds it back.",

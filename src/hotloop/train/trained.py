@@ -35,9 +35,13 @@ class Trained:
 
 
 def load_trained(
-    directory: Path, device: str = "auto", *, weights: Weights | None = None
+    directory: Path,
+    device: str = "auto",
+    *,
+    weights: Weights | None = None,
+    step: int | None = None,
 ) -> Trained:
-    """The newest checkpoint of a run that verifies, with the weights that are asked for.
+    """The newest checkpoint of a run that verifies, or that of `step`, with the weights that are asked for.
 
     `None` takes the averaged ones where the checkpoint has them: who turned averaging on wants them.
     From here on torch computes with as many threads as the run would here.
@@ -57,7 +61,8 @@ def load_trained(
     config = settings.config
     if torch.get_num_threads() != (threads := threads_here(settings)):
         torch.set_num_threads(threads)
-    found, problems = store.latest(directory / "checkpoints")
+    root = directory / "checkpoints"
+    found, problems = store.latest(root) if step is None else (store.of_step(root, step), ())
     if found is None:
         raise UsageError(
             f"no checkpoint of this run can be read: {'; '.join(problems)}"

@@ -36,7 +36,7 @@ BLOCK_BYTES = 8 << 20
 SAMPLE_BYTES = 1 << 20
 PAYS = 0.9
 """A sample that shrinks to this share or less: a tenth less to send is worth a CPU's time."""
-RECORDS = ("config.yaml", "steps*.jsonl", "evals.jsonl", "rollbacks.jsonl")
+RECORDS = ("config.yaml", "steps*.jsonl", "evals.jsonl", "rollbacks.jsonl", "sessions.jsonl")
 """Files of the run directory that go with a checkpoint: for another machine, what the run was until then."""
 LEFT = "left.json"
 """What the manifest of a checkpoint becomes that the run no longer continues from."""

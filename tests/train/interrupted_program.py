@@ -31,11 +31,12 @@ from hotloop.train import evaluate, loop
 from hotloop.train import run as run_module
 
 
-def held_up_in_c(seconds: float) -> None:
-    """Other threads run meanwhile, handlers of signals do not."""
+def held_up_in_c(seconds: float, meanwhile: Callable[[], None]) -> None:
+    """Other threads run in that time, handlers of signals do not; `meanwhile` is called by one."""
     began = time.perf_counter()
     hashlib.pbkdf2_hmac("sha256", b"", b"", 100_000)
     per_s = 100_000 / (time.perf_counter() - began)
+    threading.Timer(0.5, meanwhile).start()
     hashlib.pbkdf2_hmac("sha256", b"", b"", int(seconds * per_s))
 
 
@@ -43,6 +44,8 @@ def planted(job: dict[str, Any]) -> None:
     seen = 0
 
     def send() -> None:
+        if "tells" in job:  # whoever kills this process after its window
+            os.write(job["tells"], b"sent")
         for name in job.get("signals", ()):
             os.kill(os.getpid(), getattr(signal, name))
 
@@ -51,8 +54,7 @@ def planted(job: dict[str, Any]) -> None:
         seen += 1
         if seen == job["nth"]:
             if "c_s" in job:
-                threading.Timer(0.2, send).start()
-                held_up_in_c(job["c_s"])
+                held_up_in_c(job["c_s"], send)
             else:
                 send()
             if "locked_s" in job:  # nothing of Python's runs meanwhile

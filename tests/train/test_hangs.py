@@ -54,7 +54,7 @@ def test_hang_ends_with_its_stacks_and_the_run_continues(
 SLOW: dict[str, dict[str, Any]] = {
     "the first step": {"at": "update", "nth": 1, "python_s": 5},
     "saves": {"at": "update", "nth": 1, "save_s": 4},
-    "an evaluation": {"at": "update", "nth": 1, "eval_s": 0.7},
+    "an evaluation": {"at": "update", "nth": 1, "eval_s": 1.0},
     "a debugger": {"at": "update", "nth": 8, "pdb_s": 5},
     "a stopped process": {"at": "update", "nth": 8, "stopped_s": 5},
 }

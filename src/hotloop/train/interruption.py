@@ -49,7 +49,7 @@ class StopRequest:
         self.at_once = False
         """True where a request raises `StopNow`."""
         self.deadline = math.inf
-        """When the process is killed, by `time.monotonic`."""
+        """When the process must be on its way out, by `time.monotonic`."""
         self._run, self._window_s = run, run.config.checkpoint.notice_s
         self._notices = "none" if measuring else run.config.checkpoint.notices
         self._warn, self._closed = warn, threading.Event()
@@ -125,14 +125,15 @@ class StopRequest:
 
     def _narrow(self, reason: str, window_s: float) -> None:
         self.reason = self.reason or reason
-        self.deadline = min(self.deadline, time.monotonic() + window_s)
+        spare_s = min(1.0, window_s / 5)  # for what a process does to end
+        self.deadline = min(self.deadline, time.monotonic() + max(window_s - spare_s, 0.0))
 
     def _watch(self) -> None:
-        watchdog, spare_s = self._run.watchdog, min(0.5, self._window_s / 10)
+        watchdog = self._run.watchdog
         while True:
             if (hang := watchdog.hang()) is not None:
                 self._end(hang)
-            left_s = self.deadline - spare_s - time.monotonic()
+            left_s = self.deadline - time.monotonic()
             if left_s <= 0:
                 over = "the time that was left is over before a step ended or was saved"
                 self._end(f"{self.reason}: {over}")

@@ -23,6 +23,7 @@ from hotloop.report.html import Page
 from hotloop.report.ledger import render_ledger
 from hotloop.report.machine import (
     goodput_words,
+    interval_words,
     mfu_words,
     rank_rows,
     ranks_answer,
@@ -90,6 +91,8 @@ def facts_of(found: StoredRun, *, brief: bool = False) -> list[tuple[str, str]]:
         facts.extend([] if brief else rank_rows(run.ranks))
     if run.goodput is not None:
         facts.append((f"{of}goodput", goodput_words(run.goodput)))
+        if run.goodput.interval is not None:
+            facts.append(("checkpoint interval", interval_words(run.goodput.interval)))
     used = run.utilization
     if not brief:
         facts.extend(utilization_rows(used))

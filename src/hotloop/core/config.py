@@ -150,8 +150,11 @@ class EvalConfig(Section):
 
 
 class CheckpointConfig(Section):
-    every_steps: Natural = 250
-    """0 saves only at the end and on Ctrl-C."""
+    every_steps: Natural | Literal["auto"] = 250
+    """0 saves only at the end and on Ctrl-C. `auto` weighs what a save costs against how often the run is interrupted,
+    as it learns both; up to an hour apart, and at most a tenth of the time."""
+    interruptions_per_day: PositiveNumber | None = None
+    """For `every_steps: auto`. null estimates it from the kills that the run has seen, beginning with one a day."""
     keep: Annotated[int, Field(ge=2, le=MAX_COUNT)] = 2
     """Newest checkpoints kept."""
     keep_hours: PositiveNumber | None = None
@@ -331,6 +334,11 @@ def without_effect(config: RunConfig, given: Collection[str]) -> tuple[str, str]
             "checkpoint.upload_mb_per_s checkpoint.compress",
             config.checkpoint.upload is None,
             "set `checkpoint.upload`, or remove it",
+        ),
+        (
+            "checkpoint.interruptions_per_day",
+            config.checkpoint.every_steps != "auto",
+            "set `checkpoint.every_steps: auto`, or remove it",
         ),
         *idle_data_settings(config.data),
         (

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hotloop.core.sessions import SaveInterval
+
 DIAGNOSIS_SCHEMA = "hotloop.diagnosis/1"
 DIAGNOSIS_FILE = "diagnosis.json"
 VERDICT_SCHEMA = "hotloop.verdict/1"
@@ -316,6 +318,8 @@ class Goodput:
     """Of them without an end of their own."""
     lost_steps: int
     """Made again after a process ended."""
+    interval: SaveInterval | None = None
+    """The checkpoint interval that was chosen last; `None` where the settings name one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,18 @@ from hotloop.core.untrusted import object_lines
 
 
 @dataclass(frozen=True, slots=True)
+class SaveInterval:
+    """What `checkpoint.every_steps: auto` chose, and why."""
+
+    steps: int
+    longest_steps: int
+    """The most that it has chosen in this run."""
+    save_s: float
+    """What a save costs the steps: how long it holds them up, and by how much it slows those beside it."""
+    interruptions_per_day: float
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
     """One process of a training. Times are seconds since the epoch."""
 
@@ -32,6 +44,8 @@ class Session:
     """`None`: it was killed, or still trains."""
     why: str | None = None
     """`finished`, or the kind of error that ended it."""
+    interval: SaveInterval | None = None
+    """The newest that was chosen."""
     host: dict[str, float] = field(default_factory=dict)
     """Seconds per phase after its last step: the last evaluation and save."""
 

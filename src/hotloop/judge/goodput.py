@@ -51,6 +51,7 @@ def goodput(sessions: Sequence[Session], records: Sequence[StepRecord]) -> Goodp
         processes=len(sessions),
         killed=sum(each.ended_at is None for each in sessions[:-1]),
         lost_steps=lost_steps,
+        interval=next((s.interval for s in reversed(sessions) if s.interval is not None), None),
     )
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from hotloop.core.ceilings import Ceilings, MatmulCeiling, Rate
 from hotloop.core.judgement import Goodput, RankComparison, Utilization
 from hotloop.core.measurement import Environment
+from hotloop.core.sessions import SaveInterval
 from hotloop.report import numbers
 
 MAX_RANKS = 8
@@ -25,6 +26,13 @@ def goodput_words(found: Goodput) -> str:
     processes = numbers.counted(found.processes, "process", "processes")
     said = ", ".join(p for p in parts if not p.endswith(" 0.0 %"))
     return f"{said} of {numbers.seconds(found.wall_s)} ({processes}{ended}{lost})"
+
+
+def interval_words(interval: SaveInterval) -> str:
+    """What `auto` chose for the steps between two checkpoints, and why."""
+    cost = numbers.seconds(interval.save_s)
+    often = f"{numbers.count(interval.interruptions_per_day)} interruptions a day"
+    return f"{numbers.counted(interval.steps, 'step')}, for saves that cost {cost} and {often}"
 
 
 def environment_rows(environment: Environment) -> list[tuple[str, str]]:

@@ -209,7 +209,7 @@ class _Trial:
             kills=moments.total(),
             kills_by_moment=dict(moments),
             steps=config.train.steps,
-            every_steps=config.checkpoint.every_steps,
+            every_steps=int(config.checkpoint.every_steps),
             steps_lost_max=max(lost, default=0),
             steps_lost_mean=sum(lost) / max(moments.total(), 1),
             seed=seed,

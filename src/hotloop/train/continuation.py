@@ -22,6 +22,7 @@ from hotloop.train.averaging import first_update
 from hotloop.train.evaluate import read_evaluations
 from hotloop.train.group import seed_of
 from hotloop.train.run import Run
+from hotloop.train.save_times import longest_interval
 from hotloop.train.update import learning_rate
 
 Choice = tuple[store.Checkpoint | None, tuple[str, ...]]
@@ -188,7 +189,8 @@ def refuse_lost_checkpoint(run: Run, before: RunConfig | None) -> None:
         saved = before.train.steps if done >= before.train.steps else 0  # saved at its end alone
     if before is not None and before.checkpoint.every_steps:
         evaluated = max((each.step for each in read_evaluations(run)), default=0)
-        if evaluated > seen + before.checkpoint.every_steps * (1 + num_open):
+        longest = longest_interval(run, before.checkpoint.every_steps)
+        if evaluated > seen + longest * (1 + num_open):
             done, saved = max(done, evaluated), max(saved, evaluated)
     if saved <= seen:
         return

@@ -148,7 +148,7 @@ def train(
             evaluates = config.eval.every_steps > 0 and is_due(
                 done, config.eval.every_steps, finished
             )
-            saves = is_due(done, config.checkpoint.every_steps, finished)
+            saves = run.save_times.due(done, now=finished)
             if evaluates or saves:
                 with timed.phase("sync"):
                     book.wait(for_last=True)
@@ -169,6 +169,7 @@ def train(
                 with timed.phase("checkpoint"):
                     book.flush()
                     save(run, done, beside=not finished)
+                    run.save_times.saved(done)
         known = run.stability.checked(book.write_closed(), known, measuring=measuring)
 
     counts = compile_counts()

@@ -9,12 +9,13 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
 
 from hotloop.core.files import SESSIONS_FILE, append_line
-from hotloop.core.sessions import read_sessions
+from hotloop.core.sessions import SaveInterval, read_sessions
 from hotloop.probe.phases import PhaseClock
 from hotloop.probe.recorder import newest_steps
 
@@ -50,6 +51,10 @@ class SessionLog:
     def rolled_back(self, seconds: float) -> None:
         """Steps that took so long were made for nothing, and their records are dropped."""
         self._add(rolled_back_s=seconds)
+
+    def interval(self, chosen: SaveInterval) -> None:
+        """Written before it takes effect."""
+        self._add(interval=asdict(chosen))
 
     @contextmanager
     def lasting(self) -> Iterator[None]:

@@ -56,6 +56,7 @@ from hotloop.train.same_run import (
     refuse_uneven,
 )
 from hotloop.train.sample_log import SampleLog
+from hotloop.train.save_times import SaveTimes
 from hotloop.train.session_log import SessionLog
 from hotloop.train.stability import RollBack, Stability
 from hotloop.train.trackers import refuse_missing_trackers, trackers
@@ -138,6 +139,7 @@ def start(
         if ranks.is_first and stop_after is None:
             run.sessions = SessionLog(directory)
             run.sessions.started(run.first_step, run.steps_file)
+        run.save_times = SaveTimes(run)
         # First, since `config.yaml` says how the saves that these tell of were made.
         keep_steps_before(run.steps_file, run.first_step)
         if ranks.is_first:
@@ -157,7 +159,11 @@ def start(
         ):
             meter = Meter(progress, total=last, live=live_of(run, environment, newest))
             loss, evaluation = train_to_the_end(
-                run, stop_after=stop_after, observers=(meter, *senders), notes=notes, warn=warn
+                run,
+                stop_after=stop_after,
+                observers=(meter, run.save_times, *senders),
+                notes=notes,
+                warn=warn,
             )
         if isinstance(text, Growing):  # how much text there is was not known before
             for note in text_left_out(config, text)[len(left_out) :]:

@@ -1,0 +1,108 @@
+"""When the next checkpoint is due: every so many steps, or as `checkpoint.every_steps: auto` learns while training.
+
+Saves change nothing that is learned, so that a run may move them and still continues to the same bits.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hotloop.checkpoint.interval import interruptions_per_day, interval_steps
+from hotloop.core.files import SESSIONS_FILE
+from hotloop.core.sessions import SaveInterval, read_sessions
+from hotloop.core.step import StepRecord
+from hotloop.probe.recorder import newest_steps
+
+if TYPE_CHECKING:
+    from hotloop.train.run import Run
+
+FIRST_STEPS = 20
+"""Between the first saves, until it is known what they cost."""
+WINDOW = 200
+"""Steps and saves that are remembered."""
+
+
+class SaveTimes:
+    """Also an observer: of `auto`, the records say what steps take and what saves cost."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._config = run.config.checkpoint
+        self._next = 0
+        self._steps_s: deque[float] = deque(maxlen=WINDOW)
+        self._saves_s: deque[float] = deque(maxlen=WINDOW)
+        self._slower_s: deque[float] = deque(maxlen=WINDOW)
+        self._since: list[float] | None = None
+        """Of the steps since the last save; `None` in the first ones of a process, which are slow."""
+        self._trained_s = 0.0
+        self._num_killed = 0
+        self._longest = FIRST_STEPS
+        if self._config.every_steps == "auto":
+            if run.sessions is not None:
+                self._remember(run.directory, run.steps_file)
+            self.saved(run.first_step)
+
+    def _remember(self, directory: Path, steps_file: Path) -> None:
+        """What earlier processes of this run have seen."""
+        for record in reversed(list(islice(newest_steps(steps_file), 10 * WINDOW))):
+            self(record)
+        *before, this = read_sessions(directory / SESSIONS_FILE)[0]
+        self._num_killed = sum(each.ended_at is None for each in before)
+        self._trained_s = sum(each.made_s for each in (*before, this))
+        self._longest = max(
+            [FIRST_STEPS, *(s.interval.longest_steps for s in before if s.interval)]
+        )
+
+    def __call__(self, record: StepRecord) -> None:
+        """Learn from a step."""
+        if "resumed" in record.tags:
+            self._since = None
+        if "checkpoint" in record.tags:
+            # What is written beside the steps slows those after a save, and not those before the next one.
+            since = self._since or []
+            half = len(since) // 2
+            if half:
+                self._slower_s.append(sum(since[:half]) - sum(since[-half:]))
+            self._saves_s.append(record.host.get("checkpoint", 0.0))
+            self._since = []
+        own_s = record.wall_s - sum(record.host.get(name, 0.0) for name in ("checkpoint", "eval"))
+        if self._since is not None:
+            self._since.append(own_s)
+        self._steps_s.append(own_s)
+        self._trained_s += record.wall_s
+
+    def due(self, done: int, *, now: bool) -> bool:
+        """True if the state after so many steps is to be saved."""
+        every = self._config.every_steps
+        return now or (done >= self._next if every == "auto" else every > 0 and done % every == 0)
+
+    def saved(self, done: int) -> None:
+        """It was saved. Called on every rank; the first one decides when the next save is."""
+        if self._config.every_steps == "auto":
+            self._next = done + self._run.group.decided(self._interval)
+
+    def _interval(self) -> int:
+        if not self._saves_s:
+            return FIRST_STEPS
+        slower_s = statistics.fmean(self._slower_s) if self._slower_s else 0.0
+        save_s = max(statistics.fmean(self._saves_s) + max(slower_s, 0.0), 1e-6)
+        per_day = self._config.interruptions_per_day
+        if per_day is None:
+            per_day = interruptions_per_day(self._num_killed, self._trained_s)
+        steps = interval_steps(save_s, max(statistics.median(self._steps_s), 1e-6), per_day)
+        self._longest = max(self._longest, steps)
+        if self._run.sessions is not None:
+            self._run.sessions.interval(SaveInterval(steps, self._longest, save_s, per_day))
+        return steps
+
+
+def longest_interval(run: Run, every_steps: int | str) -> int:
+    """The most steps that were between two saves of a run with this setting, so far."""
+    if isinstance(every_steps, int):
+        return every_steps
+    sessions, _ = read_sessions(run.directory / SESSIONS_FILE)
+    return max([FIRST_STEPS, *(s.interval.longest_steps for s in sessions if s.interval)])

@@ -163,7 +163,8 @@ def train(
                 except EvaluationCut:
                     stopping = True
             if stopping and (evaluates or not finished):
-                raise stopped(run, stop, done, book)
+                with timed.phase("checkpoint"):
+                    raise stopped(run, stop, done, book)
             if saves:
                 book.tag("checkpoint")
                 with timed.phase("checkpoint"):

@@ -162,9 +162,9 @@ class CheckpointConfig(Section):
     keep_best: Natural = 0
     """So many of lowest held-out loss (with averaged weights where they are kept) stay as well. Only a checkpoint saved at
     an evaluated step has one: let `eval.every_steps` be a multiple of `every_steps`, or the other way round."""
-    background: bool = False
-    """Write while the next steps train: a save then costs them a copy of the state in host memory. A killed run may
-    lose two intervals instead of one. The last save of a run is waited for."""
+    background: bool | Literal["auto"] = "auto"
+    """Write while the next steps train: a save then costs them a copy of the state in host memory. `auto` makes the first
+    saves in both ways and keeps the cheaper one. One that a kill cuts short is lost. The last save of a run is waited for."""
     notices: Literal["auto", "none", "ec2", "gce", "azure"] = "auto"
     """Whose metadata server is asked whether it takes this machine away; `auto`: that of the cloud it runs in."""
     notice_s: PositiveNumber = 15.0

@@ -181,9 +181,12 @@ def refuse_lost_checkpoint(run: Run, before: RunConfig | None) -> None:
     """
     done, seen = recorded_steps(run.steps_file), store.newest_seen(run.checkpoints)
     # A save beside the steps is recorded before it has ended: then the one before the newest had.
-    num_open = 1 if before is not None and before.checkpoint.background else 0
+    background = before.checkpoint.background if before is not None else False
+    num_open = 1 if background else 0
     tagged = (r.step for r in newest_steps(run.steps_file) if "checkpoint" in r.tags)
     newest = list(islice(tagged, num_open + 1))
+    if background == "auto" and len(newest) == 1:
+        num_open = 0  # a process's first save is waited for
     saved = newest[num_open] if len(newest) > num_open else 0
     if before is not None and not newest and (run.directory / "census.json").exists():
         saved = before.train.steps if done >= before.train.steps else 0  # saved at its end alone

@@ -169,7 +169,7 @@ def train(
                 book.tag("checkpoint")
                 with timed.phase("checkpoint"):
                     book.flush()
-                    save(run, done, beside=not finished)
+                    save(run, done, beside=not finished and run.save_mode.beside())
                     run.save_times.saved(done)
         known = run.stability.checked(book.write_closed(), known, measuring=measuring)
 
@@ -221,7 +221,7 @@ def stopped(run: Run, stop: StopRequest, done: int, book: StepBook) -> Interrupt
 
 
 def save(run: Run, step: int, *, beside: bool = False) -> None:
-    """Save what the next step starts from; `beside` the steps that follow, where the config wants that.
+    """Save what the next step starts from; with `beside` it is written while the next ones train.
 
     Raises `TrainingDiverged` for weights that are no numbers (such a checkpoint helps nobody), and
     `EnvironmentFailed` for a disk that refuses this save or the one before.
@@ -263,7 +263,7 @@ def save(run: Run, step: int, *, beside: bool = False) -> None:
                 run.uploader.take(saved.path, losses, good_until)
 
         commit = run.saver.timed(keep, step, began)
-        if beside and run.config.checkpoint.background:
+        if beside:
             run.saver.begin(commit)
         else:
             commit()

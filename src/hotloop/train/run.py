@@ -37,6 +37,7 @@ from hotloop.train.group import Group, seed_of
 from hotloop.train.hangs import Watchdog
 from hotloop.train.optimizer import build_optimizer
 from hotloop.train.sample_log import SampleLog
+from hotloop.train.save_mode import SaveMode
 from hotloop.train.save_times import SaveTimes
 from hotloop.train.session_log import SessionLog
 from hotloop.train.stability import Stability
@@ -69,6 +70,7 @@ class Run:
     sessions: SessionLog | None = None
     """Records when this process trained; `None` where it only measures, and of ranks that do not write."""
     save_times: SaveTimes = field(init=False)
+    save_mode: SaveMode = field(init=False)
     samples: SampleLog | None = None
     """Records which samples each step takes, where that was asked for."""
     watchdog: Watchdog = field(init=False)
@@ -81,6 +83,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.watchdog = Watchdog(self.config, self.group.ranks, self.directory)
+        self.save_mode = SaveMode(self)
         self.stability = Stability(self.config, self.device)
         self.replica = self.model
 

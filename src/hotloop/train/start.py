@@ -161,7 +161,7 @@ def start(
             loss, evaluation = train_to_the_end(
                 run,
                 stop_after=stop_after,
-                observers=(meter, run.save_times, *senders),
+                observers=(meter, run.save_times, run.save_mode, *senders),
                 notes=notes,
                 warn=warn,
             )

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from hotloop.core.cache import cache_directory as cache_directory
 from hotloop.core.cache import cache_limit_bytes, entry_in_use, make_room
@@ -126,18 +127,17 @@ def prepare_text(
             return Preparation(before, "up_to_date", wall_s, None)
         try:
             ready, below = _tokenizer(out, spec, planned, key, ready, progress)
-            options: dict[str, Any] = {
-                "tokenizer": ready,
-                "engine": engine,
-                "workers": workers or max(int(cpu_quota()), 1),
-                "progress": progress,
-            }
-            if on is None:
-                executor = Executor(**options)
-            else:
+            make: Callable[..., Executor] = Executor
+            if on is not None:
                 from hotloop.data.cluster.executor import ClusterExecutor
 
-                executor = ClusterExecutor(on, **options)
+                make = partial(ClusterExecutor, on)
+            executor = make(
+                tokenizer=ready,
+                engine=engine,
+                workers=workers or max(int(cpu_quota()), 1),
+                progress=progress,
+            )
             manifest = _encode(out, spec, planned, key, ready, below, before, executor)
         except BaseException as error:
             _keep_what_is_useful(out, error, len(sources))

@@ -29,65 +29,84 @@ def apply(value: Any, report: Report) -> None:
         set_tf32("tf32")
         report.applied("matrix products and convolutions")
         return
-    dtype = DTYPES[value]
-    scaling = LossScaling(report) if value == "fp16" else None
+    autocasting = _Autocasting(value, report)
     watch_compiler()
-    multiplies: dict[int, bool] = {}
-    """By model, whether it is put under autocast, as its first call showed."""
-    told: set[Any] = set()
-    is_on = True
-
-    def toggle(on: bool) -> None:
-        nonlocal is_on
-        is_on = on
-        if scaling is not None:
-            scaling.is_on = on
-
-    def around(call: Any, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
-        device_type = module_device_type(module)
-        name = type(module).__name__
-        if torch.is_autocast_enabled(device_type):
-            report.refused(f"{name}: the script autocasts it")
-            return call(*args, **kwargs)
-        if scaling is not None and id(module) not in multiplies:
-            why_not = reason_not_scaled(module)
-            if why_not is not None:
-                multiplies[id(module)] = False
-                report.refused(f"{name}: {why_not}")
-        has_failed = scaling is not None and scaling.has_failed
-        if multiplies.get(id(module)) is False or has_failed or not is_on:
-            return call(*args, **kwargs)
-        unwatched = scaling.unwatched() if scaling is not None else nullcontext()
-        with unwatched, autocast(device_type, value):
-            if id(module) in multiplies:
-                made = call(*args, **kwargs)
-            elif compiler_is_used():
-                multiplies[id(module)] = True
-                name += ", compiled: its products were not looked at"
-                made = call(*args, **kwargs)
-            else:
-                made, why_not = _watched(call, args, kwargs, dtype)
-                multiplies[id(module)] = why_not is None
-                if why_not is not None:
-                    report.refused(f"{name}: {why_not}")
-        if multiplies[id(module)]:
-            if scaling is not None:
-                scaling.start(device_type)
-            key = (id(module), type(made), report.called_from())
-            if key not in told:
-                told.add(key)
-                facts = {"device_type": device_type, "made": _kind(made)}
-                # What is compiled would be compiled once more for the other half.
-                can_toggle = None if compiler_is_used() else toggle
-                report.applied(name, toggle=can_toggle, **facts)
-                if scaling is not None:
-                    scaling.describe(facts, can_toggle)
-        return _as_fp32(made, dtype)
 
     def frozen(module: torch.nn.Module) -> None:
         report.refused(f"{type(module).__name__}: none of its weights is trained")
 
-    around_training_calls(around, frozen=frozen)
+    around_training_calls(autocasting.around, frozen=frozen)
+
+
+class _Autocasting:
+    """Puts the outermost calls of models under autocast, those of each model or none of them."""
+
+    def __init__(self, name: str, report: Report) -> None:
+        self._name, self._dtype = name, DTYPES[name]
+        self._report = report
+        self._scaling = LossScaling(report) if name == "fp16" else None
+        self._multiplies: dict[int, bool] = {}
+        """By model, whether it is put under autocast, as its first call showed."""
+        self._told: set[Any] = set()
+        self._is_on = True
+
+    def toggle(self, on: bool) -> None:
+        """For trials within a process."""
+        self._is_on = on
+        if self._scaling is not None:
+            self._scaling.is_on = on
+
+    def around(self, call: Any, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        """Make the call of a model, under autocast where that is of use."""
+        device_type, name = module_device_type(module), type(module).__name__
+        if torch.is_autocast_enabled(device_type):
+            self._report.refused(f"{name}: the script autocasts it")
+            return call(*args, **kwargs)
+        if not self._takes(module):
+            return call(*args, **kwargs)
+        unwatched = self._scaling.unwatched() if self._scaling is not None else nullcontext()
+        with unwatched, autocast(device_type, self._name):
+            if id(module) in self._multiplies:
+                made = call(*args, **kwargs)
+            elif compiler_is_used():
+                name += ", compiled: its products were not looked at"
+                made = call(*args, **kwargs)
+            else:
+                made, why_not = _watched(call, args, kwargs, self._dtype)
+                if why_not is not None:
+                    self._refuse(module, why_not)
+        if self._multiplies.setdefault(id(module), True):
+            self._tell(name, device_type, module, made)
+        return _as_fp32(made, self._dtype)
+
+    def _takes(self, module: torch.nn.Module) -> bool:
+        """Whether it may be put under autocast now."""
+        if self._scaling is not None:
+            why_not = None if id(module) in self._multiplies else reason_not_scaled(module)
+            if why_not is not None:
+                self._refuse(module, why_not)
+            if self._scaling.has_failed:
+                return False
+        return self._is_on and self._multiplies.get(id(module)) is not False
+
+    def _refuse(self, module: torch.nn.Module, why_not: str) -> None:
+        self._multiplies[id(module)] = False
+        self._report.refused(f"{type(module).__name__}: {why_not}")
+
+    def _tell(self, name: str, device_type: str, module: torch.nn.Module, made: Any) -> None:
+        """Report it, once for each place and kind of what it makes."""
+        if self._scaling is not None:
+            self._scaling.start(device_type)
+        key = (id(module), type(made), self._report.called_from())
+        if key in self._told:
+            return
+        self._told.add(key)
+        facts = {"device_type": device_type, "made": _kind(made)}
+        # What is compiled would be compiled once more for the other half.
+        can_toggle = None if compiler_is_used() else self.toggle
+        self._report.applied(name, toggle=can_toggle, **facts)
+        if self._scaling is not None:
+            self._scaling.describe(facts, can_toggle)
 
 
 def _watched(call: Any, args: Any, kwargs: Any, dtype: torch.dtype) -> tuple[Any, str | None]:

@@ -19,6 +19,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hotloop.core.census import NO_OPTIMIZER
 from hotloop.core.child import IMPORTS_FILE
@@ -78,17 +79,7 @@ def try_fixes(
     measurement = load_measurement(examined.directory / MEASUREMENT_FILE)
     machine, census = machine_of(measurement), measurement.census
     asked = asked_for(only)
-    fixes = fixes_for(
-        examined.diagnosis, machine, census, only=asked, num_steps=len(measurement.records)
-    )
-    left_out = () if asked else left_out_of(examined.diagnosis, fixes, machine, census)
-    if census is not None and NO_OPTIMIZER in census.notes:
-        left_out = (*(tried_fix(fix, "not_tried", NEEDS_OPTIMIZER) for fix in fixes), *left_out)
-        fixes = ()
-    elif not asked:
-        hopeless = [(fix, why) for fix in fixes if (why := fix.why_hopeless)]
-        left_out = (*(tried_fix(fix, "not_tried", why) for fix, why in hopeless), *left_out)
-        fixes = tuple(fix for fix in fixes if not fix.why_hopeless)
+    fixes, left_out = _chosen(examined, measurement, asked)
     known = {*(fix.name for fix in fixes), *(entry.name for entry in left_out)}
     for name, values in asked.items():
         if name not in known:
@@ -130,6 +121,24 @@ def try_fixes(
         ) from None
     write_json(examined.directory / DIAGNOSIS_FILE, with_outcomes(examined.diagnosis, ledger))
     return ledger
+
+
+def _chosen(
+    examined: Examined, measurement: Measurement, asked: Mapping[str, tuple[Any, ...]]
+) -> tuple[tuple[Fix, ...], tuple[TriedFix, ...]]:
+    """What to try, and what answers a finding and is not tried."""
+    machine, census = machine_of(measurement), measurement.census
+    fixes = fixes_for(
+        examined.diagnosis, machine, census, only=asked, num_steps=len(measurement.records)
+    )
+    left_out = () if asked else left_out_of(examined.diagnosis, fixes, machine, census)
+    if census is not None and NO_OPTIMIZER in census.notes:
+        return (), (*(tried_fix(fix, "not_tried", NEEDS_OPTIMIZER) for fix in fixes), *left_out)
+    if asked:
+        return fixes, left_out
+    hopeless = [(fix, why) for fix in fixes if (why := fix.why_hopeless)]
+    left_out = (*(tried_fix(fix, "not_tried", why) for fix, why in hopeless), *left_out)
+    return tuple(fix for fix in fixes if not fix.why_hopeless), left_out
 
 
 def _notice(

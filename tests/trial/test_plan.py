@@ -32,13 +32,6 @@ def test_shorter_order_is_the_beginning_of_a_longer_one() -> None:
     assert candidate_first(10, 1)[:6] == candidate_first(6, 1)
 
 
-def test_all_error_is_spent_at_the_last_pair_that_may_be_measured() -> None:
-    assert plan().planned_looks == (4, 6, 10)
-    assert plan(max_pairs=6).planned_looks == (4, 6)
-    assert plan(max_pairs=8).planned_looks == (4, 6, 8)
-    assert plan(max_pairs=3).planned_looks == (3,)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -46,7 +39,6 @@ def test_all_error_is_spent_at_the_last_pair_that_may_be_measured() -> None:
         {"warmup_steps": -1},
         {"timeout_s": 0},
         {"timeout_s": float("nan")},
-        {"max_pairs": 1},
         {"looks": ()},
         {"looks": (4, 4)},
         {"looks": (6, 4)},

@@ -22,8 +22,6 @@ class TrialPlan:
     """Numbers of pairs after which the judge is asked; planned before the first one."""
     aa_pairs: int = 1
     """Pairs of the baseline with itself, measured first: the noise floor."""
-    max_pairs: int | None = None
-    """`None`: the last look."""
     seed: int = 0
     """Decides the order within pairs and the padding of environments."""
     block_steps: int | None = None
@@ -43,14 +41,6 @@ class TrialPlan:
             raise UsageError(f"{self.aa_pairs} A/A pairs cannot be run")
         if not self.looks or self.looks[0] < 2 or sorted(set(self.looks)) != list(self.looks):
             raise UsageError(f"looks must rise from at least 2 pairs, not {self.looks}")
-        if self.max_pairs is not None and self.max_pairs < 2:
-            raise UsageError("a comparison needs at least 2 pairs", do="raise the number of pairs")
-
-    @property
-    def planned_looks(self) -> tuple[int, ...]:
-        """Looks within `max_pairs`, the last one at its end, so that all of the error is spent."""
-        last = self.max_pairs or self.looks[-1]
-        return (*(look for look in self.looks if look < last), last)
 
     @property
     def num_steps(self) -> int:

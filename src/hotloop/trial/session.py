@@ -118,7 +118,7 @@ def compare_arms(
                 baseline_aa=(*aa_pairs, *session.off_halves),
                 parity_class=parity_class,
                 parity=parity,
-                looks=session.looks,
+                looks=plan.looks,
                 alpha=alpha,
                 over=over,
                 toggled=bool(candidate.toggled),
@@ -155,12 +155,8 @@ class _Session:
     """Of the pairs that were made."""
 
     @property
-    def looks(self) -> tuple[int, ...]:
-        return self.plan.planned_looks
-
-    @property
     def num_trials(self) -> int:
-        return 2 * (self.plan.aa_pairs + self.looks[-1])
+        return 2 * (self.plan.aa_pairs + self.plan.looks[-1])
 
     def run(self, baseline: Arm, candidate: Arm, judge: Judge) -> SessionResult:
         aa_pairs = tuple(
@@ -170,15 +166,19 @@ class _Session:
         pairs: list[Pair] = []
         each = 1 if candidate.toggled else 2
         finished = sum(map(is_finished, self.directory.glob("pair-*"))) // each
-        order = candidate_first(self.looks[-1], self.plan.seed)
+        order = candidate_first(self.plan.looks[-1], self.plan.seed)
         for number, swapped in enumerate(order, 1):
-            self.on_pair(PairProgress(number, self.looks[-1], self.interim))
+            self.on_pair(PairProgress(number, self.plan.looks[-1], self.interim))
             pairs.append(
-                self._pair("pair", number, self.looks[-1], baseline, candidate, swapped=swapped)
+                self._pair(
+                    "pair", number, self.plan.looks[-1], baseline, candidate, swapped=swapped
+                )
             )
             self.interim = verdict = judge(pairs, aa_pairs)
-            is_look = number in self.looks
-            if number == self.pairs_now or (is_look and should_stop(verdict, number, self.looks)):
+            is_look = number in self.plan.looks
+            if number == self.pairs_now or (
+                is_look and should_stop(verdict, number, self.plan.looks)
+            ):
                 break
             if number < finished:
                 continue  # the next pair takes no time
@@ -311,7 +311,7 @@ def _store_plan(
         "hotloop": __version__,
         "baseline": baseline.to_mapping(),
         "candidate": candidate.to_mapping(),
-        "plan": {**asdict(plan), "looks": list(plan.planned_looks)},
+        "plan": asdict(plan),
         "workdir": workdir and workdir.digest,
     }
     unhurried = {**content, "plan": {**asdict(plan), "timeout_s": None}}

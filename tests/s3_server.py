@@ -19,6 +19,8 @@ class Proxy:
 
     target: tuple[str, int]
     fault: Fault | None = None
+    flips: int = 0
+    """Requests that put model.safetensors of which a bit still changes on the way."""
     requests: list[str] = field(default_factory=list)
     num_bytes: int = 0
     """Of the requests that were forwarded."""
@@ -64,6 +66,9 @@ class Proxy:
                 back = threading.Thread(target=self._copy, args=(server, client), daemon=True)
                 back.start()
                 while (found is None or self._left > 0) and (piece := client.recv(1 << 16)):
+                    if self.flips and b"model.safetensors" in head and len(piece) > 20_000:
+                        self.flips -= 1
+                        piece = piece[:10_000] + bytes([piece[10_000] ^ 1]) + piece[10_001:]
                     self._send(server, piece, found)
                 if found is None:
                     back.join()

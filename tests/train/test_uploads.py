@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import pickle
+import signal
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -414,6 +418,78 @@ def test_limit_of_the_rate_pauses_for_as_long_as_the_bytes_take(
     sent = sum(p.stat().st_size for p in newest(disk).iterdir() if p.name != "manifest.json")
     # No time passes here, so that the last pause is the time that all of it takes.
     assert max(paused) == pytest.approx(sent / 1e5)
+
+
+def test_bit_that_changes_on_the_way_is_noticed_there_and_the_file_is_sent_again(
+    tiny_config: Path, tmp_path: Path, proxy: Proxy, bucket: str
+) -> None:
+    proxy.flips = 2
+    settings = (f"checkpoint.upload={bucket}", "checkpoint.every_steps=0", "checkpoint.compress=false")  # fmt: skip
+    assert train(tiny_config, tmp_path / "run", *settings).not_uploaded is None
+    assert proxy.flips == 0
+    assert len([each for each in requests(proxy, "PUT") if "model.safetensors" in each]) == 3
+    assert wholly(bucket) == [12]
+
+
+def test_interrupt_while_the_last_upload_is_waited_for_leaves_it_to_the_next_start(
+    tiny_config: Path, tmp_path: Path, proxy: Proxy, bucket: str
+) -> None:
+    proxy.fault = lambda head: time.sleep(3) if head.startswith(b"PUT") and b"model" in head else None  # fmt: skip
+    settings = (f"checkpoint.upload={bucket}", "checkpoint.every_steps=0")
+    said: list[str] = []
+
+    def warn(note: str) -> None:
+        said.append(note)
+        if note.startswith("uploading"):
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_config, tmp_path / "run", *settings, warn=warn)
+    assert any("Ctrl-C leaves it to the next start" in note for note in said)
+    assert wholly(bucket) == []
+    proxy.fault = None
+    train(tiny_config, tmp_path / "run", *settings)
+    assert wholly(bucket) == [12]
+
+
+def test_pickle_in_the_place_of_tensors_is_refused_and_not_run(
+    tiny_config: Path, tmp_path: Path, disk: str
+) -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    train(tiny_config, tmp_path / "one", f"checkpoint.upload={disk}")
+    directory, content = newest(disk), pickle.dumps(Evil())
+    (directory / "model.safetensors").write_bytes(content)
+    manifest = json.loads((directory / "manifest.json").read_text())
+    said = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    manifest["files"]["model.safetensors"] = said
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UsageError, match="not a checkpoint that hotloop wrote"):
+        train(tiny_config, tmp_path / "two", f"checkpoint.upload={disk}")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_pipe_in_the_place_of_a_file_is_not_waited_for(
+    tiny_config: Path, tmp_path: Path, disk: str
+) -> None:
+    settings = (f"checkpoint.upload={disk}", "checkpoint.every_steps=6")
+    train(tiny_config, tmp_path / "one", *settings)
+    for name in ("manifest.json", "model.safetensors"):
+        (newest(disk) / name).unlink()
+        os.mkfifo(newest(disk) / name)
+        train(tiny_config, tmp_path / name, *settings)
+        assert losses(tmp_path / name) == losses(tmp_path / "one")
+
+
+def test_proof_of_resume_never_uploads_to_the_place_of_the_run(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    from hotloop.resume.short_run import short_settings
+
+    settings = short_settings(tiny_config, (f"checkpoint.upload=file://{tmp_path}/x",), steps=None)
+    assert settings.config.checkpoint.upload is None
 
 
 PROGRAM = """

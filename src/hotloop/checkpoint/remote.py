@@ -106,8 +106,8 @@ class Remote:
                 return []
 
         found = self.tried("list what was uploaded", listed, attempts=attempts)
-        # Not an object that stands for the directory itself.
-        names = {each["name"].rstrip("/"): each for each in found}
+        # Neither an object that stands for the directory itself, nor a pipe that would be waited for.
+        names = {each["name"].rstrip("/"): each for each in found if each["type"] != "other"}
         return {at.rpartition("/")[2]: each for at, each in names.items() if at != path}
 
     def claim(self, identity: bytes) -> bytes:
@@ -188,13 +188,8 @@ class Remote:
         if self._is_local:
             Path(self._path(at)).parent.mkdir(parents=True, exist_ok=True)
         out = self._fs.open(self._path(at), "wb", block_size=block)
-
-        def write(piece: bytes) -> None:
-            sent(len(piece))
-            out.write(piece)
-
         try:
-            found = _digest(source, block, write)
+            found = _digest(source, block, lambda piece: sent(len(piece)), out.write)
             if self._is_local:
                 out.flush()
                 os.fsync(out.f.fileno())
@@ -241,9 +236,6 @@ class Remote:
         assert entry.manifest is not None
         directory = store.new_directory(root, entry.step)
         try:
-            if entry.size_bytes > (free := shutil.disk_usage(root).free):
-                what = f"the checkpoint of step {entry.step} takes {entry.size_bytes:,} bytes, and {free:,} are free"
-                raise EnvironmentFailed(what, where=str(root), do="free some space")
             self._get_all(entry, lambda name: directory / name)
             for name in entry.manifest.records:
                 if name != "config.yaml" or not (root.parent / name).exists():
@@ -295,13 +287,15 @@ class Remote:
 
     def remove(self, entry: Entry) -> None:
         """Delete an uploaded checkpoint, its manifest first."""
-        if store.MANIFEST in self.listed(entry.name):
-            self._delete(f"{entry.name}/{store.MANIFEST}")
-        if self.listed(entry.name) or self._is_local:
-            self._delete(entry.name)
+        self._delete(f"{entry.name}/{store.MANIFEST}")
+        self._delete(entry.name)
 
     def _delete(self, at: str) -> None:
-        self.tried(f"delete {at}", lambda: self._fs.rm(self._path(at), recursive=True))
+        def delete() -> None:
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.rm(self._path(at), recursive=True)
+
+        self.tried(f"delete {at}", delete)
 
     def _read(self, at: str, there: dict[str, dict[str, Any]]) -> bytes:
         if not there or max(each["size"] or 0 for each in there.values()) > MAX_BYTES:
@@ -312,11 +306,12 @@ class Remote:
         return f"{self._root}/{at}" if at else self._root
 
 
-def _digest(source: Any, block: int, write: Callable[[bytes], object] = len) -> tuple[int, str]:
+def _digest(source: Any, block: int, *told: Callable[[Any], object]) -> tuple[int, str]:
     """Size and MD5 of the content as S3 makes an ETag of what is sent in parts of `block` bytes."""
     digests, size = [], 0
     while piece := source.read(block):
-        write(piece)
+        for tell in told:
+            tell(piece)
         digests.append(hashlib.md5(piece, usedforsecurity=False).digest())
         size += len(piece)
     joined = hashlib.md5(b"".join(digests), usedforsecurity=False).hexdigest()

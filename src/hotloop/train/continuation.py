@@ -96,10 +96,11 @@ def restore(run: Run, found: store.Checkpoint) -> None:
 
 
 def _choose(run: Run, from_step: int | None, stretch: bool) -> Choice:
-    found, problems = store.latest(run.checkpoints)
-    if run.uploader is not None and from_step is None:
-        local = -1 if found is None else found.step
-        found = run.uploader.fetch(run.checkpoints, newer_than=local) or found
+    if from_step is None:
+        found, problems = store.latest(run.checkpoints)
+        if run.uploader is not None:
+            local = -1 if found is None else found.step
+            found = run.uploader.fetch(run.checkpoints, newer_than=local) or found
     elif run.uploader is not None and from_step not in store.steps(run.checkpoints):
         run.uploader.fetch(run.checkpoints, step=from_step)
     stored = run.directory / "config.yaml"

@@ -139,7 +139,17 @@ def test_what_cannot_be_verified_is_refused(
 
 
 def test_kills_are_spread_over_the_run_and_its_moments() -> None:
-    planned = aims(20, steps=60, seed=1)
+    planned = aims(20, steps=60, every=5, seed=1)
     assert [aim.step for aim in planned] == sorted(aim.step for aim in planned)
     assert {aim.moment for aim in planned} == {"start", "step", "save"}
-    assert planned == aims(20, steps=60, seed=1) != aims(20, steps=60, seed=2)
+    assert planned == aims(20, steps=60, every=5, seed=1) != aims(20, steps=60, every=5, seed=2)
+
+
+def test_where_no_save_can_be_seen_it_is_killed_all_the_same(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saves may be shorter than the looks at them are apart."""
+    monkeypatch.setattr(kills.Session, "_uncommitted", lambda _: set())
+    found = verified(config, kills=3)
+    assert found.bit_identical
+    assert (found.kills, found.kills_by_moment.get("save")) == (3, None)

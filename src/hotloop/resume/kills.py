@@ -99,9 +99,11 @@ class Session:
             aim.moment == "start"
         ):  # not the imports, which touch nothing: the last part of the start
             return self._began_at + pace.start_s * (0.7 + 0.4 * aim.fraction)
-        if self.steps_begun <= aim.step or (aim.moment == "save" and not self._saving):
+        if self.steps_begun <= aim.step:
             return None
-        if aim.moment == "save":
+        if aim.moment == "save" and self.steps_begun <= aim.latest_step:
+            if not self._saving:
+                return None
             return max(self._saving.values()) + aim.fraction * pace.save_s
         return time.monotonic() + aim.fraction * pace.step_s
 

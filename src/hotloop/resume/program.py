@@ -92,13 +92,14 @@ def verify_resume(
     directory = (out or Path("runs") / name).resolve()
     with locked(directory):
         _refuse_other(directory, asked)
+        every = int(config.checkpoint.every_steps)
         warn(
             f"trains {config.train.steps} steps of its own in {directory}, with the schedule shortened to "
-            f"them and checkpoints {config.checkpoint.every_steps} apart"
+            f"them and checkpoints {every} apart"
         )
         trial = _Trial(directory, settings, progress, num_aims=kills)
         pace = trial.uninterrupted("reference")
-        failure = trial.killed(aims(kills, steps=config.train.steps, seed=seed), pace)
+        failure = trial.killed(aims(kills, steps=config.train.steps, every=every, seed=seed), pace)
         found = trial.compared(failure, run=str(source), seed=seed)
         if found.differences and failure is None:
             trial.uninterrupted("reference-again")
@@ -226,7 +227,7 @@ class _Trial:
         reference, directory = self.directory / "reference", self.directory / name
         self._begin(f"{ranks} processes")
         shutil.rmtree(directory, ignore_errors=True)
-        self._session(name).run(self._command(name), Aim("step", steps // 2, 0.5), pace)
+        self._session(name).run(self._command(name), Aim("step", steps // 2, steps, 0.5), pace)
         launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")
         self._session(name).run(self._command(name, shared, *launcher))
         parts = [taken_by(directory, rank)[-1] for rank in range(ranks)]

@@ -21,21 +21,26 @@ Moment = Literal["start", "step", "save"]
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """When to kill: once the run has reached `step`, `fraction` (0 to 1) into that moment."""
+    """When to kill: once the run has reached `step`, `fraction` (0 to 1) into that moment.
+
+    A save can be too short to be seen: at `latest_step` it is killed in any case.
+    """
 
     moment: Moment
     step: int
+    latest_step: int
     fraction: float
 
 
-def aims(kills: int, *, steps: int, seed: int) -> list[Aim]:
+def aims(kills: int, *, steps: int, every: int, seed: int) -> list[Aim]:
     """Random moments over the whole run, in its order."""
     generator = random.Random(seed)
-    at = sorted(generator.randrange(1, max(2, round(0.95 * steps))) for _ in range(kills))
+    last = max(1, steps - 2 * every - 1)
+    at = sorted(generator.randint(1, last) for _ in range(kills))
     kinds: tuple[Moment, ...] = ("save", "step", "save", "step", "start")
     moments = [kinds[i % len(kinds)] for i in range(kills)]
     generator.shuffle(moments)
-    return [Aim(moment, step, generator.random()) for moment, step in zip(moments, at)]
+    return [Aim(m, step, step + 2 * every, generator.random()) for m, step in zip(moments, at)]
 
 
 def short_settings(source: Path, overrides: tuple[str, ...], *, steps: int | None) -> Settings:

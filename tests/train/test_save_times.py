@@ -17,7 +17,12 @@ from hotloop.core.sessions import SaveInterval, read_sessions
 from hotloop.runs.stored_run import read_run
 from hotloop.train import loop, save_times
 
-AUTO = ("checkpoint.every_steps=auto", "eval.every_steps=0", "train.steps=150", "checkpoint.background=false")
+AUTO = (
+    "checkpoint.every_steps=auto",
+    "eval.every_steps=0",
+    "train.steps=150",
+    "checkpoint.background=false",
+)
 
 
 @pytest.fixture

@@ -54,6 +54,13 @@ def test_each_fix_has_its_state_and_the_one_that_runs_its_interim_interval() -> 
     ]
 
 
+def test_pairs_that_tell_nothing_yet_are_no_number() -> None:
+    wild = replace(INTERIM, ratio=2.0, ratio_low=1e-40, ratio_high=4e50)
+    assert drawn(replace(NOW, pair=PairProgress(3, 10, wild)))[-2] == (
+        "interim: the 2 pairs so far are too far apart to tell anything"
+    )
+
+
 def test_before_the_first_fix_and_after_the_last_one() -> None:
     first = TrialProgress(NAMES[:2], process="the losses of `baseline`", note="17 s")
     assert drawn(first)[1:] == [

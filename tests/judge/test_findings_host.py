@@ -117,6 +117,27 @@ def test_one_thread_is_found_where_long_operations_could_be_split() -> None:
     assert found(script(steps(), replace(sick, operators=())), "HL802") is None
 
 
+CROWDED = {"machine_busy": 0.97, "foreign_busy": 0.8}
+
+
+def test_beside_programs_that_fill_the_machine_fewer_threads_are_advised_and_no_more() -> None:
+    alone = replace(HEALTHY, num_threads=1, **CROWDED)
+    assert found(script(steps(), alone), "HL802") is None
+    finding = found(script(steps(), replace(HEALTHY, cpus=2.0, num_threads=2, **CROWDED)), "HL803")
+    assert finding is not None
+    assert finding.optimization is None, "a patch would slow down all the hours without others"
+    assert "OMP_NUM_THREADS=1" in finding.advice
+    assert finding.evidence["other_programs"] == 0.8
+    half = {"machine_busy": 0.97, "foreign_busy": 0.2}
+    assert found(script(steps(), replace(HEALTHY, num_threads=8, **half)), "HL803") is None
+
+
+def test_what_is_there_for_debugging_comes_first() -> None:
+    checks = OperatorUse("aten::_is_any_true", "bool", num=8, self_s=0.0)
+    sick = replace(HEALTHY, collections=collecting(0.9), operators=(*HEALTHY.operators, checks))
+    assert codes(diagnose(script(steps(), sick))) == ["HL807", "HL804"]
+
+
 def test_more_threads_than_cpus_promise_nothing_but_are_found() -> None:
     sick = replace(HEALTHY, cpus=2.0, num_threads=8)
     finding = only(script(steps(), sick), "HL803")

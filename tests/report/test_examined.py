@@ -207,10 +207,12 @@ def test_nothing_found_is_an_answer() -> None:
     )
 
 
-def test_a_loose_bound_is_not_promised() -> None:
-    loose = Finding("HL302", "eager", 9.0, gain_is_loose=True)
+def test_a_finding_whose_bound_is_loose_is_named_and_nothing_promised() -> None:
+    loose = Finding("HL302", "Eager", 9.0, gain_is_loose=True)
     text = examined_answer(run(), diagnosis("compute", findings=(loose,)), num_steps=60)
-    assert text == "The training computes 65 % of the time."
+    assert text == (
+        "The training computes 65 % of the time; eager (HL302): what that costs shows only when tried."
+    )
 
 
 @pytest.mark.parametrize(

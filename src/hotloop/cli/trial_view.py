@@ -163,6 +163,8 @@ def _interim(pair: PairProgress) -> str:
         return "no pair is measured yet"
     if known.ratio_low is None:
         return f"interim: {numbers.ratio(known.ratio)} on one pair, too few for an interval"
+    if (known.ratio_high or 0.0) > 10 * known.ratio or known.ratio_low < known.ratio / 10:
+        return f"interim: the {known.num_pairs} pairs so far are too far apart to tell anything"
     return f"interim: {ratio_words(known)}"
 
 

@@ -42,7 +42,7 @@ def not_examined(run: JudgedRun) -> Iterator[str]:
     if run.is_foreign and run.is_short:
         yield (
             f"what a change would bring: {run.breakdown.counted_steps} counted steps of "
-            f"{run.breakdown.counted_wall_s:.2g} s together are too few to promise a gain"
+            f"{_seconds(run.breakdown.counted_wall_s)} together are too few to promise a gain"
         )
     if run.measurement.census is None:
         yield "precision, compilation and optimizer: no census was taken"
@@ -133,3 +133,7 @@ def _of_accelerator(census: Census) -> Iterator[str]:
         yield "heat and power of the device: no telemetry"
     if (census.num_ranks or 1) > 1:
         yield "which process is slower than the others: this is about one of them"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.0f} s" if value >= 10 else f"{value:.2g} s"

@@ -110,8 +110,11 @@ WORTH_SAYING = 1.05
 
 def _main_clause(diagnosis: Diagnosis) -> str:
     """What most of the step is, and the first finding with its own share and gain; else what limits the step."""
-    gains = (f for f in diagnosis.findings if not f.gain_is_loose)
-    best = next((f for f in gains if f.gain_at_most >= WORTH_SAYING), None)
+    worth = [f for f in diagnosis.findings if f.gain_at_most >= WORTH_SAYING]
+    best = next((f for f in worth if not f.gain_is_loose), None)
+    if worth and worth[0].gain_is_loose:
+        title = f"{worth[0].title[0].lower()}{worth[0].title[1:]} ({where(worth[0])})"
+        return f"{held_back(diagnosis)}; {title}: what that costs shows only when tried"
     if best is not None:
         clause = cause(best, who="the training" if diagnosis.device is None else "the device")
         if diagnosis.bound == "compute":
@@ -146,15 +149,19 @@ def cause(finding: Finding, *, who: str) -> str:
 def remedy(finding: Finding) -> str:
     """What mending it could bring, with its code and line; or why that cannot be told."""
     title = f"{finding.title[0].lower()}{finding.title[1:]}"
-    where = f"{finding.code}, {finding.site}" if finding.site is not None else finding.code
     others = finding.evidence.get("other_programs_fraction")
     if isinstance(others, float):
         return (
-            f" ({where}); {OTHERS} keep {percent(others)} of the CPUs busy, so this run does not show "
+            f" ({where(finding)}); {OTHERS} keep {percent(others)} of the CPUs busy, so this run does not show "
             "whether workers would help: trying them does, best when the machine is quiet"
         )
     gain = ratio(finding.gain_at_most)
-    return f"; without that, all else equal, it could be up to {gain} as fast ({where}: {title})"
+    return f"; without that, all else equal, it could be up to {gain} as fast ({where(finding)}: {title})"
+
+
+def where(finding: Finding) -> str:
+    """Its code and line."""
+    return f"{finding.code}, {finding.site}" if finding.site is not None else finding.code
 
 
 def held_back(diagnosis: Diagnosis) -> str:

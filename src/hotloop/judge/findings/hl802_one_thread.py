@@ -5,7 +5,7 @@ What it means. The model runs on the CPU with one thread, and the process may us
 
 Evidence. `num_threads`: 1. `cpus`: what one process may use, 2 or more. `parallel_fraction`: share of a
 step in operations of forward and backward long enough to be split (20 us and more), seen by torch's
-profiler.
+profiler. Not said while other programs fill the CPUs: threads that wait for each other would be slower.
 
 Gain at most. `1 / (1 - f + f / cpus)` with `f` the `parallel_fraction` (Amdahl), reported from 1.05.
 Hardware threads that share a core bring less.
@@ -19,6 +19,7 @@ in the last bits. Short operations get slower with many threads.
 
 from __future__ import annotations
 
+from hotloop.judge.data_wait import is_crowded
 from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.thresholds import HEALTHY_BELOW, SHORT_OPERATION_S
 
@@ -30,7 +31,7 @@ def find(run: JudgedRun) -> Found | None:
     seen = run.operations
     if not run.is_foreign or not run.on_cpu or seen is None:
         return None
-    if run.census.num_threads != 1 or cpus < 2:
+    if run.census.num_threads != 1 or cpus < 2 or is_crowded(run.census):
         return None
     share = min(seen.long_share(SHORT_OPERATION_S), run.host("forward", "backward"))
     gain = 1 / (1 - share + share / cpus)

@@ -59,6 +59,13 @@ def planted(job: dict[str, Any]) -> None:
                 send()
             if "locked_s" in job:  # nothing of Python's runs meanwhile
                 ctypes.PyDLL(None).usleep(int(job["locked_s"] * 1e6))
+            if job.get("ends_child"):
+                child = os.fork()
+                if not child:
+                    time.sleep(1)
+                    os._exit(0)
+                os.kill(child, signal.SIGTERM)
+                os.waitpid(child, 0)
             if "stopped_s" in job:
                 later = f"sleep {job['stopped_s']}; kill -CONT {os.getpid()}"
                 with subprocess.Popen(["sh", "-c", later]):

@@ -56,7 +56,7 @@ SLOW: dict[str, dict[str, Any]] = {
     "saves": {"at": "update", "nth": 1, "save_s": 4},
     "an evaluation": {"at": "update", "nth": 1, "eval_s": 1.0},
     "a debugger": {"at": "update", "nth": 8, "pdb_s": 5},
-    "a stopped process": {"at": "update", "nth": 8, "stopped_s": 5},
+    "a stopped process": {"at": "update", "nth": 8, "stopped_s": 5, "python_s": 1},
 }
 
 

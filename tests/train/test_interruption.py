@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from metadata_server import EC2_ACTION, served
 from trainings import losses, train, weights
 
 import warm_python
 from hotloop.checkpoint import store
+from hotloop.checkpoint.notices import Ec2
+from hotloop.core.errors import Interrupted
+from hotloop.train import loop
 
 PROGRAM = Path(__file__).with_name("interrupted_program.py")
 SETTINGS = ("model.dropout=0.1", "averaging.name=ema", "checkpoint.every_steps=5", "checkpoint.keep=9")  # fmt: skip
@@ -120,4 +127,44 @@ def test_run_stopped_at_any_moment_ends_in_its_window_and_continues_to_the_same_
     if job["at"] == "compile":
         return
     train(config, run, *SETTINGS)
+    assert_the_same(run, whole)
+
+
+def test_notice_of_a_cloud_stops_the_run_and_names_itself(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, run = whole.parent / "tiny.yaml", tmp_path / "run"
+    real, updates = loop.update, 0
+    with served() as metadata, monkeypatch.context() as patch:
+
+        def update(*args: Any) -> Any:
+            nonlocal updates
+            updates += 1
+            if updates == 8:
+                at = (datetime.now(UTC) + timedelta(seconds=100)).isoformat()
+                metadata.say(EC2_ACTION, {"action": "terminate", "time": at})
+                seen, until = len(metadata.asked), time.monotonic() + 60
+                while len(metadata.asked) < seen + 4 and time.monotonic() < until:
+                    if not any(each.name == "hotloop-notices" for each in threading.enumerate()):
+                        break
+                    time.sleep(0.01)
+            return real(*args)
+
+        patch.setattr(loop, "update", update)
+        patch.setattr(Ec2, "every_s", 0.02)
+        patch.setenv(Ec2.variable, f"http://127.0.0.1:{metadata.port}/")
+        with pytest.raises(
+            Interrupted,
+            match=r"EC2 terminates this machine: stopped after step 8 .* saved at step 8",
+        ):
+            train(config, run, *SETTINGS)
+    train(config, run, *SETTINGS)
+    assert_the_same(run, whole)
+
+
+def test_signal_of_a_forked_child_is_not_the_training_s(tmp_path: Path, whole: Path) -> None:
+    job = {"at": "update", "nth": 8, "signals": [], "ends_child": True, "python_s": 1.5}
+    config, run = whole.parent / "tiny.yaml", tmp_path / "run"
+    ended = interrupted(config, run, "checkpoint.notice_s=1", **job)
+    assert ended.returncode == 0, ended
     assert_the_same(run, whole)

@@ -10,10 +10,11 @@ import faulthandler
 import math
 import statistics
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -25,7 +26,7 @@ from hotloop.probe.phases import PhaseClock
 _AUTO_S = 600.0
 _AUTO_STEPS = 50
 _PATIENCE = 10
-"""Times as long for what may take minutes: the first step, compiling, a save, text that is still being prepared."""
+"""Times as slow counts what may take minutes: the first step, compiling, a save, text that is still being prepared."""
 _COMPILERS = ("torch/_dynamo/convert_frame.py", "torch/_inductor/compile_fx.py")
 _DEBUGGERS = ("/pdb.py", "/bdb.py", "pydevd.py", "pydevd_frame.py", "pydevd_cython.pyx")
 
@@ -44,7 +45,8 @@ class Watchdog:
         self._watched: tuple[PhaseClock, IO[bytes]] | None = None
         self._took: deque[float] = deque(maxlen=100)
         self._step, self._passed, self._seen = -1, 0, -1
-        self._began = self._looked = self._armed = self._idle_s = 0.0
+        self._began = self._looked = self._armed = self._idle_s = self._counted_s = 0.0
+        self._lock = threading.Lock()
         self._patient = self._shown = False
 
     def passed(self, step: int | None = None) -> None:
@@ -72,52 +74,61 @@ class Watchdog:
             try:
                 yield
             finally:
-                self._watched = None
-                faulthandler.cancel_dump_traceback_later()
+                with self._lock:
+                    self._watched = None
+                    faulthandler.cancel_dump_traceback_later()
         if not self._path.stat().st_size:
             self._path.unlink()
 
     def hang(self) -> str | None:
         """What hangs, in words, once the stacks of it were written and all other ranks had the time to write theirs."""
-        now, watched = time.monotonic(), self._watched
-        # While the process was stopped it did not hang.
-        self._idle_s += min(now - self._looked, 2 * self.tick_s)
-        self._looked = now
-        if watched is None or self._passed != self._seen:
-            self._seen, self._idle_s, self._shown = self._passed, 0.0, False
-            return None
-        (clock, file), base_s = watched, self._timeout_s
-        if self._automatic and self._took:
-            base_s = max(base_s, _AUTO_STEPS * statistics.median(list(self._took)))
-        phase = clock.innermost
-        slow = self._patient or phase == "checkpoint" or (self._streams and phase == "data_wait")
-        limit_s = base_s * (_PATIENCE if slow or _running(_COMPILERS) else 1)
-        if now > self._armed:
-            # For who holds the interpreter: this thread would not run, the one of faulthandler does.
-            faulthandler.dump_traceback_later(2 * base_s, file=file)
-            self._armed = now + base_s
-        what = f"rank {self._rank} hangs in {phase} of step {self._step}"
-        what += f": no boundary was passed for {self._idle_s:.0f} s"
-        if self._idle_s < limit_s or _running(_DEBUGGERS) or _traced():
-            return None
-        if not self._shown:
-            self._shown = True
-            file.write(f"{time.ctime()}: {what}\n".encode())
-            faulthandler.dump_traceback(file, all_threads=True)
-        others_s = min(10.0, self._timeout_s / 4)
-        return (
-            f"{what}; its stacks are in {self._path}" if self._idle_s > limit_s + others_s else None
-        )
+        with self._lock:
+            now = time.monotonic()
+            # While the process was stopped it did not hang.
+            ran_s, self._looked = min(now - self._looked, 2 * self.tick_s), now
+            if self._watched is None or self._passed != self._seen:
+                self._seen, self._idle_s, self._counted_s, self._shown = (
+                    self._passed,
+                    0.0,
+                    0.0,
+                    False,
+                )
+                return None
+            if _running(_DEBUGGERS) or _traced():
+                return None
+            clock, file = self._watched
+            phase = clock.innermost
+            slow = (
+                self._patient or phase == "checkpoint" or (self._streams and phase == "data_wait")
+            )
+            self._idle_s += ran_s
+            self._counted_s += ran_s / (_PATIENCE if slow or _running(_COMPILERS) else 1)
+            limit_s = self._timeout_s
+            if self._automatic and self._took:
+                limit_s = max(limit_s, _AUTO_STEPS * statistics.median(list(self._took)))
+            place = f"rank {self._rank} hangs in {phase} of step {self._step}"
+            what = f"{place}: no boundary was passed for {self._idle_s:.0f} s"
+            with suppress(OSError):
+                if now > self._armed:
+                    # For who holds the interpreter: this thread would not run, the one of faulthandler does.
+                    faulthandler.dump_traceback_later(2 * limit_s, file=file)
+                    self._armed = now + limit_s
+                if self._counted_s >= limit_s and not self._shown:
+                    self._shown = True
+                    file.write(f"{time.ctime()}: {what}\n".encode())
+                    faulthandler.dump_traceback(file, all_threads=True)
+            ends = self._counted_s > limit_s + min(10.0, self._timeout_s / 4)
+            return f"{what}; its stacks are in {self._path}" if ends else None
 
 
 def _running(sources: tuple[str, ...]) -> bool:
     """True if a function of one of these files is at work in any thread."""
-    for frame in sys._current_frames().values():
-        inner = frame
-        while inner is not None:
-            if inner.f_code.co_filename.endswith(sources):
-                return True
-            inner = inner.f_back  # type: ignore[assignment]
+    frames = list(sys._current_frames().values())
+    while frames:
+        frame = frames.pop()
+        if frame.f_code.co_filename.endswith(sources):
+            return True
+        frames += [frame.f_back] if frame.f_back is not None else []
     return False
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
-from hotloop.checkpoint.notices import Notice, watch
+from hotloop.checkpoint.notices import Notice
 from hotloop.core.errors import ExitCode, Interrupted
 
 if TYPE_CHECKING:
@@ -35,6 +35,15 @@ _TWICE_S = 1.0
 """A SIGTERM so soon after another is the same one, of a launcher that passes on what all were sent."""
 
 
+_wakeup_fds: set[int] = set()
+
+
+def _in_child() -> None:
+    """What a forked process is sent must not end this one."""
+    if (fd := signal.set_wakeup_fd(-1)) not in _wakeup_fds:
+        signal.set_wakeup_fd(fd)
+
+
 class StopNow(KeyboardInterrupt):
     """Raised in the main thread by a request that nothing has to be finished for."""
 
@@ -42,8 +51,7 @@ class StopNow(KeyboardInterrupt):
 class StopRequest:
     """While entered, the first signal or notice sets `asked`; a second SIGINT, SIGTERM or SIGHUP interrupts at once."""
 
-    def __init__(self, run: Run, warn: Callable[[str], None], *, measuring: bool = False) -> None:
-        """Of a process that measures, a cloud's notice would tell nothing new."""
+    def __init__(self, run: Run) -> None:
         self.asked = False
         self.reason = ""
         self.at_once = False
@@ -51,35 +59,37 @@ class StopRequest:
         self.deadline = math.inf
         """When the process must be on its way out, by `time.monotonic`."""
         self._run, self._window_s = run, run.config.checkpoint.notice_s
-        self._notices = "none" if measuring else run.config.checkpoint.notices
-        self._warn, self._closed = warn, threading.Event()
+        self.closed = threading.Event()
         self._first: tuple[int, float] | None = None
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> StopRequest:
-        main = threading.current_thread() is threading.main_thread()
-        if main:
-            watch(self._notices, self._closed, self._tell, self._warn)
         self._reads, self._writes = socket.socketpair()
         self._writes.setblocking(False)
         self._guard = threading.Thread(target=self._watch, name="hotloop-stop", daemon=True)
         self._guard.start()
-        if main:
+        if threading.current_thread() is threading.main_thread():
+            _wakeup_fds.add(self._writes.fileno())
+            os.register_at_fork(after_in_child=_in_child)
             self._fd = signal.set_wakeup_fd(self._writes.fileno(), warn_on_full_buffer=False)
             for number in (*_SIGNALS, _WAKE):
                 self._before[number] = signal.signal(number, self._on_signal)
-            self.asked = bool(self.reason)  # by a notice before them
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
         if self._before:
-            signal.set_wakeup_fd(self._fd)
-        self._closed.set()
+            _wakeup_fds.discard(signal.set_wakeup_fd(self._fd))
+        self.closed.set()
         self._writes.close()
         self._guard.join()
         self._reads.close()
+
+    def tell(self, notice: Notice) -> None:
+        """Stop for a notice; from any thread."""
+        self._narrow(notice.what, self._window_s if notice.left_s is None else notice.left_s)
+        signal.pthread_kill(threading.main_thread().ident or 0, _WAKE)
 
     def waited(self, wait: Callable[[], T]) -> T | None:
         """What `wait` returns; `None` when a stop is asked for before or meanwhile."""
@@ -98,10 +108,6 @@ class StopRequest:
     def continues(self) -> str:
         """What the user may do then."""
         return f"run the same command again to continue from step {self._run.saver.committed}"
-
-    def _tell(self, notice: Notice) -> None:
-        self._narrow(notice.what, self._window_s if notice.left_s is None else notice.left_s)
-        signal.pthread_kill(threading.main_thread().ident or 0, _WAKE)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number not in (_WAKE, signal.SIGUSR1):
@@ -183,5 +189,5 @@ def last_save(
         left = f"{max(left_s, 0.0):.0f} s are left"
         found = f"saving takes {takes_s:.0f} s, {left}: continuing will start from step {step}"
     what = f"{stop.reason or 'another rank'}: stopped after step {done} of {run.config.train.steps}"
-    do = "run the same command again to continue"
-    return Interrupted(f"{what}; {found}", where=str(run.directory), do=do)
+    again = "run the same command again to continue"
+    return Interrupted(f"{what}; {found}", where=str(run.directory), do=again)

@@ -21,6 +21,7 @@ import torch
 
 from hotloop.checkpoint import store
 from hotloop.checkpoint.entries import held_out_losses
+from hotloop.checkpoint.notices import watch
 from hotloop.checkpoint.upload import Uploader
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import EnvironmentFailed, Interrupted
@@ -287,7 +288,9 @@ def train_to_the_end(
         keep_rollbacks(run.directory, run.stability.num_rollbacks)
     if run.config.stability.spikes == "rollback" and not run.first_step and stop_after is None:
         save(run, 0)  # something to go back to before the first save is due
-    with StopRequest(run, warn, measuring=stop_after is not None) as stop:
+    with StopRequest(run) as stop:
+        if stop_after is None:
+            watch(run.config.checkpoint.notices, stop.closed, stop.tell, warn)
         while True:
             try:
                 return train(

@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -35,6 +36,9 @@ _TWICE_S = 1.0
 """A SIGTERM so soon after another is the same one, of a launcher that passes on what all were sent."""
 
 
+_UNWINDS_S = 2.0
+FIRST_STEP = " in the first step of this process: nothing was to be saved"
+
 _wakeup_fds: set[int] = set()
 
 
@@ -54,8 +58,9 @@ class StopRequest:
     def __init__(self, run: Run) -> None:
         self.asked = False
         self.reason = ""
-        self.at_once = False
-        """True where a request raises `StopNow`."""
+        self.fresh = False
+        """True in the first step of a process, of which nothing is to be saved: a request raises `StopNow` there."""
+        self._waiting = False
         self.deadline = math.inf
         """When the process must be on its way out, by `time.monotonic`."""
         self._run, self._window_s = run, run.config.checkpoint.notice_s
@@ -71,6 +76,7 @@ class StopRequest:
         if threading.current_thread() is threading.main_thread():
             _wakeup_fds.add(self._writes.fileno())
             os.register_at_fork(after_in_child=_in_child)
+            self._hook, sys.unraisablehook = sys.unraisablehook, self._unraised
             self._fd = signal.set_wakeup_fd(self._writes.fileno(), warn_on_full_buffer=False)
             for number in (*_SIGNALS, _WAKE):
                 self._before[number] = signal.signal(number, self._on_signal)
@@ -80,6 +86,7 @@ class StopRequest:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
         if self._before:
+            sys.unraisablehook = self._hook
             _wakeup_fds.discard(signal.set_wakeup_fd(self._fd))
         self.closed.set()
         self._writes.close()
@@ -93,15 +100,16 @@ class StopRequest:
 
     def waited(self, wait: Callable[[], T]) -> T | None:
         """What `wait` returns; `None` when a stop is asked for before or meanwhile."""
-        before = self.at_once
         try:
             try:
-                self.at_once = True
+                self._waiting = True
                 return None if self.asked else wait()
             finally:
-                self.at_once = before
+                self._waiting = False
         except StopNow:
-            self.at_once = before
+            self._waiting = False
+            if self.fresh:
+                raise
             return None
 
     @property
@@ -119,9 +127,14 @@ class StopRequest:
         self._note(number)
         if self.reason:  # else a stray one
             self.asked = True
-            if self.at_once:
-                self.at_once = False
+            if self.fresh or self._waiting:
+                self._waiting = False
                 raise StopNow
+
+    def _unraised(self, found: sys.UnraisableHookArgs) -> None:
+        """`StopNow` that a callback of the compiler's swallowed is no error to show."""
+        if found.exc_type is not StopNow:
+            self._hook(found)
 
     def _note(self, number: int) -> None:
         """Called for a signal by its handler and by the guard, whoever is first."""
@@ -135,14 +148,17 @@ class StopRequest:
         self.deadline = min(self.deadline, time.monotonic() + max(window_s - spare_s, 0.0))
 
     def _watch(self) -> None:
-        watchdog = self._run.watchdog
+        watchdog, told_at = self._run.watchdog, 0.0
         while True:
             if (hang := watchdog.hang()) is not None:
                 self._end(hang)
             left_s = self.deadline - time.monotonic()
+            if self.fresh and self.reason:  # it was raised to no avail, or a compiler of C++ runs
+                told_at = told_at or time.monotonic()
+                left_s = min(left_s, told_at + _UNWINDS_S - time.monotonic())
             if left_s <= 0:
                 over = "the time that was left is over before a step ended or was saved"
-                self._end(f"{self.reason}: {over}")
+                self._end(f"{self.reason}{FIRST_STEP}" if self.fresh else f"{self.reason}: {over}")
             wait_s = min(left_s, watchdog.tick_s)
             self._reads.settimeout(None if wait_s == math.inf else wait_s)
             try:

@@ -67,7 +67,7 @@ def train(
     known: dict[str, float] | None = None
     evaluation: Evaluation | None = None
     run.model.train()
-    stop.at_once = True
+    stop.fresh = True
     with (
         step_data(run, last_step) as ahead,
         StepBook(run.steps_file, timed, device, run.stability.tags, observers) as book,
@@ -90,7 +90,7 @@ def train(
             with timed.phase("data_wait"):
                 data = next(ahead) if group.ranks.num_ranks > 1 else stop.waited(ahead.__next__)
             if data is None:
-                if stop.at_once:
+                if stop.fresh:
                     raise StopNow
                 raise stopped(run, stop, step, book)
             if run.samples is not None:
@@ -115,7 +115,7 @@ def train(
                     with timed.phase("backward"), group.backward():
                         (run.scaler.scale(share) if run.scaler else share).backward()
             whole = totals()
-            stop.at_once = False  # from here on there is something to save
+            stop.fresh = False  # from here on there is something to save
             with timed.phase("optimizer"):
                 rate = learning_rate(config, step)
                 late = update(run, rate, whole["loss"])

@@ -43,7 +43,7 @@ from hotloop.probe.recorder import keep_steps_before
 from hotloop.train.batches import nothing_held_out, text_left_out
 from hotloop.train.continuation import restore, resume
 from hotloop.train.evaluate import Evaluation, is_evaluated, read_evaluations
-from hotloop.train.interruption import StopNow, StopRequest
+from hotloop.train.interruption import FIRST_STEP, StopNow, StopRequest
 from hotloop.train.loop import save, train
 from hotloop.train.meter import Meter, live_of
 from hotloop.train.opened_text import opened_text
@@ -297,7 +297,7 @@ def train_to_the_end(
                     run, stop=stop, stop_after=stop_after, observers=observers, notes=notes
                 )
             except StopNow:
-                what = f"{stop.reason} in the first step of this process: nothing was to be saved"
+                what = f"{stop.reason}{FIRST_STEP}"
                 raise Interrupted(what, where=str(run.directory), do=stop.continues) from None
             except RollBack as found:
                 run.saver.finish()

@@ -114,6 +114,24 @@ def test_full_disk_keeps_the_checkpoints_before_and_leaves_nothing(
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_error_of_the_last_flush_is_one_of_the_disk_and_nothing_is_retired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2):
+        save(tmp_path / "checkpoints", step, float(step))
+    real = store.fsync_directory
+
+    def broken(path: Path) -> None:
+        if path == tmp_path / "checkpoints":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(path)
+
+    monkeypatch.setattr(store, "fsync_directory", broken)
+    with pytest.raises(EnvironmentFailed, match="Input/output error"):
+        save(tmp_path / "checkpoints", 3, 3.0)
+    assert store.steps(tmp_path / "checkpoints") == (1, 2, 3)
+
+
 def test_manifest_that_names_a_file_outside_is_refused(tmp_path: Path) -> None:
     directory = save(tmp_path, 1, 1.0).path
     manifest = json.loads((directory / "manifest.json").read_bytes())

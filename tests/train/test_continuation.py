@@ -508,3 +508,34 @@ def test_a_checkpoint_of_other_rules_is_refused_unless_they_make_no_difference(
                 train(tiny_config, run, *settings, from_step=9)
         else:
             train(tiny_config, run, *settings, from_step=9)
+
+
+def test_a_checkpoint_that_lost_its_manifest_is_named_and_the_one_before_is_used(
+    tiny_config: Path, tmp_path: Path, dies_after: Callable[..., object]
+) -> None:
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    train(tiny_config, whole)
+    with dies_after(11):  # type: ignore[attr-defined]
+        train(tiny_config, run)
+    newest = checkpoint(run, 9)
+    (newest / "manifest.json").unlink()
+    notes = train(tiny_config, run)
+    assert notes == [f"a newer checkpoint cannot be used: {newest.name} lost its manifest"]
+    assert newest.with_name(f"damaged-{newest.name}").is_dir(), (
+        "a kill right after it would be refused"
+    )
+    assert_same_end(run, whole)
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints" / newest.name).mkdir(parents=True)
+    with pytest.raises(UsageError, match="its checkpoints are gone"):
+        train(tiny_config, run)
+
+
+def test_what_killed_processes_were_writing_is_removed(tiny_config: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / ".steps.jsonl.a1b2c3_4").write_text("half")
+    (run / ".notes.md.a1b2c3_4").write_text("somebody's")
+    train(tiny_config, run)
+    left = {each.name for each in run.glob(".*")}
+    assert left == {".lock", ".notes.md.a1b2c3_4"}

@@ -122,8 +122,11 @@ def commit(directory: Path, names: list[str], *, saved_at: float | None = None) 
         if isinstance(error, EnvironmentFailed):
             raise
         raise storage_error(error, directory, "save a checkpoint") from error
-    fsync_directory(directory.parent)
-    fsync_directory(directory.parent.parent)
+    try:
+        fsync_directory(directory.parent)
+        fsync_directory(directory.parent.parent)
+    except OSError as error:  # it is whole here, but perhaps not after a loss of power
+        raise storage_error(error, directory, "save a checkpoint") from error
     return Checkpoint(directory, step, frozenset(files))
 
 
@@ -261,6 +264,15 @@ def set_aside(root: Path, *, newer_than: int) -> None:
                 for older in root.glob(f"left-step-{_step_of(directory):08d}-*"):
                     _remove(older)
             directory.rename(directory.with_name(f"{word}-{directory.name}"))
+
+
+def set_aside_lost(root: Path, step: int) -> str | None:
+    """Rename the directory of `step` that lost its manifest to `damaged-...`; returns its name."""
+    for directory in _directories(root):
+        if _step_of(directory) == step and _is_uncommitted(directory):
+            directory.rename(directory.with_name(f"damaged-{directory.name}"))
+            return directory.name
+    return None
 
 
 def remove_uncommitted(root: Path) -> tuple[str, ...]:

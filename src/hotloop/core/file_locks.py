@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hotloop.core.errors import EnvironmentFailed
-from hotloop.core.files import process_space, storage_error
+from hotloop.core.files import fsync_directory, process_space, remove_temporaries, storage_error
 
 
 def lock_file(
@@ -55,7 +55,10 @@ def locked(directory: Path, *, wanted: bool = True) -> Iterator[None]:
     Where it is not `wanted` the directory is only made: another process of the training holds it.
     """
     try:
+        made = [each for each in (directory, *directory.parents) if not each.exists()]
         directory.mkdir(parents=True, exist_ok=True)
+        for each in made:  # else a loss of power takes the run with all its checkpoints
+            fsync_directory(each.parent)
         # For reading as well: where a named pipe is in its place, that one would else wait for a reader.
         flags = os.O_RDWR | os.O_CREAT
         file = os.fdopen(os.open(directory / LOCK, flags, 0o666), "rb+", 0) if wanted else None
@@ -69,6 +72,7 @@ def locked(directory: Path, *, wanted: bool = True) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.truncate(0)
             file.write(process_space().encode())  # who is of it too can tell by the lock who trains
+            remove_temporaries(directory)
         except BlockingIOError as error:
             raise _busy(directory) from error
         except OSError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -100,6 +101,16 @@ def write_atomically(path: Path, content: bytes) -> None:
         if temporary is not None and os.path.exists(temporary):
             os.unlink(temporary)
         raise storage_error(error, path, "write") from error
+
+
+_TEMPORARY = re.compile(r"\.[a-z0-9-]+\.(json|jsonl|yaml)\.[a-z0-9_]{8}")
+
+
+def remove_temporaries(directory: Path) -> None:
+    """Delete what killed processes left of `write_atomically`; for the only one that writes there."""
+    for path in directory.iterdir():
+        if _TEMPORARY.fullmatch(path.name):
+            path.unlink()
 
 
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)

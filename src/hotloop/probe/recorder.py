@@ -55,7 +55,13 @@ def keep_steps_before(path: Path, step: int) -> None:
     """
     if not path.exists():
         return
-    kept = [record.to_json() + "\n" for record in read_steps(path) if record.step < step]
+    kept = []
+    for record in read_steps(path) if step else ():
+        if record.step < step:
+            kept.append(record.to_json() + "\n")
+        # What follows was not flushed: a loss of power may have left a hole in it.
+        if record.step >= step - 1:
+            break
     write_atomically(path, "".join(kept).encode())
 
 

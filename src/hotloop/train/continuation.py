@@ -106,8 +106,9 @@ def _choose(run: Run, from_step: int | None, stretch: bool) -> Choice:
     stored = run.directory / "config.yaml"
     before = load_settings(stored).config if stored.exists() else None
     if from_step is None:
-        refuse_lost_checkpoint(run, before)
+        lost = refuse_lost_checkpoint(run, before)
         found, notes = _newest_good(run, found, problems)
+        notes = lost + notes
     else:
         found, notes = _asked_for(run, from_step)
     done = 0 if found is None else found.step
@@ -175,10 +176,11 @@ def recorded_steps(steps_file: Path) -> int:
     return next((record.step + 1 for record in newest_steps(steps_file)), 0)
 
 
-def refuse_lost_checkpoint(run: Run, before: RunConfig | None) -> None:
+def refuse_lost_checkpoint(run: Run, before: RunConfig | None) -> tuple[str, ...]:
     """Raises `UsageError` when the records tell of a checkpoint later than any that is here.
 
-    Training on would cut the records and make the steps again, perhaps days of them.
+    Training on would cut the records and make the steps again, perhaps days of them. Returns a note on one
+    that is here without its manifest, where there is an earlier one.
     """
     done, seen = recorded_steps(run.steps_file), store.newest_seen(run.checkpoints)
     # A save beside the steps is recorded before it has ended: then the one before the newest had.
@@ -189,6 +191,11 @@ def refuse_lost_checkpoint(run: Run, before: RunConfig | None) -> None:
     if background == "auto" and len(newest) == 1:
         num_open = 0  # a process's first save is waited for
     saved = newest[num_open] if len(newest) > num_open else 0
+    note: tuple[str, ...] = ()
+    if saved > seen and store.steps(run.checkpoints):
+        name = store.set_aside_lost(run.checkpoints, saved)
+        if name is not None:
+            seen, note = saved, (f"a newer checkpoint cannot be used: {name} lost its manifest",)
     if before is not None and not newest and (run.directory / "census.json").exists():
         saved = before.train.steps if done >= before.train.steps else 0  # saved at its end alone
     if before is not None and before.checkpoint.every_steps:
@@ -197,7 +204,7 @@ def refuse_lost_checkpoint(run: Run, before: RunConfig | None) -> None:
         if evaluated > seen + longest * (1 + num_open):
             done, saved = max(done, evaluated), max(saved, evaluated)
     if saved <= seen:
-        return
+        return note
     there = f"the newest one that is found is of step {seen}" if seen else "none is found"
     raise UsageError(
         f"{done} steps of this run are recorded and its checkpoints are gone: {there}",

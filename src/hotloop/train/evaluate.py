@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
 
 import torch
@@ -106,6 +107,8 @@ def append_evaluation(run: Run, evaluation: Evaluation | None) -> None:
     try:
         with run.evals_file.open("a", encoding="utf-8") as file:
             file.write(_line(evaluation))
+            file.flush()
+            os.fsync(file.fileno())  # before the checkpoint behind which nobody makes it again
     except OSError as error:
         raise storage_error(error, run.evals_file, "record an evaluation") from error
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pickle
+import shutil
 import signal
 import sys
 import threading
@@ -314,6 +315,7 @@ def test_manifest_of_somebody_else_is_passed_over_and_nothing_outside_is_touched
     manifest = json.loads(path.read_text())
     change(manifest)
     path.write_text(json.dumps(manifest))
+    shutil.copy(path.parent / "state.json.zst", path.parent / "data.json.zst")
     for name in ("..", "step-00000099-zzzzzzzz", "step-00000099-1234567\n", "x"):
         (path.parent.parent / name).mkdir(exist_ok=True)
     said: list[str] = []

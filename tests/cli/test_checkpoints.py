@@ -81,6 +81,18 @@ def test_list_without_the_place_of_the_uploads_lists_what_is_here(
     assert {tuple(row["where"]) for row in rows} == {("local",)}
 
 
+def test_what_a_manifest_says_cannot_command_the_terminal(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = step_dir(trained, 12) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest | {"versions": {"hotloop": "\x1b[2J"}}))
+    assert hotloop(["checkpoints", "show", str(trained), "12"]) == 0
+    path.write_text(json.dumps(manifest | {"schema": "\x1b[2J"}))
+    assert hotloop(["checkpoints", "list", str(trained)]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
 def test_verify_finds_one_flipped_bit_that_list_does_not_see(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -303,6 +303,8 @@ def test_every_flipped_byte_of_an_upload_is_noticed(
         lambda m: m["files"]["state.json"].update(bytes=20),  # unpacks to more
         lambda m: m.update(files=[1, 2]),
         lambda m: m.update(step=13),
+        lambda m: m.update(saved_at=1e300),
+        lambda m: m.update(saved_at=-1),
         lambda m: m.update(schema="hotloop.checkpoint/2"),
     ],
 )

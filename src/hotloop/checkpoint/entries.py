@@ -39,7 +39,7 @@ class Manifest:
     files: dict[str, StoredFile]
     records: dict[str, StoredFile] = field(default_factory=dict)
     """In an object store: files of the run directory as they were then."""
-    saved_at: float | None = None
+    saved_at: Annotated[float, Field(ge=0, le=1e11)] | None = None
     """In an object store: when it was saved, in seconds since 1970. Never decides which one is newer."""
     versions: dict[str, str] = field(default_factory=dict)
     schema: str = SCHEMA

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from hotloop.cli.output import json_option, note, write_object
+from hotloop.cli.output import json_option, note, printable, write_object
 from hotloop.core.errors import EnvironmentFailed, ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -83,13 +83,15 @@ def show(run: Path, step: int, json_file: str | None) -> None:
         write_object(answer, json_file)
     if json_file != "-":
         versions = ", ".join(f"{k} {v}" for k, v in manifest.versions.items()) or "not known"
-        click.echo(f"step {step}, by {versions}, {answer['processes']} process(es)\n  at {found.path}")  # fmt: skip
+        by = f"step {step}, by {versions}, {answer['processes']} process(es)\n  at {found.path}"
+        click.echo(printable(by))
         for name, size in answer["files"].items():
             click.echo(f"{name}  {size:,} bytes")
             for each in tensors:
                 if each["file"] == name:
-                    click.echo(f"  {each['name']:44} {each['dtype']:5} {each['shape']}")
-        click.echo(f"state.json has {', '.join(sorted(state))}")
+                    line = f"  {each['name']:44} {each['dtype']:5} {each['shape']}"
+                    click.echo(printable(line))
+        click.echo(printable(f"state.json has {', '.join(sorted(state))}"))
 
 
 @checkpoints.command()
@@ -226,9 +228,10 @@ def _tell(rows: list[dict[str, Any]], json_file: str | None) -> None:
     for row in rows:
         when = row["saved_at"] and datetime.fromtimestamp(row["saved_at"]).isoformat(" ", "seconds")
         loss = "" if row["held_out_loss"] is None else f"{row['held_out_loss']:.4f}"
-        click.echo(
+        line = (
             f"{row['step']:>9}  {row['bytes'] / 1e6:>10,.1f} MB  {when or '':19}  {loss:>8}  "
             f"{' + '.join(row['where']):14}  {row['state']}" + (f": {row['problem']}" if row["problem"] else "")
         )  # fmt: skip
+        click.echo(printable(line))
     if not rows:
         click.echo("no checkpoint yet")

@@ -103,7 +103,7 @@ def main() -> None:
                 time.sleep(0.002)
             if process.poll() is not None:
                 break
-            os.killpg(process.pid, signal.SIGKILL)
+            os.kill(process.pid, signal.SIGKILL)
             process.wait()
         assert process.wait() == 0, run
         found = goodput_of(run)

@@ -4,7 +4,7 @@
 
 One process, the same state (weights and two moments in fp32) and the same steps (products of matrices) for all; the
 ways to save take turns. `stall`: seconds from asking to the next step. `durable`: until the files were flushed to the
-disk by whoever saves (torch.save flushes nothing). `beside`: seconds of a step until then over one without any save.
+disk by whoever saves (torch.save flushes nothing). `checkpointer` is `hotloop.checkpoint.Checkpointer`, of one's own loop. `beside`: seconds of a step until then over one without any save.
 `copy`: one copy of the state in memory, below which no snapshot can be. DCP is `async_save` with its thread.
 """
 
@@ -27,7 +27,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
-from hotloop.checkpoint import store
+from hotloop.checkpoint import Checkpointer, store
 from hotloop.checkpoint.background import Saver
 
 STEPS_BEFORE = 10
@@ -54,12 +54,26 @@ Still = Callable[[], bool]
 """Whether it is still being saved."""
 
 
+class Part:
+    """What has a state, as `Checkpointer.save` takes it."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self.tensors = tensors
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.tensors
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        self.tensors = tensors
+
+
 class Ways:
     """Each begins a save of `state` and says whether it is still under way."""
 
     def __init__(self, state: Tensors, directory: Path) -> None:
         self.state, self.directory = state, directory
         self.number = 0
+        self.own = Checkpointer(directory / "own")
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
     def place(self) -> Path:
@@ -88,6 +102,14 @@ class Ways:
         Saver().begin(partial(save, copied(self.state), self.place()))
         return lambda: not ended.is_set()
 
+    def checkpointer(self) -> Still:
+        self.number += 1
+        parts = {file: Part(self.state[file]) for file in ("model", "optimizer")}
+        self.own.save(self.number, **parts)
+        ended = self.own._saver._ended
+        assert ended is not None
+        return lambda: not ended.is_set()
+
     def dcp_async(self) -> Still:
         flat = {f"{file}.{name}": each for file, group in self.state.items() for name, each in group.items()}  # fmt: skip
         future = dcp.async_save(flat, checkpoint_id=str(self.place()))
@@ -113,7 +135,14 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(dir=given.directory) as folder:
         ways = Ways(state_of(given.megabytes), Path(folder))
-        names = ("copy_alone", "torch_save", "hotloop_within", "hotloop_beside", "dcp_async")
+        names = (
+            "copy_alone",
+            "torch_save",
+            "hotloop_within",
+            "hotloop_beside",
+            "checkpointer",
+            "dcp_async",
+        )
         seen: dict[str, dict[str, list[float]]] = {
             name: {"stall": [], "durable": [], "beside": []} for name in names
         }

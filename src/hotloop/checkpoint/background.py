@@ -7,6 +7,7 @@ checkpoint before. So at most two intervals are lost. An error surfaces where th
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import os
@@ -24,7 +25,10 @@ NICE = 5
 class Saver:
     """Runs one save at a time beside the caller, who sees its error at the next call of any method but `wait`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, unattended: bool = False) -> None:
+        """`unattended`: the end of the process shows an error that nobody asked for, and takes code 4."""
+        self._unattended = unattended
+        self._pid = os.getpid()
         self._ended: threading.Event | None = None
         """Of the save that was begun. Not the thread's own `join`: up to Python 3.12 an interrupted one takes a thread that
         runs for one that has ended."""
@@ -65,6 +69,10 @@ class Saver:
     def begin(self, save: Callable[[], object]) -> None:
         """Start `save`, after the one before has ended. Raises its error."""
         self.finish()
+        if self._unattended:
+            atexit.register(self._at_exit)
+            self._unattended = False
+        self._pid = os.getpid()
         ended = threading.Event()
 
         def run() -> None:
@@ -82,12 +90,14 @@ class Saver:
 
     def check(self) -> None:
         """Raises the error of a save that has failed; never waits."""
+        self._forget_parent()
         if self.error is not None:
             error, self.error = self.error, None
             raise error
 
     def wait(self) -> None:
         """Until nothing is being saved, whatever interrupts that; of errors `check` tells."""
+        self._forget_parent()
         interrupted = None
         while self._ended is not None:
             try:
@@ -102,6 +112,28 @@ class Saver:
         """Wait, and raise the error of what was waited for."""
         self.wait()
         self.check()
+
+    def _forget_parent(self) -> None:
+        """In a process that was forked, the thread does not run: its save is the parent's."""
+        if self._pid != os.getpid():
+            self._ended, self.error, self._pid = None, None, os.getpid()
+
+    def _at_exit(self) -> None:
+        try:
+            self.finish()
+        except BaseException as error:  # noqa: BLE001 - nobody is left to raise it to
+            print(f"error: the last checkpoint was not saved: {error}", file=sys.stderr, flush=True)  # noqa: T201
+            _ending.append(_Ending())
+
+
+class _Ending:
+    """Ends the process when the interpreter lets go of its modules: after all `atexit` handlers, whose errors set no code."""
+
+    def __del__(self, end: Callable[[int], object] = os._exit) -> None:
+        end(4)  # ExitCode.ENVIRONMENT, which may be gone by then
+
+
+_ending: list[_Ending] = []
 
 
 def give_way() -> None:

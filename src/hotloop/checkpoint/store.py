@@ -308,7 +308,10 @@ def retire(
 ) -> None:  # fmt: skip
     """Delete what `rules` do not keep, now that `newest` is committed."""
     found, now = [entry(directory) for directory in _committed(root)], time.time()
-    for each in retired(found, rules, newest=newest.name, now=now, losses=losses, good_until=good_until):  # fmt: skip
+    step = _step_of(newest)
+    again = [e for e in found if e.step == step and e.name != newest.name]  # it was saved once more
+    found = [e for e in found if e not in again]
+    for each in again + retired(found, rules, newest=newest.name, now=now, losses=losses, good_until=good_until):  # fmt: skip
         remove(root / each.name)
 
 

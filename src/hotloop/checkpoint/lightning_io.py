@@ -1,0 +1,58 @@
+"""Lightning with hotloop's checkpoints in the place of its files: `Trainer(plugins=[LightningCheckpointIO()])`."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.plugins.io import CheckpointIO
+from torch import Tensor
+
+from hotloop.checkpoint import store
+from hotloop.checkpoint.background import Saver
+from hotloop.checkpoint.checkpointer import read, snapshot
+from hotloop.checkpoint.loader import random_states, set_random_states
+from hotloop.core.errors import UsageError
+
+
+class LightningCheckpointIO(CheckpointIO):  # type: ignore[misc]
+    """Each path that Lightning saves to becomes a directory with one checkpoint, written beside the next steps."""
+
+    def __init__(self) -> None:
+        self._saver = Saver(unattended=True)
+        self._buffers: dict[str, dict[str, Tensor]] = {}
+        self._removed: list[Path] = []
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:  # fmt: skip
+        """Copy it, after the save before has ended; its error is raised here."""
+        self.teardown()
+        tensors, state = snapshot({"extra": checkpoint, "random": random_states()}, self._buffers)
+        self._buffers = tensors
+        step = int(checkpoint["global_step"])
+        # `good_until`: only this one stays, also where an earlier run saved to the same path
+        write = partial(store.save, Path(path), step, tensors=tensors, state=state, keep=2, good_until=-1)  # fmt: skip
+        self._saver.begin(write)
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:  # fmt: skip
+        """The checkpoint, on the CPU, if it verifies; random states are as they were."""
+        self.teardown()
+        found, problems = store.latest(Path(path))
+        if found is None:
+            what = f"no checkpoint here verifies: {problems[0] if problems else 'none is there'}"
+            raise UsageError(what, where=str(path), do="use another one")
+        values = read(found, ("extra", "random"))[1]
+        set_random_states(values["random"])
+        checkpoint: dict[str, Any] = values["extra"]
+        return checkpoint
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """Once the save that is under way has ended well: what is removed may be the last good one until then."""
+        self._removed.append(Path(path))
+
+    def teardown(self) -> None:
+        """Wait for the save that is under way, and raise its error."""
+        self._saver.finish()
+        while self._removed:
+            shutil.rmtree(self._removed.pop(), ignore_errors=True)

@@ -63,6 +63,7 @@ print(json.dumps(sorted(m for m in set(sys.modules) - before if m.startswith("ho
         "hotloop.hardware",
         "hotloop.hardware.limits",
         "hotloop.probe",
+        "hotloop.probe.batch_queue",
         "hotloop.probe.compile_watch",
         "hotloop.probe.entry",
         "hotloop.probe.foreign_process",

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hotloop.core.files import validated
 from hotloop.core.untrusted import object_lines
 
 
@@ -52,6 +51,10 @@ class Session:
 
 def read_sessions(path: Path) -> tuple[list[Session], dict[int, str]]:
     """The sessions, and what is wrong with lines that are left out, by number. Raises `OSError`."""
+    from hotloop.core.files import (
+        validated,  # needs pydantic, which a foreign interpreter may not have
+    )
+
     found: list[dict[str, Any]] = []
     damaged: dict[int, str] = {}
     for number, line in object_lines(path) if path.is_file() else ():

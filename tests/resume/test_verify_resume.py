@@ -14,7 +14,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.files import read_json
 from hotloop.resume import compare, kills
 from hotloop.resume.program import Resumed, verify_resume
-from hotloop.resume.short_run import aims
+from hotloop.resume.short_run import aims, short_settings
 
 STEPS = 24
 
@@ -136,6 +136,13 @@ def test_what_cannot_be_verified_is_refused(
     assert run(["verify-resume", *arguments]) == 2
     assert why in capsys.readouterr().err
     assert not Path("runs").exists()
+
+
+def test_nothing_of_the_short_run_leaves_the_machine(config: Path) -> None:
+    told = ("checkpoint.upload=s3://bucket/mine", "logging.wandb=true", "logging.mlflow=true")
+    short = short_settings(config, told, steps=12).config
+    assert short.checkpoint.upload is None
+    assert not any((short.logging.wandb, short.logging.mlflow, short.logging.tensorboard))
 
 
 def test_kills_are_spread_over_the_run_and_its_moments() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import statistics
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -12,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hotloop.core.errors import CommandFailed
-from hotloop.core.step import samples_name
+from hotloop.core.step import samples_name, steps_name
 from hotloop.core.untrusted import parse_object
+from hotloop.probe.recorder import newest_steps
 from hotloop.resume.short_run import Aim, Moment
 from hotloop.trial import watchdog
 from hotloop.trial.process import Guard, tail
@@ -80,7 +82,6 @@ class Session:
                 process.wait()
             guard.release()
         self._look()
-        self._trained_s = time.monotonic() - self._began_at - (self.start_s or 0.0)
         if code:
             what = f"the training ended with exit code {code}"
             raise CommandFailed(what, where=str(log), do=tail(log), returncode=code)
@@ -91,7 +92,9 @@ class Session:
     def pace(self) -> Pace:
         """Once it has come to its end."""
         assert self.start_s is not None, "it ended well, so that it made steps"
-        return Pace(self.start_s, self._trained_s / self.steps_begun, self._save_s)
+        steps = newest_steps(self.directory / steps_name(0))
+        # The median: the first step may compile for minutes, and a kill that waits as long comes too late.
+        return Pace(self.start_s, statistics.median(each.wall_s for each in steps), self._save_s)
 
     def _due(self, aim: Aim, pace: Pace) -> float | None:
         """When to kill, once that is known."""

@@ -227,7 +227,10 @@ class _Trial:
         reference, directory = self.directory / "reference", self.directory / name
         self._begin(f"{ranks} processes")
         shutil.rmtree(directory, ignore_errors=True)
-        self._session(name).run(self._command(name), Aim("step", steps // 2, steps, 0.5), pace)
+        middle = Aim("step", steps // 2, steps, 0.5)
+        if self._session(name).run(self._command(name), middle, pace) is None:
+            what = "a run of one process came to its end before it could be killed"
+            raise CommandFailed(what, do="give more --steps", returncode=0)
         launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}")
         self._session(name).run(self._command(name, shared, *launcher))
         parts = [taken_by(directory, rank)[-1] for rank in range(ranks)]

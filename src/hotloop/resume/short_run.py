@@ -60,6 +60,7 @@ def short_settings(source: Path, overrides: tuple[str, ...], *, steps: int | Non
         "schedule.warmup_steps": warmup,
         "checkpoint.every_steps": every,
         "eval.every_steps": 2 * every + 1 if config.eval.every_steps else 0,
+        "checkpoint.notices": "none",
         "eval.windows": min(config.eval.windows, MAX_WINDOWS),
         "checkpoint.upload": None,  # it would be another run in the user's place
         **{f"logging.{tracker}": False for tracker in ("tensorboard", "wandb", "mlflow")},

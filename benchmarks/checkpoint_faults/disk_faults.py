@@ -36,7 +36,8 @@ def errors_of(call: forked.Call) -> list[str]:
     name, number = call.name, call.number
     found = [f"{name}:error=EIO:when={number}"]
     if name in SPACE and creates:
-        found += [f"{name}:error=ENOSPC:when={number}+"]
+        # Not all writes from then on: those to the terminal would fail as well.
+        found += [f"{name}:error=ENOSPC:when={number}{'' if name == 'write' else '+'}"]
     if creates and name not in ("write", "ftruncate", "fsync", "flock"):
         found += [f"{name}:error=EROFS:when={number}+"]
     return found

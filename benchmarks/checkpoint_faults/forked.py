@@ -31,6 +31,7 @@ from strace import Call, Strace, read_calls, strace_works  # noqa: F401 - for th
 
 from hotloop.checkpoint import store
 from hotloop.cli.main import run as hotloop
+from hotloop.cli.output import guard_streams
 from hotloop.data.prepare import prepare_text
 from hotloop.data.spec import Spec
 from hotloop.train import loop, start  # noqa: F401 - start: loaded before the forks
@@ -125,6 +126,7 @@ class Fork:
                 output = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
                 os.dup2(output, 1)
                 os.dup2(output, 2)
+                guard_streams()
                 _plant_stops(frozenset(stops), tell, wait)
                 _stop_at("start")
                 code = int(hotloop(arguments))

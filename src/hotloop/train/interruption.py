@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -42,10 +43,15 @@ FIRST_STEP = " in the first step of this process: nothing was to be saved"
 _wakeup_fds: set[int] = set()
 
 
+_block = partial(signal.pthread_sigmask, signal.SIG_BLOCK, _SIGNALS)
+_unblock = partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, _SIGNALS)
+
+
 def _in_child() -> None:
-    """What a forked process is sent must not end this one."""
+    """What a forked process is sent, be it at its first moment, must not end this one."""
     if (fd := signal.set_wakeup_fd(-1)) not in _wakeup_fds:
         signal.set_wakeup_fd(fd)
+    _unblock()
 
 
 class StopNow(KeyboardInterrupt):
@@ -75,7 +81,7 @@ class StopRequest:
         self._guard.start()
         if threading.current_thread() is threading.main_thread():
             _wakeup_fds.add(self._writes.fileno())
-            os.register_at_fork(after_in_child=_in_child)
+            os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_in_child)
             self._hook, sys.unraisablehook = sys.unraisablehook, self._unraised
             self._fd = signal.set_wakeup_fd(self._writes.fileno(), warn_on_full_buffer=False)
             for number in (*_SIGNALS, _WAKE):

@@ -185,7 +185,7 @@ def main() -> None:
     for number in range(given.rounds * (4 if given.compile else len(MOMENTS) * len(given.windows))):
         out = root / f"case-{number}"
         if given.compile:
-            row = compiling(configs[0], out, draw.uniform(0, 30))
+            row = compiling(configs[0], out, draw.uniform(0, 1.5))
         else:
             moment = list(MOMENTS)[number % len(MOMENTS)]
             window = given.windows[number // len(MOMENTS) % len(given.windows)]

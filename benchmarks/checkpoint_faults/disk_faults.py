@@ -12,6 +12,7 @@ with a well disk ends with the same bytes as a run that nothing befell. The moun
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -25,9 +26,13 @@ import forked
 from forked import BESIDE, EVERY, Fork
 from kill_at_calls import WINDOWS, Cases
 
-SAVE = f"update {3 * EVERY}"
 SPACE = {"write", "ftruncate", "openat", "mkdir", "rename", "renameat"}
 """What asks for room."""
+
+
+def _save(settings: tuple[str, ...]) -> str:
+    """Where the disk changes: beside the steps once the save before has ended."""
+    return f"{'save' if settings else 'update'} {3 * EVERY}"
 
 
 def errors_of(call: forked.Call) -> list[str]:
@@ -100,12 +105,13 @@ def full(work: Path, config: Path, settings: tuple[str, ...], every: int) -> lis
         cases.run.mkdir(parents=True)
         with mounted(cases.run, "-t", "tmpfs", "-o", "size=8m", "tmpfs"):
             cases.said.unlink(missing_ok=True)
-            fork = Fork(cases.command, cases.said, stops=[SAVE])
+            fork = Fork(cases.command, cases.said, stops=[_save(settings)])
             assert fork.next_stop() is not None
             before = forked.newest_good(cases.run)[0]
             filler = cases.run / "filler"
             free = shutil.disk_usage(cases.run).free
-            with filler.open("wb") as file:
+            # The steps go on beside a save and may take the last of it.
+            with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
                 file.write(bytes(max(free - room * 4096, 0)))
             fork.go_on()
             ended = fork.ended()
@@ -122,7 +128,7 @@ def read_only(work: Path, config: Path, settings: tuple[str, ...]) -> list[dict[
     checkpoints = cases.run / "checkpoints"
     with mounted(checkpoints, "--bind", str(checkpoints)):
         cases.said.unlink(missing_ok=True)
-        fork = Fork(cases.command, cases.said, stops=[SAVE])
+        fork = Fork(cases.command, cases.said, stops=[_save(settings)])
         assert fork.next_stop() is not None
         before = forked.newest_good(cases.run)[0]
         subprocess.run(["mount", "-o", "remount,bind,ro", str(checkpoints)], check=True)

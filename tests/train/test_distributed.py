@@ -196,6 +196,7 @@ def test_every_rank_records_its_steps_and_the_first_one_writes_everything_else(m
         *("config.yaml", "data.json", "tokenizer.json", "environment.json", "model.json"),
         "census.json",
         *("steps.jsonl", "steps-1.jsonl", "evals.jsonl", "telemetry.jsonl", "checkpoints"),
+        "sessions.jsonl",
     }
     census = json.loads((run / "census.json").read_text())
     assert (census["num_ranks"], census["sent_gradient_dtype"]) == (2, "float32")

@@ -26,6 +26,8 @@ def _add_up_embeddings_in_order() -> None:
     except ImportError:  # internals of another torch
         return
     decompositions.pop(torch.ops.aten.embedding_dense_backward.default, None)
+    # What the compiler has cached with that decomposition would be taken as it is.
+    torch.compiler.config.cache_key_tag = "hotloop: embeddings in order"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,9 @@ def _add_up_embeddings_in_order() -> None:
         return
     decompositions.pop(torch.ops.aten.embedding_dense_backward.default, None)
     # What the compiler has cached with that decomposition would be taken as it is.
-    torch.compiler.config.cache_key_tag = "hotloop: embeddings in order"
+    tag, config = "embeddings in order", torch.compiler.config
+    if tag not in config.cache_key_tag:
+        config.cache_key_tag += tag
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,14 +103,14 @@ def test_one_cpu_has_no_room_for_workers_unless_fetching_only_waits() -> None:
 def test_on_a_machine_that_others_fill_little_cpu_time_is_no_sign_of_a_disk() -> None:
     starved = {**SERIAL, "fetch_cpu_fraction": 0.4}  # of 0.71 that its threads got while computing
     for busy, foreign, expected in (
-        (1.0, 0.5, ["HL101"]),  # waiting for a disk, or for its turn
+        (1.0, 0.5, ["HL101", "HL803"]),  # waiting for a disk, or for its turn
         (0.84, 0.5, ["HL106"]),
         (1.0, 0.19, ["HL106"]),  # its own threads
         (None, None, ["HL106"]),
     ):
         census = replace(HEALTHY, machine_busy=busy, foreign_busy=foreign)
         assert codes(diagnose(waiting(0.03, starved, census))) == expected
-    crowded = replace(HEALTHY, machine_busy=1.0, foreign_busy=0.5)
+    crowded = replace(HEALTHY, machine_busy=1.0, foreign_busy=0.5, num_threads=4)
     computes = {**starved, "fetch_cpu_fraction": 0.51}
     assert codes(diagnose(waiting(0.03, computes, crowded))) == ["HL102"]
     # One thread on one CPU, which it gets whole while it computes: the others do not matter.
@@ -128,7 +128,7 @@ def test_on_a_machine_that_others_fill_little_cpu_time_is_no_sign_of_a_disk() ->
         assert codes(diagnosis) == ["HL101"]  # half of the CPUs is all that it had
         own = replace(crowded, cpu_busy=7.5)  # of 8: these are full by itself
         assert codes(diagnose(waiting(0.03, late, own))) == ["HL105"]
-        unknown = replace(crowded, cpu_busy=None, cpus=2.0, num_threads=2)
+        unknown = replace(crowded, cpu_busy=None, cpus=2.0, num_threads=1)
         assert codes(diagnose(waiting(0.03, late, unknown))) == ["HL101"]
     assert any("50 % of the machine" in line for line in diagnosis.not_examined)
 
@@ -148,7 +148,9 @@ def test_workers_that_cost_more_than_they_bring_count_by_the_difference() -> Non
     assert finding.gain_at_most == pytest.approx(1 / 0.8)
     assert diagnose(waiting(0.009, {**WORKERS, "fetch_s": 0.005})).findings == ()  # 4 %
     assert found(waiting(0.03, {**WORKERS, "fetch_s": 0.0251}), "HL110") is None
-    crowded = replace(HEALTHY, machine_busy=1.0, foreign_busy=0.5)  # late by waiting for its turn?
+    crowded = replace(
+        HEALTHY, machine_busy=1.0, foreign_busy=0.5, num_threads=4
+    )  # late by waiting for its turn?
     assert codes(diagnose(waiting(0.03, {**WORKERS, "fetch_s": 0.01}, crowded))) == ["HL101"]
 
 
@@ -166,7 +168,7 @@ def test_batches_that_come_late_now_and_then_count_by_what_is_late() -> None:
     finding = only(coming_late(10, 0.3), "HL109")
     assert finding.gain_at_most == pytest.approx(1 / (1 - 0.3 / 1.3))
     assert diagnose(coming_late(10, 0.04)).findings == ()
-    crowded = replace(HEALTHY, machine_busy=1.0, foreign_busy=0.5)
+    crowded = replace(HEALTHY, machine_busy=1.0, foreign_busy=0.5, num_threads=4)
     assert codes(diagnose(coming_late(10, 0.3, crowded))) == ["HL101"]
 
 

@@ -514,12 +514,12 @@ def test_a_checkpoint_that_lost_its_manifest_is_named_and_the_one_before_is_used
     tiny_config: Path, tmp_path: Path, dies_after: Callable[..., object]
 ) -> None:
     run, whole = tmp_path / "run", tmp_path / "whole"
-    train(tiny_config, whole)
+    train(tiny_config, whole, "checkpoint.background=false")
     with dies_after(11):  # type: ignore[attr-defined]
-        train(tiny_config, run)
+        train(tiny_config, run, "checkpoint.background=false")
     newest = checkpoint(run, 9)
     (newest / "manifest.json").unlink()
-    notes = train(tiny_config, run)
+    notes = train(tiny_config, run, "checkpoint.background=false")
     assert notes == [f"a newer checkpoint cannot be used: {newest.name} lost its manifest"]
     assert newest.with_name(f"damaged-{newest.name}").is_dir(), (
         "a kill right after it would be refused"
@@ -528,7 +528,7 @@ def test_a_checkpoint_that_lost_its_manifest_is_named_and_the_one_before_is_used
     shutil.rmtree(run / "checkpoints")
     (run / "checkpoints" / newest.name).mkdir(parents=True)
     with pytest.raises(UsageError, match="its checkpoints are gone"):
-        train(tiny_config, run)
+        train(tiny_config, run, "checkpoint.background=false")
 
 
 def test_what_killed_processes_were_writing_is_removed(tiny_config: Path, tmp_path: Path) -> None:

@@ -85,7 +85,10 @@ def test_hang_of_one_rank_shows_the_stacks_of_all(tiny_config: Path, tmp_path: P
     jobs.write_text(json.dumps([{"arguments": arguments, "sick_rank": 1, "hangs_after": 5}]))
     command = [sys.executable, str(RANKS), str(jobs)]
     subprocess.run(command, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
-    assert json.loads((tmp_path / "ended.json").read_text()) == [75, 75]
+    first_code, second_code = json.loads((tmp_path / "ended.json").read_text())
+    assert second_code == 75
+    # Where the other one ended a moment before, the lost connection is what ends this one.
+    assert first_code == 75 or json.loads((tmp_path / "codes-0.json").read_text()) == [4]
     first, second = ((run / f"stacks-rank-{rank}.txt").read_text() for rank in (0, 1))
     assert "rank 1 hangs in data_wait" in second
     assert "in hangs" in second

@@ -23,6 +23,7 @@ from trainings import losses, records, train, weights
 import warm_python
 from hotloop.checkpoint import remote, store
 from hotloop.checkpoint.remote import Remote
+from hotloop.checkpoint.upload import Uploader
 from hotloop.cli.main import run as hotloop
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.train import loop
@@ -248,9 +249,21 @@ def newest(disk: str, step: int = 12) -> Path:
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors.zst", "state.json.zst", "manifest.json"])  # fmt: skip
 @pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "delete"])
 def test_damaged_upload_is_named_and_the_one_before_is_used(
-    tiny_config: Path, tmp_path: Path, disk: str, name: str, damage: str
+    tiny_config: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    disk: str,
+    name: str,
+    damage: str,
 ) -> None:
     settings = (f"checkpoint.upload={disk}", "checkpoint.every_steps=6")
+    take = Uploader.take
+
+    def waits(self: Uploader, *args: Any) -> None:  # else the second one may overtake the first
+        take(self, *args)
+        self.finish()
+
+    monkeypatch.setattr(Uploader, "take", waits)
     train(tiny_config, tmp_path / "one", *settings)
     assert wholly(disk) == [12, 6]
     path = newest(disk) / name

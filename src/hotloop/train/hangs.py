@@ -86,33 +86,32 @@ class Watchdog:
             now = time.monotonic()
             # While the process was stopped it did not hang.
             ran_s, self._looked = min(now - self._looked, 2 * self.tick_s), now
-            if self._watched is None or self._passed != self._seen:
-                self._seen, self._idle_s, self._counted_s, self._shown = (
-                    self._passed,
-                    0.0,
-                    0.0,
-                    False,
-                )
+            if self._watched is None:
+                return None
+            clock, file = self._watched
+            limit_s = self._timeout_s
+            if self._automatic and self._took:
+                limit_s = max(limit_s, _AUTO_STEPS * statistics.median(list(self._took)))
+            if now > self._armed:
+                # For who holds the interpreter: this thread would not run, the one of faulthandler does.
+                with suppress(OSError):
+                    faulthandler.dump_traceback_later(2 * limit_s, file=file)
+                self._armed = now + limit_s
+            if self._passed != self._seen:
+                self._seen, self._shown = self._passed, False
+                self._idle_s = self._counted_s = 0.0
                 return None
             if _running(_DEBUGGERS) or _traced():
                 return None
-            clock, file = self._watched
             phase = clock.innermost
             slow = (
                 self._patient or phase == "checkpoint" or (self._streams and phase == "data_wait")
             )
             self._idle_s += ran_s
             self._counted_s += ran_s / (_PATIENCE if slow or _running(_COMPILERS) else 1)
-            limit_s = self._timeout_s
-            if self._automatic and self._took:
-                limit_s = max(limit_s, _AUTO_STEPS * statistics.median(list(self._took)))
             place = f"rank {self._rank} hangs in {phase} of step {self._step}"
             what = f"{place}: no boundary was passed for {self._idle_s:.0f} s"
             with suppress(OSError):
-                if now > self._armed:
-                    # For who holds the interpreter: this thread would not run, the one of faulthandler does.
-                    faulthandler.dump_traceback_later(2 * limit_s, file=file)
-                    self._armed = now + limit_s
                 if self._counted_s >= limit_s and not self._shown:
                     self._shown = True
                     file.write(f"{time.ctime()}: {what}\n".encode())

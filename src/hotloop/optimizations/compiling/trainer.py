@@ -21,11 +21,15 @@ def _add_up_embeddings_in_order() -> None:
     What the compiler makes of it for several threads adds atomically, in another order in each run: the
     same training would learn other numbers, and not resume to the bit.
     """
+    own = torch.ops.aten.embedding_dense_backward.default
     try:
         from torch._inductor.decomposition import decompositions
+        from torch._inductor.lowering import lowerings, make_fallback
     except ImportError:  # internals of another torch
         return
-    decompositions.pop(torch.ops.aten.embedding_dense_backward.default, None)
+    decompositions.pop(own, None)
+    if own not in lowerings:
+        make_fallback(own, warn=False)  # type: ignore[no-untyped-call]  # else, where CI is set, it is an error that there was one
     # What the compiler has cached with that decomposition would be taken as it is.
     tag, config = "embeddings in order", torch.compiler.config
     if tag not in config.cache_key_tag:

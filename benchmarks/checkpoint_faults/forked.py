@@ -64,6 +64,7 @@ eval:
   windows: 4
 checkpoint:
   every_steps: {EVERY}
+  background: false
   keep: {KEEP}
 logging:
   tensorboard: false

@@ -2,14 +2,13 @@
 
 `argv[1]` is JSON: `arguments`, and `at`: what is called when it happens ("data", "update", "eval", "file", "compile"), for
 the `nth` time. Then `signals` are sent to this process, and it is held up for `python_s` (where handlers run) or `c_s`
-seconds (where none does, as in a compiler), or `locked_s` (where no thread of Python's runs), `pdb_s` in a debugger, or
+seconds (where none does, as in a compiler), `pdb_s` in a debugger, or
 `stopped_s` by SIGSTOP.
 `save_s` makes each save that slow, and `eval_s` each batch of an evaluation.
 """
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import io
 import json
@@ -63,8 +62,6 @@ def planted(job: dict[str, Any]) -> None:
                 held_up_in_c(job["c_s"], send)
             else:
                 send()
-            if "locked_s" in job:  # nothing of Python's runs meanwhile
-                ctypes.PyDLL(None).usleep(int(job["locked_s"] * 1e6))
             if job.get("ends_child"):
                 child = os.fork()
                 if not child:

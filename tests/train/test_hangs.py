@@ -68,16 +68,6 @@ def test_what_is_slow_for_a_reason_is_no_hang(tiny_config: Path, tmp_path: Path,
     assert "hangs" not in ended.stderr
 
 
-def test_stacks_are_written_while_the_interpreter_is_held(
-    tiny_config: Path, tmp_path: Path
-) -> None:
-    ended = held_up(tiny_config, tmp_path / "run", at="update", nth=8, locked_s=5)
-    assert ended.returncode == 0, ended
-    stacks = (tmp_path / "run" / "stacks-rank-0.txt").read_text()
-    assert "Timeout" in stacks
-    assert "interrupted_program.py" in stacks
-
-
 def test_hang_of_one_rank_shows_the_stacks_of_all(tiny_config: Path, tmp_path: Path) -> None:
     jobs, run = tmp_path / "jobs.json", tmp_path / "run"
     arguments = ["train", str(tiny_config), "--out", str(run), "train.grad_accum_steps=2"]

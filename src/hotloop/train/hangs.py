@@ -45,7 +45,7 @@ class Watchdog:
         self._watched: tuple[PhaseClock, IO[bytes]] | None = None
         self._took: deque[float] = deque(maxlen=100)
         self._step, self._passed, self._seen = -1, 0, -1
-        self._began = self._looked = self._armed = self._idle_s = self._counted_s = 0.0
+        self._began = self._looked = self._idle_s = self._counted_s = 0.0
         self._lock = threading.Lock()
         self._patient = self._shown = False
 
@@ -76,7 +76,6 @@ class Watchdog:
             finally:
                 with self._lock:
                     self._watched = None
-                    faulthandler.cancel_dump_traceback_later()
         if not self._path.stat().st_size:
             self._path.unlink()
 
@@ -92,11 +91,6 @@ class Watchdog:
             limit_s = self._timeout_s
             if self._automatic and self._took:
                 limit_s = max(limit_s, _AUTO_STEPS * statistics.median(list(self._took)))
-            if now > self._armed:
-                # For who holds the interpreter: this thread would not run, the one of faulthandler does.
-                with suppress(OSError):
-                    faulthandler.dump_traceback_later(2 * limit_s, file=file)
-                self._armed = now + limit_s
             if self._passed != self._seen:
                 self._seen, self._shown = self._passed, False
                 self._idle_s = self._counted_s = 0.0

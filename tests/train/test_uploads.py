@@ -35,6 +35,18 @@ pytest.importorskip("s3fs")
 Dies = Callable[[int], AbstractContextManager[None]]
 
 
+@pytest.fixture
+def each_uploaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No upload is overtaken by the next save."""
+    take = Uploader.take
+
+    def waits(self: Uploader, *args: Any) -> None:
+        take(self, *args)
+        self.finish()
+
+    monkeypatch.setattr(Uploader, "take", waits)
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[tuple[str, int]]:
     with s3_server() as at:
@@ -249,21 +261,9 @@ def newest(disk: str, step: int = 12) -> Path:
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors.zst", "state.json.zst", "manifest.json"])  # fmt: skip
 @pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "delete"])
 def test_damaged_upload_is_named_and_the_one_before_is_used(
-    tiny_config: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    disk: str,
-    name: str,
-    damage: str,
+    tiny_config: Path, tmp_path: Path, each_uploaded: None, disk: str, name: str, damage: str
 ) -> None:
     settings = (f"checkpoint.upload={disk}", "checkpoint.every_steps=6")
-    take = Uploader.take
-
-    def waits(self: Uploader, *args: Any) -> None:  # else the second one may overtake the first
-        take(self, *args)
-        self.finish()
-
-    monkeypatch.setattr(Uploader, "take", waits)
     train(tiny_config, tmp_path / "one", *settings)
     assert wholly(disk) == [12, 6]
     path = newest(disk) / name
@@ -412,7 +412,7 @@ def test_going_back_leaves_what_was_uploaded_of_later_steps_aside(
 
 
 def test_step_that_is_only_there_can_be_asked_for(
-    tiny_config: Path, tmp_path: Path, disk: str
+    tiny_config: Path, tmp_path: Path, each_uploaded: None, disk: str
 ) -> None:
     train(tiny_config, tmp_path / "one", f"checkpoint.upload={disk}", "checkpoint.every_steps=6")
     said: list[str] = []
@@ -557,3 +557,21 @@ def test_process_that_is_killed_at_any_request_of_an_upload_continues_and_upload
     elsewhere = command("elsewhere")
     assert elsewhere.returncode == 0, elsewhere
     assert losses(tmp_path / "elsewhere") == losses(tmp_path / "run")
+
+
+def test_records_that_grow_while_they_are_uploaded_are_whole_there(
+    tiny_config: Path, tmp_path: Path, disk: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = Remote._send
+
+    def grows(self: Remote, at: str, *args: Any) -> Any:
+        with (tmp_path / "one" / "steps.jsonl").open("a") as file:
+            file.write("\n")
+        return send(self, at, *args)
+
+    monkeypatch.setattr(Remote, "_send", grows)
+    train(tiny_config, tmp_path / "one", f"checkpoint.upload={disk}", "checkpoint.every_steps=0")
+    assert wholly(disk) == [12]
+    assert [Remote(f"{disk}/tiny").check(each) for each in Remote(f"{disk}/tiny").entries()] == [
+        None
+    ]

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from functools import partial
-from io import BufferedReader
+from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -156,7 +156,7 @@ class Remote:
         )
 
     def put_file(
-        self, at: str, file: BufferedReader, *, compress: bool, there: bool, sent: Callable[[int], None]
+        self, at: str, file: BufferedReader | BufferedRandom, *, compress: bool, there: bool, sent: Callable[[int], None]
     ) -> StoredFile:  # fmt: skip
         """Upload a file as `at`, with .zst where that pays, and verify it there.
 
@@ -333,7 +333,7 @@ def _zstd() -> Any:
     return zstandard
 
 
-def _pays(file: BufferedReader) -> bool:
+def _pays(file: BufferedReader | BufferedRandom) -> bool:
     """Measured in the middle of the file, since it begins with names."""
     file.seek(max(0, os.fstat(file.fileno()).st_size - SAMPLE_BYTES) // 2)
     sample = file.read(SAMPLE_BYTES)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from io import BufferedRandom, BufferedReader
 from pathlib import Path
 
 from hotloop.checkpoint import store
@@ -129,8 +132,12 @@ class Uploader:
         with contextlib.ExitStack() as opened:
             here = store.entry(saved)
             records = [path for each in RECORDS for path in saved.parent.parent.glob(each)]
-            paths = [*(saved / name for name in here.files), *records]
-            files = {path: opened.enter_context(open_regular(path)) for path in paths}
+            paths = [saved / name for name in here.files]
+            files: dict[Path, BufferedReader | BufferedRandom] = {
+                path: opened.enter_context(open_regular(path)) for path in paths
+            }
+            for path in records:  # copies: the steps that go on add to them
+                files[path] = opened.enter_context(_copy_of(path))
             if here.problem or here.manifest is None:
                 raise EnvironmentFailed(f"it is damaged: {here.problem}", where=str(saved))
             there = list(self.remote.entries())
@@ -171,3 +178,13 @@ class Uploader:
     def _sleep(self, seconds: float) -> None:
         if self._ending.wait(seconds):
             raise Abandoned
+
+
+def _copy_of(path: Path) -> BufferedRandom:
+    """A file without a name that holds what this one holds now."""
+    copy = tempfile.TemporaryFile()  # noqa: SIM115 - closed by the caller
+    with open_regular(path) as source:
+        shutil.copyfileobj(source, copy)
+    copy.flush()
+    copy.seek(0)
+    return copy

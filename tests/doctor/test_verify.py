@@ -725,8 +725,8 @@ def test_what_could_not_have_shown_is_tried_again(
 @pytest.mark.parametrize(
     ("effect", "words"),
     [
-        (0.164, "inconclusive (too noisy to show less than 16.4 %)"),
-        (6167.8, "inconclusive (not even twice the speed would have shown)"),
+        (0.164, "inconclusive (its pairs differ too much to show a gain below 16 %)"),
+        (6167.8, "inconclusive (its pairs differ too much: even a 2x gain would not have shown)"),
         (None, "inconclusive"),
     ],
 )

@@ -323,6 +323,10 @@ def test_the_pause_at_the_start_of_each_epoch_is_told_from_other_waits() -> None
     assert finding.evidence["restart_fraction"] == pytest.approx(0.4 / (0.4 + 20 * 0.1), rel=0.01)
     assert "persistent_workers=True" in finding.advice
     assert diagnose(restarting(0.05)).findings == ()  # 2.4 % of the time
+    assert finding.optimization is None  # whether the dataset changes between epochs was not seen
+    unchanged = only(restarting(0.4, changes_between_epochs=False), "HL108")
+    assert unchanged.optimization == "loader_workers"
+    assert only(restarting(0.4, changes_between_epochs=True), "HL108").optimization is None
     without = only(restarting(0.4, persistent_workers=True), "HL108")
     assert "persistent_workers" not in without.advice
 

@@ -150,7 +150,7 @@ def test_what_only_a_person_can_change_costs_no_trial_and_is_not_left_running() 
 def test_a_run_too_short_for_a_test_says_from_how_many_steps_on_it_pays() -> None:
     assert judged(returncode=0).reason == (
         "a run like this one makes 60 steps: at most 3.0 s saved; "
-        "testing a fix takes about 84 s, which pays above 1,680 steps"
+        "testing a fix takes about 84 s, which pays off within 1,680 steps"
     )
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 from hotloop.trial.fixed_batch_rng import FixedBatchRng
+from hotloop.trial.seeding import _draw_in_each_epoch
 
 class Drawn:
     def __len__(self):
@@ -32,11 +33,17 @@ def by_torch(worker):
     np.random.seed(torch.initial_seed() % 2**32)
 
 torch.set_num_threads(2)
+_draw_in_each_epoch(torch.utils.data.dataloader)
 FixedBatchRng(int(sys.argv[2]), Path(sys.argv[1])).install()
 torch.manual_seed(0); random.seed(0); np.random.seed(0)
+kept = None
 for epoch in range(2):
-    begin = {"none": None, "constant": constant, "torch": by_torch}[sys.argv[4]]
-    for batch in DataLoader(Drawn(), 2, shuffle=True, num_workers=int(sys.argv[3]), worker_init_fn=begin):
+    begin = {"none": None, "constant": constant, "torch": by_torch, "persistent": None}[sys.argv[4]]
+    persistent = sys.argv[4] == "persistent"
+    if kept is None or not persistent:
+        kept = DataLoader(Drawn(), 2, shuffle=True, num_workers=int(sys.argv[3]), worker_init_fn=begin,
+                          persistent_workers=persistent)
+    for batch in kept:
         print([part.tolist() for part in batch], torch.rand(()).item())
 print(random.random(), np.random.rand(), torch.get_num_threads())
 """
@@ -80,6 +87,17 @@ def test_another_number_draws_others_for_the_same_samples_and_nothing_else(
 def test_epochs_draw_different_numbers(runs: dict[str, tuple[str, RngLog]]) -> None:
     lines = runs["main"][0].splitlines()[:8]
     assert len({line.split("], [")[1] for line in lines}) == 8
+
+
+def test_workers_that_live_on_make_the_same_batches_in_the_same_order(
+    tmp_path: Path, runs: dict[str, tuple[str, RngLog]]
+) -> None:
+    printed, log = run(tmp_path / "persistent", 1, 2, "persistent")
+    assert printed == runs["main"][0]
+    assert [start.num_workers for start in log.epochs] == [2, 2]
+    assert len({start.epoch for start in log.epochs}) == 2
+    # each worker, in each epoch, goes on with numbers that it did not begin with
+    assert len({each.found["torch"] for each in log.batches}) == 4
 
 
 def test_log_says_what_workers_found_and_left(runs: dict[str, tuple[str, RngLog]]) -> None:

@@ -145,7 +145,7 @@ def seen(work: Path, *, workers: int = 0) -> list[LoaderUse]:
 
 
 def fixed(
-    work: Path, value: int, loaders: list[LoaderUse]
+    work: Path, value: Any, loaders: list[LoaderUse]
 ) -> tuple[dict[str, tuple[list[float], list[int]]], list[tuple[bool, str]]]:
     """What the script printed, and what became of the fix."""
     (work / APPLIED_FILE).unlink(missing_ok=True)
@@ -177,6 +177,31 @@ def test_exactly_the_loaders_that_train_have_workers(work: Path, plain: dict[str
         "Stream is an IterableDataset: what a worker gives depends on how many there are"
     }
     assert {what for applied, what in told if applied} == {"the loader of Points has num_workers=2"}
+
+
+@pytest.mark.at_once(2)
+def test_workers_that_live_on_give_the_same_first_epoch(work: Path, plain: dict[str, Any]) -> None:
+    found, told = fixed(work, "2 persistent", seen(work))
+    assert {what for applied, what in told if applied} == {
+        "the loader of Points has num_workers=2, persistent_workers=True"
+    }
+    assert found["by_a_function"][1] == [2, 0, 2, 0]
+    assert found["by_a_function"][0][:4] == plain["by_a_function"][0][:4]
+    assert found["by_a_function"][0] != plain["by_a_function"][0]  # shuffled otherwise
+
+
+def test_a_value_of_workers_says_all_that_it_sets() -> None:
+    setting, edit = LOADER_WORKERS.setting, LOADER_WORKERS.source_edit
+    assert setting is not None
+    assert edit is not None
+    assert setting(2) == {"num_workers": 2}
+    assert setting("2 persistent") == {"num_workers": 2, "persistent_workers": True}
+    made = edit("2 persistent", {})
+    assert getattr(made, "values", None) == {"num_workers": "2", "persistent_workers": "True"}
+    lives_on = census(use(num_workers=2, persistent_workers=True))
+    assert LOADER_WORKERS.observed(lives_on, "2 persistent") is True
+    assert LOADER_WORKERS.observed(census(use(num_workers=2)), "2 persistent") is False
+    assert LOADER_WORKERS.observed(lives_on, 2) is True  # the script's own
 
 
 def test_workers_are_taken_away_with_all_that_needs_them(work: Path, plain: dict[str, Any]) -> None:
@@ -220,6 +245,12 @@ def use(**changes: Any) -> LoaderUse:
     return LoaderUse(**{**values, **changes})
 
 
+def short(**changes: Any) -> LoaderUse:
+    """An epoch of it takes 8 s."""
+    values = {"draws_random": True, "per_epoch": 30, "changes_between_epochs": False}
+    return use(**{**values, "fetch_cpu_fraction": 0.97, **changes})
+
+
 def census(loader: LoaderUse, **changes: Any) -> Census:
     return Census(**{"cpus": 2.0, "profiled_step_s": 0.28, "loaders": (loader,), **changes})
 
@@ -245,11 +276,18 @@ def census(loader: LoaderUse, **changes: Any) -> Census:
         (census(use(iterable=True)), ()),
         (census(use(draws_random=True)), (8,)),
         (census(use(fetch_cpu_fraction=0.97, wait_s=0.02, fetch_s=0.02, draws_random=True)), (2,)),
+        (census(short()), ("2 persistent",)),  # 8 s an epoch, which starting workers would cut into
+        (census(short(changes_between_epochs=True)), (2,)),
+        (census(short(changes_between_epochs=None)), (2,)),  # one epoch was seen
+        (census(short(per_epoch=400)), (2,)),
+        (census(short(draws_random=False)), (2,)),  # the same bits as without workers
+        (census(short(draws_random=False, num_workers=2)), ("2 persistent",)),
+        (census(short(num_workers=2, persistent_workers=True)), ()),
         (census(use(trains=False)), ()),
         (Census(), ()),
         (census(use(num_workers=4, fetch_s=0.001, wait_s=0.01)), (0,)),
     ],
 )
-def test_number_of_workers_follows_what_was_seen(seen: Census, values: tuple[int, ...]) -> None:
+def test_number_of_workers_follows_what_was_seen(seen: Census, values: tuple[Any, ...]) -> None:
     assert LOADER_WORKERS.values_for is not None
     assert LOADER_WORKERS.values_for(seen) == values

@@ -66,6 +66,9 @@ class LoaderUse:
     """Batches of an epoch, where the loader knows."""
     draws_random: bool | None = None
     """Its dataset or collate function drew from the random state of the process that made the batch."""
+    changes_between_epochs: bool | None = None
+    """Something that its dataset or collate function holds was another when an epoch began than when the one before did, or
+    a line of the user's code may make it so."""
     made: tuple[str, ...] = ()
     """The calls that led to its construction, the innermost first: `train.py:8 < train.py:30`. With ` #1` where
     only the second loader that was made so trains. Empty where that was not seen, or it does not train."""

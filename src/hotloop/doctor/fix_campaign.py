@@ -283,10 +283,12 @@ def with_outcomes(diagnosis: Diagnosis, ledger: Ledger) -> Diagnosis:
 
 def _outcome(fix: TriedFix) -> TrialOutcome:
     verdict, technique = fix.verdict, CATALOGUE.get(fix.name)
-    argument = technique.argument if technique is not None else ""
+    setting = {(technique and technique.argument) or fix.name: fix.value}
+    if technique is not None and technique.setting is not None and fix.value is not None:
+        setting = technique.setting(fix.value)
     return TrialOutcome(
         optimization=fix.name,
-        setting={argument or fix.name: fix.value},
+        setting=setting,
         outcome=verdict.outcome if verdict is not None else "inconclusive",
         ratio=verdict.ratio if verdict is not None else None,
         ratio_low=verdict.ratio_low if verdict is not None else None,

@@ -151,9 +151,9 @@ def not_faster(verdict: Verdict) -> str:
         return "no gain"
     effect = verdict.minimum_detectable_effect
     if effect is not None and effect > 1:
-        return "inconclusive (not even twice the speed would have shown)"
+        return "inconclusive (its pairs differ too much: even a 2x gain would not have shown)"
     return "inconclusive" + (
-        f" (too noisy to show less than {100 * effect:.3g} %)" if effect else ""
+        f" (its pairs differ too much to show a gain below {100 * effect:.2g} %)" if effect else ""
     )
 
 
@@ -212,9 +212,7 @@ def _impossible(verdict: Verdict, fixes: Sequence[Fix]) -> str | None:
     most = fixes[0].most_ratio if len(fixes) == 1 else None
     if most is None or verdict.ratio is None or verdict.ratio <= ABOVE * most:
         return None
-    return (
-        f"{verdict.ratio:.3g}x is more than {fixes[0].value} workers can bring, {most:.3g}x at most"
-    )
+    return f"{verdict.ratio:.3g}x is more than {str(fixes[0].value).split()[0]} workers can bring, {most:.3g}x at most"
 
 
 def _lent(result: SessionResult, fixes: Sequence[Fix]) -> str | None:

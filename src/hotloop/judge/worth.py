@@ -49,7 +49,7 @@ def worth(run: JudgedRun, findings: Sequence[Finding]) -> Worth:
     needed = math.ceil(cost / per_step)
     numbers = (gain, remaining, saved, cost, needed)
     testing = f"testing a fix takes about {_time(cost)}"
-    pays = f"which pays above {needed:,} steps"
+    pays = f"which pays off within {needed:,} steps"
     if saved is None:
         return Worth("not known", f"{gained}; {testing}, {pays}", *numbers)
     if saved > cost:

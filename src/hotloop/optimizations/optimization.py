@@ -119,6 +119,8 @@ class Optimization:
     """Where it shows that it did not, in words that may follow a place and a colon."""
     argument: str = ""
     """What a value is given to in a script, such as `num_workers`; empty: nothing has a name for it."""
+    setting: Callable[[Any], dict[str, Any]] | None = None
+    """All that a value sets, by the names of arguments; `None`: `argument` alone."""
     key: str = ""
     """The config key that it governs; empty for a technique that only foreign scripts need."""
     off: Any = None

@@ -15,11 +15,12 @@ import random
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils import fetch as torch_fetch
+from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from hotloop.core.child import BATCH_RNG, STEP_CLOCK
@@ -48,13 +49,25 @@ class FixedBatchRng:
         # What is set and set back for each batch changes how MKL divides its work: here once for all such runs.
         torch.set_num_threads(torch.get_num_threads())
         entry.around_call(_BaseDataLoaderIter, "__init__", self._begin)
+        entry.around_call(_BaseDataLoaderIter, "_reset", self._reset)
         entry.around_call(_BaseDataLoaderIter, "__next__", self._next)
         entry.around_call(torch_fetch._MapDatasetFetcher, "fetch", self._fetch)
+        torch_worker._ResumeIteration = _NextEpoch  # type: ignore[misc]
 
     def _begin(self, original: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         original(iterator, loader, *args, **kwargs)
-        seeding = ("worker_init_fn", "generator")
         self._seeding = {iterator._base_seed: getattr(loader, "worker_init_fn", None)}
+        self._note_epoch(iterator, loader)
+
+    def _reset(self, original: Any, iterator: Any, loader: Any, first_iter: bool = False) -> None:
+        """Persistent workers begin an epoch: its seed, which `trial.seeding` drew, goes to them with what torch sends."""
+        original(iterator, loader, first_iter)
+        if not first_iter:
+            iterator._shared_seed = iterator._base_seed
+            self._note_epoch(iterator, loader)
+
+    def _note_epoch(self, iterator: Any, loader: Any) -> None:
+        seeding = ("worker_init_fn", "generator")
         given = tuple(name for name in seeding if getattr(loader, name, None) is not None)
         self._write(EpochStart(iterator._base_seed, _name(loader), loader.num_workers, given))
 
@@ -67,7 +80,7 @@ class FixedBatchRng:
 
     def _fetch(self, original: Any, fetcher: Any, index: Any) -> Any:
         worker = get_worker_info()
-        epoch = self._epoch if worker is None else worker.seed - worker.id
+        epoch = self._epoch if worker is None else _NextEpoch.seed_of(worker)
         if epoch is None:  # no loader's batch
             return original(fetcher, index)
         batch = _digest(index)
@@ -112,6 +125,24 @@ class FixedBatchRng:
             self._left -= 1
             with rng_file(self._directory, self._pid).open("a", encoding="utf-8") as file:
                 file.write(rng_line(entry))
+
+
+class _NextEpoch(torch_worker._ResumeIteration):
+    """What torch sends to a persistent worker when an epoch begins, noticed there."""
+
+    latest: ClassVar[int | None] = None
+
+    @classmethod
+    def seed_of(cls, worker: Any) -> int:
+        """That of the epoch for which this worker makes batches."""
+        return worker.seed - worker.id if cls.latest is None else cls.latest
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if get_worker_info() is not None:
+            type(self).latest = state["seed"]
+            # Its own numbers would have gone on meanwhile: other ones than those it began with.
+            _seed(f"later:{_digests(_states())}")
 
 
 def _name(loader: Any) -> str:

@@ -25,6 +25,7 @@ def install_from_environment() -> None:
         {
             "numpy.random": _seed_numpy,
             "torch": lambda torch: torch.manual_seed(SEED),
+            "torch.utils.data.dataloader": _draw_in_each_epoch,
             "torch._inductor.config": _draw_as_eager,
         }
     )
@@ -44,3 +45,17 @@ def _seed_numpy(numpy_random: Any) -> None:
 def _draw_as_eager(config: Any) -> None:
     """Compiled dropout draws other numbers than eager otherwise."""
     config.fallback_random = True
+
+
+def _draw_in_each_epoch(dataloader: Any) -> None:
+    """Have persistent workers cost a number in each epoch, as those that start again do: the order of samples is then the same with both."""
+    original = dataloader._BaseDataLoaderIter._reset
+
+    def reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
+        original(iterator, loader, first_iter)
+        if not first_iter:
+            torch = dataloader.torch
+            drawn = torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+            iterator._base_seed = drawn.item()
+
+    dataloader._BaseDataLoaderIter._reset = reset

@@ -14,8 +14,8 @@ Remedy. `persistent_workers=True`: workers live on.
 Without workers: what the dataset does in `__iter__` or the sampler at the start of an epoch, done once. To test
 it: run over at least two epoch boundaries with and without, and compare the whole time.
 
-No fix. Workers that live on draw other random numbers from the second epoch on, and do not see what the
-script changed in the dataset.
+`loader_workers` sets it where nothing of the dataset was seen to change between epochs; workers that live on do not see
+what the script changes there later. Without workers there is no fix.
 
 What can go wrong. The order of samples from the second epoch on differs (torch draws one number less),
 so losses do, although nothing is wrong. State that the dataset keeps in a worker lives on, too.
@@ -46,8 +46,11 @@ def find(run: JudgedRun) -> Found | None:
             "num_workers": loader.num_workers if loader is not None else None,
             "persistent_workers": str(loader.persistent_workers) if loader is not None else None,
         },
-        advice="Set persistent_workers=True by hand, where the script changes nothing of the dataset between "
+        advice="Set persistent_workers=True, where the script changes nothing of the dataset between "
         "epochs: workers are started once. Shuffling then draws other numbers from the second epoch on."
         if starts_anew
         else "Do once what the dataset or sampler does at the start of each epoch.",
+        optimization="loader_workers"
+        if starts_anew and loader is not None and loader.changes_between_epochs is False
+        else None,
     )

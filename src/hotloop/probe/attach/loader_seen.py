@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from hotloop.core.census import LoaderUse
 from hotloop.probe.attach.batch_times import Fetched
+from hotloop.probe.attach.dataset_state import may_change, state_of
 from hotloop.probe.attach.sites import Place, Sites
 
 KEPT = 10_000
@@ -36,6 +37,8 @@ class LoaderSeen:
         self._construction_s = 0.0
         self._first = False
         self._draws_random: bool | None = None
+        self._state: int | None = None
+        self._changes: bool | None = None
         self.clear()
 
     def site(self) -> str:
@@ -57,6 +60,12 @@ class LoaderSeen:
         """It was asked for an iterator, and gave it after `seconds`."""
         self.num_epochs += 1
         self._construction_s = seconds
+        state = state_of(loader.dataset, loader.collate_fn)
+        if self._state is not None:
+            if self._changes is None:
+                self._changes = may_change(self._sites.own_files())
+            self._changes = self._changes or state != self._state
+        self._state = state
         self._first = True
 
     def gave(self, batch: Any, waited: float, *, counting: bool) -> None:
@@ -115,6 +124,7 @@ class LoaderSeen:
             fetch_cpu_fraction=sum(cpu for _, cpu in asked) / wall if wall else None,
             epoch_start_s=_median(self._starts),
             draws_random=self._draws_random,
+            changes_between_epochs=self._changes,
         )
 
 

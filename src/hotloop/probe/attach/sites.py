@@ -70,6 +70,11 @@ class Sites:
             known = self._known[name] = self._is_own(name)
         return known
 
+    def own_files(self) -> list[str]:
+        """Of the modules that are loaded, those in which the user's own code lies."""
+        files = [getattr(each, "__file__", None) for each in list(sys.modules.values())]
+        return [file for file in files if isinstance(file, str) and self._is_own(file)]
+
     def own_frames(self, frame: FrameType | None) -> Iterator[FrameType]:
         """The frames of the user's own code, from the innermost outward."""
         return (each for each in outward(frame) if self.own(each.f_code))

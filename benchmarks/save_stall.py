@@ -1,17 +1,20 @@
-"""How long a save holds the training up, and what it costs the steps beside it: hotloop, torch.save and torch DCP.
+"""How long a save holds the training up, and what it costs the steps beside it: hotloop and its peers.
 
     python benchmarks/save_stall.py DIRECTORY [--megabytes 1024] [--rounds 5] [--json FILE]
 
 One process, the same state (weights and two moments in fp32) and the same steps (products of matrices) for all; the
 ways to save take turns. `stall`: seconds from asking to the next step. `durable`: until the files were flushed to the
 disk by whoever saves (torch.save flushes nothing). `checkpointer` is `hotloop.checkpoint.Checkpointer`, of one's own loop. `beside`: seconds of a step until then over one without any save.
-`copy`: one copy of the state in memory, below which no snapshot can be. DCP is `async_save` with its thread.
+`copy`: one copy of the state in memory, below which no snapshot can be. DCP is `async_save` with its thread. Hugging Face
+Trainer and Lightning, where they are installed, save weights and AdamW's moments of the same size, with their own methods.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import logging
 import platform
 import shutil
 import statistics
@@ -25,7 +28,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch import Tensor
+from torch import Tensor, nn
 
 from hotloop.checkpoint import Checkpointer, store
 from hotloop.checkpoint.background import Saver
@@ -67,6 +70,56 @@ class Part:
         self.tensors = tensors
 
 
+class Weights(nn.Module):
+    """The model of `state_of`, with a gradient of zeros for each weight."""
+
+    def __init__(self, weights: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.weights = nn.ParameterDict(
+            {name: nn.Parameter(each.clone()) for name, each in weights.items()}
+        )
+
+    def forward(self, inputs: Tensor | None = None) -> dict[str, Tensor]:
+        return {"loss": sum((each.sum() * 0 for each in self.weights.values()), torch.zeros(()))}
+
+
+def hf_trainer(weights: dict[str, Tensor], directory: Path) -> Callable[[], object]:
+    import transformers
+
+    model = Weights(weights)
+    arguments = transformers.TrainingArguments(
+        output_dir=str(directory), save_total_limit=1, report_to=[], use_cpu=True, disable_tqdm=True, max_steps=1,
+        save_strategy="no",
+    )  # fmt: skip
+    trainer = transformers.Trainer(model, arguments, train_dataset=[{"inputs": torch.zeros(1)}] * 8)
+    trainer.train()  # fills the moments
+    return lambda: trainer._save_checkpoint(trainer.model, trial=None)
+
+
+def lightning_trainer(weights: dict[str, Tensor], directory: Path) -> Callable[[], object]:
+    import lightning.pytorch as lightning
+
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
+    class Trained(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = Weights(weights)
+
+        def training_step(self, batch: Tensor, number: int) -> Tensor:
+            return self.model()["loss"]
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.AdamW(self.parameters())
+
+    trainer = lightning.Trainer(
+        max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(Trained(), torch.utils.data.DataLoader(torch.zeros(2, 1)))
+    return lambda: trainer.save_checkpoint(directory / "last.ckpt")
+
+
 class Ways:
     """Each begins a save of `state` and says whether it is still under way."""
 
@@ -74,11 +127,25 @@ class Ways:
         self.state, self.directory = state, directory
         self.number = 0
         self.own = Checkpointer(directory / "own")
+        self.names = ["copy_alone", "torch_save", "hotloop_within", "hotloop_beside", "checkpointer", "dcp_async"]  # fmt: skip
+        self.peers: dict[str, Callable[[], object]] = {}
+        for peer, module in ((hf_trainer, "accelerate"), (lightning_trainer, "lightning")):
+            if importlib.util.find_spec(module) is not None:
+                (directory / peer.__name__).mkdir()
+                self.peers[peer.__name__] = peer(state["model"], directory / peer.__name__)
+        self.names += self.peers
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
     def place(self) -> Path:
         self.number += 1
         return self.directory / f"save-{self.number}"
+
+    def begin(self, name: str) -> Still:
+        """Save in this way; returns once the training may go on."""
+        if name not in self.peers:
+            return getattr(self, name)()  # type: ignore[no-any-return]
+        self.peers[name]()
+        return lambda: False
 
     def copy_alone(self) -> Still:
         copied(self.state)
@@ -135,14 +202,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(dir=given.directory) as folder:
         ways = Ways(state_of(given.megabytes), Path(folder))
-        names = (
-            "copy_alone",
-            "torch_save",
-            "hotloop_within",
-            "hotloop_beside",
-            "checkpointer",
-            "dcp_async",
-        )
+        names = ways.names
         seen: dict[str, dict[str, list[float]]] = {
             name: {"stall": [], "durable": [], "beside": []} for name in names
         }
@@ -150,7 +210,7 @@ def main() -> None:
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
                 alone = statistics.median(step() for _ in range(STEPS_BEFORE))
                 start = time.perf_counter()
-                still = getattr(ways, name)()
+                still = ways.begin(name)
                 seen[name]["stall"].append(time.perf_counter() - start)
                 beside = []
                 while still():
@@ -158,7 +218,7 @@ def main() -> None:
                 seen[name]["durable"].append(time.perf_counter() - start)
                 if beside:
                     seen[name]["beside"].append(statistics.fmean(beside) / alone)
-                for old in Path(folder).iterdir():
+                for old in Path(folder).glob("save-*"):
                     shutil.rmtree(old) if old.is_dir() else old.unlink()
     result = {
         "megabytes": given.megabytes,

@@ -79,7 +79,7 @@ def test_nothing_to_gain_is_not_said_of_ranks_whose_waits_were_not_seen() -> Non
 def test_an_unknown_rest_says_what_it_would_need() -> None:
     found = judged(replace(HEALTHY, loaders=()))
     assert (found.answer, found.remaining_steps, found.saved_at_most_s) == ("not known", None, None)
-    assert "pays above 1,680 steps" in found.reason or "1,681" in found.reason
+    assert "pays off within 1,680 steps" in found.reason or "1,681" in found.reason
 
 
 def test_the_rest_of_an_epoch_is_a_lower_limit() -> None:

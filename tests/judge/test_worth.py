@@ -13,8 +13,8 @@ from hotloop.judge.judged_run import judged_run
 from hotloop.judge.worth import Remaining, remaining_steps, worth
 
 HALF = (Finding("HL101", "waits", 2.0, optimization="loader_workers"),)
-COST = 6 * 2 * 70 * 0.1
-"""Six pairs of 10 + 60 steps of 0.1 s: 84 s."""
+COST = 6 * 2 * 90 * 0.1
+"""Six pairs of 30 + 60 steps of 0.1 s: 108 s."""
 
 
 def judged(
@@ -32,7 +32,7 @@ def planned(number: int, **changes: float) -> Census:
 
 @pytest.mark.parametrize(
     ("total", "answer"),
-    [(60, "leave it running"), (1740, "leave it running"), (1742, "worth trying"), (10**6, "worth trying")],
+    [(60, "leave it running"), (2220, "leave it running"), (2222, "worth trying"), (10**6, "worth trying")],
 )  # fmt: skip
 def test_it_pays_when_the_rest_saves_more_than_finding_out(total: int, answer: str) -> None:
     found = judged(planned(total))
@@ -40,7 +40,7 @@ def test_it_pays_when_the_rest_saves_more_than_finding_out(total: int, answer: s
     assert found.remaining_steps == total - 60
     assert found.cost_s == pytest.approx(COST)
     assert found.saved_at_most_s == pytest.approx((total - 60) * 0.05)
-    assert found.break_even_steps == pytest.approx(1680, abs=1)
+    assert found.break_even_steps == pytest.approx(2160, abs=1)
 
 
 def test_a_slow_start_is_paid_by_every_process_of_a_trial() -> None:
@@ -79,7 +79,7 @@ def test_nothing_to_gain_is_not_said_of_ranks_whose_waits_were_not_seen() -> Non
 def test_an_unknown_rest_says_what_it_would_need() -> None:
     found = judged(replace(HEALTHY, loaders=()))
     assert (found.answer, found.remaining_steps, found.saved_at_most_s) == ("not known", None, None)
-    assert "pays off within 1,680 steps" in found.reason or "1,681" in found.reason
+    assert "pays off within 2,160 steps" in found.reason or "2,161" in found.reason
 
 
 def test_the_rest_of_an_epoch_is_a_lower_limit() -> None:
@@ -150,7 +150,7 @@ def test_what_only_a_person_can_change_costs_no_trial_and_is_not_left_running() 
 def test_a_run_too_short_for_a_test_says_from_how_many_steps_on_it_pays() -> None:
     assert judged(returncode=0).reason == (
         "a run like this one makes 60 steps: at most 3.0 s saved; "
-        "testing a fix takes about 84 s, which pays off within 1,680 steps"
+        "testing a fix takes about 108 s, which pays off within 2,160 steps"
     )
 
 

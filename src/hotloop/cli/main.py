@@ -177,7 +177,9 @@ def _shown(code: int, arguments: Sequence[str]) -> int:
 
 
 def _from_click(error: click.ClickException) -> HotloopError:
-    message = error.format_message().rstrip(".")
+    message = (
+        error.format_message().rstrip(".").replace(" a valid integer range", " a whole number")
+    )
     context = getattr(error, "ctx", None)
     where = context.command_path if context is not None else None
     return UsageError(

@@ -31,7 +31,7 @@ from hotloop.doctor.compared_arms import (
 )
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.starting_point import what_trials_lack
-from hotloop.doctor.trial_costs import LOSS_RUNS, USUAL_PAIRS
+from hotloop.doctor.trial_costs import LOSS_RUNS
 from hotloop.doctor.trial_reports import (
     WritesOutside,
     can_be_toggled,
@@ -56,6 +56,7 @@ from hotloop.judge.rng_parity import (
     judge_other_rng,
     without_dropout_parity,
 )
+from hotloop.judge.worth import PAIRS
 from hotloop.trial.arm import Arm
 
 Run = tuple[Measurement, Path]
@@ -211,7 +212,7 @@ class LossComparisons:
         runner, longer = self._runner, self._runner.learnt_steps
         if longer is None or longer <= steps:
             return parity
-        if runner.left_s < 2 * runner.costs.process_s(longer) + runner.needed_s(USUAL_PAIRS):
+        if runner.left_s < 2 * runner.costs.process_s(longer) + runner.needed_s(PAIRS):
             return replace(
                 parity, reason=f"{parity.reason}; no budget was left to compare {longer} steps"
             )

@@ -13,6 +13,7 @@ from hotloop.doctor.training_loader import script_queue
 from hotloop.judge.compare import looks_faster
 from hotloop.judge.looks import LARGE, LOOKS
 from hotloop.judge.parity import MAX_STEPS, MIN_STEPS
+from hotloop.judge.worth import PAIRS, STEPS, counted_steps, warmup_steps
 from hotloop.trial.plan import TrialPlan
 
 if TYPE_CHECKING:
@@ -20,20 +21,13 @@ if TYPE_CHECKING:
     from hotloop.doctor.trial_runner import TrialRunner
 
 
-COUNTED_S = 6.0
-"""Seconds of counted steps in one process, about."""
 FASTER_S = 1.0
 """The same of the process that is expected to be faster: at least."""
-STEPS = (20, 1000)
 LEAST_STEPS = STEPS[0] // 2
 LEAST_COUNTED_S = 3.0
 """Seconds of counted steps to which a budget may cut them: slow steps may be fewer than usual."""
-WARMUP_S = 3.0
-"""Slow steps are warm after this, and after three of them."""
 TOGGLED_STEPS = STEPS[0]
 """Steps of a fix that is toggled within a process, which counts twice as many: enough for blocks."""
-USUAL_PAIRS = LOOKS[1]
-"""Pairs that a fix takes unless it is decided before."""
 MORE_PAIRS = max(later - look for look, later in pairwise(LOOKS))
 """Pairs up to the next look, at most: what one has to leave time for that decided nothing."""
 FIRST_PAIRS = 2
@@ -93,11 +87,11 @@ def plan_for(measurement: Measurement, *, steps: int | None) -> tuple[TrialPlan,
     median = walls[len(walls) // 2]
     total = len(measurement.records)
     seen = len(measurement.records) - len(records)
-    warmup = max(min(seen, total // 3, math.ceil(WARMUP_S / max(median, 1e-6))), 3)
+    warmup = max(min(seen, total // 3, warmup_steps(median)), 3)
     queue = script_queue(measurement.census)
     if queue.fits(total):
         warmup = max(warmup, queue.warmup_steps)
-    wanted = steps or min(max(int(COUNTED_S / max(median, 1e-6)), STEPS[0]), STEPS[1])
+    wanted = steps or counted_steps(median)
     counted = queue.counted(wanted, total - warmup) or min(wanted, total - warmup)
     if counted < LEAST_STEPS or total < MIN_STEPS:
         least = max(MIN_STEPS, warmup + LEAST_STEPS)
@@ -164,7 +158,7 @@ class TimeLeft:
     def for_more_pairs(self, verdict: Verdict) -> bool:
         """Whether the pairs up to the next look may be begun."""
         runner, faster = self._runner, looks_faster(verdict)
-        if verdict.num_pairs >= USUAL_PAIRS and not faster:
+        if verdict.num_pairs >= PAIRS and not faster:
             return False  # more pairs could only say how much slower
         # Not with the time of what has to follow, on a machine that becomes slower too.
         margin = MARGIN if self._reserved else 1.0

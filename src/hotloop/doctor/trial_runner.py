@@ -32,12 +32,12 @@ from hotloop.doctor.trial_costs import (
     LEAST_STEPS,
     LOSS_RUNS,
     MARGIN,
-    STEPS,
     Costs,
     TimeLeft,
 )
 from hotloop.doctor.trial_reports import refuse_writes
 from hotloop.judge.looks import LOOKS
+from hotloop.judge.worth import STEPS
 from hotloop.trial.arm import Arm
 from hotloop.trial.forking import ForkServers
 from hotloop.trial.measure import Workdir, is_finished, server_environment, trial

@@ -10,12 +10,26 @@ from hotloop.core.judgement import Finding, Worth
 from hotloop.judge.attribute import under_way
 from hotloop.judge.data_wait import OTHER_PROGRAMS
 from hotloop.judge.judged_run import JudgedRun
+from hotloop.judge.looks import LOOKS
 from hotloop.judge.ranks import hides_waiting
 from hotloop.judge.thresholds import HEALTHY_BELOW, MODERATE
 
-PAIRS = 6
+PAIRS = LOOKS[1]
 """Pairs of processes that a comparison usually takes: few enough to wait for, enough to be sure."""
-TRIAL_STEPS, TRIAL_WARMUP = 60, 10
+COUNTED_S = 6.0
+"""Seconds of counted steps in one process of a trial, about."""
+STEPS = (20, 1000)
+"""The least and the most of them."""
+WARMUP_S = 3.0
+"""Slow steps are warm after this, and after three of them."""
+
+
+def warmup_steps(step_s: float) -> int:
+    return max(math.ceil(WARMUP_S / max(step_s, 1e-6)), 3)
+
+
+def counted_steps(step_s: float) -> int:
+    return min(max(int(COUNTED_S / max(step_s, 1e-6)), STEPS[0]), STEPS[1])
 
 
 def worth(run: JudgedRun, findings: Sequence[Finding]) -> Worth:
@@ -45,7 +59,8 @@ def worth(run: JudgedRun, findings: Sequence[Finding]) -> Worth:
     if best.optimization is None:
         by_hand = f"{best.code} is changed in the script itself, without a test that takes time"
         return Worth("worth trying", f"{by_hand}; {gained}", gain, remaining, saved)
-    cost = PAIRS * 2 * ((run.census.start_s or 0.0) + (TRIAL_WARMUP + TRIAL_STEPS) * step_s)
+    num_steps = warmup_steps(step_s) + counted_steps(step_s)
+    cost = PAIRS * 2 * ((run.census.start_s or 0.0) + num_steps * step_s)
     needed = math.ceil(cost / per_step)
     numbers = (gain, remaining, saved, cost, needed)
     testing = f"testing a fix takes about {_time(cost)}"

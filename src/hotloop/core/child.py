@@ -27,11 +27,13 @@ LOADER = "HOTLOOP_LOADER"
 """JSON: `site` and `made` of the loader that trains, and the `workdir` that their files are named from."""
 
 SAME_RANDOMNESS = "HOTLOOP_SAME_RANDOMNESS"
-"""Any value: seed, so that losses can be compared."""
+"""A directory for notes: seed, so that losses can be compared; after `:` another number than `SEED`."""
 BATCH_RNG = "HOTLOOP_BATCH_RNG"
 """A number, of the random numbers that are held fixed for each batch."""
 NO_DROPOUT = "HOTLOOP_NO_DROPOUT"
 """Any value: dropout drops nothing."""
+RESUME_TRACE = "HOTLOOP_RESUME_TRACE"
+"""The directory of one process of `hotloop verify-resume`, with its `plan.json`."""
 ROUNDING_NOISE = "HOTLOOP_ROUNDING_NOISE"
 """Size, relative, and seed of the noise put into weights and gradients: `1e-06:1`."""
 
@@ -42,7 +44,7 @@ PADDING = "HOTLOOP_PADDING"
 
 OF_A_TRIAL = (
     *(STEP_CLOCK, STEP_CLOCK_STOP, STEP_CLOCK_WEIGHTS, FIXES, FIXES_SETTINGS, TOGGLED, LOADER),
-    *(SAME_RANDOMNESS, BATCH_RNG, NO_DROPOUT, ROUNDING_NOISE, WITHIN, PADDING),
+    *(SAME_RANDOMNESS, BATCH_RNG, NO_DROPOUT, ROUNDING_NOISE, RESUME_TRACE, WITHIN, PADDING),
 )
 """What a trial sets, and must not inherit."""
 

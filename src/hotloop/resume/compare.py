@@ -15,17 +15,9 @@ from hotloop.checkpoint import store
 from hotloop.core.step import StepRecord, samples_name
 from hotloop.core.untrusted import object_lines
 from hotloop.probe.recorder import newest_steps
+from hotloop.resume.result import Difference
 
 VALUES = {"loss": "loss", "grad_norm": "gradient norm", "learning_rate": "learning rate"}
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One thing that is not the same: in a step, or (`None`) in the final state."""
-
-    what: str
-    step: int | None
-    detail: str
 
 
 @dataclass(slots=True)

@@ -20,52 +20,13 @@ from hotloop.core.settings import Settings, store_settings
 from hotloop.core.step import steps_name
 from hotloop.core.untrusted import object_lines
 from hotloop.resume import compare
-from hotloop.resume.compare import Difference, records_of, taken_by
+from hotloop.resume.compare import records_of, taken_by
 from hotloop.resume.kills import Pace, Session
+from hotloop.resume.result import Difference, OtherTopology, Resumed
 from hotloop.resume.short_run import Aim, aims, shared_by, short_settings
 
 CLOSE = {"fp32": 1e-3, "tf32": 2e-2, "bf16": 2e-2, "fp16": 2e-2}
 """Difference of a weight, over the largest weight, that another order of sums may make in a short run."""
-
-
-@dataclass(frozen=True, slots=True)
-class OtherTopology:
-    """A run that was killed once, and continued by several processes to the end."""
-
-    ranks: int
-    from_step: int
-    samples_identical: bool
-    weight_difference: float
-    """Largest difference of a weight at the end, over the largest weight."""
-    close: bool | None
-    """`None` with dropout, which draws other numbers in each process."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """What `hotloop verify-resume` found."""
-
-    run: str
-    bit_identical: bool
-    kills: int
-    kills_by_moment: dict[str, int]
-    steps: int
-    every_steps: int
-    """The checkpoint interval."""
-    steps_lost_max: int
-    """Completed steps that one kill cost."""
-    steps_lost_mean: float
-    seed: int
-    compared: dict[str, int]
-    """How many of what, those of steps that were made twice included."""
-    differences: tuple[Difference, ...]
-    """The first of each kind, the earliest first."""
-    reproducible: bool | None = None
-    """True if two trainings without a kill are the same; looked at where something differed."""
-    other_topology: OtherTopology | None = None
-    kept: str | None = None
-    """The directory with all of it, where that was asked for."""
-    schema: str = "hotloop.verify_resume/1"
 
 
 def verify_resume(

@@ -18,26 +18,27 @@ from hotloop.probe.imports import after_import
 
 def install_from_environment() -> None:
     """Seed, if the trial asked for it."""
-    if not os.environ.get(SAME_RANDOMNESS):
+    if not (asked := os.environ.get(SAME_RANDOMNESS)):
         return
-    random.seed(SEED)
+    seed = int(asked.partition(os.pathsep)[2] or SEED)
+    random.seed(seed)
     after_import(
         {
-            "numpy.random": _seed_numpy,
-            "torch": lambda torch: torch.manual_seed(SEED),
+            "numpy.random": lambda numpy_random: _seed_numpy(numpy_random, seed),
+            "torch": lambda torch: torch.manual_seed(seed),
             "torch.utils.data.dataloader": _draw_in_each_epoch,
             "torch._inductor.config": _draw_as_eager,
         }
     )
 
 
-def _seed_numpy(numpy_random: Any) -> None:
-    numpy_random.seed(SEED)
+def _seed_numpy(numpy_random: Any, own: int) -> None:
+    numpy_random.seed(own)
     original, numbers = numpy_random.default_rng, count()
 
     def default_rng(seed: Any = None) -> Any:
         """Without a seed, each generator has one of its own, the same in every run."""
-        return original([SEED, next(numbers)] if seed is None else seed)
+        return original([own, next(numbers)] if seed is None else seed)
 
     numpy_random.default_rng = default_rng
 

@@ -27,6 +27,7 @@ PROBES = {
     "HOTLOOP_NO_DROPOUT": ("dropout off", "hotloop.trial.no_dropout"),
     "HOTLOOP_FIXES": ("a fix", "hotloop.trial.live_fixes"),
     "HOTLOOP_STEP_CLOCK": ("the step clock", "hotloop.probe.step_clock"),
+    "HOTLOOP_RESUME_TRACE": ("the trace", "hotloop.probe.resume_trace"),
     "HOTLOOP_DOCTOR": ("the probe", "hotloop.probe.attach"),
 }
 """By variable: what it is called in a note, and the module whose `install_from_environment` starts it."""

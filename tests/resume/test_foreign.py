@@ -1,0 +1,162 @@
+"""Somebody's script that resumes: exact resume is proven, and each thing that it does not restore is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import forked_scripts
+import pytest
+
+from hotloop.cli.main import run
+from hotloop.core.errors import CommandFailed, UsageError
+from hotloop.resume import foreign, kill_and_resume
+from hotloop.resume.foreign import verify_command
+from hotloop.resume.result import Resumed
+
+HERE = Path(__file__).parent
+SCRIPT = (sys.executable, "foreign_training.py")
+RESUME = f"{sys.executable} foreign_training.py --resume"
+
+
+@pytest.fixture
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Holds the script. Its processes are forks, in a copy that is no sandbox."""
+    shutil.copy(HERE / "foreign_training.py", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(kill_and_resume, "_run", forked_scripts.run)
+
+    def trial(arm: Any, place: Path, **_: Any) -> None:
+        directory, processes = place / "run", json.loads(arm.command[-1])
+        if not directory.exists():
+            shutil.copytree(tmp_path, place / "work", ignore=shutil.ignore_patterns("runs"))
+            directory.mkdir()
+            with monkeypatch.context() as patch:
+                patch.chdir(place / "work")
+                kill_and_resume.kill_and_resume(directory, processes)
+
+    monkeypatch.setattr(foreign, "trial", trial)
+    return tmp_path
+
+
+def verified(monkeypatch: pytest.MonkeyPatch, lack: str = "", **options: Any) -> Resumed:
+    monkeypatch.setenv("LACK", lack)
+    return verify_command(SCRIPT, options.pop("resume", RESUME), **options)
+
+
+def test_a_script_that_restores_everything_resumes_exactly(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = verified(monkeypatch)
+    assert found.differences == ()
+    assert found.bit_identical
+    assert found.kills_by_moment == {"step": 2, "save": 1}
+    assert found.steps_lost_max == found.every_steps == 8
+    assert sorted(each.name for each in workdir.iterdir()) == ["foreign_training.py", "runs"]
+    assert not list((workdir / "runs").iterdir()), "nothing is left behind"
+
+
+@pytest.mark.parametrize(
+    ("lack", "step", "detail"),
+    [
+        ("optimizer", 8, "it has no exp_avg, exp_avg_sq, step"),
+        ("learning rate", 16, "lr 0.01 instead of 0.005"),
+        ("samples", 8, "those of step 0: the order starts anew"),
+        ("random state", 8, "dropout and the like draw other numbers (torch random state)"),
+        ("weights", 8, "those of no step of the run: rounded on the way"),
+        ("buffers", 8, "what the model keeps beside weights (batch"),
+        ("loss", 8, " instead of "),
+        ("start", 0, "it starts from scratch: from the weights of step 0"),
+        ("continuing", None, "killed in the middle of a save, it cannot be continued: "),
+        ("steps", 33, "it goes on, and the uninterrupted run ends after step 32"),
+    ],
+)
+def test_what_is_not_restored_is_named_with_the_first_step_that_differs(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch, lack: str, step: int | None, detail: str
+) -> None:
+    found = verified(monkeypatch, lack, steps=40 if lack == "steps" else None)
+    assert not found.bit_identical
+    first = found.differences[0]
+    assert (first.what, first.step) == (lack, step)
+    assert detail in first.detail
+    assert first.do
+
+
+def test_a_script_without_a_seed_draws_other_numbers_after_a_restart(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = verified(monkeypatch, "seed")
+    assert found.bit_identical, "it restores its random state"
+    text = (workdir / SCRIPT[1]).read_text()
+    (workdir / SCRIPT[1]).write_text(text.replace('lack != "seed"', "False"))
+    found = verified(monkeypatch, "samples", out=workdir / "runs" / "other")
+    first = found.differences[0]
+    assert first.what == "samples"
+    assert "no step of the uninterrupted run took" in first.detail
+
+
+def test_what_differs_without_a_kill_is_not_blamed_on_the_resume(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (workdir / SCRIPT[1]).read_text()
+    other = text.replace("(model(x), y)", "(model(x), y) + os.getpid() * 1e-6")
+    (workdir / SCRIPT[1]).write_text(other)
+    found = verified(monkeypatch)
+    assert found.reproducible is False
+    assert found.differences == ()
+    assert not found.bit_identical
+    assert "differs without any kill, too: loss" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("lack", "error", "why"),
+    [
+        ("failure", CommandFailed, "EOFError: EOF when reading a line"),
+        ("save", UsageError, "it saved nothing in 32 steps"),
+    ],
+)
+def test_what_cannot_be_verified_says_why(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch, lack: str, error: type[Exception], why: str
+) -> None:
+    with pytest.raises(error, match=why):
+        verified(monkeypatch, lack)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["tiny.yaml", "--", *SCRIPT], "give a RUN or CONFIG"),
+        ([], "give a RUN or CONFIG"),
+        (["tiny.yaml", "--resume-cmd", "python b.py"], "give a RUN or CONFIG"),
+        (["--", "python", "nowhere.py"], "no such script `nowhere.py`"),
+        (["--resume-cmd", "python nowhere.py", "--", *SCRIPT], "no such script `nowhere.py`"),
+        (
+            ["--resume-cmd", "python 'a", "--", *SCRIPT],
+            "cannot be split into words: No closing quo",
+        ),
+        (["--ranks", "2", "--", *SCRIPT], "give a RUN or CONFIG"),
+        (["--out", ".", "--", *SCRIPT], "this directory holds something else"),
+    ],
+)
+def test_bad_input_is_refused(
+    workdir: Path, arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["verify-resume", *arguments]) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_the_example_is_killed_in_its_sandbox_and_continues_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(HERE.parents[1] / "examples" / "resumable_loop.py", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    asked = ["--kills", "1", "--json", "found.json", "--", sys.executable, "resumable_loop.py"]
+    assert run(["verify-resume", *asked]) == 0
+    assert "Resume is exact: after 1 kill" in capsys.readouterr().out
+    found = json.loads(Path("found.json").read_bytes())
+    assert (found["kills"], found["bit_identical"]) == (1, True)
+    assert found["steps_lost_max"] == 10
+    assert not Path("checkpoints").exists()

@@ -97,3 +97,10 @@ def test_saving_keeps_by_the_rules_of_the_config_and_by_the_losses_that_are_reco
             os.utime(saved.path / "manifest.json", (old, old))
     assert store.steps(root) == (2, 6, 7, 8)
     assert held_out_losses(tmp_path / "none") == {}
+
+
+def test_both_checkpoints_of_one_step_stay_while_the_step_does() -> None:
+    entries = [Entry(name, step, "whole", saved_at=NOW) for name, step in (("a", 1), ("b", 2), ("c", 2), ("d", 3))]  # fmt: skip
+    rules = CheckpointConfig(keep=2)
+    gone = retired(entries, rules, newest="d", now=NOW, losses={})
+    assert [each.name for each in gone] == ["a"]

@@ -108,14 +108,15 @@ def retired(
 ) -> list[Entry]:
     """Those that may be deleted now that `newest` (a name) is committed: which no rule keeps.
 
-    `rules.keep` counts by step. By age, each counts as saved no earlier than any of an older step: with a clock that
+    Rules count steps: of two checkpoints of one step, either may be the damaged one. By age, each counts as saved no earlier than any of an older step: with a clock that
     jumps, no newer one goes while an older one stays. With `good_until` all of that step or before stay, and `keep` is 1.
     """
     ordered = sorted(entries, key=lambda each: (each.step, each.name == newest))
-    best = [each for each in ordered if math.isfinite(losses.get(each.step, math.nan))]
-    best.sort(key=lambda each: (losses[each.step], -each.step))
-    counted = ordered[-(rules.keep if good_until is None else 1) :]
-    kept = {newest, *(each.name for each in (*best[: rules.keep_best], *counted))}
+    steps = sorted({each.step for each in ordered})
+    best = [step for step in steps if math.isfinite(losses.get(step, math.nan))]
+    best.sort(key=lambda step: (losses[step], -step))
+    counted = {*steps[-(rules.keep if good_until is None else 1) :], *best[: rules.keep_best]}
+    kept = {newest, *(each.name for each in ordered if each.step in counted)}
     saved_at = -math.inf
     for each in ordered:
         saved_at = max(saved_at, each.saved_at or -math.inf)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from trainings import losses, records, wait_for_steps
+from trainings import losses, records, train, wait_for_steps
 
 from hotloop.data.gather import digest_of, salt_of
 
@@ -127,10 +127,10 @@ def test_ranks_train_on_growing_text_what_one_process_trains_on_prepared_text(
     place: Place,
 ) -> None:
     run, alone = place.root / "run", place.root / "alone"
-    train = ("-m", "hotloop", "train", str(place.config), "--out", str(run))
+    command = ("-m", "hotloop", "train", str(place.config), "--out", str(run))
 
     (place.root / "hold").touch()
-    child = place.torchrun(*train)
+    child = place.torchrun(*command)
     wait_for_steps(child, run / "steps-1.jsonl", 8)
     process_of(child, "--multiprocessing-fork").kill()
     _, err = child.communicate(timeout=120)
@@ -142,7 +142,7 @@ def test_ranks_train_on_growing_text_what_one_process_trains_on_prepared_text(
     assert "error: internal" not in err
     assert 8 <= len(records(run)) < 90
 
-    child = place.torchrun(*train)
+    child = place.torchrun(*command)
     wait_for_steps(child, run / "steps-1.jsonl", len(records(run)) + 12)
     process_of(child, "RANK=1").send_signal(signal.SIGKILL)
     _, err = child.communicate(timeout=120)
@@ -154,8 +154,8 @@ def test_ranks_train_on_growing_text_what_one_process_trains_on_prepared_text(
     # In the order of the text, and prepared anew: the option changes nothing but the place in the cache.
     in_order = ("data.order=sequential", "data.reading.min_chars=1")
     jobs = [
-        {"arguments": train[2:]},
-        {"arguments": [*train[2:4], *in_order, "--out", str(place.root / "in order")]},
+        {"arguments": command[2:]},
+        {"arguments": [*command[2:4], *in_order, "--out", str(place.root / "in order")]},
     ]
     (place.root / "jobs.json").write_text(json.dumps(jobs))
     child = place.python(str(PROGRAM), str(place.root / "jobs.json"))

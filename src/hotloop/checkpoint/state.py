@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hotloop.checkpoint.nested import copied
 from hotloop.core.errors import UsageError
 
 FILES = ("model", "optimizer", "random")
@@ -28,15 +30,18 @@ def capture(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler | None,
+    *,
+    into: Mapping[str, dict[str, Tensor]] = MappingProxyType({}),
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Weights, optimizer, gradient scaler and random states: copies on the CPU, which later steps leave alone."""
+    """Weights, optimizer, gradient scaler and random states: copies on the CPU, which later steps leave alone.
+
+    into: an earlier capture that nobody needs any more; its memory is used again.
+    """
     names = {id(p): name for name, p in model.named_parameters()}
     optimizer_tensors: dict[str, Tensor] = {}
     for parameter, slots in optimizer.state.items():
         for slot, value in slots.items():
-            optimizer_tensors[f"{names[id(parameter)]}/{slot}"] = (
-                torch.as_tensor(value).detach().to("cpu", copy=True)
-            )
+            optimizer_tensors[f"{names[id(parameter)]}/{slot}"] = torch.as_tensor(value).detach()
     random_tensors = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available():
         for index, generator in enumerate(torch.cuda.get_rng_state_all()):
@@ -44,8 +49,10 @@ def capture(
     version, integers, gauss = random.getstate()
     tensors = {
         # copies: tied weights share memory, which safetensors refuses to write twice
-        "model": {name: p.detach().to("cpu", copy=True) for name, p in model.named_parameters()},
-        "optimizer": optimizer_tensors,
+        "model": copied(
+            {n: p.detach() for n, p in model.named_parameters()}, into.get("model", {})
+        ),
+        "optimizer": copied(optimizer_tensors, into.get("optimizer", {})),
         "random": random_tensors,
     }
     state = {

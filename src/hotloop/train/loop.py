@@ -238,7 +238,8 @@ def save(run: Run, step: int, *, beside: bool = False) -> None:
     group.refuse_drift(run.model)
     random_states = group.gathered(state.capture_random(run.device))
     if group.ranks.is_first:
-        tensors, extra = state.capture(run.model, run.optimizer, run.scaler)
+        tensors, extra = state.capture(run.model, run.optimizer, run.scaler, into=run.snapshot)
+        run.snapshot = dict(tensors) if beside else {}
         tensors |= {
             state.random_file(rank): states for rank, states in enumerate(random_states) if rank
         }

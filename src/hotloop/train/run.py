@@ -67,6 +67,8 @@ class Run:
     """The processes that train together; by default this one alone."""
     saver: Saver = field(default_factory=Saver)
     """Commits checkpoints beside the steps."""
+    snapshot: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    """The copy that it wrote last, whose memory the next one takes: new pages take most of a copy's time."""
     sessions: SessionLog | None = None
     """Records when this process trained; `None` where it only measures, and of ranks that do not write."""
     save_times: SaveTimes = field(init=False)

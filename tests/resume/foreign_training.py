@@ -29,6 +29,7 @@ class Model(nn.Module):
 
 numbers = torch.randn(96, 5, generator=torch.Generator().manual_seed(1))
 data = torch.utils.data.TensorDataset(numbers[:, :4], numbers[:, 4:])
+scale = nn.Identity()  # a transform of the data that is a module
 model = Model()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
@@ -59,7 +60,7 @@ while epoch < end:
     if lack == "random state" and "--resume" in sys.argv:
         torch.manual_seed(5)
     for x, y in batches:
-        loss = nn.functional.mse_loss(model(x), y)
+        loss = nn.functional.mse_loss(model(x * scale(1.0)), y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

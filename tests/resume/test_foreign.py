@@ -12,6 +12,7 @@ import forked_scripts
 import pytest
 
 from hotloop.cli.main import run
+from hotloop.core.child import RESUME_TRACE
 from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.resume import foreign, kill_and_resume
 from hotloop.resume.foreign import verify_command
@@ -30,13 +31,14 @@ def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(kill_and_resume, "_run", forked_scripts.run)
 
     def trial(arm: Any, place: Path, **_: Any) -> None:
-        directory, processes = place / "run", json.loads(arm.command[-1])
-        if not directory.exists():
+        if not (directory := place / "run").exists():
             shutil.copytree(tmp_path, place / "work", ignore=shutil.ignore_patterns("runs"))
             directory.mkdir()
             with monkeypatch.context() as patch:
                 patch.chdir(place / "work")
-                kill_and_resume.kill_and_resume(directory, processes)
+                patch.setattr(sys, "argv", ["", arm.command[-1]])
+                patch.setenv(RESUME_TRACE, arm.env[RESUME_TRACE])
+                kill_and_resume.main()
 
     monkeypatch.setattr(foreign, "trial", trial)
     return tmp_path
@@ -65,7 +67,7 @@ def test_a_script_that_restores_everything_resumes_exactly(
         ("optimizer", 8, "it has no exp_avg, exp_avg_sq, step"),
         ("learning rate", 16, "lr 0.01 instead of 0.005"),
         ("samples", 8, "those of step 0: the order starts anew"),
-        ("random state", 8, "dropout and the like draw other numbers (torch random state)"),
+        ("random state", 8, "the random state of torch was not restored"),
         ("weights", 8, "those of no step of the run: rounded on the way"),
         ("buffers", 8, "what the model keeps beside weights (batch"),
         ("loss", 8, " instead of "),
@@ -102,13 +104,51 @@ def test_what_differs_without_a_kill_is_not_blamed_on_the_resume(
     workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (workdir / SCRIPT[1]).read_text()
-    other = text.replace("(model(x), y)", "(model(x), y) + os.getpid() * 1e-6")
+    other = text.replace("scale(1.0)), y)", "scale(1.0)), y) + os.getpid() * 1e-6")
     (workdir / SCRIPT[1]).write_text(other)
     found = verified(monkeypatch)
     assert found.reproducible is False
     assert found.differences == ()
     assert not found.bit_identical
     assert "differs without any kill, too: loss" in found.notes[0]
+
+
+def test_what_cannot_be_seen_is_noted(workdir: Path) -> None:
+    (workdir / "plain.py").write_text(
+        "import os, torch\n"
+        "state = torch.load('w.pt') if os.path.exists('w.pt') else [torch.ones(3), 0]\n"
+        "weights, optimizer = state[0].requires_grad_(), None\n"
+        "optimizer = torch.optim.SGD([weights], lr=0.1)\n"
+        "for step in range(state[1], 20):\n"
+        "    (weights * step).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    if step % 4 == 3:\n"
+        "        torch.save([weights.detach(), step + 1], 'w.tmp')\n"
+        "        os.replace('w.tmp', 'w.pt')\n"
+    )
+    found = verify_command((sys.executable, "plain.py"))
+    assert [each.what for each in found.differences] == ["loss", "weights"], "gradients were kept"
+    assert found.differences[0].step == 5
+    assert "what it trains on was not seen" in found.notes[0]
+
+
+def test_interrupted_it_goes_on_with_the_training_that_was_next(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+
+    def interrupts(command: list[str], env: dict[str, str], place: Path) -> int:
+        begun.append(str(place.relative_to(place.parents[2])))
+        if len(begun) == 2:
+            shutil.rmtree(place.parents[1])
+            raise KeyboardInterrupt
+        return forked_scripts.run(command, env, place)
+
+    monkeypatch.setattr(kill_and_resume, "_run", interrupts)
+    with pytest.raises(KeyboardInterrupt):
+        verified(monkeypatch, kills=1)
+    assert verified(monkeypatch, kills=1).bit_identical
+    assert begun == ["uninterrupted/run/0", *["kill-1/run/0"] * 2, "kill-1/run/1"], "one was kept"
 
 
 @pytest.mark.parametrize(
@@ -123,6 +163,9 @@ def test_what_cannot_be_verified_says_why(
 ) -> None:
     with pytest.raises(error, match=why):
         verified(monkeypatch, lack)
+    text = (workdir / SCRIPT[1]).read_text()
+    (workdir / SCRIPT[1]).write_text(text.replace('os.environ.get("LACK", "")', '""'))
+    assert verified(monkeypatch, lack).bit_identical, "it looks at the script again"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +178,7 @@ def test_what_cannot_be_verified_says_why(
         (["--resume-cmd", "python nowhere.py", "--", *SCRIPT], "no such script `nowhere.py`"),
         (
             ["--resume-cmd", "python 'a", "--", *SCRIPT],
-            "cannot be split into words: No closing quo",
+            "--resume-cmd cannot be split: No closing quo",
         ),
         (["--ranks", "2", "--", *SCRIPT], "give a RUN or CONFIG"),
         (["--out", ".", "--", *SCRIPT], "this directory holds something else"),

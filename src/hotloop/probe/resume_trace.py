@@ -36,7 +36,6 @@ from hotloop.probe.step_rule import Ends, StepRule
 MOST_WAIT_S = 60.0
 """For a save in the background, before the kill in a step."""
 SAVERS = {"safetensors.torch": "serialize_file", "hotloop.checkpoint.store": "save"}
-"""Functions that write a checkpoint, beside `torch.save`."""
 
 
 class ResumeTrace:
@@ -84,7 +83,9 @@ class ResumeTrace:
                 write_note(self._directory, f"the trace failed: {type(error).__name__}: {error}")
 
     def _forward(self, module: torch.nn.Module, given: Any) -> None:
-        if self._batch is None or (module.training and not self._batch[0]):
+        if self._batch is not None and (self._batch[0] or not module.training):
+            return
+        if any(each.requires_grad for each in module.parameters()):  # no transform of the data
             seen = {"samples": _digest(_tensors(given)), "buffers": _digest(module.buffers())}
             self._batch = (module.training, {**seen, "random": _random_states()})
 
@@ -136,7 +137,7 @@ class ResumeTrace:
             self._end("step")
         late = time.monotonic() - self._began_at - plan["seconds"]
         enough = self._group + 1 >= plan["saves"] or (self._group >= 0 and late > 0)
-        if (enough and step >= self._saved_at + 2) or late > plan["seconds"] or step == plan["stop"]:  # fmt: skip
+        if (enough and step >= self._saved_at + 2) or late > plan["seconds"] or step >= plan["stop"]:  # fmt: skip
             self._write(end="stopped")
             end_process()
 

@@ -16,13 +16,16 @@ RESTORE = {
     "buffers": "save model.state_dict(), not only parameters; register_buffer what the model counts",
     "optimizer": "torch.save({..., 'optimizer': optimizer.state_dict()}); optimizer.load_state_dict(state['optimizer'])",
     "settings": "torch.save({..., 'scheduler': scheduler.state_dict()}); scheduler.load_state_dict(state['scheduler'])",
-    "samples": "loader = hotloop.checkpoint.ResumableLoader(loader), saved with the model: it continues within the epoch",
+    "samples": "save with the model where the data is: hotloop.checkpoint.ResumableLoader(loader) continues within the epoch",
     "random": "save torch.get_rng_state(), random.getstate(), numpy.random.get_state(), and set them last; hotloop.checkpoint does",
     "loss": "look for what else the loss is made with: a counter, a moving average, a schedule of its own",
     "steps": "save the number of the step, and end by it",
     "continuing": "torch.save(state, path + '.tmp'); os.replace(path + '.tmp', path); hotloop.checkpoint also verifies what it loads",
 }
 """By what differs: the line that restores it."""
+_RANDOM = (
+    "the random state of {} was not restored: dropout, and an order that is drawn, depend on it"
+)
 
 
 def seen(step: Step, name: str) -> str:
@@ -49,8 +52,7 @@ def causes(
 
     newest: the step that it should have continued with. unsure: what differs without any kill, too.
     """
-    first = trace.first
-    assert first is not None, "it made a step"
+    first = trace.first or 0
     if trace.matched and first == 0 < newest:
         what = f"it starts from scratch: from the weights of step 0, and step {newest} was saved"
         return [difference("start", 0, what)], None
@@ -65,7 +67,7 @@ def causes(
     roots = sorted(found.values(), key=lambda each: each.step or 0)
     follow = [each for each in (loss, later) if each is not None]
     if not roots:
-        return follow[:1], note
+        roots, follow = follow[:1], follow[1:]
     return [*roots, *(Difference(each.what, each.step, each.detail) for each in follow)], note
 
 
@@ -95,7 +97,7 @@ def _unlike(
     if (step := at["samples"]) is not None:
         yield "samples", step, _whose(step, steps, expected)
     if at["random"] is not None and (kinds := _drawn_kinds(steps, ours, theirs)):
-        yield "random", first, f"dropout and the like draw other numbers ({kinds} random state)"
+        yield "random", first, _RANDOM.format(kinds)
     if (step := at["loss"]) is not None:
         one, two = (
             ", ".join(f"{loss:.6g}" for update in each[step] for loss in update.get("loss", ()))
@@ -116,9 +118,8 @@ def _setting(ours: Step, theirs: Step) -> str:
     """The first of the optimizer's settings that is another."""
     groups = [(a["settings"], b["settings"]) for a, b in zip(ours, theirs, strict=False)]
     for one, two in (pair for both in groups for pair in zip(*both, strict=False)):
-        for name in two:
-            if one.get(name) != two[name]:
-                return f"{name} {one.get(name)} instead of {two[name]}"
+        for name in (each for each in two if one.get(each) != two[each]):
+            return f"{name} {one.get(name)} instead of {two[name]}"
     return "other groups of parameters"
 
 
@@ -131,5 +132,4 @@ def _whose(step: int, steps: Steps, expected: Steps) -> str:
     if same[0] == 0:
         return "those of step 0: the order starts anew"
     apart = same[-1] - step
-    how = f"{apart} steps of samples are left out" if apart > 0 else f"{-apart} are repeated"
-    return f"those of step {same[-1]}: {how}"
+    return f"those of step {same[-1]}: {abs(apart)} are {'left out' if apart > 0 else 'repeated'}"

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import hotloop
-from hotloop.core.errors import CommandFailed, UsageError
+from hotloop.core.child import RESUME_TRACE
+from hotloop.core.errors import CommandFailed, HotloopError, UsageError
 from hotloop.core.file_locks import locked
 from hotloop.core.measurement import Plan
 from hotloop.core.progress import Progress, silent
@@ -27,19 +28,19 @@ from hotloop.report.numbers import listed
 from hotloop.resume.causes import COMPARED, causes, difference, unlike
 from hotloop.resume.result import Difference, Resumed
 from hotloop.resume.trace import Steps, Trace, read_trace, saved
-from hotloop.trial.arm import RUN_PLACEHOLDER, Arm
+from hotloop.trial.arm import Arm
 from hotloop.trial.measure import Workdir, trial
 from hotloop.trial.process import tail
+from hotloop.trial.sandbox.layered import remove_tree
 
-SAVES = 3
-"""The uninterrupted run ends two steps after so many."""
-SECONDS = 240.0
-"""Of steps, after which one save is enough; without any it goes on for as long again."""
+SAVES = 3  # the uninterrupted run ends two steps after so many
+SECONDS = (
+    240.0  # of steps, after which one save is enough; without any it goes on for as long again
+)
 TIMEOUT_S = 7200.0
 START = "import sys; sys.path.append({!r}); from hotloop.resume.kill_and_resume import main; main()"
 
-Aim = dict[str, Any]
-"""Where a process is killed: `step`, or `group`, `call` and `fraction` of a save."""
+Aim = dict[str, Any]  # where to kill: after a `step`, or in a `call` of a save, the `group`th
 
 
 def verify_command(
@@ -61,9 +62,7 @@ def verify_command(
     try:
         commands = tuple(command), tuple(shlex.split(resume) if resume is not None else command)
     except ValueError as error:
-        raise UsageError(
-            f"--resume-cmd cannot be split into words: {error}", where=resume
-        ) from error
+        raise UsageError(f"--resume-cmd cannot be split: {error}", where=resume) from error
     for each in commands:
         refuse_unexaminable(each, os.environ)
     asked = sha256(json.dumps([commands, steps, kills, seed]).encode()).hexdigest()[:8]
@@ -72,11 +71,18 @@ def verify_command(
         mark = directory / f"asked-{asked}"
         if not mark.exists() and any(each.name != ".lock" for each in directory.iterdir()):
             raise UsageError("this directory holds something else", where=str(directory))
-        mark.touch()
+        if mark.exists() and mark.read_text():  # the script may be another by now
+            for name in ("before", "uninterrupted", *(f"kill-{n}" for n in range(kills + 1))):
+                remove_tree(directory / name)
+        mark.write_text("")
         workdir = start_of(directory, Path.cwd())
         if (weak := weak_isolation(workdir)) is not None:
-            warn(weak)
-        found = _Verification(directory, workdir, commands, progress).verify(kills, steps, seed)
+            warn(weak.partition(";")[0])
+        try:
+            found = _Verification(directory, workdir, commands, progress).verify(kills, steps, seed)
+        except HotloopError:
+            mark.write_text("failed, and only the logs were kept")
+            raise
         if not keep:
             shutil.rmtree(directory, ignore_errors=True)
     return replace(found, kept=str(directory) if keep else None)
@@ -86,12 +92,12 @@ def verify_command(
 class _Verification:
     directory: Path
     workdir: Workdir
-    commands: tuple[tuple[str, ...], tuple[str, ...]]
-    """The one that begins, and the one that continues."""
+    commands: tuple[tuple[str, ...], tuple[str, ...]]  # that begins, and that continues
     progress: Progress
 
     def verify(self, kills: int, steps: int | None, seed: int) -> Resumed:
-        plan = {"saves": sys.maxsize if steps else SAVES, "seconds": SECONDS, "stop": steps}
+        plan = {"saves": sys.maxsize if steps else SAVES, "seconds": SECONDS}
+        plan["stop"] = steps or sys.maxsize
         (reference,) = self._run("uninterrupted", [plan])
         self._check(reference)
         # Where it ended by itself, what continues it should end there, too.
@@ -121,6 +127,8 @@ class _Verification:
                     break
         if unsure:
             notes.append(f"not compared, differs without any kill, too: {listed(sorted(unsure))}")
+        if not any("samples" in update for step in reference.steps.values() for update in step):
+            notes.append("what it trains on was not seen: no module with weights was called")
         first, second, *_ = [*saved([reference]), 0]
         return Resumed(
             run=" ".join(self.commands[0]),
@@ -140,14 +148,15 @@ class _Verification:
 
     def _run(self, name: str, plans: list[dict[str, Any]]) -> list[Trace]:
         """The command, and what continues it, in one sandbox; what an earlier call has done stays."""
-        begin, resume = self.commands
-        commands = [begin, *[resume] * (len(plans) - 1)]
+        commands = [self.commands[0], *self.commands[1:] * (len(plans) - 1)]
         start = START.format(str(Path(hotloop.__file__).resolve().parent.parent))
-        spec = json.dumps(list(zip(commands, plans, strict=True)))
-        words = (sys.executable, "-I", "-S", "-c", start, RUN_PLACEHOLDER, spec)
+        spec = json.dumps([*zip(commands, plans, strict=True)])
+        words = (sys.executable, "-I", "-S", "-c", start, spec)
+        place, run = self.directory / name, self.directory / name / "run"
+        env = {RESUME_TRACE: str(run)}
         trial(
-            Arm(name, words, "none", workdir=Path.cwd(), sandboxed=True),
-            self.directory / name,
+            Arm(name, words, "none", env=env, workdir=Path.cwd(), sandboxed=True),
+            place,
             plan=Plan(0, 1, TIMEOUT_S),
             seed="",
             cache=self.directory / "cache",
@@ -155,17 +164,18 @@ class _Verification:
             what=name,
             tick=lambda seconds: self.progress(name.replace("-", " "), 0, None, f"{seconds:.0f} s"),
         )
-        places = [self.directory / name / "run" / str(number) for number in range(len(plans))]
-        return [read_trace(each) for each in places if each.exists()]
+        ran = (run / str(number) for number in range(len(plans)))
+        return [read_trace(each) for each in ran if each.exists()]
 
     def _check(self, trace: Trace) -> None:
         """Raises where nothing can be continued."""
         if trace.failed:
-            raise _failed("the command failed, without any kill", trace)
+            what, log = "the command failed, without any kill", str(trace.log)
+            raise CommandFailed(what, where=log, do=tail(trace.log), returncode=trace.code)
         do = "give it options with which it saves more often, or let it make more with --steps N"
         if trace.first is None:
             notes = trace.log.with_name("notes.txt")
-            what = "no step was seen: it ended before it updated any weights"
+            what = "no step was seen: nothing updated weights, or what it continues here was done already"
             do = notes.read_text("utf-8") if notes.exists() else tail(trace.log)
         elif not trace.saves:
             what = f"it saved nothing in {trace.made} steps (by torch.save, safetensors or hotloop.checkpoint)"
@@ -180,9 +190,9 @@ class _Verification:
     ) -> tuple[list[Difference], str | None]:
         """What is wrong with a process that continues; whole: the saves that it could continue from."""
         at = "in the middle of a save" if before.moment == "save" else f"after step {before.made}"
-        what = f"killed {at}, it cannot be continued"
+        what, log = f"killed {at}, it cannot be continued", str(trace.log)
         if trace.failed and (before.moment != "save" or trace.steps):
-            raise _failed(what, trace)
+            raise CommandFailed(what, where=log, do=tail(trace.log), returncode=trace.code)
         if trace.failed:
             last_line = tail(trace.log).splitlines()[-1].strip()[:120]
             return [difference("continuing", None, f"{what}: {last_line}")], None
@@ -198,10 +208,6 @@ class _Verification:
         if len(whole) > 1 and 0 < (trace.first or 0) <= whole[-2]:
             note = f"killed {at}, it continued from step {trace.first}, although step {whole[-1]} was saved"
         return found, note
-
-
-def _failed(what: str, trace: Trace) -> CommandFailed:
-    return CommandFailed(what, where=str(trace.log), do=tail(trace.log), returncode=trace.code)
 
 
 def _arms(reference: Trace, kills: int, seed: int) -> list[list[Aim]]:

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import hotloop
 from hotloop.core.child import RESUME_TRACE, SAME_RANDOMNESS, SEED
@@ -24,19 +23,15 @@ LOOK_EVERY_S = 0.05
 
 
 def main() -> None:
-    """argv: a directory for what is recorded, and the processes as JSON."""
-    kill_and_resume(Path(sys.argv[1]), json.loads(sys.argv[2]))
-
-
-def kill_and_resume(directory: Path, processes: list[tuple[list[str], dict[str, Any]]]) -> None:
-    """Each with its command and its plan, until one is not killed."""
+    """argv: as JSON the processes, each with its command and its plan; until one is not killed."""
+    directory = Path(os.environ[RESUME_TRACE])
     package, link = Path(hotloop.__file__).resolve().parent, directory / "path" / "hotloop"
     link.parent.mkdir()
     link.symlink_to(package, target_is_directory=True)
     own = (package / "trial" / "bootstrap", link.parent, os.environ.get("PYTHONPATH"))
     path = os.pathsep.join(str(each) for each in own if each)
     before, torn = list[Trace](), None
-    for number, (command, plan) in enumerate(processes):
+    for number, (command, plan) in enumerate(json.loads(sys.argv[1])):
         place, newest = directory / str(number), max(saved(before, torn), default=0)
         place.mkdir()
         content = json.dumps({**plan, "known": known_weights(before), "newest": newest})
@@ -63,6 +58,7 @@ def _run(command: list[str], env: dict[str, str], place: Path) -> int:
             break
         time.sleep(LOOK_EVERY_S)
     while process.poll() is None or watchdog.members(token):
+        process.kill()
         watchdog.send(signal.SIGKILL, token, None)
         time.sleep(LOOK_EVERY_S)
     return process.returncode

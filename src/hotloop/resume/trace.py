@@ -67,11 +67,11 @@ def read_trace(place: Path) -> Trace:
 
 
 def known_weights(traces: Sequence[Trace]) -> dict[str, list[int]]:
-    """By the weights before it: the numbers of steps, rising."""
-    known: dict[str, set[int]] = {}
+    """By the weights before it: the numbers of steps."""
+    known: dict[str, list[int]] = {}
     for number, step in (pair for trace in traces for pair in trace.steps.items() if pair[1]):
-        known.setdefault(step[0]["weights"], set()).add(number)
-    return {weights: sorted(numbers) for weights, numbers in known.items()}
+        known.setdefault(step[0]["weights"], []).append(number)
+    return known
 
 
 def saved(traces: Sequence[Trace], torn: int | None = None) -> list[int]:

@@ -30,7 +30,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 
-from hotloop.checkpoint import Checkpointer, store
+from hotloop.checkpoint import Checkpointer, nested, store
 from hotloop.checkpoint.background import Saver
 
 STEPS_BEFORE = 10
@@ -127,6 +127,7 @@ class Ways:
         self.state, self.directory = state, directory
         self.number = 0
         self.own = Checkpointer(directory / "own")
+        self.snapshot: Tensors = {}
         self.names = ["copy_alone", "torch_save", "hotloop_within", "hotloop_beside", "checkpointer", "dcp_async"]  # fmt: skip
         self.peers: dict[str, Callable[[], object]] = {}
         for peer, module in ((hf_trainer, "accelerate"), (lightning_trainer, "lightning")):
@@ -166,7 +167,11 @@ class Ways:
             store.save(place, 1, tensors=tensors, state={}, keep=2)
             ended.set()
 
-        Saver().begin(partial(save, copied(self.state), self.place()))
+        self.snapshot = {
+            file: nested.copied(group, self.snapshot.get(file, {}))
+            for file, group in self.state.items()
+        }
+        Saver().begin(partial(save, self.snapshot, self.place()))
         return lambda: not ended.is_set()
 
     def checkpointer(self) -> Still:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from hotloop.core.census import LoaderUse
 from hotloop.probe.attach.batch_times import Fetched
 from hotloop.probe.attach.dataset_state import may_change, state_of
-from hotloop.probe.attach.sites import Place, Sites
+from hotloop.probe.attach.sites import Place, Sites, caller
 
 KEPT = 10_000
 """Times per loader; of a long run, the newest."""
@@ -60,10 +60,13 @@ class LoaderSeen:
         """It was asked for an iterator, and gave it after `seconds`."""
         self.num_epochs += 1
         self._construction_s = seconds
-        state = state_of(loader.dataset, loader.collate_fn)
+        held = loader.dataset, loader.collate_fn
+        state = state_of(*held)
         if self._state is not None:
             if self._changes is None:
-                self._changes = may_change(self._sites.own_files())
+                frames = self._sites.own_frames(caller())
+                files = self._sites.own_files()
+                self._changes = may_change(held, frames=frames, files=files, own=self._sites.own)
             self._changes = self._changes or state != self._state
         self._state = state
         self._first = True

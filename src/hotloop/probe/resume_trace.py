@@ -150,6 +150,10 @@ class ResumeTrace:
             self._saved_at, self._group, self._call = step, self._group + 1, 0
         self._saving, self._call = self._saving + 1, self._call + 1
         is_last = (self._kill.get("group"), self._kill.get("call")) == (self._group, self._call)
+        file = place if isinstance(place, (str, os.PathLike)) else getattr(place, "name", "")
+        parts = {
+            f"`{name}` in {Path(str(file)).name}": each for name, each in _parts(first).items()
+        }
         try:
             return original(first, place, *args, **kwargs)
         finally:
@@ -162,10 +166,12 @@ class ResumeTrace:
                     os.truncate(place, int(self._kill["fraction"] * size))
                 self._end("save")
             self._saving -= 1
-            self._write(save=self._saved_at, group=self._group)
+            self._write(save=self._saved_at, group=self._group, parts=parts)
 
     def _end(self, moment: str) -> None:
-        self._write(end="killed", moment=moment)
+        # The step after this one was not begun: what an earlier call saved of now would be the weights of none.
+        weights = _digest(parameters_of(self._optimizers[0]))
+        self._write(end="killed", moment=moment, step=self._first + self._rule.steps, weights=weights)  # fmt: skip
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _write(self, **line: Any) -> None:
@@ -179,6 +185,26 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (Mapping, list, tuple)):
         for each in value.values() if isinstance(value, Mapping) else value:
             yield from _tensors(each)
+
+
+def _parts(saved: Any) -> dict[str, str]:
+    """A digest of each entry of what is saved."""
+    saved = saved.state_dict() if isinstance(saved, torch.nn.Module) else saved
+    entries = saved if isinstance(saved, Mapping) else {"": saved}
+    return {str(name): _digest(_leaves(value)) for name, value in entries.items()}
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    value = value.state_dict() if isinstance(value, torch.nn.Module) else value
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            yield str(name)
+            yield from _leaves(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _leaves(each)
+    else:
+        yield value
 
 
 def _digest(values: Any) -> str:

@@ -19,6 +19,7 @@ RESTORE = {
     "samples": "save with the model where the data is: hotloop.checkpoint.ResumableLoader(loader) continues within the epoch",
     "random": "save torch.get_rng_state(), random.getstate(), numpy.random.get_state(), and set them last; hotloop.checkpoint does",
     "loss": "look for what else the loss is made with: a counter, a moving average, a schedule of its own",
+    "saved": "restore from the checkpoint whatever else the script keeps: an average of the weights, a best score, a loss scale",
     "steps": "save the number of the step, and end by it",
     "continuing": "torch.save(state, path + '.tmp'); os.replace(path + '.tmp', path); hotloop.checkpoint also verifies what it loads",
 }
@@ -41,7 +42,8 @@ def unlike(one: Steps, two: Steps, name: str) -> int | None:
 
 def difference(what: str, step: int | None, detail: str) -> Difference:
     """With what restores it."""
-    shown = {"settings": "learning rate", "random": "random state"}.get(what, what)
+    names = {"settings": "learning rate", "random": "random state", "saved": "what it saves"}
+    shown = names.get(what, what)
     return Difference(shown, step, detail, RESTORE[what])
 
 
@@ -64,7 +66,8 @@ def causes(
         found["random"] = drawn  # other weights would explain the loss, too
     elif drawn is not None:
         note = f"{drawn.detail}; nothing that was compared shows it"
-    roots = sorted(found.values(), key=lambda each: each.step or 0)
+    # An order that is drawn may follow from the random state.
+    roots = sorted(found.values(), key=lambda each: (each.step or 0, each.what == "samples"))
     follow = [each for each in (loss, later) if each is not None]
     if not roots:
         roots, follow = follow[:1], follow[1:]

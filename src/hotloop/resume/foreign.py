@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -27,7 +28,7 @@ from hotloop.doctor.starting_point import start_of, weak_isolation
 from hotloop.report.numbers import listed
 from hotloop.resume.causes import COMPARED, causes, difference, unlike
 from hotloop.resume.result import Difference, Resumed
-from hotloop.resume.trace import Steps, Trace, read_trace, saved
+from hotloop.resume.trace import Steps, Trace, read_trace, saved, saved_otherwise
 from hotloop.trial.arm import Arm
 from hotloop.trial.measure import Workdir, trial
 from hotloop.trial.process import tail
@@ -85,6 +86,9 @@ def verify_command(
             raise
         if not keep:
             shutil.rmtree(directory, ignore_errors=True)
+    if out is None:
+        with contextlib.suppress(OSError):  # other runs are there
+            directory.parent.rmdir()
     return replace(found, kept=str(directory) if keep else None)
 
 
@@ -118,6 +122,15 @@ class _Verification:
                 expected |= before.steps
                 whole = saved(traces[: place + 1], aims[place].get("group"))
                 differences, note = self._judged(trace, expected, before, whole, unsure)
+                # Nothing else tells of an average of the weights, or of the best score so far.
+                varies = {name for _, name in saved_otherwise(traces[0], reference)}
+                entries = [
+                    each for each in saved_otherwise(trace, reference) if each[1] not in varies
+                ]
+                if entries and not differences and not unsure:
+                    step, name = entries[0]
+                    detail = f"{name} is not what the uninterrupted run saves then"
+                    differences = [difference("saved", step, detail)]
                 known = {each.what for each in found}
                 found += [each for each in differences if each.what not in known]
                 notes.append(note)
@@ -129,6 +142,10 @@ class _Verification:
             notes.append(f"not compared, differs without any kill, too: {listed(sorted(unsure))}")
         if not any("samples" in update for step in reference.steps.values() for update in step):
             notes.append("what it trains on was not seen: no module with weights was called")
+        if reference.end == "stopped":
+            notes.append(
+                f"its end was not looked at: it was stopped after step {reference.made}, so a resume that makes more or fewer steps in all is not noticed"
+            )
         first, second, *_ = [*saved([reference]), 0]
         return Resumed(
             run=" ".join(self.commands[0]),

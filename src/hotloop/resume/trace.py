@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,13 @@ class Trace:
     steps: dict[int, Step] = field(default_factory=dict)
     saves: dict[int, list[int]] = field(default_factory=dict)
     """Of each save that ended, in order: the step it was made after, once for each call."""
+    saved: dict[int, list[dict[str, str]]] = field(default_factory=dict)
+    """Digests of what was saved after a step, by its entries, for each call."""
     end: str | None = None
     """`killed` or `stopped`, by us; `None`: it ended by itself."""
     moment: str = ""
+    left: tuple[str, int] | None = None
+    """Weights at the kill, and the step that would have begun with them."""
 
     @property
     def failed(self) -> bool:
@@ -51,8 +55,10 @@ def read_trace(place: Path) -> Trace:
             found.first, found.matched = read["first"], read["matched"]
         elif "save" in read:
             found.saves.setdefault(read["group"], []).append(read["save"])
+            found.saved.setdefault(read["save"], []).append(read["parts"])
         elif "end" in read:
             found.end, found.moment = read["end"], read.get("moment", "")
+            found.left = (read["weights"], read["step"]) if "weights" in read else None
         else:
             updates.append(read)
             if read["ends"] == "STEP_OF_ANOTHER":  # as `StepRule` says
@@ -71,7 +77,17 @@ def known_weights(traces: Sequence[Trace]) -> dict[str, list[int]]:
     known: dict[str, list[int]] = {}
     for number, step in (pair for trace in traces for pair in trace.steps.items() if pair[1]):
         known.setdefault(step[0]["weights"], []).append(number)
+    for weights, number in (trace.left for trace in traces if trace.left is not None):
+        known.setdefault(weights, []).append(number)
     return known
+
+
+def saved_otherwise(one: Trace, two: Trace) -> Iterator[tuple[int, str]]:
+    """Of steps after which both saved: entries that are not the same."""
+    for step in sorted(one.saved.keys() & two.saved.keys()):
+        for parts, others in zip(one.saved[step], two.saved[step], strict=False):
+            both = sorted(parts.keys() & others.keys())
+            yield from ((step, name) for name in both if parts[name] != others[name])
 
 
 def saved(traces: Sequence[Trace], torn: int | None = None) -> list[int]:

@@ -60,6 +60,13 @@ class LoaderSeen:
         """It was asked for an iterator, and gave it after `seconds`."""
         self.num_epochs += 1
         self._construction_s = seconds
+        try:
+            self._look_for_changes(loader)
+        except Exception:  # noqa: BLE001 - whatever a script's objects do when they are looked at
+            self._changes = True
+        self._first = True
+
+    def _look_for_changes(self, loader: DataLoader[Any]) -> None:
         held = loader.dataset, loader.collate_fn
         state = state_of(*held)
         if self._state is not None:
@@ -69,7 +76,6 @@ class LoaderSeen:
                 self._changes = may_change(held, frames=frames, files=files, own=self._sites.own)
             self._changes = self._changes or state != self._state
         self._state = state
-        self._first = True
 
     def gave(self, batch: Any, waited: float, *, counting: bool) -> None:
         """It was asked for a batch, and gave it after `waited` seconds."""

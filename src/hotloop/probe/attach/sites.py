@@ -72,8 +72,17 @@ class Sites:
 
     def own_files(self) -> list[str]:
         """Of the modules that are loaded, those in which the user's own code lies."""
-        files = [getattr(each, "__file__", None) for each in list(sys.modules.values())]
-        return [file for file in files if isinstance(file, str) and self._is_own(file)]
+        main = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+        foreign = not is_installed(os.path.realpath(main))
+        files = {getattr(each, "__file__", None) for each in list(sys.modules.values())}
+        return [
+            file
+            for file in files
+            if isinstance(file, str)
+            # Resolving the links of thousands of paths takes as long as some steps.
+            and not (file.startswith(self._stdlib) or (foreign and is_installed(file)))
+            and self._is_own(file)
+        ]
 
     def own_frames(self, frame: FrameType | None) -> Iterator[FrameType]:
         """The frames of the user's own code, from the innermost outward."""

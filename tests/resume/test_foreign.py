@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,14 @@ import forked_scripts
 import pytest
 
 from hotloop.cli.main import run
-from hotloop.core.child import RESUME_TRACE
+from hotloop.core.child import RESUME_TRACE, SAME_RANDOMNESS
 from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.resume import foreign, kill_and_resume
 from hotloop.resume.foreign import verify_command
 from hotloop.resume.result import Resumed
 
 HERE = Path(__file__).parent
+SOURCE = HERE.parents[1] / "src"
 SCRIPT = (sys.executable, "foreign_training.py")
 RESUME = f"{sys.executable} foreign_training.py --resume"
 
@@ -109,15 +112,33 @@ def test_a_kill_in_the_second_file_of_a_save_continues_from_the_first(
     assert found.kills_by_moment["save"] >= 3
 
 
+@pytest.mark.parametrize(("made", "is_one"), [("loss.detach()", True), ("loss.item()", False)])
 def test_what_only_the_next_save_shows_is_named(
-    workdir: Path, monkeypatch: pytest.MonkeyPatch
+    workdir: Path, monkeypatch: pytest.MonkeyPatch, made: str, is_one: bool
 ) -> None:
-    with_lines(workdir, "state = {", "best = min(globals().get('best', 1e9), loss.item() + epoch)")
-    with_lines(workdir, "if lack != \"save\"", "state |= {'best': best, 'now': __import__('time').time()}")  # fmt: skip
+    with_lines(workdir, "state = {", f"best = globals().get('best', 0.0) + {made} + epoch")
+    others = "'now': __import__('time').time(), 'names': {'a', 'b', 'c', 'd'}, 'run': str(random.random())"
+    with_lines(workdir, 'if lack != "save"', f"state |= {{'best': best, {others}}}")
     found = verified(monkeypatch)
-    assert [each.what for each in found.differences] == ["what it saves"]
-    assert "`best` in last.tmp is not what" in found.differences[0].detail
-    assert not found.bit_identical
+    said = "`best` in last.tmp is not what the uninterrupted run saves"
+    assert [each.what for each in found.differences] == (["what it saves"] if is_one else [])
+    assert said in (found.differences[0].detail if is_one else " ".join(found.notes))
+    assert found.bit_identical != is_one
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_workers_that_live_on_draw_as_they_do_where_a_resume_is_proven(
+    tmp_path: Path, traced: bool
+) -> None:
+    """A resume starts workers, and draws a number for them, where the training went on with those that it had."""
+    look = "import torch.utils.data.dataloader as d; print(d._BaseDataLoaderIter._reset.__module__)"
+    start = "from hotloop.trial.seeding import install_from_environment as seed; seed()"
+    (tmp_path / "look.py").write_text(f"{start}\n{look}\n")
+    own = {SAME_RANDOMNESS: str(tmp_path), **({RESUME_TRACE: str(tmp_path)} if traced else {})}
+    env = {**os.environ, "PYTHONPATH": str(SOURCE), **own}
+    done = subprocess.run([sys.executable, tmp_path / "look.py"], env=env, capture_output=True, text=True, check=True)  # fmt: skip
+    expected = "torch.utils.data.dataloader" if traced else "hotloop.trial.seeding"
+    assert done.stdout.strip() == expected
 
 
 def test_a_script_without_a_seed_draws_other_numbers_after_a_restart(

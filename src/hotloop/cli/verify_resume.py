@@ -106,7 +106,7 @@ def _lines(found: Resumed) -> list[str]:
     after = f"after {counted(found.kills, 'kill')} ({listed(moments or ['none'])})"
     said = []
     if found.bit_identical:
-        said = [f"Resume is exact: {after} everything is the same to the bit."]
+        said = [f"Resume is exact: {after} everything that was compared is the same to the bit."]
     elif found.reproducible is False:
         said = ["Resume cannot be judged: without any kill, too, it differs from itself."]
     for each in found.differences:

@@ -151,9 +151,10 @@ class ResumeTrace:
         self._saving, self._call = self._saving + 1, self._call + 1
         is_last = (self._kill.get("group"), self._kill.get("call")) == (self._group, self._call)
         file = place if isinstance(place, (str, os.PathLike)) else getattr(place, "name", "")
-        parts = {
-            f"`{name}` in {Path(str(file)).name}": each for name, each in _parts(first).items()
-        }
+        parts: dict[str, list[str]] = {}
+        with suppress(Exception):  # whatever objects do when they are printed
+            for name, each in _parts(first).items():
+                parts[f"`{name}` in {Path(str(file)).name}"] = each
         try:
             return original(first, place, *args, **kwargs)
         finally:
@@ -187,23 +188,28 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(each)
 
 
-def _parts(saved: Any) -> dict[str, str]:
-    """A digest of each entry of what is saved."""
+def _parts(saved: Any) -> dict[str, list[str]]:
+    """Of each entry of what is saved: digests of its tensors, and of its numbers. Text may be of this start of the script."""
     saved = saved.state_dict() if isinstance(saved, torch.nn.Module) else saved
     entries = saved if isinstance(saved, Mapping) else {"": saved}
-    return {str(name): _digest(_leaves(value)) for name, value in entries.items()}
+    found = {}
+    for name, value in entries.items():
+        leaves = list(_leaves(value))
+        numbers = [each for each in leaves if isinstance(each, (bool, int, float, complex))]
+        tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
+        found[str(name)] = [_digest(tensors), _digest(numbers)]
+    return found
 
 
 def _leaves(value: Any) -> Iterator[Any]:
     value = value.state_dict() if isinstance(value, torch.nn.Module) else value
     if isinstance(value, Mapping):
-        for name, each in value.items():
-            yield str(name)
-            yield from _leaves(each)
+        for name in sorted(value, key=str):
+            yield from _leaves(value[name])
     elif isinstance(value, (list, tuple)):
         for each in value:
             yield from _leaves(each)
-    else:
+    elif not isinstance(value, (set, frozenset)):  # their order is that of the process
         yield value
 
 

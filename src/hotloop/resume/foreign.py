@@ -122,15 +122,9 @@ class _Verification:
                 expected |= before.steps
                 whole = saved(traces[: place + 1], aims[place].get("group"))
                 differences, note = self._judged(trace, expected, before, whole, unsure)
-                # Nothing else tells of an average of the weights, or of the best score so far.
-                varies = {name for _, name in saved_otherwise(traces[0], reference)}
-                entries = [
-                    each for each in saved_otherwise(trace, reference) if each[1] not in varies
-                ]
-                if entries and not differences and not unsure:
-                    step, name = entries[0]
-                    detail = f"{name} is not what the uninterrupted run saves then"
-                    differences = [difference("saved", step, detail)]
+                if not differences and not unsure:
+                    differences, other = _saved(trace, traces[0], reference)
+                    notes.append(other)
                 known = {each.what for each in found}
                 found += [each for each in differences if each.what not in known]
                 notes.append(note)
@@ -225,6 +219,19 @@ class _Verification:
         if len(whole) > 1 and 0 < (trace.first or 0) <= whole[-2]:
             note = f"killed {at}, it continued from step {trace.first}, although step {whole[-1]} was saved"
         return found, note
+
+
+def _saved(trace: Trace, killed: Trace, reference: Trace) -> tuple[list[Difference], str | None]:
+    """What no step shows and later saves hold: an average of the weights is a difference, a number may be a time, and is a note."""
+    varies = {name for _, name, _ in saved_otherwise(killed, reference)}
+    found = [each for each in saved_otherwise(trace, reference) if each[1] not in varies]
+    found.sort(key=lambda each: not each[2])
+    for step, name, in_tensors in found[:1]:
+        detail = f"{name} is not what the uninterrupted run saves then"
+        if in_tensors:
+            return [difference("saved", step, detail)], None
+        return [], f"after step {step}, {detail}: restore it, too, unless it is a time or a path"
+    return [], None
 
 
 def _arms(reference: Trace, kills: int, seed: int) -> list[list[Aim]]:

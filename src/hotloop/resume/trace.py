@@ -26,8 +26,8 @@ class Trace:
     steps: dict[int, Step] = field(default_factory=dict)
     saves: dict[int, list[int]] = field(default_factory=dict)
     """Of each save that ended, in order: the step it was made after, once for each call."""
-    saved: dict[int, list[dict[str, str]]] = field(default_factory=dict)
-    """Digests of what was saved after a step, by its entries, for each call."""
+    saved: dict[int, list[dict[str, list[str]]]] = field(default_factory=dict)
+    """What was saved after a step, for each call: of each entry a digest of its tensors, and one of its numbers."""
     end: str | None = None
     """`killed` or `stopped`, by us; `None`: it ended by itself."""
     moment: str = ""
@@ -82,12 +82,14 @@ def known_weights(traces: Sequence[Trace]) -> dict[str, list[int]]:
     return known
 
 
-def saved_otherwise(one: Trace, two: Trace) -> Iterator[tuple[int, str]]:
-    """Of steps after which both saved: entries that are not the same."""
+def saved_otherwise(one: Trace, two: Trace) -> Iterator[tuple[int, str, bool]]:
+    """Of steps after which both saved: entries that are not the same, and whether they differ in tensors."""
     for step in sorted(one.saved.keys() & two.saved.keys()):
         for parts, others in zip(one.saved[step], two.saved[step], strict=False):
             both = sorted(parts.keys() & others.keys())
-            yield from ((step, name) for name in both if parts[name] != others[name])
+            for name in both:
+                if parts[name] != others[name]:
+                    yield step, name, parts[name][0] != others[name][0]
 
 
 def saved(traces: Sequence[Trace], torn: int | None = None) -> list[int]:

@@ -12,7 +12,7 @@ import random
 from itertools import count
 from typing import Any
 
-from hotloop.core.child import SAME_RANDOMNESS, SEED
+from hotloop.core.child import RESUME_TRACE, SAME_RANDOMNESS, SEED
 from hotloop.probe.imports import after_import
 
 
@@ -26,10 +26,13 @@ def install_from_environment() -> None:
         {
             "numpy.random": lambda numpy_random: _seed_numpy(numpy_random, seed),
             "torch": lambda torch: torch.manual_seed(seed),
-            "torch.utils.data.dataloader": _draw_in_each_epoch,
             "torch._inductor.config": _draw_as_eager,
         }
     )
+    if (
+        RESUME_TRACE not in os.environ
+    ):  # a resume starts workers where the training went on with them: that shows
+        after_import({"torch.utils.data.dataloader": _draw_in_each_epoch})
 
 
 def _seed_numpy(numpy_random: Any, own: int) -> None:

@@ -15,6 +15,8 @@ import warm_python
 from hotloop.core.census import Census, LoaderUse
 from hotloop.core.child import APPLIED_FILE, FIXES, FIXES_SETTINGS, LOADER
 from hotloop.core.files import read_json
+from hotloop.core.ledger import TriedFix
+from hotloop.doctor.fix_campaign import _outcome
 from hotloop.optimizations.loader_workers import LOADER_WORKERS
 from hotloop.trial import bootstrap
 
@@ -196,12 +198,22 @@ def test_a_value_of_workers_says_all_that_it_sets() -> None:
     assert edit is not None
     assert setting(2) == {"num_workers": 2}
     assert setting("2 persistent") == {"num_workers": 2, "persistent_workers": True}
+    entry = TriedFix("loader_workers", "2 persistent", "rejected", "slower", ("HL108",), None)
+    assert _outcome(entry).setting == {"num_workers": 2, "persistent_workers": True}
     made = edit("2 persistent", {})
     assert getattr(made, "values", None) == {"num_workers": "2", "persistent_workers": "True"}
     lives_on = census(use(num_workers=2, persistent_workers=True))
     assert LOADER_WORKERS.observed(lives_on, "2 persistent") is True
     assert LOADER_WORKERS.observed(census(use(num_workers=2)), "2 persistent") is False
     assert LOADER_WORKERS.observed(lives_on, 2) is True  # the script's own
+
+
+def test_persistent_workers_of_batches_that_draw_nothing_are_compared_as_other_draws() -> None:
+    """From the second epoch on they shuffle otherwise."""
+    other_draws_in = LOADER_WORKERS.other_draws_in
+    assert other_draws_in is not None
+    assert other_draws_in(census(short(draws_random=False, num_workers=2)))
+    assert not other_draws_in(census(short(draws_random=False)))
 
 
 def test_workers_are_taken_away_with_all_that_needs_them(work: Path, plain: dict[str, Any]) -> None:

@@ -60,6 +60,7 @@ def test_a_script_that_restores_everything_resumes_exactly(
     assert found.bit_identical
     assert found.kills_by_moment == {"step": 2, "save": 1}
     assert found.steps_lost_max == found.every_steps == 8
+    assert "its end was not looked at" in found.notes[0]
     assert [each.name for each in workdir.iterdir()] == ["foreign_training.py"], (
         "nothing is left behind"
     )

@@ -180,14 +180,6 @@ class ResumeTrace:
             os.write(self._file, json.dumps(line).encode() + b"\n")
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (Mapping, list, tuple)):
-        for each in value.values() if isinstance(value, Mapping) else value:
-            yield from _tensors(each)
-
-
 def _parts(saved: Any) -> dict[str, list[str]]:
     """Of each entry of what is saved: digests of its tensors, and of its numbers. Text may be of this start of the script."""
     saved = saved.state_dict() if isinstance(saved, torch.nn.Module) else saved
@@ -196,9 +188,12 @@ def _parts(saved: Any) -> dict[str, list[str]]:
     for name, value in entries.items():
         leaves = list(_leaves(value))
         numbers = [each for each in leaves if isinstance(each, (bool, int, float, complex))]
-        tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
-        found[str(name)] = [_digest(tensors), _digest(numbers)]
+        found[str(name)] = [_digest(_tensors(leaves)), _digest(numbers)]
     return found
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    return (each for each in _leaves(value) if isinstance(each, torch.Tensor))
 
 
 def _leaves(value: Any) -> Iterator[Any]:

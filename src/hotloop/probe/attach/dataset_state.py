@@ -115,10 +115,9 @@ def _constants_of(
 
 
 def _is_filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:
-        return False
+    with contextlib.suppress(ValueError):  # its variable has no value yet
+        return bool([cell.cell_contents])
+    return False
 
 
 def _is_constant(value: Any) -> bool:

@@ -21,6 +21,7 @@ from hotloop.checkpoint import store
 from hotloop.checkpoint.background import Saver
 from hotloop.checkpoint.loader import random_states, set_random_states
 from hotloop.checkpoint.nested import Flattened, copied, decode
+from hotloop.checkpoint.ranks import gathered, is_own, num_ranks, rank, refuse_unlike_steps
 from hotloop.checkpoint.state import FILES, refuse_unlike
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.file_locks import LOCK
@@ -47,17 +48,19 @@ class Checkpointer:
     """Saves a training loop into `directory` and continues it. One process saves there at a time.
 
     `keep`: newest checkpoints that stay. `background`: write while the next steps run; the error of a save that fails
-    there is raised by the next call, or ends the process with code 4.
+    there is raised by the next call, or ends the process with code 4. `every_rank`: all processes of the default group
+    call `save` and `load_latest`; rank 0 writes, and each continues with its own random states and loader's position.
     """
 
     def __init__(
-        self, directory: str | os.PathLike[str], *, keep: int = 2, background: bool = True
-    ) -> None:
+        self, directory: str | os.PathLike[str], *, keep: int = 2, background: bool = True, every_rank: bool = False
+    ) -> None:  # fmt: skip
         if keep < 2:
             raise UsageError(f"keep is {keep}", do="keep at least 2: the newest may be damaged")
         self.directory = Path(directory).absolute()
         self.keep = keep
         self.background = background
+        self.every_rank = every_rank
         self._saver = Saver(unattended=True)
         self._buffers: dict[str, dict[str, Tensor]] = {}
         self._lock: tuple[int, int] | None = None
@@ -77,11 +80,17 @@ class Checkpointer:
             what = f"step {step!r} comes after step {self._step or 0}"
             raise UsageError(what, do="count steps over the whole training, below 10**8")
         stateful = _stateful(parts)
+        own = {name: part.state_dict() for name, part in stateful.items() if is_own(part)}
+        own["random"] = random_states()
+        ranks = gathered(own) if self.every_rank else [own]
+        if ranks is None:  # rank 0 writes it
+            self._step = step
+            return
         self._own(step)
-        states = {name: part.state_dict() for name, part in stateful.items()}
-        states |= {"extra": extra, "random": random_states()}
+        states = {name: part.state_dict() for name, part in stateful.items() if name not in own}
+        states |= {"extra": extra, "others": ranks[1:]} | ranks[0]
         tensors, state = snapshot(states, self._buffers)
-        state["updated"] = _updated(stateful)
+        state |= {"updated": _updated(stateful), "num_ranks": len(ranks)}
         write = partial(store.save, self.directory, step, tensors=tensors, state=state, keep=self.keep)  # fmt: skip
         self._step = step
         if not self.background:
@@ -99,14 +108,17 @@ class Checkpointer:
         self._saver.finish()
         stateful = _stateful(parts)
         found = self.newest()
+        if self.every_rank:
+            refuse_unlike_steps(None if found is None else found.step)
         if found is None:
             return None
         try:
             state, values = read(found, (*stateful, "extra", "random"))
             _check(stateful, values, state["updated"])
+            self._take_own(found, stateful, state.get("num_ranks", 1), values)
             for name, part in stateful.items():
                 _restore(part, values[name])
-            if random:
+            if random and "random" in values:
                 set_random_states(values["random"])
         except UsageError as error:
             where = error.where or str(found.path)
@@ -115,6 +127,21 @@ class Checkpointer:
             do = "build the same objects as the run that saved it"
             raise UsageError(f"it does not fit: {error!r}", where=str(found.path), do=do) from error
         return Resumed(found.step, values["extra"], found.path, self._problems)
+
+    def _take_own(
+        self, found: store.Checkpoint, stateful: Mapping[str, Any], saved_by: int, values: dict[str, Any]
+    ) -> None:  # fmt: skip
+        """Put into `values` what is of this process. Random states of another one would make two that draw the same."""
+        loaders = [name for name, part in stateful.items() if is_own(part)]
+        if self.every_rank and loaders and saved_by != num_ranks():
+            what = f"`{loaders[0]}` is at the position of one of {saved_by} processes, and here are {num_ranks()}"
+            raise UsageError(what, do=f"start {saved_by}, or load without it")
+        if rank() == 0:
+            return
+        del values["random"]
+        if rank() < saved_by:
+            own = read(found, ("others",))[1]["others"][rank() - 1]
+            values |= {name: own[name] for name in ("random", *loaders)}
 
     def newest(self) -> store.Checkpoint | None:
         """The newest checkpoint that verifies, from which training then continues. Warns of those passed over."""
@@ -189,7 +216,7 @@ def _stateful(given: Mapping[str, Any]) -> dict[str, Any]:
     """All that has a state, by its name: `optimizer`, or `optimizer.0` of a list. Each is a file."""
     found: dict[str, Any] = {}
     for name, part in given.items():
-        if name in ("state", "manifest", "random"):
+        if name in ("state", "manifest", "random", "others"):
             raise UsageError(f"`{name}` is a name of hotloop's own", do="use another one")
         _add(found, name, part)
     if not found:

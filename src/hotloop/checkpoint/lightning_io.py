@@ -14,6 +14,7 @@ from hotloop.checkpoint import store
 from hotloop.checkpoint.background import Saver
 from hotloop.checkpoint.checkpointer import read, snapshot
 from hotloop.checkpoint.loader import random_states, set_random_states
+from hotloop.checkpoint.ranks import rank
 from hotloop.core.errors import UsageError
 
 
@@ -43,7 +44,8 @@ class LightningCheckpointIO(CheckpointIO):  # type: ignore[misc]
             what = f"no checkpoint here verifies: {problems[0] if problems else 'none is there'}"
             raise UsageError(what, where=str(path), do="use another one")
         values = read(found, ("extra", "random"))[1]
-        set_random_states(values["random"])
+        if rank() == 0:  # they are of rank 0: another one would draw the same
+            set_random_states(values["random"])
         checkpoint: dict[str, Any] = values["extra"]
         return checkpoint
 

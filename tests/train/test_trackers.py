@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -312,3 +314,27 @@ def wandb_rows(file: Path) -> list[dict[str, float]]:
                 rows.append({(i.key or i.nested_key[0]): json.loads(i.value_json) for i in items})
             record = b""
     return rows
+
+
+FULL_DISK = """
+import resource, sys, time
+from pathlib import Path
+from hotloop.train.tracker_clients import Point, TensorboardTracker
+tracker = TensorboardTracker(Path(sys.argv[1]), first_step=0)
+tracker.open()
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))  # a write beyond that fails
+try:
+    while True:
+        tracker.send([Point(0, {"loss": 1.0})])
+        time.sleep(0.01)
+except OSError as error:
+    print(type(error).__name__, error.errno)
+"""
+
+
+def test_tensorboard_on_a_full_disk_raises_and_prints_nothing_of_its_own(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("OSError 27\n", "")

@@ -6,6 +6,7 @@ MLFLOW_TRACKING_URI names, or its own local store.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -117,7 +118,11 @@ class TensorboardTracker:
         from torch.utils.tensorboard import SummaryWriter
 
         # Steps that are made once more, after a kill or a rollback, replace those drawn before.
-        self._writer = SummaryWriter(self._path, purge_step=step)
+        self._writer = writer = SummaryWriter(self._path, purge_step=step)
+        # What ends its thread, as a full disk, is raised by the next call, too: there it is said in one line.
+        with contextlib.suppress(AttributeError):
+            thread = writer._get_file_writer().event_writer._async_writer._worker  # type: ignore[no-untyped-call]
+            thread._invoke_excepthook = lambda _: None
 
 
 INIT_S = 15.0

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hotloop.checkpoint import state, store
 from hotloop.checkpoint.entries import held_out_losses
+from hotloop.core.census import Census
 from hotloop.core.errors import Interrupted
 from hotloop.core.files import write_json
 from hotloop.core.step import StepRecord
@@ -96,25 +97,7 @@ def train(
             if run.samples is not None:
                 with timed.phase("logging"):
                     run.samples.add(step, data)
-            with timed.phase("host_to_device"):
-                on_device = [to_device(inputs, device) for inputs in data.microbatches]
-            num_targets = data.num_targets
-            step_loss: Tensor | None = None
-            for inputs in on_device:
-                last = inputs is on_device[-1]
-                with group.microbatch(last=last):
-                    with timed.phase("forward"), autocast(device.type, config.train.precision):
-                        share = run.replica(*inputs) / num_targets
-                    own = share.detach()
-                    step_loss = own if step_loss is None else step_loss + own
-                    if step_loss is own and clears_late(run):
-                        with timed.phase("optimizer"):
-                            run.optimizer.zero_grad(set_to_none=True)
-                    if last:  # it travels between processes while the backward computes
-                        totals = group.totals(step_loss, stop)
-                    with timed.phase("backward"), group.backward():
-                        (run.scaler.scale(share) if run.scaler else share).backward()
-            whole = totals()
+            whole = gradients(run, data, timed, stop)
             stop.fresh = False  # from here on there is something to save
             with timed.phase("optimizer"):
                 rate = learning_rate(config, step)
@@ -130,7 +113,10 @@ def train(
                 known = run.stability.checked(book.write_closed(), known, measuring=measuring)
 
             book.close(
-                step=step, tokens=num_targets, samples=config.sequences_per_step, learning_rate=rate
+                step=step,
+                tokens=data.num_targets,
+                samples=config.sequences_per_step,
+                learning_rate=rate,
             )
 
             # From here on time belongs to the next step (the last evaluation and save to none). Records
@@ -173,22 +159,49 @@ def train(
                     run.save_times.saved(done)
         known = run.stability.checked(book.write_closed(), known, measuring=measuring)
 
+    if group.ranks.is_first:
+        write_json(run.directory / "census.json", completed(census, run))
+    return known["loss"] if known else None, evaluation
+
+
+def gradients(run: Run, data: StepData, timed: PhaseClock, stop: StopRequest) -> dict[str, Tensor]:
+    """Forward and backward of each microbatch, which leave the step's gradients; returns its totals over all ranks."""
+    group, device = run.group, run.device
+    with timed.phase("host_to_device"):
+        on_device = [to_device(inputs, device) for inputs in data.microbatches]
+    step_loss: Tensor | None = None
+    for inputs in on_device:
+        last = inputs is on_device[-1]
+        with group.microbatch(last=last):
+            with timed.phase("forward"), autocast(device.type, run.config.train.precision):
+                share = run.replica(*inputs) / data.num_targets
+            own = share.detach()
+            step_loss = own if step_loss is None else step_loss + own
+            if step_loss is own and clears_late(run):
+                with timed.phase("optimizer"):
+                    run.optimizer.zero_grad(set_to_none=True)
+            if last:  # it travels between processes while the backward computes
+                totals = group.totals(step_loss, stop)
+            with timed.phase("backward"), group.backward():
+                (run.scaler.scale(share) if run.scaler else share).backward()
+    return totals()
+
+
+def completed(census: Census, run: Run) -> Census:
+    """With what is known at the end."""
     counts = compile_counts()
-    census = replace(
+    return replace(
         census,
-        compiled=bool(config.train.compile) and counts.graphs > 0,
+        compiled=bool(run.config.train.compile) and counts.graphs > 0,
         num_graphs=counts.graphs,
         num_graph_breaks=counts.graph_breaks,
-        compile_s=compile_seconds() if config.train.compile else None,
+        compile_s=compile_seconds() if run.config.train.compile else None,
         host_peak_bytes=host_peak_bytes(),
         num_skipped=run.stability.num_skipped,
         num_spikes=run.stability.num_spikes,
         num_rollbacks=run.stability.num_rollbacks,
-        sent_gradient_dtype=group.sent_gradient_dtype,
+        sent_gradient_dtype=run.group.sent_gradient_dtype,
     )
-    if group.ranks.is_first:
-        write_json(run.directory / "census.json", census)
-    return known["loss"] if known else None, evaluation
 
 
 def step_data(run: Run, last_step: int) -> Prefetch[StepData]:

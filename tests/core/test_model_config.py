@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from hotloop.core.config import RunConfig, without_effect
+from hotloop.core.config import RunConfig
+from hotloop.core.idle_settings import without_effect
 from hotloop.core.model_config import ModelConfig, Parts
 
 

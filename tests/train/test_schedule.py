@@ -8,7 +8,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from hotloop.core.config import RunConfig, without_effect
+from hotloop.core.config import RunConfig
+from hotloop.core.idle_settings import without_effect
 from hotloop.train.update import learning_rate
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from hotloop.core.config import RunConfig, known_keys, set_dotted, without_effect
+from hotloop.core.config import RunConfig, known_keys, set_dotted
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_atomically
+from hotloop.core.idle_settings import without_effect
 from hotloop.core.untrusted import read_bytes
 from hotloop.core.yaml_text import cut, read_yaml, read_yaml_value, shown
 

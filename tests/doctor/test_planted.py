@@ -185,7 +185,7 @@ def test_script_whose_steps_are_not_comparable_says_why_and_writes_outside_into_
 
 
 def test_run_that_is_too_short_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"it makes 15 steps: too few .*at least 20"):
+    with pytest.raises(UsageError, match=r"15 steps were seen: too few .*at least 20"):
         trying(tmp_path, "claims", steps=15)
 
 

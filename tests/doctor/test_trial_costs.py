@@ -48,7 +48,7 @@ def test_steps_that_ended_it_too_early_are_named_with_how_many_suffice(
 
 
 def test_script_that_ends_before_the_steps_asked_for_is_itself_too_short() -> None:
-    with pytest.raises(UsageError, match="it makes 15 steps: too few"):
+    with pytest.raises(UsageError, match="15 steps were seen: too few"):
         plan_for(measured(3, 12), steps=30)
 
 

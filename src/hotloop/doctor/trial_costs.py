@@ -103,9 +103,10 @@ def plan_for(measurement: Measurement, *, steps: int | None) -> tuple[TrialPlan,
                 "diagnosis alone with --no-try",
             )
         raise UsageError(
-            f"it makes {total} steps: too few to compare one way of running it with another "
+            f"{total} steps were seen: too few to compare one way of running it with another "
             f"(at least {least})",
-            do="let it train for longer, or ask for the diagnosis alone with --no-try",
+            do=f"let it train for longer, give --steps {least} where hotloop ended it, or ask for the diagnosis "
+            "alone with --no-try",
         )
     start = measurement.census.start_s if measurement.census is not None else None
     costs = Costs(start if start is not None else 10.0, median)

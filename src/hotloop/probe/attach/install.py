@@ -31,6 +31,8 @@ from hotloop.probe.machine import seconds_since_start
 FEWEST_STEPS = 24
 """Counted at least where seconds decide: what the start is told from the rest by takes 20, and fixes are compared over
 no more where steps are so slow."""
+SLOW_STEPS, PATIENCE = 8, 2
+"""So few do where they take so many times the seconds asked for: proving a fix takes hours where a step takes 15 s."""
 LAST_STEP_FILE = "last-step"
 LATER = 2
 """Steps from the decision to the end: by then the other ranks, which may be a step ahead, know of it."""
@@ -63,11 +65,12 @@ class Enough:
     def _is_seen(self) -> bool:
         watch = self._watch
         assert self._steps is not None
-        return (
-            self._profiler.over
-            and watch.counted_steps >= self._steps
-            and watch.counted_s >= (self._seconds or 0.0)
-        )
+        if not self._profiler.over:
+            return False
+        if self._seconds is None:
+            return watch.counted_steps >= self._steps
+        seconds = self._seconds * (1 if watch.counted_steps >= self._steps else PATIENCE)
+        return watch.counted_steps >= SLOW_STEPS and watch.counted_s >= seconds
 
     def _agreed(self, file: Path) -> int | None:
         if self._watch.rank != "0":

@@ -24,7 +24,7 @@ FIRST_STEP = 41
 """Not a round number: there scripts evaluate and save. Once only: kineto may crash when it is used again."""
 SLOW_AFTER_S = 60.0
 """A script whose steps take seconds is profiled from the first step that comes so late, `SOONEST` at least."""
-SOONEST = 12
+SOONEST = 8
 STEPS = 3
 LONG_STEP_S = 0.25
 """One such step holds enough operations; three could take many seconds to sum."""

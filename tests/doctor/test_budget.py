@@ -324,3 +324,14 @@ def test_what_looks_faster_where_the_budget_ends_is_gone_on_with_until_a_look_de
     last = trying(machine, ["a"], budget_s=budget_s, again=again, edits=edits)
     assert len(machine.places) > made
     assert (last.kept, last.continue_with) == (kept, None)
+
+
+def test_gain_that_was_proven_stands_in_a_later_call_that_has_no_time(trying: Trying) -> None:
+    machine = Machine(product(a=1.5))
+    more = {"directory": f"run-{next(NUMBER)}", "again": again}
+    first = trying(machine, ["a"], **more)
+    assert first.kept == ("a",)
+    begun, made = machine.now, len(machine.places)
+    later = trying(machine, ["a"], budget_s=0.5, **more)
+    assert (later.kept, later.fixes[0].verdict) == (("a",), first.fixes[0].verdict)
+    assert (machine.now, len(machine.places)) == (begun, made)

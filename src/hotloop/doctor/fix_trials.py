@@ -191,7 +191,9 @@ class FixTrials:
             return self.runner.pays_for(needed_s(self.runner, fix, comparison))
         if comparison is None:
             return self.runner.pays_for(first_losses_s(self.runner, fix))
-        return self.runner.pays_for(self.runner.costs.process_s(self.runner.loss_steps))
+        process_s = self.runner.costs.process_s(self.runner.loss_steps)
+        # Nothing where all of its pairs are finished: what they say is never lost to a small budget.
+        return self.runner.pays_for(min(process_s, needed_s(self.runner, fix, comparison)))
 
     def _unpaid(
         self,

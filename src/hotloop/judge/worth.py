@@ -141,21 +141,25 @@ def _not_seen(run: JudgedRun) -> list[str]:
 def _without_gain(run: JudgedRun, findings: Sequence[Finding]) -> Worth:
     best = max((f.gain_at_most for f in findings if not f.gain_is_loose), default=1.0)
     small = _percent(HEALTHY_BELOW - 1)
-    if missing := _not_seen(run):
-        *first, last = missing
-        names = f"{', '.join(first)} and {last}" if first else last
-        return Worth(
-            "not known", f"{names}: not observed; nothing that was found could gain {small}", best
+    rest = f"nothing that was found could gain {small}"
+    loose = [f.code for f in findings if f.gain_is_loose and f.gain_at_most >= HEALTHY_BELOW]
+    if loose := list(dict.fromkeys(loose)):
+        brings = "bring" if loose[1:] else "brings"
+        rest = (
+            f"what {_listed(loose)} {brings} shows only when tried; nothing else could gain {small}"
         )
+    if missing := _not_seen(run):
+        return Worth("not known", f"{_listed(missing)}: not observed; {rest}", best)
     data_wait = run.exposed_phase("data_wait")
     if data_wait >= MODERATE:
         waits = f"data is waited for {_percent(data_wait)} of the time"
         return Worth("not known", f"{waits}, and what was found explains little of it", best)
-    loose = [f for f in findings if f.gain_is_loose and f.gain_at_most >= HEALTHY_BELOW]
-    if loose:
-        shows = f"what {loose[0].code} brings shows only when tried"
-        return Worth("not known", f"{shows}; nothing else could gain {small}", best)
-    return Worth("nothing to gain here", f"nothing that was found could gain {small}", best)
+    return Worth("not known" if loose else "nothing to gain here", rest, best)
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _percent(share: float) -> str:

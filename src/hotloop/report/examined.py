@@ -142,6 +142,9 @@ def cause(finding: Finding, *, who: str) -> str:
     if name == "padded_fraction" and isinstance(source, str) and source.startswith("trailing id"):
         return f"{percent(value)} of the tokens are runs of {source.removeprefix('trailing ')} at the ends of rows, as padding is"
     clause = CLAUSES[name].format(who=who, share=percent(value))
+    others = finding.evidence.get("others_fraction")
+    if isinstance(others, float) and others >= WORTH_SAYING - 1:
+        clause += f" and other operations in float32 {percent(others)}"
     rank = finding.evidence.get("rank")
     return clause if rank is None else f"on rank {rank} {clause}"
 

@@ -42,17 +42,22 @@ ITEM_CACHE = Optimization(
     warmup_for=_steps_of_epoch,
     answers=("HL102", "HL105", "HL106"),
     source_form=(
-        "def __getitem__(self, index):\n"
-        "    if index not in self.kept:\n"
-        "        self.kept[index] = self.make(index)\n"
-        "    return copy.deepcopy(self.kept[index])"
+        "class Kept(torch.utils.data.Dataset):  # and DataLoader(Kept(dataset), ...)\n"
+        "    def __init__(self, dataset):\n"
+        "        self.dataset, self.kept = dataset, {}\n"
+        "    def __len__(self):\n"
+        "        return len(self.dataset)\n"
+        "    def __getitem__(self, index):\n"
+        "        if index not in self.kept:\n"
+        "            self.kept[index] = self.dataset[index]\n"
+        "        return copy.deepcopy(self.kept[index])"
     ),
     leaves="items that draw random numbers or differ when they are made twice; what there is no room for",
     live_form=live_in(__name__),
     expect=leaving("data_wait_fraction", 0.02, 0.2),
     over="all",
     risks=(
-        "It takes the memory of all items, and with `self.kept` as above in each worker anew. Random "
+        "It takes the memory of all items, and as above in each worker anew (which has to be persistent). Random "
         "augmentation done before it is frozen. It brings nothing in the first epoch. An item that is made "
         "from something outside of the dataset (a file that changes, the time) stays what it was."
     ),

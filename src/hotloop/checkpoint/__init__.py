@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hotloop.checkpoint.background_files import save_in_background
     from hotloop.checkpoint.checkpointer import Checkpointer, Resumed, load_latest, save, wait
     from hotloop.checkpoint.lightning_io import LightningCheckpointIO
     from hotloop.checkpoint.loader import ResumableLoader
@@ -20,8 +21,9 @@ _FROM = {
     "LightningCheckpointIO": "lightning_io",
     "ResumableLoader": "loader",
     "TransformersCallback": "transformers_callback",
+    "save_in_background": "background_files",
 }
-__all__ = ["Checkpointer", "LightningCheckpointIO", "ResumableLoader", "Resumed", "TransformersCallback", "load_latest", "save", "wait"]  # fmt: skip
+__all__ = ["Checkpointer", "LightningCheckpointIO", "ResumableLoader", "Resumed", "TransformersCallback", "load_latest", "save", "save_in_background", "wait"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -122,8 +122,17 @@ class Saver:
         try:
             self.finish()
         except BaseException as error:  # noqa: BLE001 - nobody is left to raise it to
-            print(f"error: the last checkpoint was not saved: {error}", file=sys.stderr, flush=True)  # noqa: T201
-            _ending.append(_Ending())
+            end_with(error)
+
+
+def report_unsaved(error: BaseException) -> None:
+    print(f"error: the last checkpoint was not saved: {error}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def end_with(error: BaseException) -> None:
+    """In an exit handler: show it, and have the process end with code 4."""
+    report_unsaved(error)
+    _ending.append(_Ending())
 
 
 class _Ending:

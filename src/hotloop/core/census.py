@@ -221,6 +221,8 @@ class Census:
     """Highest resident set of the training process."""
     tree_bytes: int | None = None
     """Memory of the training process and all that it started, loader workers too, after its last counted step."""
+    num_background_saves: int | None = None
+    """Files that `hotloop.checkpoint.save_in_background` wrote beside the steps."""
     num_skipped: int | None = None
     """Optimizer updates left out: gradients that were no numbers, overflow in fp16, spikes if so configured."""
     num_spikes: int | None = None

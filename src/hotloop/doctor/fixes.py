@@ -53,6 +53,8 @@ class Fix:
     """Batches that loader workers keep ready while the fix is on."""
     most_ratio: float | None = None
     """No ratio above this is possible."""
+    acts_every: int = 0
+    """Steps from one time that it acts to the next; 0: in every step."""
 
     @property
     def name(self) -> str:
@@ -126,6 +128,7 @@ def fixes_for(
                 warmup_for(census) if warmup_for is not None and census is not None else 0,
                 queue_of(ahead, census) if ahead and census else script_queue(census),
                 ahead.most_ratio if ahead else None,
+                technique.acts_every(census) if census is not None else 0,
             )
         )
     return tuple(sorted(found, key=lambda fix: -fix.promise))

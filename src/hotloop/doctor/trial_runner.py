@@ -47,6 +47,8 @@ from hotloop.trial.session import SessionResult, compare_arms
 from hotloop.trial.toggling import block_steps_for, counted_in_blocks
 
 BASELINE = "baseline"
+INTERVALS = 4
+"""Of a fix that does not act in every step, which are counted at least: what it leaves for later has to be in the time."""
 
 
 @dataclass
@@ -122,7 +124,7 @@ class TrialRunner:
         # By what was expected at first: the same in a call that goes on.
         faster_s = self.first_costs.step_s / max(fix.ratio_at_most for fix in fixes)
         wanted = max(self.plan.steps, min(math.ceil(FASTER_S / max(faster_s, 1e-6)), STEPS[1]))
-        wanted *= times
+        wanted = max(wanted, INTERVALS * max(fix.acts_every for fix in fixes)) * times
         at_most = self.num_steps - max(warmup, queue.warmup_steps)
         if (counted := queue.counted(wanted, at_most)) is not None:
             warmup = max(warmup, queue.warmup_steps)
@@ -237,7 +239,7 @@ class TrialRunner:
 
     def loss_steps_of(self, fixes: Sequence[Fix]) -> int:
         """Steps whose losses show what these fixes do, as far as the command makes so many."""
-        shown = max(fix.warmup_steps for fix in fixes)
+        shown = max(max(fix.warmup_steps, fix.acts_every) for fix in fixes)
         if not shown:
             return self.loss_steps
         return min(max(self.loss_steps, shown + AFTER_EPOCH), self.num_steps)

@@ -98,6 +98,39 @@ def memory_used_bytes() -> int | None:
     return min(used, default=None)  # a group holds those inside it: the innermost uses least
 
 
+def memory_left_bytes() -> int | None:
+    """Bytes that this process may still take: on the machine, and in each of its control groups; `None`: nothing tells."""
+    left = [
+        _number(Path("/proc/meminfo"), "MemAvailable:", 1 << 10),
+        *map(_left_in, control_groups("memory")),
+    ]
+    return min((each for each in left if each is not None), default=None)
+
+
+def _left_in(group: Path) -> int | None:
+    """Bytes until its limit, with the file cache that it can do without; `None` where it has no limit."""
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        try:
+            left = int((group / limit).read_text()) - int((group / used).read_text())
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+        cache = _number(group / "memory.stat", "inactive_file", 1) or 0
+        return max(left + cache, 0)
+    return None
+
+
+def _number(file: Path, name: str, unit: int) -> int | None:
+    """The number of a line `name number`, in bytes of so large a `unit`."""
+    try:
+        lines = file.read_text(encoding="ascii").splitlines()
+        return next(int(each.split()[1]) * unit for each in lines if each.split()[:1] == [name])
+    except (OSError, StopIteration, ValueError, IndexError):
+        return None
+
+
 def control_groups(controller: str) -> Iterator[Path]:
     """This process's control group for `controller` and those above it, versions 1 and 2."""
     try:

@@ -37,16 +37,19 @@ class Keywords:
 
 @dataclass(frozen=True, slots=True)
 class SetUp:
-    """Lines for the main script, right after torch was imported. They may use the name `torch`."""
+    """Lines for the main script, right after torch was imported."""
 
     lines: tuple[str, ...]
     clashes: tuple[str, ...] = ()
     """Words of a script that sets the same itself: it is not edited."""
     note: str = ""
     """For who reads the patch."""
+    needs_torch: bool = True
+    """They use the name `torch`; else the first imports will do where none is torch's."""
 
     def in_words(self) -> str:
-        return "write `" + "; ".join(self.lines) + "` right after torch is imported"
+        place = "right after torch is imported" if self.needs_torch else "after the first imports"
+        return "write `" + "; ".join(self.lines) + f"` {place}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import time
 from pathlib import Path
 
@@ -92,6 +93,12 @@ def host_peak_bytes() -> int | None:
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return _kernel_bytes("/proc/self/status", "VmHWM:")
+
+
+def num_background_saves() -> int:
+    """Files that went to the thread of `hotloop.checkpoint`, where this process has that."""
+    saves = getattr(sys.modules.get("hotloop.checkpoint.background_files"), "SAVES", None)
+    return saves.num_saved if saves is not None else 0
 
 
 def tree_bytes() -> int | None:

@@ -47,7 +47,7 @@ from hotloop.probe.foreign_process import (
     replace_json,
     write_note,
 )
-from hotloop.probe.machine import host_peak_bytes, tree_bytes
+from hotloop.probe.machine import host_peak_bytes, num_background_saves, tree_bytes
 from hotloop.probe.step_rule import Ends, RankLock, StepRule
 
 if TYPE_CHECKING:
@@ -277,6 +277,7 @@ class StepClock:
             num_graph_breaks=num_breaks,
             host_peak_bytes=host_peak_bytes(),
             tree_bytes=tree_bytes(),
+            num_background_saves=num_background_saves(),
             clock_read_s=self._measured_cost(),
             notes=tuple(notes),
         )

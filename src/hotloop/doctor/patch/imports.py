@@ -18,8 +18,11 @@ def set_up_edit(source: Source, wanted: SetUp, workdir: Path) -> Insertion:
     for word in wanted.clashes:
         if word in source.module.code:
             raise Unsafe(f"the script speaks of `{word}` itself")
-    refuse_another_torch(source)
+    if wanted.needs_torch:
+        refuse_another_torch(source)
     first = next((each for each in source.module.body if binds_torch(each)), None)
+    if first is None and not wanted.needs_torch:
+        first = next((each for each in source.module.body if is_import(each)), None)
     if first is None:
         raise Unsafe("torch is not imported at the top of the main script under its own name")
     last = _end_of_imports(source, first, workdir)

@@ -11,12 +11,9 @@ Gain at most. `1 / (1 - checkpoint_fraction)`: saving costs nothing. Saving `k` 
 `1 / (1 - checkpoint_fraction (1 - 1/k))`: `gain_half_as_often`, `gain_tenth_as_often` (left out where the
 whole run saves fewer than ten times). These are computed, not measured: each save is taken to cost the same.
 
-Remedy. Save less often; or copy the state to host memory and write it from a thread
-(`torch.distributed.checkpoint.async_save`); leave out what can be computed again. To test it: the same
-steps without saving.
-
-No fix. How often to save is how much a crash may lose, and a save from a thread needs a copy in memory:
-both are the author's choice. What half and a tenth as often would bring is computed.
+Remedy. Write beside the next steps what was copied in memory (`hotloop.checkpoint.save_in_background()`, which is tried; of
+several processes `torch.distributed.checkpoint.async_save`); save less often: how much a crash may lose is its author's choice;
+leave out what can be computed again.
 
 What can go wrong. Less often means more steps lost when it fails; with `load_best_model_at_end` of transformers'
 Trainer `save_steps` has to be a multiple of `eval_steps`. A thread that writes needs memory for
@@ -55,6 +52,6 @@ def find(run: JudgedRun) -> Found | None:
             "num_bytes": sum(save.num_bytes or 0 for save in census.saves) or None,
             **fewer,
         },
-        advice="Save less often, or write from a thread what was copied to host memory "
-        f"(torch.distributed.checkpoint.async_save).{sentence}",
+        advice=f"Write beside the steps what was copied in memory, or save less often.{sentence}",
+        optimization="background_saves",
     )

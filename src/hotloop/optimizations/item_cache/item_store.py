@@ -9,10 +9,9 @@ import ctypes
 import mmap
 import multiprocessing
 import zlib
-from pathlib import Path
 from typing import Any
 
-from hotloop.hardware.limits import control_groups
+from hotloop.hardware.limits import memory_left_bytes
 
 LOCK_S = 1.0
 SHARE_OF_MEMORY = 4
@@ -93,33 +92,5 @@ def _shared(kind: Any) -> Any:
 def memory_for_items(wanted_bytes: int) -> int:
     """`wanted_bytes`, or the share that may be taken of what is available: on the machine, and in each of the
     control groups (a container is one) that this process is in."""
-    left = [_available(), *map(_left_in, control_groups("memory"))]
-    return min([wanted_bytes, *(each // SHARE_OF_MEMORY for each in left if each is not None)])
-
-
-def _available() -> int | None:
-    return _number(Path("/proc/meminfo"), "MemAvailable:", 1 << 10)
-
-
-def _left_in(group: Path) -> int | None:
-    """Bytes until its limit, with the file cache that it can do without; `None` where it has no limit."""
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-    ):
-        try:
-            left = int((group / limit).read_text()) - int((group / used).read_text())
-        except (OSError, ValueError):  # no such file, or "max"
-            continue
-        cache = _number(group / "memory.stat", "inactive_file", 1) or 0
-        return max(left + cache, 0)
-    return None
-
-
-def _number(file: Path, name: str, unit: int) -> int | None:
-    """The number of a line `name number`, in bytes of so large a `unit`."""
-    try:
-        lines = file.read_text(encoding="ascii").splitlines()
-        return next(int(each.split()[1]) * unit for each in lines if each.split()[:1] == [name])
-    except (OSError, StopIteration, ValueError, IndexError):
-        return None
+    left = memory_left_bytes()
+    return wanted_bytes if left is None else min(wanted_bytes, left // SHARE_OF_MEMORY)

@@ -35,7 +35,7 @@ from hotloop.probe.attach.watch import Watch, num_ranks
 from hotloop.probe.background import Background
 from hotloop.probe.compile_watch import CompileWatch, compile_seconds, compiler_counts, recompiles
 from hotloop.probe.foreign_process import replace_json
-from hotloop.probe.machine import Busy, host_peak_bytes, usable_cpus
+from hotloop.probe.machine import Busy, host_peak_bytes, num_background_saves, usable_cpus
 
 FIRST_AFTER_S = 0.1
 STEPS_EVERY_S = 1.0
@@ -276,6 +276,7 @@ def census_of(parts: Parts) -> Census:
         num_recompiles=num_recompiles,
         compile_s=compile_seconds(),
         host_peak_bytes=host_peak_bytes(),
+        num_background_saves=num_background_saves(),
         clock_read_s=parts.cost.read_s,
         cpus=usable_cpus(),
         cpu_busy=parts.busy.cpus(),

@@ -1,0 +1,505 @@
+"""`torch.save` and safetensors' `save_file`, by whoever calls them, written beside the steps: the same bytes, whole or not there.
+
+    import hotloop.checkpoint
+    hotloop.checkpoint.save_in_background()
+
+torch pickles as before, within the call, and hands its records to a writer. Here they are copied, and a thread hands the copies to
+torch's own writer. That one writes a file of the same name in a hidden folder beside it, which then takes the place of the file
+before. Who looks for it within this process waits until it is there: `file_doors`.
+
+Saved as before: file objects, the format before zip, what is no plain file of this user's, what memory does not hold twice, and
+all files of several processes that train together, since the others may read them after a barrier.
+"""
+
+# os.path: `file_doors` stands around what pathlib calls, and torch is given text
+# ruff: noqa: PTH101, PTH116, PTH118, PTH119, PTH120, PTH208
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+import shutil
+import socket
+import stat
+import sys
+import tempfile
+import threading
+import zipfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from hotloop.checkpoint.background import end_with, give_way
+from hotloop.hardware.limits import memory_left_bytes
+
+SMALLEST_BYTES = 1 << 20
+"""A smaller file is written within the call: handing it over takes as long."""
+FOLDER = ".hotloop-saving-"
+BURSTS = 8
+"""Files for which a copy's memory is kept: a checkpoint may be several."""
+
+
+_storage: Any = torch.UntypedStorage
+
+
+class NoRoom(Exception):
+    """Memory does not hold another copy."""
+
+
+class Copies:
+    """Memory that copies are made in, again and again: new pages take most of a copy's time."""
+
+    def __init__(self) -> None:
+        self._spare: deque[dict[int, list[torch.UntypedStorage]]] = deque([{}], maxlen=BURSTS)
+        self._room_bytes = 0
+
+    def look(self) -> None:
+        """Before each file: what may be taken now, and what was not used for so long goes."""
+        self._spare.append({})
+        left = memory_left_bytes()
+        self._room_bytes = sys.maxsize if left is None else left // 2
+
+    def take(self, num_bytes: int) -> torch.UntypedStorage:
+        """Raises `NoRoom`."""
+        for each in self._spare:
+            if each.get(num_bytes):
+                return each[num_bytes].pop()
+        self._room_bytes -= num_bytes
+        if self._room_bytes < 0:
+            raise NoRoom
+        try:
+            made: torch.UntypedStorage = _storage(num_bytes)
+            return made
+        except RuntimeError as error:
+            raise NoRoom from error
+
+    def give_back(self, used: list[torch.UntypedStorage]) -> None:
+        for each in used:
+            self._spare[-1].setdefault(each.nbytes(), []).append(each)
+        used.clear()
+
+    def free(self) -> None:
+        for each in self._spare:
+            each.clear()
+        self.look()
+
+
+class FileSave:
+    """One file that was saved, and is not in its place yet."""
+
+    def __init__(self, path: str, target: str) -> None:
+        """Raises `OSError` where nothing can be written beside `target`."""
+        self.path, self.target = path, target
+        mine = f"{FOLDER}{socket.gethostname()}-{os.getpid()}-"
+        self.folder = tempfile.mkdtemp(prefix=mine, dir=os.path.dirname(target))
+        self.file = os.path.join(self.folder, os.path.basename(path))
+        self.write: Callable[[], object] = lambda: None
+        self.copies: list[torch.UntypedStorage] = []
+        self.num_bytes = 0
+
+    def finish(self, *, flush: Callable[[], bool] = lambda: False) -> None:
+        """Write the file and put it in its place. Raises what goes wrong; then the file before is as it was."""
+        try:
+            self.write()
+            if flush():
+                # Else a machine that loses its power may keep the new name without the content, in place of an old file
+                # that was whole. Not where somebody waits: torch.save does not wait for the disk either.
+                with open(self.file, "rb") as file:
+                    os.fsync(file.fileno())
+            with contextlib.suppress(FileNotFoundError):
+                os.chmod(self.file, stat.S_IMODE(os.stat(self.target).st_mode))
+            os.replace(self.file, self.target)
+        finally:
+            self.remove()
+
+    def remove(self) -> None:
+        """What lies beside; the writer is closed by then."""
+        self.write = lambda: None
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class FileSaves:
+    """Those of this process, the oldest first, and the thread that writes them."""
+
+    def __init__(self) -> None:
+        self.pending: deque[FileSave] = deque()
+        self.inherited: list[FileSave] = []
+        """Those of the parent, in a process that was forked while it wrote."""
+        self.num_saved = 0
+        """Files that went to the background."""
+        self.observe: Callable[[str | None], None] = lambda why_not: None
+        """Called within each save, with the reason where it is an ordinary one."""
+        self._changed = threading.Condition(threading.RLock())
+        self._num_waiting = 0
+        self._writing = False
+        self._error: Exception | None = None
+        self._copies = Copies()
+        self._ours = threading.local()
+        self._looked_in: set[str] = set()
+        self._is_over = False
+        os.register_at_fork(after_in_child=self._forked)
+        atexit.register(self._at_exit)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this thread is at work in here: what it opens or looks for is no concern of the script's."""
+        return bool(getattr(self._ours, "depth", 0))
+
+    @contextlib.contextmanager
+    def unwatched(self) -> Iterator[None]:
+        self._ours.depth = getattr(self._ours, "depth", 0) + 1
+        try:
+            yield
+        finally:
+            self._ours.depth -= 1
+
+    def begin(self, given: Any) -> FileSave | None:
+        """A place for a save to `given`; `None`: it is to be saved as ever. Raises the error of an earlier one."""
+        self.check()
+        path = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
+        if not isinstance(path, str):
+            self.observe("it is not saved to a path")
+            return None
+        why_not = self._why_not()
+        with self.unwatched():
+            target = os.path.realpath(path)
+            if why_not is None and not _is_plain(path, target):
+                why_not = f"{path} is no plain file of this user's"
+            if why_not is None:
+                self._make_room()
+                try:
+                    self._remove_leftovers(os.path.dirname(target))
+                    save = FileSave(path, target)
+                except OSError as error:
+                    why_not = f"nothing can be written beside {path}: {error.strerror}"
+        if why_not is None and save.file.isascii() == path.isascii():
+            return save
+        if why_not is None:  # torch would name the archive otherwise
+            self.discard(save)
+            why_not = f"{path} leads to a name in other letters"
+        self.ordinary(target, why_not)
+        return None
+
+    def ordinary(self, target: str, why_not: str) -> None:
+        """To be saved as ever: after earlier saves to the same file, or these would win."""
+        self.wait(lambda each: each.target == target)
+        self.observe(why_not)
+
+    def copy(self, save: FileSave, pointer: int, num_bytes: int) -> torch.UntypedStorage:
+        """Of memory. Raises `NoRoom`."""
+        try:
+            with self._changed:
+                made = self._copies.take(num_bytes)
+        except NoRoom:
+            self.wait(lambda each: True)
+            with self._changed:
+                self._copies.free()
+                made = self._copies.take(num_bytes)
+        # Not torch's own copy: it asks for threads, which a forked child of a process that has used them waits for in vain.
+        ctypes.memmove(made.data_ptr(), pointer, num_bytes)
+        save.copies.append(made)
+        save.num_bytes += num_bytes
+        return made
+
+    def submit(self, save: FileSave) -> None:
+        """Have it written."""
+        self.observe(None)
+        with self._changed:
+            same = any(each.target == save.target for each in self.pending)
+            if save.num_bytes >= SMALLEST_BYTES or same:
+                self.pending.append(save)
+                self.num_saved += 1
+                if not self._writing:
+                    self._writing = True
+                    try:
+                        # No daemon: the interpreter waits for it, however the training ends.
+                        threading.Thread(target=self._write_pending, name="hotloop-saves").start()
+                    except RuntimeError:  # it is ending already
+                        self._write_pending(beside=False)
+                return
+        self.finish_now(save)
+
+    def finish_now(self, save: FileSave) -> None:
+        """Write it within the call."""
+        with self.unwatched():
+            save.finish()
+        with self._changed:
+            self._copies.give_back(save.copies)
+
+    def discard(self, save: FileSave) -> None:
+        with self.unwatched():
+            save.remove()
+        with self._changed:
+            self._copies.give_back(save.copies)
+
+    def wait(self, concerned: Callable[[FileSave], bool]) -> None:
+        """Until all that are concerned are in their places. Raises the error of one; at once in `unwatched` code."""
+        if self.is_ours:
+            return
+        for parents in [each for each in self.inherited if concerned(each)]:
+            self._wait_for_parent(parents)
+        found = [each for each in tuple(self.pending) if concerned(each)]
+        if found:
+            self._wait_until(lambda: not any(each in self.pending for each in found))
+            self.check()
+
+    def check(self) -> None:
+        """Raises the error of a save that failed."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def end(self) -> Exception | None:
+        """Wait for all of this process's; the error that nobody was told of."""
+        self._wait_until(lambda: not self.pending)
+        error, self._error = self._error, None
+        return error
+
+    def _wait_until(self, ready: Callable[[], bool]) -> None:
+        with self._changed:
+            self._num_waiting += 1
+            try:
+                self._changed.wait_for(ready)
+            finally:
+                self._num_waiting -= 1
+
+    def _why_not(self) -> str | None:
+        if self._is_over:
+            return "the process ends"
+        distributed = torch.distributed
+        if (
+            distributed.is_available()
+            and distributed.is_initialized()
+            and distributed.get_world_size() > 1
+        ):
+            return "other processes that train with this one may read the file"
+        return None
+
+    def _make_room(self) -> None:
+        """Two large files may be under way: a training that saves faster than they are written waits."""
+
+        def is_there() -> bool:
+            sizes = [each.num_bytes for each in self.pending]
+            return not sizes or sum(sizes) < 2 * max(sizes)
+
+        self._wait_until(is_there)
+        with self._changed:
+            self._copies.look()
+
+    def _write_pending(self, *, beside: bool = True) -> None:
+        if beside:
+            give_way()
+        with self.unwatched():
+            while True:
+                with self._changed:
+                    if not self.pending:
+                        self._writing = False
+                        return
+                    save = self.pending[0]
+                try:
+                    save.finish(flush=lambda: beside and not self._num_waiting)
+                except Exception as error:  # noqa: BLE001 - raised by who saves or looks next
+                    self._error = RuntimeError(f"{save.path} was not saved: {error}")
+                with self._changed:
+                    self.pending.popleft()
+                    self._copies.give_back(save.copies)
+                    self._changed.notify_all()
+
+    def _remove_leftovers(self, directory: str) -> None:
+        """Of processes of this machine that were killed."""
+        if directory in self._looked_in:
+            return
+        self._looked_in.add(directory)
+        mine = f"{FOLDER}{socket.gethostname()}-"
+        for name in os.listdir(directory):
+            if name.startswith(mine):
+                owner = name.removeprefix(mine).split("-")[0]
+                if owner == str(os.getpid()) or not os.path.exists(f"/proc/{owner}"):
+                    shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
+
+    def _forked(self) -> None:
+        """In a child of fork: its parent writes. What that writes with shares its files, and must never be closed here."""
+        for save in self.pending:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(save.write))
+        self._changed = threading.Condition(threading.RLock())
+        self._num_waiting, self._writing, self._error = 0, False, None
+        self.inherited += self.pending
+        self.pending.clear()
+
+    def _wait_for_parent(self, save: FileSave) -> None:
+        parent = os.getppid()
+        with self.unwatched():
+            while os.path.exists(save.folder) and os.getppid() == parent:
+                threading.Event().wait(0.01)
+        with contextlib.suppress(ValueError):
+            self.inherited.remove(save)
+
+    def _at_exit(self) -> None:
+        self._is_over = True
+        error = self.end()
+        if error is not None:
+            end_with(error)
+
+
+def _is_plain(path: str, target: str) -> bool:
+    """Whether a new file in the place of the one before is what writing into that would be."""
+    if not os.path.basename(path) or "\0" in path:
+        return False
+    try:
+        found = os.stat(target)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    alone = stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_uid == os.geteuid()
+    return alone and os.access(target, os.W_OK)
+
+
+class _RecordedZip:
+    """In place of what `torch.save` opens: takes its records, and copies what a later step may change."""
+
+    def __init__(self, saves: FileSaves, save: FileSave, opened: Any) -> None:
+        self._saves, self._save, self._opened = saves, save, opened
+        self._calls: list[tuple[str, Any, int]] | None = []
+        """`None`: they go to the writer."""
+
+    def __enter__(self) -> _RecordedZip:
+        return self
+
+    def write_record(self, name: str, data: Any, num_bytes: int) -> None:
+        if self._calls is not None and isinstance(data, torch.UntypedStorage):
+            try:
+                data = self._saves.copy(self._save, data.data_ptr(), data.nbytes())
+            except NoRoom:
+                self._write_through()
+        if self._calls is None:
+            self._opened.file_like.write_record(name, data, num_bytes)
+        else:
+            self._calls.append((name, data, num_bytes))
+
+    def __getattr__(self, name: str) -> Any:
+        """Anything else that torch asks of its writer, now."""
+        self._write_through()
+        return getattr(self._opened.file_like, name)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None:
+            with contextlib.suppress(Exception):
+                self._opened.__exit__(None, None, None)
+            self._saves.discard(self._save)
+            return
+        self._save.write = self._write
+        if self._calls is None:
+            self._saves.observe("memory does not hold it twice")
+            self._saves.finish_now(self._save)
+        else:
+            self._saves.submit(self._save)
+
+    def _write_through(self) -> None:
+        calls, self._calls = self._calls or [], None
+        for call in calls:
+            self._opened.file_like.write_record(*call)
+
+    def _write(self) -> None:
+        try:
+            self._write_through()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._opened.__exit__(None, None, None)
+            raise
+        self._opened.__exit__(None, None, None)
+        if not zipfile.is_zipfile(self._save.file):
+            raise OSError("its end could not be written")  # torch does not look
+
+
+SAVES: FileSaves | None = None
+"""Once files are saved in the background."""
+
+
+def save_in_background() -> None:
+    """Have `torch.save` and safetensors write files beside the steps from now on, in this process."""
+    global SAVES
+    if SAVES is not None:
+        return
+    from hotloop.checkpoint.file_doors import watch
+
+    SAVES = FileSaves()
+    watch(SAVES)
+    _record_zips(SAVES)
+    with contextlib.suppress(ImportError):
+        _record_safetensors(SAVES)
+
+
+def _record_zips(saves: FileSaves) -> None:
+    serialization: Any = torch.serialization
+    if not is_supported():
+        return
+    open_now = serialization._open_zipfile_writer
+
+    def open_writer(given: Any, *more: Any) -> Any:
+        save = saves.begin(given)
+        if save is None:
+            return open_now(given, *more)
+        try:
+            # Now: what is wrong with it is told by this call, and torch's settings are those of now.
+            opened = open_now(save.file, *more)
+        except Exception:  # noqa: BLE001 - of the ordinary save, then
+            saves.discard(save)
+            saves.ordinary(save.target, "torch cannot write beside it")
+            return open_now(given, *more)
+        return _RecordedZip(saves, save, opened)
+
+    serialization._open_zipfile_writer = open_writer
+
+
+def is_supported() -> bool:
+    """Whether this torch saves by way of what `save_in_background` takes the place of."""
+    serialization = torch.serialization
+    names = serialization.save.__code__.co_names
+    return "_open_zipfile_writer" in names and hasattr(serialization, "_open_zipfile_writer")
+
+
+def _record_safetensors(saves: FileSaves) -> None:
+    """Raises `ImportError` without safetensors."""
+    import safetensors.torch
+
+    tensors: Any = safetensors.torch
+    write_now = tensors.serialize_file
+
+    def serialize_file(flat: Any, filename: Any, metadata: Any = None) -> None:
+        save = saves.begin(filename)
+        if save is None:
+            write_now(flat, filename, metadata=metadata)
+            return
+        metadata = dict(metadata) if metadata is not None else None
+        try:
+            copied = {name: _copied(saves, save, each) for name, each in flat.items()}
+        except NoRoom:
+            saves.observe("memory does not hold it twice")
+            save.write = lambda: write_now(flat, save.file, metadata=metadata)
+            saves.finish_now(save)
+            return
+        except BaseException:
+            saves.discard(save)
+            raise
+        save.write = lambda: write_now(copied, save.file, metadata=metadata)
+        saves.submit(save)
+
+    tensors.serialize_file = serialize_file
+
+
+def _copied(saves: FileSaves, save: FileSave, tensor: Any) -> Any:
+    """A tensor as safetensors has it: bytes, which nobody changes, or since 0.6 the place where they lie."""
+    if isinstance(tensor, dict):
+        save.num_bytes += len(tensor["data"])
+        return tensor
+    memory = saves.copy(save, tensor.data_ptr, tensor.data_len)
+    return type(tensor)(
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        data_ptr=memory.data_ptr(),
+        data_len=tensor.data_len,
+    )

@@ -94,7 +94,7 @@ def test_an_expectation_is_a_gain_within_what_the_finding_allows(name: str) -> N
         (
             *("optimizer_fraction", "product_fraction", "elementwise_fraction"),
             *("collection_fraction", "data_wait_fraction", "late_fraction", "fill_fraction"),
-                "checkpoint_fraction",
+            "checkpoint_fraction",
         ),
         0.4,
     ) | {"product_s": 1e-3, "forward_backward_fraction": 0.4, "padded_fraction": 1.0}

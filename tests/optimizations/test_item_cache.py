@@ -12,6 +12,7 @@ import torch
 
 from hotloop.core.census import Census, LoaderUse
 from hotloop.core.child import APPLIED_FILE, LOADER
+from hotloop.hardware import limits
 from hotloop.optimizations.item_cache import ITEM_CACHE, item_store
 from hotloop.optimizations.item_cache.item_store import SHARE_OF_MEMORY, ItemStore, memory_for_items
 from hotloop.optimizations.item_cache.samples import decoded, encoded, fingerprint, same
@@ -333,7 +334,7 @@ def test_store_is_bounded_by_the_memory_that_a_container_has_left(
 ) -> None:
     group = tmp_path / "group"
     group.mkdir()
-    monkeypatch.setattr(item_store, "control_groups", lambda controller: [group, tmp_path])
+    monkeypatch.setattr(limits, "control_groups", lambda controller: [group, tmp_path])
     wanted = 1 << 20
     assert memory_for_items(wanted) == wanted
     (group / "memory.max").write_text("max\n")

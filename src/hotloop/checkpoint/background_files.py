@@ -27,7 +27,7 @@ import tempfile
 import threading
 import zipfile
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -160,7 +160,7 @@ class FileSaves:
         """A place for a save to `given`; `None`: it is to be saved as ever. Raises the error of an earlier one."""
         self.check()
         path = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
-        if not isinstance(path, str):
+        if not isinstance(path, str) or "\0" in path:
             self.observe("it is not saved to a path")
             return None
         why_not = self._why_not()
@@ -346,7 +346,7 @@ class FileSaves:
 
 def _is_plain(path: str, target: str) -> bool:
     """Whether a new file in the place of the one before is what writing into that would be."""
-    if not os.path.basename(path) or "\0" in path:
+    if not os.path.basename(path) or "\\" in path:  # which torch takes for a slash
         return False
     try:
         found = os.stat(target)
@@ -476,9 +476,10 @@ def _record_safetensors(saves: FileSaves) -> None:
             return
         metadata = dict(metadata) if metadata is not None else None
         try:
-            copied = {name: _copied(saves, save, each) for name, each in flat.items()}
-        except NoRoom:
-            saves.observe("memory does not hold it twice")
+            names = _type_names(flat)
+            copied = {name: _copied(saves, save, each, names) for name, each in flat.items()}
+        except (NoRoom, KeyError):
+            saves.observe("memory does not hold it twice, or a type is packed")
             save.write = lambda: write_now(flat, save.file, metadata=metadata)
             saves.finish_now(save)
             return
@@ -491,15 +492,30 @@ def _record_safetensors(saves: FileSaves) -> None:
     tensors.serialize_file = serialize_file
 
 
-def _copied(saves: FileSaves, save: FileSave, tensor: Any) -> Any:
-    """A tensor as safetensors has it: bytes, which nobody changes, or since 0.6 the place where they lie."""
-    if isinstance(tensor, dict):
-        save.num_bytes += len(tensor["data"])
-        return tensor
-    memory = saves.copy(save, tensor.data_ptr, tensor.data_len)
-    return type(tensor)(
-        dtype=tensor.dtype,
-        shape=tensor.shape,
-        data_ptr=memory.data_ptr(),
-        data_len=tensor.data_len,
-    )
+def _copied(saves: FileSaves, save: FileSave, spec: Any, names: Mapping[str, str]) -> Any:
+    """A tensor as safetensors has it: bytes, which nobody changes, or in later versions the place where they lie.
+
+    Raises `NoRoom`, and `KeyError` for a type without a name."""
+    if isinstance(spec, dict):
+        save.num_bytes += len(spec["data"])
+        return spec
+    memory = saves.copy(save, spec.data_ptr, spec.data_len)
+    return _spec(spec, names[spec.dtype], spec.shape, memory.data_ptr(), spec.data_len)
+
+
+def _spec(like: Any, dtype: str, shape: Any, pointer: int, num_bytes: int) -> Any:
+    return type(like)(dtype=dtype, shape=shape, data_ptr=pointer, data_len=num_bytes)
+
+
+def _type_names(flat: Mapping[str, Any]) -> dict[str, str]:
+    """Types as such a tensor calls them (`F32`) -> as it is to be told (`float32`); packed ones are left out."""
+    names = {}
+    for each in flat.values() if not any(isinstance(each, dict) for each in flat.values()) else ():
+        for dtype in {each for each in vars(torch).values() if isinstance(each, torch.dtype)}:
+            name = str(dtype).removeprefix("torch.")
+            with contextlib.suppress(Exception):
+                made = _spec(each, name, [1], 0, dtype.itemsize)
+                if made.shape == [1]:
+                    names[made.dtype] = name
+        break
+    return names

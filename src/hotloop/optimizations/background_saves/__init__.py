@@ -55,7 +55,7 @@ BACKGROUND_SAVES = Optimization(
         "another user, files below 1 MiB, and what memory does not hold twice: they are saved as before"
     ),
     live_form=live_in(__name__),
-    expect=leaving("checkpoint_fraction", 0.05, 1.0),
+    expect=leaving("checkpoint_fraction", 0.05, 0.95),
     over="all",
     acts_every=_every,
     risks=(

@@ -13,7 +13,7 @@ import torch
 from hotloop.core.census import Census, LoaderUse
 from hotloop.core.child import APPLIED_FILE, LOADER
 from hotloop.hardware import limits
-from hotloop.optimizations.item_cache import ITEM_CACHE, item_store
+from hotloop.optimizations.item_cache import ITEM_CACHE
 from hotloop.optimizations.item_cache.item_store import SHARE_OF_MEMORY, ItemStore, memory_for_items
 from hotloop.optimizations.item_cache.samples import decoded, encoded, fingerprint, same
 

@@ -132,17 +132,16 @@ def report_unsaved(error: BaseException) -> None:
 def end_with(error: BaseException) -> None:
     """In an exit handler: show it, and have the process end with code 4."""
     report_unsaved(error)
-    _ending.append(_Ending())
+    vars(sys)["_hotloop_ending"] = (
+        _Ending()
+    )  # a module of ours may outlive its own clearing: what the system calls refers to it
 
 
 class _Ending:
-    """Ends the process when the interpreter lets go of its modules: after all `atexit` handlers, whose errors set no code."""
+    """Ends the process when the interpreter clears `sys`, last of all: after all `atexit` handlers, whose errors set no code."""
 
     def __del__(self, end: Callable[[int], object] = os._exit) -> None:
         end(4)  # ExitCode.ENVIRONMENT, which may be gone by then
-
-
-_ending: list[_Ending] = []
 
 
 def give_way() -> None:

@@ -158,6 +158,8 @@ class FileSaves:
 
     def begin(self, given: Any) -> FileSave | None:
         """A place for a save to `given`; `None`: it is to be saved as ever. Raises the error of an earlier one."""
+        if self.is_ours:
+            return None
         self.check()
         path = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
         if not isinstance(path, str) or "\0" in path:

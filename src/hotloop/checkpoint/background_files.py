@@ -25,6 +25,7 @@ import stat
 import sys
 import tempfile
 import threading
+import time
 import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -92,8 +93,8 @@ class FileSave:
 
     def __init__(self, path: str, target: str) -> None:
         """Raises `OSError` where nothing can be written beside `target`."""
-        self.path, self.target = path, target
-        mine = f"{FOLDER}{socket.gethostname()}-{os.getpid()}-"
+        self.path, self.target, self.process = path, target, os.getpid()
+        mine = f"{FOLDER}{socket.gethostname()}-{self.process}-"
         self.folder = tempfile.mkdtemp(prefix=mine, dir=os.path.dirname(target))
         self.file = os.path.join(self.folder, os.path.basename(path))
         self.write: Callable[[], object] = lambda: None
@@ -180,7 +181,7 @@ class FileSaves:
         if why_not is None and save.file.isascii() == path.isascii():
             return save
         if why_not is None:  # torch would name the archive otherwise
-            self.discard(save)
+            self.finish_now(save, discard=True)
             why_not = f"{path} leads to a name in other letters"
         self.ordinary(target, why_not)
         return None
@@ -224,25 +225,23 @@ class FileSaves:
                 return
         self.finish_now(save)
 
-    def finish_now(self, save: FileSave) -> None:
-        """Write it within the call."""
-        with self.unwatched():
-            save.finish()
-        with self._changed:
-            self._copies.give_back(save.copies)
-
-    def discard(self, save: FileSave) -> None:
-        with self.unwatched():
-            save.remove()
-        with self._changed:
-            self._copies.give_back(save.copies)
+    def finish_now(self, save: FileSave, *, discard: bool = False) -> None:
+        """Write it within the call, or not at all."""
+        try:
+            with self.unwatched():
+                save.remove() if discard else save.finish()
+        finally:
+            with self._changed:
+                self._copies.give_back(save.copies)
 
     def wait(self, concerned: Callable[[FileSave], bool]) -> None:
         """Until all that are concerned are in their places. Raises the error of one; at once in `unwatched` code."""
         if self.is_ours:
             return
-        for parents in [each for each in self.inherited if concerned(each)]:
-            self._wait_for_parent(parents)
+        with self.unwatched():
+            for each in [each for each in self.inherited if concerned(each)]:
+                while os.path.exists(each.folder) and os.path.exists(f"/proc/{each.process}"):
+                    time.sleep(0.01)
         found = [each for each in tuple(self.pending) if concerned(each)]
         if found:
             self._wait_until(lambda: not any(each in self.pending for each in found))
@@ -257,8 +256,7 @@ class FileSaves:
     def end(self) -> Exception | None:
         """Wait for all of this process's; the error that nobody was told of."""
         self._wait_until(lambda: not self.pending)
-        error, self._error = self._error, None
-        return error
+        return self._error
 
     def _wait_until(self, ready: Callable[[], bool]) -> None:
         with self._changed:
@@ -331,14 +329,6 @@ class FileSaves:
         self.inherited += self.pending
         self.pending.clear()
 
-    def _wait_for_parent(self, save: FileSave) -> None:
-        parent = os.getppid()
-        with self.unwatched():
-            while os.path.exists(save.folder) and os.getppid() == parent:
-                threading.Event().wait(0.01)
-        with contextlib.suppress(ValueError):
-            self.inherited.remove(save)
-
     def _at_exit(self) -> None:
         self._is_over = True
         error = self.end()
@@ -391,7 +381,7 @@ class _RecordedZip:
         if kind is not None:
             with contextlib.suppress(Exception):
                 self._opened.__exit__(None, None, None)
-            self._saves.discard(self._save)
+            self._saves.finish_now(self._save, discard=True)
             return
         self._save.write = self._write
         if self._calls is None:
@@ -449,7 +439,7 @@ def _record_zips(saves: FileSaves) -> None:
             # Now: what is wrong with it is told by this call, and torch's settings are those of now.
             opened = open_now(save.file, *more)
         except Exception:  # noqa: BLE001 - of the ordinary save, then
-            saves.discard(save)
+            saves.finish_now(save, discard=True)
             saves.ordinary(save.target, "torch cannot write beside it")
             return open_now(given, *more)
         return _RecordedZip(saves, save, opened)
@@ -486,7 +476,7 @@ def _record_safetensors(saves: FileSaves) -> None:
             saves.finish_now(save)
             return
         except BaseException:
-            saves.discard(save)
+            saves.finish_now(save, discard=True)
             raise
         save.write = lambda: write_now(copied, save.file, metadata=metadata)
         saves.submit(save)

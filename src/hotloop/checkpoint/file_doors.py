@@ -1,8 +1,8 @@
 """Where a process looks for its files: whoever does waits until the saves that are concerned are in their places.
 
-So it sees what an ordinary save would have shown. Most ways come by Python's audit events; what has none is wrapped: `os.stat` and
-its kind, `os._exit`, processes that `multiprocessing` spawns, and safetensors, which opens files by itself. What is not seen: other
-programs that run already. They find the file before until the new one is there, whole.
+So it sees what an ordinary save would have shown. Functions are wrapped, at a tenth of a microsecond; an audit hook would be called for every
+`id()`, of which an optimizer's step makes thousands. What is not seen: C code that opens files by itself, other than safetensors,
+and other programs that run already. They find the file before until the new one is there, whole.
 """
 
 # os.path: pathlib would come back in here
@@ -10,9 +10,11 @@ programs that run already. They find the file before until the new one is there,
 from __future__ import annotations
 
 import _posixsubprocess
+import builtins
 import contextlib
 import functools
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -22,71 +24,86 @@ from hotloop.checkpoint.background import report_unsaved
 if TYPE_CHECKING:
     from hotloop.checkpoint.background_files import FileSave, FileSaves
 
-_FILES = ("os.truncate", "os.chmod", "os.chown", "os.utime", "os.getxattr", "os.setxattr", "os.link", "os.symlink")  # fmt: skip
-_LISTINGS = ("open", "os.listdir", "os.scandir")
+_FILES = ("stat", "lstat", "access", "truncate", "chmod", "chown", "utime", "getxattr", "setxattr", "link", "symlink")  # fmt: skip
+_LISTINGS = ("open", "listdir", "scandir")
 """Of a file, or of a directory for what is in it."""
-_CHANGES = ("os.rename", "os.remove", "os.rmdir", "shutil.rmtree")
-_OTHERS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.kill")
+_CHANGES = ("rename", "replace", "remove", "unlink", "rmdir")
+_OTHERS = ("system", "execv", "execve", "posix_spawn", "posix_spawnp", "kill")
 """What may look anywhere, without us."""
+_LOW = ("posix", "_io", "_frozen_importlib", "_frozen_importlib_external")
+"""Modules by which Python itself looks for what is imported."""
+Before = Callable[..., object]
+
+
+class _Door:
+    """A function that waits first: an object, which as an attribute of a class binds nobody."""
+
+    def __init__(self, saves: FileSaves, owner: Any, original: Any, before: Before) -> None:
+        functools.update_wrapper(self, original)
+        self.__module__ = owner.__name__
+        self._pending, self._inherited = saves.pending, saves.inherited
+        self._original, self._before = original, before
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._pending or self._inherited:
+            self._before(*args, **kwargs)
+        return self._original(*args, **kwargs)
+
+    def __reduce__(self) -> str:
+        return str(self._original.__name__)
 
 
 def watch(saves: FileSaves) -> None:
     """From now on, for good."""
-    pending, inherited = saves.pending, saves.inherited
-    doors: dict[str, Callable[..., None]] = {
-        **{event: functools.partial(_looks_at, saves) for event in _FILES},
-        **{event: functools.partial(_lists, saves, event != "open") for event in _LISTINGS},
-        **{event: functools.partial(_changes, saves) for event in _CHANGES},
-        **{event: lambda *args: saves.wait(_everything) for event in _OTHERS},
-    }
 
-    def audit(event: str, args: tuple[Any, ...]) -> None:
-        if (pending or inherited) and event in doors:
-            doors[event](*args)
+    def everything(*args: Any, **kwargs: Any) -> None:
+        saves.wait(lambda save: True)
 
-    def wrap(owner: Any, name: str, before: Callable[..., object]) -> None:
-        original = getattr(owner, name)
-
-        @functools.wraps(original)
-        def door(*args: Any, **kwargs: Any) -> Any:
-            if pending or inherited:
-                before(*args, **kwargs)
-            return original(*args, **kwargs)
-
-        door.__module__ = owner.__name__
-        for kept in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):  # fmt: skip
-            if original in kept:
-                kept.add(door)  # programs ask whether a function is in there
-        setattr(owner, name, door)
-
-    sys.addaudithook(audit)
-    for name in ("stat", "lstat", "access"):
-        wrap(os, name, lambda path, *args, **kwargs: _looks_at(saves, path))
-    wrap(_posixsubprocess, "fork_exec", lambda *args: saves.wait(_everything))
-    _wrap_exit(saves)
+    looks = functools.partial(_looks_at, saves)
+    doors: list[tuple[Any, str, Before]] = [
+        *((os, name, looks) for name in _FILES),
+        *((os, name, functools.partial(_lists, saves, everything)) for name in _LISTINGS),
+        (builtins, "open", functools.partial(_lists, saves, None)),
+        *((os, name, functools.partial(_changes, saves)) for name in _CHANGES),
+        (shutil, "rmtree", functools.partial(_changes, saves)),
+        *((os, name, everything) for name in _OTHERS),
+        (_posixsubprocess, "fork_exec", everything),
+    ]
     with contextlib.suppress(ImportError):
-        import safetensors.torch
+        import safetensors
 
-        _wrap_reader(saves, vars(safetensors.torch)["safe_open"])
+        doors.append((safetensors, "safe_open", looks))
+    instead = {}
+    for owner, name, before in doors:
+        original = getattr(owner, name)
+        instead[id(original)] = original, _Door(saves, owner, original, before)
+    for kept in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):  # fmt: skip
+        # Programs ask whether a function is in there.
+        kept.update(door for original, door in instead.values() if original in kept)
+    for module in [each for name, each in list(sys.modules.items()) if name not in _LOW]:
+        for name, each in list(getattr(module, "__dict__", {}).items()):
+            if id(each) in instead:  # also where it was imported by its name
+                setattr(module, name, instead[id(each)][1])
+    _wrap_exit(saves)
 
 
-def _everything(save: FileSave) -> bool:
-    return True
-
-
-def _looks_at(saves: FileSaves, *paths: Any) -> None:
+def _looks_at(saves: FileSaves, *paths: Any, **named: Any) -> None:
     """Wait for saves to one of these; what is no path is passed over."""
     if not saves.is_ours:
-        found = _real(saves, paths)
+        found = _real(saves, (*paths, *named.values()))
         saves.wait(lambda save: save.target in found)
 
 
-def _lists(saves: FileSaves, lists: bool, path: Any = None, *rest: Any) -> None:
-    """Wait for saves to `path`, and for those in it."""
+def _lists(
+    saves: FileSaves, everything: Before | None, path: Any = None, *rest: Any, **named: Any
+) -> None:
+    """Wait for saves to a path, and for those in it; a handle may be that of any directory."""
     if saves.is_ours:
         return
-    if lists and isinstance(path, int):
-        saves.wait(_everything)
+    path = next(iter(named.values()), path) if path is None else path
+    if isinstance(path, int):
+        if everything is not None:
+            everything()
         return
     found = _real(saves, (os.curdir if path is None else path,))
     saves.wait(lambda save: save.target in found or os.path.dirname(save.target) in found)
@@ -98,14 +115,18 @@ def _real(saves: FileSaves, paths: Iterable[Any]) -> set[str]:
         return {os.path.realpath(each) for each in named if "\0" not in each}
 
 
-def _changes(saves: FileSaves, *args: Any) -> None:
+def _changes(saves: FileSaves, *paths: Any, **named: Any) -> None:
     """Wait for saves below the directory of what is renamed or removed: an older checkpoint must not go before the new one is there."""
-    if saves.is_ours or any(isinstance(each, int) and each >= 0 for each in args):
-        return
+    if saves.is_ours or any(isinstance(each, int) for each in named.values()):
+        return  # relative to a handle: within a tree whose removal has waited
     with saves.unwatched():
-        paths = [os.fsdecode(each) for each in args if isinstance(each, (str, bytes, os.PathLike))]
-    above = _real(saves, [os.path.dirname(os.path.abspath(each)) for each in paths])
-    saves.wait(lambda save: any(save.target.startswith(os.path.join(each, "")) for each in above))
+        both = [each for each in (*paths, *named.values()) if isinstance(each, (str, bytes, os.PathLike))]  # fmt: skip
+        above = _real(saves, [os.path.dirname(os.path.abspath(os.fsdecode(each))) for each in both])
+
+    def concerned(save: FileSave) -> bool:
+        return any(save.target.startswith(os.path.join(each, "")) for each in above)
+
+    saves.wait(concerned)
 
 
 def _wrap_exit(saves: FileSaves) -> None:
@@ -119,15 +140,3 @@ def _wrap_exit(saves: FileSaves) -> None:
         exit_now(status or (4 if error is not None else 0))
 
     os._exit = _exit  # type: ignore[assignment]
-
-
-def _wrap_reader(saves: FileSaves, safe_open: Any) -> None:
-    def opened(filename: Any, *args: Any, **kwargs: Any) -> Any:
-        if saves.pending or saves.inherited:
-            _looks_at(saves, filename)
-        return safe_open(filename, *args, **kwargs)
-
-    for module in list(sys.modules.values()):  # whoever has imported it by its name
-        for name, each in list(getattr(module, "__dict__", {}).items()):
-            if each is safe_open:
-                setattr(module, name, opened)

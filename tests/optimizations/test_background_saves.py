@@ -6,14 +6,18 @@ import ast
 import hashlib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hotloop.core.census import CallUse, Census
+from hotloop.core.judgement import Finding
+from hotloop.doctor.fixes import fixes_for
 from hotloop.doctor.patch.edit import edited
 from hotloop.doctor.patch.imports import set_up_edit
 from hotloop.doctor.patch.source import Frame, Source, Unsafe
+from hotloop.hardware.limits import Machine
 from hotloop.optimizations.background_saves import BACKGROUND_SAVES, LINES
 from hotloop.optimizations.source_edit import SetUp
 
@@ -79,32 +83,31 @@ def test_other_bytes_reject_it_where_losses_are_compared(
     assert ran.applied == ["a save to a path"]
 
 
+MACHINE = Machine("cpu", (), None, 1)
 SAVES = CallUse("torch.save", "train.py:9", 4, 2.0)
 
 
 @pytest.mark.parametrize(
-    ("census", "values", "every"),
+    ("census", "values"),
     [
-        (Census(saves=(SAVES,), counted_steps=100), (True,), 25),
-        (
-            Census(
-                saves=(replace(SAVES, num=16, seconds=0.1), replace(SAVES, what="safetensors.torch.save_file")),
-                counted_steps=100,
-            ),
-            (True,),
-            25,
-        ),
-        (Census(saves=(SAVES,), counted_steps=100, num_ranks=2), (), 25),
-        (Census(saves=(replace(SAVES, what="os.replace"),), counted_steps=100), (), 0),
-        (Census(), (), 0),
+        (Census(saves=(SAVES,)), (True,)),
+        (Census(saves=(replace(SAVES, what="safetensors.torch.save_file"),)), (True,)),
+        (Census(saves=(SAVES,), num_ranks=2), ()),
+        (Census(saves=(replace(SAVES, what="os.replace"),)), ()),
+        (Census(), ()),
     ],
-)  # fmt: skip
-def test_it_is_tried_where_one_process_saves_over_several_saves(
-    census: Census, values: Any, every: int
-) -> None:
+)
+def test_it_is_tried_where_one_process_saves(census: Census, values: Any) -> None:
     assert BACKGROUND_SAVES.values_for is not None
     assert BACKGROUND_SAVES.values_for(census) == values
-    assert BACKGROUND_SAVES.acts_every(census) == every
+
+
+def test_trials_count_several_saves() -> None:
+    evidence: dict[str, Any] = {"checkpoint_fraction": 0.3, "steps_between": 39.6}
+    finding = Finding("HL701", "", 1.4, evidence=evidence, optimization="background_saves")
+    diagnosis: Any = SimpleNamespace(findings=(finding,))
+    (fix,) = fixes_for(diagnosis, MACHINE, Census(saves=(SAVES,)))
+    assert fix.acts_every == 40
 
 
 @pytest.mark.parametrize(

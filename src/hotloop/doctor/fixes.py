@@ -128,7 +128,7 @@ def fixes_for(
                 warmup_for(census) if warmup_for is not None and census is not None else 0,
                 queue_of(ahead, census) if ahead and census else script_queue(census),
                 ahead.most_ratio if ahead else None,
-                technique.acts_every(census) if census is not None else 0,
+                _acts_every(technique, asking),
             )
         )
     return tuple(sorted(found, key=lambda fix: -fix.promise))
@@ -219,6 +219,11 @@ def _values(technique: Optimization, census: Census | None) -> tuple[Any, ...]:
     if technique.values_for is not None and census is not None:
         return technique.values_for(census)
     return technique.settings
+
+
+def _acts_every(technique: Optimization, asking: Sequence[Finding]) -> int:
+    found = [each.evidence.get(technique.acts_every) for each in asking]
+    return max((round(each) for each in found if isinstance(each, (int, float))), default=0)
 
 
 def expected(technique: Optimization, value: Any, asking: Sequence[Finding]) -> Interval | None:

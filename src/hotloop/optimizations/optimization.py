@@ -165,8 +165,9 @@ class Optimization:
     it: what the scorecard compares with what was verified. `None` where the evidence does not tell."""
     warmup_for: Callable[[Census], int] | None = None
     """Steps of a run before its effect can show, such as those of an epoch; `None`: it shows at once."""
-    acts_every: Callable[[Census], int] = lambda census: 0
-    """Steps of a foreign script from one time that it acts to the next, so that trials count several; 0: in every step."""
+    acts_every: str = ""
+    """Name in the evidence of its findings: steps from one time that it acts to the next, so that trials count several; empty:
+    it acts in every step."""
     other_draws_in: Callable[[Census], bool] | None = None
     """Whether batches of a foreign script that was seen so draw other random numbers with it, which makes its class
     `other_draws` there; `None`: they never do."""

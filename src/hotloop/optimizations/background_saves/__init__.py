@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.census import CallUse, Census
+from hotloop.core.census import Census
 from hotloop.optimizations.optimization import Optimization, leaving, live_in
 from hotloop.optimizations.source_edit import SetUp, SourceEdit
 
@@ -13,19 +13,9 @@ LINES = ("import hotloop.checkpoint", "hotloop.checkpoint.save_in_background()")
 SAVES = ("torch.save", "safetensors.torch.save_file", "safetensors.torch.save_model")
 
 
-def _saves(census: Census) -> list[CallUse]:
-    return [each for each in census.saves if each.what in SAVES]
-
-
 def _values_for(census: Census) -> tuple[Any, ...]:
-    return (True,) if _saves(census) and (census.num_ranks or 1) == 1 else ()
-
-
-def _every(census: Census) -> int:
-    costliest = max(_saves(census), key=lambda each: each.seconds, default=None)
-    if costliest is None or not census.counted_steps:
-        return 0
-    return round(census.counted_steps / costliest.num)
+    saves = any(each.what in SAVES for each in census.saves)
+    return (True,) if saves and (census.num_ranks or 1) == 1 else ()
 
 
 def _observed(census: Census, value: Any) -> bool | None:
@@ -57,7 +47,7 @@ BACKGROUND_SAVES = Optimization(
     live_form=live_in(__name__),
     expect=leaving("checkpoint_fraction", 0.05, 0.95),
     over="all",
-    acts_every=_every,
+    acts_every="steps_between",
     risks=(
         "A save needs memory for a copy of what it saves, which stays taken for the next one. Other programs that look for the file "
         "find the one before until the new one is whole. SIGKILL, or SIGTERM without a handler, loses the save that is being written, "

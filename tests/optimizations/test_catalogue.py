@@ -148,9 +148,10 @@ def test_batches_draw_other_numbers_only_where_the_loader_that_trains_draws_any(
     evaluates = LoaderUse(**{**use, "trains": False, "draws_random": True, "num_batches": 9})
     trains = LoaderUse(**{**use, "trains": True, "draws_random": drawn, "num_batches": 9})
     census = Census(loaders=(evaluates, trains))
-    assert changes_batch_rng(["threads", "loader_workers"], census) == other
-    assert not changes_batch_rng(["threads", "prefetch"], census)
-    assert not changes_batch_rng(["loader_workers"], None)
+    threads, workers = CATALOGUE["threads"], CATALOGUE["loader_workers"]
+    assert changes_batch_rng([threads, workers], census) == other
+    assert not changes_batch_rng([threads, CATALOGUE["prefetch"]], census)
+    assert not changes_batch_rng([workers], None)
 
 
 def test_census_shows_what_was_not_applied() -> None:

@@ -42,9 +42,9 @@ def run_session(command: tuple[str, ...], options: Options, *, level: float | No
         _say(f"continuing in {shown(begun.directory)}: the command has run, fixes are tried on")
         examined = begun
     else:
-        examined, why_not = _examined(command, options)
-    found = _diagnosed(examined, continued=begun is not None)
-    why_not = why_not or _why_not_tried(examined)
+        examined, why_not = examined_command(command, options)
+    found = diagnosed(examined, continued=begun is not None)
+    why_not = why_not or reason_not_tried(examined)
     if examined.run.ended == "interrupted":
         _say("interrupted: the same command starts it again from its beginning")
     if options.no_try:
@@ -60,7 +60,9 @@ def run_session(command: tuple[str, ...], options: Options, *, level: float | No
     return exit_code(examined, level=level)
 
 
-def _examined(command: tuple[str, ...], options: Options) -> tuple[Examined, str | None]:
+def examined_command(
+    command: tuple[str, ...], options: Options, *, whole: str = "--to-end runs it whole"
+) -> tuple[Examined, str | None]:
     """The command, run to its end; and why no fix can be tried on it, if its files could not be kept as they were."""
     why_not = None
 
@@ -82,6 +84,7 @@ def _examined(command: tuple[str, ...], options: Options) -> tuple[Examined, str
             out=options.out,
             steps=options.steps,
             seconds=options.examined_s(),
+            whole=whole,
             before=keep,
             progress=progress,
             say=_say,
@@ -90,7 +93,7 @@ def _examined(command: tuple[str, ...], options: Options) -> tuple[Examined, str
     return examined, why_not
 
 
-def _why_not_tried(examined: Examined) -> str | None:
+def reason_not_tried(examined: Examined) -> str | None:
     """Why a command that ended like this cannot be tried again."""
     run = examined.run
     if run.ended in ("by_itself", "enough_steps"):
@@ -102,7 +105,7 @@ def _why_not_tried(examined: Examined) -> str | None:
     return f"the command {describe_end(run.returncode)}"
 
 
-def _diagnosed(examined: Examined, *, continued: bool) -> StoredRun:
+def diagnosed(examined: Examined, *, continued: bool) -> StoredRun:
     """What was found, told on the terminal and written as a page; raises what refuses a verdict on it."""
     found = read_run(shown(examined.directory), known=examined.run)
     if continued:  # what came of its fixes is told at the end

@@ -32,16 +32,17 @@ COMMANDS = {
     "bench": "Measure parts of hotloop against what people use today.",
     "monitor": "Watch a run, or this machine, from another terminal.",
     "doctor": "Run a training command as it is, and say what holds it back.",
+    "tune": "Try other values of a script's own options, and keep what is proven faster.",
     "report": "Say what a run or a comparison showed.",
     "explain": "Explain a finding or an optimization.",
     "env": "Show the machine and what it can do at best.",
 }
 """One line for `hotloop --help`, in its order. Each is defined by its name in the module of that name, with `_` for `-`."""
 
-CONTINUES = frozenset({"quickstart", "prepare", "train", "verify-resume"})
+CONTINUES = frozenset({"quickstart", "prepare", "train", "verify-resume", "tune"})
 """Commands that go on where they were interrupted when they are run again."""
 
-STORES = CONTINUES - {"verify-resume"} | {"export"}
+STORES = CONTINUES - {"verify-resume", "tune"} | {"export"}
 """Commands whose work is what they store. What they print sums it up, and when that is lost it was
 done all the same; of every other command what it prints is the work."""
 

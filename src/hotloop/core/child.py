@@ -16,6 +16,8 @@ STEP_CLOCK = "HOTLOOP_STEP_CLOCK"
 STEP_CLOCK_STOP = "HOTLOOP_STEP_CLOCK_STOP"
 STEP_CLOCK_WEIGHTS = "HOTLOOP_STEP_CLOCK_WEIGHTS"
 """Any value: how far the weights came is written down."""
+STEP_CLOCK_SAMPLES = "HOTLOOP_STEP_CLOCK_SAMPLES"
+"""Any value: the samples of each step are counted, where DataLoaders give them."""
 
 FIXES = "HOTLOOP_FIXES"
 """The directory that `APPLIED_FILE` goes to."""
@@ -43,7 +45,16 @@ PADDING = "HOTLOOP_PADDING"
 """Shifts the stack, by another length in every process."""
 
 OF_A_TRIAL = (
-    *(STEP_CLOCK, STEP_CLOCK_STOP, STEP_CLOCK_WEIGHTS, FIXES, FIXES_SETTINGS, TOGGLED, LOADER),
+    *(
+        STEP_CLOCK,
+        STEP_CLOCK_STOP,
+        STEP_CLOCK_WEIGHTS,
+        STEP_CLOCK_SAMPLES,
+        FIXES,
+        FIXES_SETTINGS,
+        TOGGLED,
+        LOADER,
+    ),
     *(SAME_RANDOMNESS, BATCH_RNG, NO_DROPOUT, ROUNDING_NOISE, RESUME_TRACE, WITHIN, PADDING),
 )
 """What a trial sets, and must not inherit."""

@@ -108,6 +108,8 @@ class Ledger:
     """Timed processes were forked, two pairs at a time, from one that had imported already."""
     continue_with: str | None = None
     """The command that goes on with what the budget left out; `None`: it left out nothing."""
+    run_with: str | None = None
+    """The command with the values that were kept, ready to copy; `None`: fixes were tried, not values of options."""
     schema: str = LEDGER_SCHEMA
 
 

@@ -33,18 +33,18 @@ def class_of(runner: TrialRunner, fixes: Sequence[Fix]) -> ParityClass:
 
 def draws_in_batches(runner: TrialRunner, fixes: Sequence[Fix]) -> bool:
     """Whether batches draw other random numbers with these."""
-    return changes_batch_rng([fix.name for fix in fixes], runner.census)
+    return changes_batch_rng([fix.technique for fix in fixes], runner.census)
 
 
 def draws_in_shapes(fixes: Sequence[Fix]) -> bool:
     """Whether dropout does, in batches of other shapes."""
-    return reshapes([fix.name for fix in fixes])
+    return reshapes([fix.technique for fix in fixes])
 
 
 def same_rng_class_of(runner: TrialRunner, fixes: Sequence[Fix]) -> ParityClass:
     """The most where batches draw the same random numbers."""
     dtypes = runner.census.matmul_dtypes if runner.census is not None else ()
-    return parity_of_live([fix.name for fix in fixes], dtypes)
+    return parity_of_live([fix.technique for fix in fixes], dtypes)
 
 
 def candidate_runs(runner: TrialRunner, fixes: Sequence[Fix]) -> int:
@@ -90,4 +90,4 @@ def with_other_rng(baseline: Arm, number: int) -> Arm:
 
 def rounds_products(fixes: Sequence[Fix]) -> bool:
     """Whether one of them makes products of fewer digits, whatever the script had."""
-    return parity_of_live([fix.name for fix in fixes]) == "reduced_precision"
+    return parity_of_live([fix.technique for fix in fixes]) == "reduced_precision"

@@ -73,6 +73,7 @@ def examine(
     out: Path | None = None,
     steps: int | None = None,
     seconds: float | None = ENOUGH_S,
+    whole: str = "--to-end runs it whole",
     before: Callable[[Path], None] = lambda directory: None,
     progress: Progress = silent,
     say: Callable[[str], None] = lambda text: None,
@@ -81,7 +82,7 @@ def examine(
     """Run `command` here and now, and judge its steps.
 
     out: a new directory, or one that holds this command interrupted, which is renamed. steps: end the command
-    after so many counted steps, without its own ending; else seconds: after so many of counted steps (`None`: never).
+    after so many counted steps, without its own ending; else seconds: after so many of counted steps (`None`: never); whole: what to do about that.
     before: called with the run directory just before the command starts; what it raises ends this.
     say: told before the command starts, and when a user waits for it; warn: what was not recorded.
     Raises `UsageError` for a command that cannot be run or seen into, `EnvironmentFailed` when the
@@ -110,8 +111,8 @@ def examine(
         shutil.rmtree(directory, ignore_errors=True)
         raise
     with listening() as heard:
-        bound = "" if seconds is None else f"; it is ended after {seconds:.3g} s of its steps, "
-        bound += "--to-end runs it whole" if bound else ""
+        bound = "" if seconds is None else f"; it is ended after {seconds:.3g} s of its steps"
+        bound += f", {whole}" if bound and whole else ""
         say(f"what it does is recorded in {shown(directory)}{bound}")
         input_at = _input_position()
         attached = _run(run, env, directory, heard, progress, say, warn)

@@ -65,28 +65,30 @@ def parity_class_of(
     return max(classes, key=_SEVERITY.index, default="bitwise")
 
 
-def parity_of_live(names: Sequence[str], matmul_dtypes: Sequence[str] = ()) -> ParityClass:
+def parity_of_live(
+    techniques: Sequence[Optimization], matmul_dtypes: Sequence[str] = ()
+) -> ParityClass:
     """The strongest class among techniques that are put into a foreign script.
 
     matmul_dtypes: those of its products, as its census has them. Where one is short, what rounds sums otherwise is
     rounded to its digits, as `Optimization.parity_class_on` says of our own trainer.
     """
-    classes = [CATALOGUE[name].parity_class for name in names]
+    classes = [each.parity_class for each in techniques]
     strongest: ParityClass = max(classes, key=_SEVERITY.index, default="bitwise")
     if strongest == "reduction_order" and not _SHORT.isdisjoint(matmul_dtypes):
         return "reduced_precision"
     return strongest
 
 
-def changes_batch_rng(names: Sequence[str], census: Census | None) -> bool:
+def changes_batch_rng(techniques: Sequence[Optimization], census: Census | None) -> bool:
     """Whether one of them has batches draw other random numbers in a script that was seen so: `other_draws`."""
-    found = [CATALOGUE[name].other_draws_in for name in names]
+    found = [each.other_draws_in for each in techniques]
     return census is not None and any(is_seen is not None and is_seen(census) for is_seen in found)
 
 
-def reshapes(names: Sequence[str]) -> bool:
+def reshapes(techniques: Sequence[Optimization]) -> bool:
     """Whether batches have other shapes with one of them, in which dropout draws other numbers: `other_draws`."""
-    return any(CATALOGUE[name].reshapes for name in names)
+    return any(each.reshapes for each in techniques)
 
 
 _SHORT = frozenset({"bfloat16", "float16", "tf32"})

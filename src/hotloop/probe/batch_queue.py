@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+import torch
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from hotloop.probe.entry import around_call
 
@@ -19,12 +21,26 @@ class BatchQueue:
 
     def __init__(self) -> None:
         self.taken = 0
+        self.samples = 0
+        """In batches that were taken while gradients were on, of all loaders; see `count_samples`."""
         self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         self._last: weakref.ref[Any] | None = None
 
     def install(self) -> None:
         """Hook torch's iterators."""
         around_call(_MultiProcessingDataLoaderIter, "_next_data", self._next)
+
+    def count_samples(self) -> None:
+        """Hook torch's iterators for `samples`: a step of larger batches is compared by them."""
+        around_call(_BaseDataLoaderIter, "__next__", self._counted)
+
+    def _counted(self, original: Any, iterator: Any) -> Any:
+        batch = original(iterator)
+        if torch.is_grad_enabled():  # else it evaluates
+            self.samples += _num_samples(
+                batch, getattr(iterator._index_sampler, "batch_size", None)
+            )
+        return batch
 
     @property
     def ready(self) -> int:
@@ -62,3 +78,15 @@ def _ready(iterator: Any) -> int:
         return received + sum(int(queue.qsize()) for queue in queues.values())
     except (AttributeError, NotImplementedError, OSError):  # another torch, macOS, or it has ended
         return 0
+
+
+def _num_samples(batch: Any, batch_size: Any) -> int:
+    """Of a batch's first tensor: its first dimension, or a later one that is as long as the loader's batches are."""
+    if isinstance(batch, torch.Tensor):
+        if batch_size in batch.shape:
+            return int(batch_size)
+        return batch.shape[0] if batch.ndim else 1
+    parts = batch.values() if isinstance(batch, Mapping) else batch
+    if not isinstance(batch, (Mapping, list, tuple)):  # an iterator would be used up
+        return 0
+    return next((found for part in parts if (found := _num_samples(part, batch_size))), 0)

@@ -25,7 +25,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hotloop.core.census import Census
-from hotloop.core.child import STEP_CLOCK, STEP_CLOCK_STOP, STEP_CLOCK_WEIGHTS
+from hotloop.core.child import (
+    STEP_CLOCK,
+    STEP_CLOCK_SAMPLES,
+    STEP_CLOCK_STOP,
+    STEP_CLOCK_WEIGHTS,
+)
 from hotloop.core.step import StepRecord
 from hotloop.probe.batch_queue import BatchQueue
 from hotloop.probe.compile_watch import compiler_counts, num_graphs
@@ -70,6 +75,8 @@ class _Mark:
     ready: int | None
     to_come: bool | None
     """As `BatchQueue.look` says."""
+    samples: int
+    """Taken from all loaders so far, where they are counted."""
     ends: Ends
 
 
@@ -139,7 +146,10 @@ class StepClock:
     def _mark(self, ends: Ends, by: weakref.ref[torch.optim.Optimizer] | None) -> None:
         taken, ready, to_come = self.queue.look()
         at = self._event() if self._device.type == "cuda" else time.perf_counter()
-        self._marks.append(_Mark(at, by, self._losses, num_graphs(), taken, ready, to_come, ends))
+        samples = self.queue.samples
+        self._marks.append(
+            _Mark(at, by, self._losses, num_graphs(), taken, ready, to_come, samples, ends)
+        )
         self._losses = []
         if ends is Ends.NOTHING:
             return
@@ -225,7 +235,7 @@ class StepClock:
         records: list[StepRecord] = []
         losses: list[float] = []
         start: float | torch.cuda.Event = self._started
-        reads = graphs_before = taken_before = 0
+        reads = graphs_before = taken_before = samples_before = 0
         for mark in self._marks:
             losses += [float(loss) for loss in mark.losses]
             reads += 1
@@ -237,6 +247,7 @@ class StepClock:
                 StepRecord(
                     step=len(records),
                     wall_s=self._seconds(start, mark.at),
+                    samples=mark.samples - samples_before or None,
                     loss=sum(losses) if losses else None,
                     clock_reads=reads + len(losses),
                     tags=tuple(tags),
@@ -246,7 +257,7 @@ class StepClock:
                 )
             )
             start, graphs_before, taken_before = mark.at, mark.graphs, mark.taken
-            losses, reads = [], 0
+            losses, reads, samples_before = [], 0, mark.samples
         return records
 
     def _seconds(self, before: float | torch.cuda.Event, after: float | torch.cuda.Event) -> float:
@@ -322,6 +333,8 @@ def install(directory: Path, *, stop_after: int | None = None, weights: bool = F
         digest = WeightDigest()
     clock = StepClock(directory, stop_after=stop_after, weights=digest)
     clock.queue.install()
+    if os.environ.get(STEP_CLOCK_SAMPLES):
+        clock.queue.count_samples()
     if weights:
         before_step(lambda optimizer: clock.guarded(clock.steps, optimizer))
     after_step(clock.updated)

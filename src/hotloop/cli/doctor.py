@@ -62,6 +62,16 @@ class Hosts(click.ParamType[Network]):
         return Network(tuple(dict.fromkeys(named)))
 
 
+network_option = click.option(
+    "--network",
+    type=Hosts(),
+    is_flag=False,
+    flag_value=ALL,
+    metavar="[HOST:PORT]",
+    help="Let trials reach these machines (HOST:PORT,...) alone; without a value all. Trackers stay offline.",
+)
+
+
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--no-try", is_flag=True, help="Only say what holds it back.")
 @click.option(
@@ -81,14 +91,7 @@ class Hosts(click.ParamType[Network]):
     is_flag=True,
     help="Try fixes in the working directory itself, where what they write stays.",
 )
-@click.option(
-    "--network",
-    type=Hosts(),
-    is_flag=False,
-    flag_value=ALL,
-    metavar="[HOST:PORT]",
-    help="Let trials reach these machines (HOST:PORT,...) alone; without a value all. Trackers stay offline.",
-)
+@network_option
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -176,18 +179,18 @@ def doctor(
 class Options:
     """The options of one call, as they were given."""
 
-    no_try: bool
-    budget: float | None
-    only: tuple[str, ...]
-    in_place: bool
-    network: Network | None
-    out: Path | None
-    steps: int | None
-    to_end: bool
-    diff: str | None
-    apply: bool
-    pr: str | None
-    json_file: str | None
+    no_try: bool = False
+    budget: float | None = None
+    only: tuple[str, ...] = ()
+    in_place: bool = False
+    network: Network | None = None
+    out: Path | None = None
+    steps: int | None = None
+    to_end: bool = False
+    diff: str | None = None
+    apply: bool = False
+    pr: str | None = None
+    json_file: str | None = None
     began_at: float = field(default_factory=time.monotonic)
 
     def examined_s(self) -> float | None:

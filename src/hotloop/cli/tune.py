@@ -1,4 +1,4 @@
-"""`hotloop tune -- COMMAND ...`: its options, what is asked on a terminal, what is shown."""
+"""`hotloop tune -- COMMAND ...`"""
 
 from __future__ import annotations
 
@@ -10,56 +10,28 @@ from pathlib import Path
 
 import click
 
-from hotloop.cli.doctor import ALL, Budget, Hosts, Options
+from hotloop.cli.doctor import Budget, Options, network_option
 from hotloop.cli.output import json_option, note, show, write_object
 from hotloop.core.connections import NO_NETWORK, Network
 from hotloop.core.errors import ExitCode, UsageError
 from hotloop.tune.options import CLASSES, Option, options_of
 
 EXAMINED_S = 20.0
+"""Of steps, at most."""
+VARY = (
+    'An option and its values: "--batch-size=8,16", "--num-workers=0..4", "--n=8..64*2", "--flag" or '
+    '"VARIABLE=a,b"; may be given again.'
+)
+PARITY = f"What an option may change in what is learnt: {', '.join(CLASSES)}."
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option(
-    *("--vary", "vary"),
-    multiple=True,
-    metavar="NAME=VALUES",
-    help='An option and its values: "--batch-size=8,16", "--num-workers=0..4", "--n=8..64*2", "--flag" or "VARIABLE=a,b"; '
-    "may be given again.",
-)
-@click.option(
-    *("--parity", "parity"),
-    multiple=True,
-    metavar="NAME=CLASS",
-    help="What an option may change in what is learnt: bitwise, reduction_order, reduced_precision or changes_training.",
-)
-@click.option(
-    *("--accept", "accept"),
-    multiple=True,
-    metavar="NAME",
-    help="Keep this option's fastest value though it changes the training.",
-)
-@click.option(
-    "--budget",
-    type=Budget(),
-    default="10m",
-    show_default=True,
-    metavar="TIME",
-    help="For all of it.",
-)
-@click.option(
-    "--network",
-    type=Hosts(),
-    is_flag=False,
-    flag_value=ALL,
-    metavar="[HOST:PORT]",
-    help="Let trials reach these machines (HOST:PORT,...) alone; without a value all.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="Run directory [default: runs/tune-NAME; there the same command goes on].",
-)
+@click.option("--vary", multiple=True, metavar="NAME=VALUES", help=VARY)
+@click.option("--parity", multiple=True, metavar="NAME=CLASS", help=PARITY)
+@click.option("--accept", multiple=True, metavar="NAME", help="Keep a value of this option though it changes the training.")  # fmt: skip
+@click.option("--budget", type=Budget(), metavar="TIME", default="10m", show_default=True, help="For all of it.")  # fmt: skip
+@network_option
+@click.option("--out", type=click.Path(path_type=Path), help="Run directory [default: runs/tune-NAME, which goes on].")  # fmt: skip
 @json_option("Write the ledger to this file.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def tune(
@@ -75,57 +47,37 @@ def tune(
     """Try other values of a training script's own options, and keep what is proven faster.
 
     COMMAND runs once and is examined as by the doctor. Then each value is timed against the command as given, in turns,
-    in fresh processes; where the batch size is varied, per sample. Losses must stay what they are, but for options that
-    change the training: those are shown, and kept where --accept names them. What helps is put together option by
-    option, and the final command is confirmed whole on pairs of its own.
+    in fresh processes: per sample, where the batch size is varied. Losses must stay what they are; options that change
+    the training are shown, and kept where --accept names them. What helps is put together option by option, and the
+    final command is confirmed whole on pairs of its own.
     """
     began_at = time.monotonic()
     if not command:
-        raise UsageError(
-            "no command was given",
-            do='write it after `--`: hotloop tune --vary "--num-workers=0..4" -- python train.py',
-        )
-    if json_file == "-":
-        raise UsageError("`--json -` would mix with what the command prints", do="name a file")
+        raise UsageError("no command was given", do="write it after `--`: ... -- python train.py")
     options = [_with_class(each) for each in options_of(vary, parity, accept, command)]
     from hotloop.cli.doctor_session import diagnosed, examined_command, reason_not_tried
     from hotloop.cli.run_page import page_of
     from hotloop.cli.trial_view import trial_view
     from hotloop.core.files import to_plain
-    from hotloop.doctor.program import continued, exit_code, shown
+    from hotloop.doctor.program import continued, exit_code
     from hotloop.report.html import write_html
     from hotloop.report.ledger import render_ledger
     from hotloop.tune import program
 
     out = out or program.run_directory(command)
-    # A quarter of an examination's budget is its steps.
-    how = Options(
-        False,
-        min(budget / 2, 4 * EXAMINED_S),
-        (),
-        False,
-        network,
-        out,
-        None,
-        False,
-        None,
-        False,
-        None,
-        None,
-    )
-    begun = continued(out, command, steps=None)
-    if begun is not None:
-        note(f"continuing in {shown(begun.directory)}: the command is not examined again")
-    examined = begun or examined_command(command, how, whole="")[0]
-    found = diagnosed(examined, continued=begun is not None)
+    if (examined := continued(out, command, steps=None)) is None:
+        # A quarter of the doctor's budget is for steps of the examination.
+        how = Options(budget=min(budget / 2, 4 * EXAMINED_S), network=network, out=out)
+        examined, _ = examined_command(command, how, whole="")
+    found = diagnosed(examined, continued=True)
     if (why := reason_not_tried(examined)) is not None:
         note(f"nothing was tried: {why}")
         raise click.exceptions.Exit(exit_code(examined, level=None))
+    given = [*(("--vary", v) for v in vary), *(("--parity", p) for p in parity)]
+    words = [word for pair in (*given, *(("--accept", a) for a in accept)) for word in pair]
 
     def again(budget_text: str) -> str:
-        given = {"--vary": vary, "--parity": parity, "--accept": accept}
-        words = [f"{name}={text}" for name, texts in given.items() for text in texts]
-        place = ["--out", str(shown(examined.directory)), "--budget", budget_text]
+        place = ("--out", str(out), "--budget", budget_text)
         return shlex.join(["hotloop", "tune", *words, *place, "--", *command])
 
     budget_s = budget - (time.monotonic() - began_at)
@@ -143,25 +95,18 @@ def tune(
     write_html(examined.directory / "report.html", page_of(replace(found, ledger=ledger)))
     if json_file is not None:
         write_object({"run": str(examined.directory), **to_plain(ledger)}, json_file)
-    decided = any(
-        each.status not in ("not_tried", "failed") or each.verdict for each in ledger.fixes
-    )
-    raise click.exceptions.Exit(ExitCode.FINE if decided else ExitCode.INCONCLUSIVE)
+    if not any(each.verdict or each.status == "failed" for each in ledger.fixes):
+        raise click.exceptions.Exit(ExitCode.INCONCLUSIVE)
 
 
 def _with_class(option: Option) -> Option:
     """With what it may change: asked for on a terminal where its name does not tell, else the most."""
     if option.parity_class is not None:
         return option
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        note(
-            f"{option.name} is taken to change the training; --parity {option.key}=CLASS says otherwise"
-        )
-        return replace(option, parity_class="changes_training")
-    told = click.prompt(
-        f"What may {option.name} change in what is learnt?",
-        type=click.Choice(CLASSES),
-        default="changes_training",
-        err=True,
-    )
+    told = CLASSES[-1]
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        text = f"What may {option.name} change in what is learnt?"
+        told = click.prompt(text, type=click.Choice(CLASSES), default=told, err=True)
+    else:
+        note(f"{option.name} may change the training, unless --parity {option.key}=CLASS says less")
     return replace(option, parity_class=told, is_told=True)

@@ -19,7 +19,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hotloop.core.census import NO_OPTIMIZER
 from hotloop.core.child import IMPORTS_FILE
@@ -54,6 +54,7 @@ from hotloop.trial.forking import ForkServers, Imports
 from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement
 from hotloop.trial.session import alone_in
 
+Runner = TypeVar("Runner", bound=TrialRunner)
 NEEDS_OPTIMIZER = (
     "trials are timed from one update of a torch optimizer to the next, and none was seen; "
     "`import hotloop; hotloop.step()` where a step ends makes up for it"
@@ -188,28 +189,21 @@ def run_campaign(
     """
     refuse_fewer_fixes(directory, fixes)
     if fixes:
-        plan, costs = plan_for(measurement, steps=steps)
         begun = begun_options(directory, in_place=in_place)
-        runner = TrialRunner(
+        runner = runner_for(
+            TrialRunner,
             Arm(BASELINE, tuple(command), "step_clock", workdir=workdir, sandboxed=True),
-            replace(plan, in_place=in_place, steps=begun.get("steps", plan.steps)),
-            costs,
-            directory,
-            begun.get("loss_steps", loss_steps(measurement)),
-            len(measurement.records),
-            total_steps=_total_steps(measurement),
-            most_children=most_children(measurement),
-            learnt_steps=learnt_after(measurement.records),
-            census=measurement.census,
+            measurement,
+            directory=directory,
+            begun=begun,
+            steps=steps,
+            in_place=in_place,
             examined_at=examined_at,
             budget_s=budget_s,
             grace_s=grace_s,
             show=show,
             warn=warn,
             network=network,
-            servers=ForkServers(
-                Imports.read(directory / IMPORTS_FILE), directory / TRIALS / "fork-servers"
-            ),
         )
         ledger = _tried(runner, fixes, begun, notice=notice, again=again, all_asked=bool(asked))
     else:  # nothing answers what was found: however short the run, that is an answer
@@ -217,6 +211,40 @@ def run_campaign(
     ledger = replace(ledger, fixes=(*ledger.fixes, *left_out), asked=tuple(asked))
     write_json(directory / LEDGER_FILE, ledger)
     return ledger
+
+
+def runner_for(
+    make: Callable[..., Runner],
+    baseline: Arm,
+    measurement: Measurement,
+    *,
+    directory: Path,
+    begun: Mapping[str, int],
+    steps: int | None = None,
+    in_place: bool = False,
+    **rest: Any,
+) -> Runner:
+    """Runs trials of an examined command, planned by its `measurement`.
+
+    begun: options of an earlier call. rest: other fields of what `make` makes. Raises `UsageError` for a run too short.
+    """
+    plan, costs = plan_for(measurement, steps=steps)
+    return make(
+        baseline,
+        replace(plan, in_place=in_place, steps=begun.get("steps", plan.steps)),
+        costs,
+        directory,
+        begun.get("loss_steps", loss_steps(measurement)),
+        len(measurement.records),
+        total_steps=_total_steps(measurement),
+        most_children=most_children(measurement),
+        learnt_steps=learnt_after(measurement.records),
+        census=measurement.census,
+        servers=ForkServers(
+            Imports.read(directory / IMPORTS_FILE), directory / TRIALS / "fork-servers"
+        ),
+        **rest,
+    )
 
 
 def _tried(

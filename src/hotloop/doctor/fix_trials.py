@@ -31,7 +31,6 @@ from hotloop.doctor.fix_status import (
 )
 from hotloop.doctor.fixes import LEAST_GAIN, Fix
 from hotloop.doctor.loss_parity import LossComparison, LossComparisons
-from hotloop.doctor.starting_point import isolation_of, network_of
 from hotloop.doctor.trial_costs import FIRST_PAIRS, SLACK, TOGGLED_STEPS, budget_text
 from hotloop.doctor.trial_reports import WritesOutside
 from hotloop.doctor.trial_runner import BASELINE, TrialRunner
@@ -100,25 +99,13 @@ class FixTrials:
         kept_names = () if found.why_not else tuple(fix.name for fix in found.fixes)
         is_chosen = len(kept_names) == 1 and kept_names[0] not in self.proven
         chose = tried[kept_names[0]].verdict if is_chosen else None
-        plan = None if found.result is None else found.result.pairs[0][1].plan
-        network = network_of(runner.listing)
-        return Ledger(
-            command=runner.baseline.command,
-            fixes=tuple(tried.values()),
-            kept=kept_names,
-            together=together,
-            warmup_steps=runner.plan.warmup_steps,
-            steps=runner.plan.steps,
-            wall_s=runner.spent_s,
-            budget_s=runner.budget_s,
+        return runner.ledger(
+            tuple(tried.values()),
+            kept_names,
+            found.result,
             not_comparable=self.comparisons.not_comparable,
-            together_warmup_steps=None if plan is None else plan.warmup_steps,
-            together_steps=None if plan is None else plan.steps,
             together_patched=found.patched,
             together_pooled=pooled_ratio(chose, together),
-            isolation=isolation_of(runner.listing),
-            network=network.unlimited or bool(network.hosts),
-            network_hosts=network.hosts,
             continue_with=self._continue_with(),
         )
 

@@ -18,12 +18,13 @@ from hotloop.core.census import Census
 from hotloop.core.connections import NO_NETWORK, Network
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Parity, ParityClass
+from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.core.progress import ShowTrials, TrialProgress
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fix_status import with_doubts
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.starting_point import start_of
+from hotloop.doctor.starting_point import isolation_of, network_of, start_of
 from hotloop.doctor.training_loader import variables_for
 from hotloop.doctor.trial_costs import (
     AFTER_EPOCH,
@@ -357,6 +358,33 @@ class TrialRunner:
         ):  # what it takes now, beside whatever else the machine does
             self.correct_costs(result.pairs[-1][0])
         return with_doubts(result, fixes)
+
+    def ledger(
+        self,
+        fixes: Sequence[TriedFix],
+        kept: Sequence[str],
+        together: SessionResult | None,
+        **rest: Any,
+    ) -> Ledger:
+        """What came of this call. together: pairs of all that is kept. rest: other fields of it."""
+        plan = None if together is None else together.pairs[0][1].plan
+        network = network_of(self.listing)
+        return Ledger(
+            command=self.baseline.command,
+            fixes=tuple(fixes),
+            kept=tuple(kept),
+            together=None if together is None else together.verdict,
+            warmup_steps=self.plan.warmup_steps,
+            steps=self.plan.steps,
+            wall_s=self.spent_s,
+            budget_s=self.budget_s,
+            together_warmup_steps=None if plan is None else plan.warmup_steps,
+            together_steps=None if plan is None else plan.steps,
+            isolation=isolation_of(self.listing),
+            network=network.unlimited or bool(network.hosts),
+            network_hosts=network.hosts,
+            **rest,
+        )
 
     def report(self, **changes: Any) -> None:
         """Show what changed: fields of `TrialProgress`."""

@@ -2,10 +2,10 @@
 
 ```
 screened   every value, the likeliest option first: two pairs against the command as given
-added      of each option the best of what looked faster, on top of what is kept: its losses where it must not change
-           the training, and pairs up to a planned look that decides
-together   all that is kept against the command as given, on pairs of its own: the number to believe
-shown      what changes the training and was not accepted, up to a first look, with what is left of the budget
+judged     of each option what looked best, on top of what is kept: its losses where they must stay what they are, and
+           pairs up to a planned look that decides
+together   all that is kept against the command as given, on pairs of their own: the number to believe
+shown      the best of what changes the training and was not accepted, up to a look, with what the budget left
 ```
 """
 
@@ -14,8 +14,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
-from hotloop.core.child import OF_A_TRIAL
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Parity
 from hotloop.core.ledger import Ledger, Status, TriedFix
@@ -26,7 +26,6 @@ from hotloop.doctor.fix_stack import ERROR_ON_TOP, LEARNS
 from hotloop.doctor.fix_status import not_faster, showed, tried_fix, useless
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparison, LossComparisons
-from hotloop.doctor.starting_point import isolation_of, network_of
 from hotloop.doctor.trial_costs import FIRST_PAIRS, MARGIN, budget_text
 from hotloop.doctor.trial_reports import WritesOutside
 from hotloop.doctor.trial_runner import BASELINE
@@ -34,13 +33,10 @@ from hotloop.judge.looks import LOOKS, divided_levels
 from hotloop.trial.session import SessionResult
 from hotloop.tune.runner import OptionRunner, arm_name
 
-NOT_CHECKED = Parity(
-    "not_checked",
-    "changes_training",
-    reason="it trains otherwise on purpose, so losses are not compared",
-)
-MOST_OF_AN_OPTION = 2
-"""Values of one option that are taken beyond their first pairs."""
+OTHERWISE = Parity("not_checked", "changes_training", reason="it trains otherwise on purpose")
+NO_TIME = "out of budget"
+MOST_JUDGED = 2
+"""Values of one option."""
 
 
 class Campaign:
@@ -54,178 +50,144 @@ class Campaign:
         self.tried: dict[str, TriedFix] = {}
         self.screened: dict[str, SessionResult] = {}
         self.stack: list[Fix] = []
-        self.unpaid = False
         self._comparisons: LossComparisons | None = None
 
     def all(self) -> Ledger:
-        """Raises `BudgetTooSmall`, and what the runner raises of the command as given."""
+        """Raises `BudgetTooSmall`, and what trials of the command as given raise."""
         runner = self.runner
         pair_s = runner.needed_s(1, reserved=False, place="*")
         if pair_s > runner.left_s:
             least = budget_text((runner.budget_s or 0.0) - runner.left_s + MARGIN * pair_s)
             raise BudgetTooSmall(
-                f"one pair of runs takes about {pair_s:.0f} s here, and {max(runner.left_s, 0):.0f} s of the budget are left",
+                f"a pair of runs takes about {pair_s:.0f} s here, more than is left of the budget",
                 do=f"go on with `{self.again(least)}`, or more: the command is not examined again",
             )
         for value in self.values:
             self._caught(value, self._screen)
-        options = list(dict.fromkeys(value.value.option.key for value in self.values))
-        for key in sorted(options, key=lambda key: -self._best_ratio(key)):
-            self._add(key)
+        keys = dict.fromkeys(value.value.option.key for value in self._ranked())
+        for key in keys:
+            self._judge_option(key)
         together = self._confirmed()
-        for value in self.values:
-            if self.tried[value.name].status == "what_if":
-                self._caught(value, self._show)
+        for key in keys:
+            shown = [
+                each for each in self._ranked(key) if self.tried[each.name].status == "what_if"
+            ]
+            if shown and self._pays(LOOKS[0], shown[0].name):
+                self._caught(shown[0], self._show)
         return self._ledger(together)
+
+    def _ranked(self, key: str = "") -> list[Fix]:
+        """The values that were screened, of one option or all, the fastest first."""
+        ours = [each for each in self.values if key in ("", each.value.option.key)]
+        ratios = {n: result.verdict.ratio or 0.0 for n, result in self.screened.items()}
+        return sorted((v for v in ours if v.name in ratios), key=lambda v: -ratios[v.name])
 
     def _screen(self, value: Fix) -> None:
         if not self._pays(FIRST_PAIRS, value.name):
-            self._tell(value, "not_tried", "out of budget before its first pair")
-            return
-        result = self._timed([], [value], value.name, pairs_now=FIRST_PAIRS)
-        self.screened[value.name] = result
-        flaw = _ignored(value, result)
-        if flaw is not None:
-            self._tell(value, "not_applied", flaw, result)
-        elif useless(result.verdict):
-            self._tell(value, "not_tried", f"not faster: {showed(result.verdict)}", result)
-        elif not self._may_keep(value):
-            self._tell(value, "what_if", self._not_accepted(value), result)
-        else:
-            self._tell(value, "rejected", f"not taken further: {showed(result.verdict)}", result)
+            return self._tell(value, "not_tried", f"{NO_TIME} before its first pair")
+        result = self.screened[value.name] = self._timed([], [value], pairs_now=FIRST_PAIRS)
+        pairs = showed(result.verdict)
+        if _is_ignored(value, result):
+            why = "the script does not use it: every loss is the same to the bit"
+            return self._tell(value, "not_applied", why, result)
+        if useless(result.verdict):
+            return self._tell(value, "not_tried", f"not faster: {pairs}", result)
+        if (
+            value.technique.parity_class == "changes_training"
+            and not value.value.option.is_accepted
+        ):
+            return self._show(value, result)
+        return self._tell(value, "rejected", f"not taken further: {pairs}", result)
 
-    def _add(self, key: str) -> None:
-        """The best value of an option, on top of what is kept."""
-        ours = [
-            each for each in self.values if each.value.option.key == key and self._is_open(each)
-        ]
-        ours.sort(key=lambda each: -self._ratio(each))
-        for number, value in enumerate(ours):
-            if number == MOST_OF_AN_OPTION:
-                break
+    def _judge_option(self, key: str) -> None:
+        open_values = [v for v in self._ranked(key) if self.tried[v.name].status == "rejected"]
+        for value in open_values[:MOST_JUDGED]:
             self._caught(value, self._judge)
             if self.tried[value.name].status == "kept":
                 self.stack.append(value)
                 self.runner.must_confirm = True
-                for other in ours[number + 1 :]:
-                    pairs = showed(self.screened[other.name].verdict)
-                    why = f"{value.name} looked faster ({pairs})"
-                    self._tell(other, "rejected", why, self.screened[other.name])
-                break
+                return
 
     def _judge(self, value: Fix) -> None:
         """On top of what is kept: what it learns, and pairs up to a look that decides."""
-        runner, screened = self.runner, self.screened[value.name]
+        runner, screened, together = self.runner, self.screened[value.name], [*self.stack, value]
         if not self._pays(LOOKS[0], "" if self.stack else value.name):
-            why = f"out of budget: {showed(screened.verdict)}"
-            self._tell(value, "not_tried", why, screened)
-            return
-        comparison = self._losses(value.name, [value])
-        parity = NOT_CHECKED if comparison is None else comparison.parity
+            return self._tell(
+                value, "not_tried", f"{NO_TIME}: {showed(screened.verdict)}", screened
+            )
+        comparison = self._losses(value)
+        parity = comparison.parity
         alone = replace(screened, verdict=replace(screened.verdict, parity=parity))
-        if comparison is not None and parity.result in LEARNS:
-            self._tell(value, "rejected", f"it {LEARNS[parity.result]}: {parity.reason}", alone)
-            return
-        together = [*self.stack, value]
-        name = "-".join(each.name for each in together)
-        levels = divided_levels(
-            LOOKS, len({each.value.option.key for each in self.values}), ERROR_ON_TOP
-        )
-        # Beside something that is truly faster, fresh pairs of the whole cannot show that another does nothing.
-        how = {"alpha": levels} if self.stack else {}
-        result = self._timed(self.stack, together, name, parity, **how)
-        flaw = flaw_of(
-            result, [value], runner.with_fixes(name, together), comparison or LossComparison(parity)
-        )
+        if parity.result in LEARNS and parity is not OTHERWISE:
+            return self._tell(
+                value, "rejected", f"it {LEARNS[parity.result]}: {parity.reason}", alone
+            )
+        # Beside something truly faster, fresh pairs of the whole cannot show that another does nothing.
+        options = {each.value.option.key for each in self.values}
+        how = {"alpha": divided_levels(LOOKS, len(options), ERROR_ON_TOP)} if self.stack else {}
+        result = self._timed(self.stack, together, parity, **how)
+        arm = runner.with_fixes("-".join(each.name for each in together), together)
+        flaw = flaw_of(result, [value], arm, comparison)
         self._tell(value, *_outcome(result, flaw, self.stack), alone if self.stack else result)
         entry = replace(self.tried[value.name], added=result.verdict if self.stack else None)
-        if comparison is not None:
-            entry = with_costs(runner, value, entry, result)
-        self.tried[value.name] = with_memory(entry, result.pairs)
+        if parity is OTHERWISE:
+            self.tried[value.name] = with_memory(entry, result.pairs)
+        else:
+            self.tried[value.name] = with_costs(runner, value, entry, result)
 
-    def _show(self, value: Fix) -> None:
-        """What changes the training, measured and not kept; the best of each option alone."""
-        rivals = [each for each in self.values if each.value.option == value.value.option]
-        if self._ratio(value) < max(map(self._ratio, rivals)) or not self._pays(
-            LOOKS[0], value.name
-        ):
-            return
-        self.runner.must_confirm = False
-        result = self._timed([], [value], value.name)
-        self._tell(value, "what_if", self._not_accepted(value), result)
+    def _show(self, value: Fix, result: SessionResult | None = None) -> None:
+        """What changes the training and was not accepted, measured and not kept."""
+        key = value.value.option.key
+        why = f"changes what is trained, which is yours to say: `--accept {key}` keeps it where it is proven"
+        self._tell(value, "what_if", why, result or self._timed([], [value]))
 
     def _confirmed(self) -> SessionResult | None:
-        """Fresh pairs of all that is kept; where they do not show a gain, nothing is kept."""
-        while self.stack:
-            same = [
-                each for each in self.stack if each.technique.parity_class != "changes_training"
-            ]
+        """Fresh pairs of all that is kept; nothing is where they do not show a gain."""
+        if not self.stack:
+            return None
+        self.runner.must_confirm = False
+        self.runner.report(together=True, current=None)
+        result, why = None, f"not confirmed: {NO_TIME}"
+        status: Status = "not_tried"
+        if self._pays(1, ""):
             try:
-                comparison = self._losses("together", same) if len(same) > 1 else None
-                if comparison is not None and comparison.parity.result in LEARNS:
-                    why = f"with the others it {LEARNS[comparison.parity.result]}: {comparison.parity.reason}"
-                    self._drop(same[-1:], "rejected", why)
-                    continue
-                parity = NOT_CHECKED
-                if len(same) == len(self.stack):
-                    parity = (
-                        comparison or self._losses(same[0].name, same[:1]) or LossComparison(parity)
-                    ).parity
-                if not self._pays(1, ""):
-                    self._drop(self.stack, "not_tried", "not confirmed: out of budget")
-                    return None
-                name = "together-" + "-".join(each.name for each in self.stack)
-                self.runner.must_confirm = False
-                self.runner.report(together=True, current=None)
-                result = self._timed([], self.stack, name, parity, reserved=False)
+                parity = self._losses(*self.stack).parity
+                result = self._timed([], self.stack, parity, of="together-", reserved=False)
             except (CommandFailed, WritesOutside) as error:
-                self._drop(self.stack, "rejected", f"together it failed: {first_line(error)}")
-                return None
-            verdict = result.verdict
-            if verdict.outcome == "improved":
-                return result
-            if verdict.num_pairs < LOOKS[0]:
-                self._drop(
-                    self.stack, "not_tried", f"not confirmed: out of budget ({showed(verdict)})"
-                )
-                return result
-            self._drop(
-                self.stack, "rejected", f"fresh pairs do not confirm it: {not_faster(verdict)}"
-            )
+                status, why = "rejected", f"together it failed: {first_line(error)}"
+        verdict = None if result is None else result.verdict
+        if verdict is not None and verdict.outcome == "improved":
             return result
-        return None
-
-    def _drop(self, values: Sequence[Fix], status: Status, why: str) -> None:
-        for value in tuple(values):
-            self.stack.remove(value)
+        if verdict is not None and verdict.num_pairs < LOOKS[0]:
+            why = f"{why} ({showed(verdict)})"
+        elif verdict is not None:
+            status, why = "rejected", f"fresh pairs do not confirm it: {not_faster(verdict)}"
+        for value in self.stack:
             entry = self.tried[value.name]
             self.tried[value.name] = replace(entry, status=status, why=f"{entry.why}, but {why}")
-        self.unpaid |= status == "not_tried"
+        self.stack = []
+        return result
 
-    def _losses(self, name: str, values: Sequence[Fix]) -> LossComparison | None:
-        """What these learn beside the command as given; `None` where that is to be something else."""
-        if any(each.technique.parity_class == "changes_training" for each in values):
-            return None
+    def _losses(self, *values: Fix) -> LossComparison:
+        """What the command learns with those of these, and of what is kept, with which it must learn the same."""
+        told = [v for v in values if v.technique.parity_class == "changes_training"]
+        same = [v for v in (*self.stack, *values) if v.technique.parity_class != "changes_training"]
+        if told:
+            return LossComparison(OTHERWISE)
         if self._comparisons is None:
-            self._comparisons = LossComparisons(self.runner, values)
-        return self._comparisons.of(name, values)
+            self._comparisons = LossComparisons(self.runner, same)
+        same = list(dict.fromkeys(same))
+        return self._comparisons.of("-".join(each.name for each in same), same)
 
     def _timed(
-        self,
-        stacked: Sequence[Fix],
-        fixes: Sequence[Fix],
-        name: str,
-        parity: Parity | None = None,
-        **how: object,
+        self, stacked: Sequence[Fix], fixes: Sequence[Fix], parity: Parity | None = None, **how: Any
     ) -> SessionResult:
-        if parity is None:
-            given = fixes[-1].technique.parity_class
-            parity = NOT_CHECKED if given == "changes_training" else Parity("not_checked", given)
+        parity = parity or Parity("not_checked", fixes[-1].technique.parity_class)
         how = {"reserved": self.runner.must_confirm, **how}
-        return self.runner.timed(stacked, fixes, name, parity, **how)
+        return self.runner.timed(stacked, fixes, parity, **how)
 
     def _caught(self, value: Fix, trying: Callable[[Fix], None]) -> None:
-        """A value that fails is told, and the rest goes on."""
+        """A value that fails is told, in the script's own words, and the rest goes on."""
         self.runner.report(current=value.name)
         try:
             trying(value)
@@ -234,19 +196,11 @@ class Campaign:
         except CommandFailed as error:
             if error.arm == BASELINE and not self.screened:
                 raise
-            said = [line.strip() for line in (error.do or "").splitlines() if line.strip()]
-            last = said[-1] if said else ""
-            ours = error.arm not in (BASELINE, "without")
-            why = (
-                f"{first_line(error)}: {last}"
-                if ours
-                else f"the command as given failed beside it: {last}"
-            )
-            self._tell(value, "failed", why, details=error.do or "")
-        told = dict.fromkeys(each.name for each in self.values if each.name in self.tried)
-        self.runner.report(
-            tried=tuple(self.tried[name] for name in told), current=None, pair=None, process=""
-        )
+            why = "the command as given failed beside it" if error.arm == BASELINE else error.what
+            last = next(reversed((error.do or "").strip().splitlines()), "").strip()
+            self._tell(value, "failed", f"{why}: {last}", details=error.do or "")
+        tried = tuple(self.tried[v.name] for v in self.values if v.name in self.tried)
+        self.runner.report(tried=tried, current=None, pair=None, process="")
 
     def _tell(
         self,
@@ -256,70 +210,33 @@ class Campaign:
         result: SessionResult | None = None,
         details: str = "",
     ) -> None:
-        entry = tried_fix(value, status, why, result, begun=result is not None, details=details)
-        place = None if result is None else str(result.directory.relative_to(self.runner.directory))
+        entry = tried_fix(value, status, why, result, details=details)
+        place = None
+        if result is not None:
+            place = str(result.directory.relative_to(self.runner.directory))
         self.tried[value.name] = replace(entry, value=value.value.text, directory=place)
-        self.unpaid |= "out of budget" in why
-
-    def _with_parity(self, value: Fix, parity: Parity) -> SessionResult:
-        result = self.screened[value.name]
-        return replace(result, verdict=replace(result.verdict, parity=parity))
 
     def _pays(self, pairs: int, name: str) -> bool:
         """Whether the budget holds these, of which some may be finished, and those that confirm what is kept already."""
         place = f"{arm_name(name)}-{'?' * 16}" if name else None
-        runner = self.runner
-        return runner.pays_for(runner.needed_s(pairs, reserved=runner.must_confirm, place=place))
-
-    def _is_open(self, value: Fix) -> bool:
-        return value.name in self.screened and self.tried[value.name].status == "rejected"
-
-    def _ratio(self, value: Fix) -> float:
-        result = self.screened.get(value.name)
-        return 0.0 if result is None else result.verdict.ratio or 0.0
-
-    def _best_ratio(self, key: str) -> float:
-        return max(self._ratio(each) for each in self.values if each.value.option.key == key)
-
-    def _may_keep(self, value: Fix) -> bool:
-        return value.technique.parity_class != "changes_training" or value.value.option.is_accepted
-
-    def _not_accepted(self, value: Fix) -> str:
-        key = value.value.option.key
-        return f"changes what is trained, which is yours to say: `--accept {key}` keeps it where it is proven"
+        reserved = self.runner.must_confirm
+        return self.runner.pays_for(self.runner.needed_s(pairs, reserved=reserved, place=place))
 
     def _ledger(self, together: SessionResult | None) -> Ledger:
         runner = self.runner
-        plan = None if together is None else together.pairs[0][1].plan
-        network, final = network_of(runner.listing), runner.with_fixes("final", self.stack)
-        changed = {
-            k: v
-            for k, v in final.env.items()
-            if k not in OF_A_TRIAL and k not in runner.baseline.env
-        }
-        words = [
-            *(f"{name}={shlex.quote(value)}" for name, value in changed.items()),
-            shlex.join(final.command),
-        ]
-        unscreened = sum(each.name not in self.screened for each in self.values)
-        more_s = runner.costs.pair_s(runner.plan) * (FIRST_PAIRS * unscreened + 2 * LOOKS[0])
-        return Ledger(
-            command=runner.baseline.command,
-            fixes=tuple(self.tried[value.name] for value in self.values),
-            kept=tuple(each.name for each in self.stack),
-            together=None if together is None else together.verdict,
-            warmup_steps=runner.plan.warmup_steps,
-            steps=runner.plan.steps,
-            wall_s=runner.spent_s,
-            budget_s=runner.budget_s,
-            not_comparable=None if self._comparisons is None else self._comparisons.not_comparable,
-            together_warmup_steps=None if plan is None else plan.warmup_steps,
-            together_steps=None if plan is None else plan.steps,
-            isolation=isolation_of(runner.listing),
-            network=network.unlimited or bool(network.hosts),
-            network_hosts=network.hosts,
-            continue_with=self.again(budget_text(MARGIN * more_s)) if self.unpaid else None,
-            run_with=" ".join(words),
+        final = runner.with_fixes("final", self.stack)
+        variables = {v.value.option.name for v in self.stack} & final.env.keys()
+        words = [f"{name}={shlex.quote(final.env[name])}" for name in sorted(variables)]
+        fixes = [self.tried[value.name] for value in self.values]
+        unpaid = sum(NO_TIME in each.why for each in fixes)
+        more_s = MARGIN * runner.costs.pair_s(runner.plan) * LOOKS[0] * (1 + unpaid)
+        return runner.ledger(
+            fixes,
+            [each.name for each in self.stack],
+            together,
+            not_comparable=self._comparisons.not_comparable if self._comparisons else None,
+            continue_with=self.again(budget_text(more_s)) if unpaid else None,
+            run_with=" ".join([*words, shlex.join(final.command)]),
         )
 
 
@@ -330,21 +247,18 @@ def _outcome(result: SessionResult, flaw: str | None, stacked: Sequence[Fix]) ->
     if flaw is not None:
         return "rejected", f"{onto}{flaw}"
     if verdict.num_pairs < LOOKS[0] and verdict.outcome != "incomparable":
-        return "not_tried", f"{onto}out of budget: {showed(verdict)}"
+        return "not_tried", f"{onto}{NO_TIME}: {showed(verdict)}"
     if verdict.outcome != "improved":
         return "rejected", f"{onto}{not_faster(verdict)}"
-    learns = (
-        "learns the same"
-        if verdict.parity.result != "not_checked"
-        else "trains otherwise, as accepted"
+    is_same = verdict.parity.result != "not_checked"
+    return (
+        "kept",
+        f"{onto}faster, and {'learns the same' if is_same else 'trains otherwise, as accepted'}",
     )
-    return "kept", f"{onto}faster, and {learns}"
 
 
-def _ignored(value: Fix, result: SessionResult) -> str | None:
-    """Why a step's work cannot be told by its value: the script does not use it."""
+def _is_ignored(value: Fix, result: SessionResult) -> bool:
+    """Whether more work in a step is the same work, as every loss shows."""
     baseline, candidate = ([each.loss for each in run.records] for run in result.pairs[0])
     moves = len({each for each in baseline if each is not None}) > 1
-    if not value.value.option.scales or not moves or baseline != candidate:
-        return None
-    return f"the script does not use it: with it every loss is the same to the bit over {len(baseline)} steps"
+    return bool(value.value.option.known.scales) and moves and baseline == candidate

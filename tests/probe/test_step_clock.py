@@ -307,3 +307,36 @@ print("0")
     assert {(each.batches_taken, each.batches_ready) for each in records(tmp_path)} == {
         (None, None)
     }
+
+
+@pytest.mark.parametrize(
+    ("collate", "gives"),
+    [
+        ("None", "x.shape[0]"),
+        ("lambda items: {'id': 'a', 'x': torch.stack(items, 1)}", "x['x'].shape[1]"),
+    ],
+)
+def test_samples_of_a_step_are_those_that_its_loader_gave_while_gradients_were_on(
+    collate: str, gives: str, clocked: Any, tmp_path: Path
+) -> None:
+    source = f"""
+from torch.utils.data import DataLoader
+from hotloop.probe import step_clock
+clock = step_clock.install(here)
+clock.queue.count_samples()
+model, optimizer = build()
+data = torch.randn(12, 8)
+with torch.no_grad():
+    for x in DataLoader(data, batch_size=3):
+        pass
+for x in DataLoader(data, batch_size=5, collate_fn={collate}):
+    loss = model(torch.randn({gives}, 8)).square().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+loss = model(data).square().mean()
+loss.backward(); optimizer.step()
+clock.finish()
+print("0")
+"""
+    clocked(source)
+    last = 2 if collate == "None" else 8  # of columns that are fewer, the rows are counted
+    assert [each.samples for each in records(tmp_path)] == [5, 5, last, None]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Parity
@@ -64,82 +63,81 @@ class Campaign:
             )
         for value in self.values:
             self._caught(value, self._screen)
-        keys = dict.fromkeys(value.value.option.key for value in self._ranked())
+        keys = dict.fromkeys(value.value[0].key for value in self._ranked())
         for key in keys:
             self._judge_option(key)
         together = self._confirmed()
         for key in keys:
-            shown = [
-                each for each in self._ranked(key) if self.tried[each.name].status == "what_if"
-            ]
+            shown = [v for v in self._ranked(key) if self.tried[v.name].status == "what_if"]
             if shown and self._pays(LOOKS[0], shown[0].name):
                 self._caught(shown[0], self._show)
         return self._ledger(together)
 
     def _ranked(self, key: str = "") -> list[Fix]:
         """The values that were screened, of one option or all, the fastest first."""
-        ours = [each for each in self.values if key in ("", each.value.option.key)]
+        ours = [each for each in self.values if key in ("", each.value[0].key)]
         ratios = {n: result.verdict.ratio or 0.0 for n, result in self.screened.items()}
         return sorted((v for v in ours if v.name in ratios), key=lambda v: -ratios[v.name])
 
     def _screen(self, value: Fix) -> None:
         if not self._pays(FIRST_PAIRS, value.name):
             return self._tell(value, "not_tried", f"{NO_TIME} before its first pair")
-        result = self.screened[value.name] = self._timed([], [value], pairs_now=FIRST_PAIRS)
-        pairs = showed(result.verdict)
+        parity = Parity("not_checked", value.technique.parity_class)
+        result = self.runner.timed([], [value], parity, pairs_now=FIRST_PAIRS)
+        self.screened[value.name] = result
         if _is_ignored(value, result):
             why = "the script does not use it: every loss is the same to the bit"
             return self._tell(value, "not_applied", why, result)
         if useless(result.verdict):
-            return self._tell(value, "not_tried", f"not faster: {pairs}", result)
-        if (
-            value.technique.parity_class == "changes_training"
-            and not value.value.option.is_accepted
-        ):
+            return self._tell(value, "not_tried", f"not faster: {showed(result.verdict)}", result)
+        if parity.parity_class == "changes_training" and not value.value[0].is_accepted:
             return self._show(value, result)
-        return self._tell(value, "rejected", f"not taken further: {pairs}", result)
+        return self._tell(value, "rejected", f"so far {showed(result.verdict)}", result)
 
     def _judge_option(self, key: str) -> None:
-        open_values = [v for v in self._ranked(key) if self.tried[v.name].status == "rejected"]
-        for value in open_values[:MOST_JUDGED]:
+        ours = [v for v in self._ranked(key) if self.tried[v.name].status == "rejected"]
+        for number, value in enumerate(ours):
+            kept = [each.name for each in self.stack if each.value[0].key == key]
+            if kept or number >= MOST_JUDGED:
+                screened, faster = self.screened[value.name], [*kept, ours[0].name][0]
+                why = f"{showed(screened.verdict)}; {faster} looked faster"
+                self._tell(value, "rejected", why, screened)
+                continue
             self._caught(value, self._judge)
             if self.tried[value.name].status == "kept":
                 self.stack.append(value)
                 self.runner.must_confirm = True
-                return
 
     def _judge(self, value: Fix) -> None:
         """On top of what is kept: what it learns, and pairs up to a look that decides."""
-        runner, screened, together = self.runner, self.screened[value.name], [*self.stack, value]
+        runner, alone = self.runner, self.screened[value.name]
         if not self._pays(LOOKS[0], "" if self.stack else value.name):
-            return self._tell(
-                value, "not_tried", f"{NO_TIME}: {showed(screened.verdict)}", screened
-            )
-        comparison = self._losses(value)
+            return self._tell(value, "not_tried", f"{NO_TIME}: {showed(alone.verdict)}", alone)
+        together = [*self.stack, value]
+        comparison = self._losses(together, by=value)
         parity = comparison.parity
-        alone = replace(screened, verdict=replace(screened.verdict, parity=parity))
-        if parity.result in LEARNS and parity is not OTHERWISE:
-            return self._tell(
-                value, "rejected", f"it {LEARNS[parity.result]}: {parity.reason}", alone
-            )
+        alone = replace(alone, verdict=replace(alone.verdict, parity=parity))
+        if parity is not OTHERWISE and (learns := LEARNS.get(parity.result)):
+            return self._tell(value, "rejected", f"it {learns}: {parity.reason}", alone)
         # Beside something truly faster, fresh pairs of the whole cannot show that another does nothing.
-        options = {each.value.option.key for each in self.values}
-        how = {"alpha": divided_levels(LOOKS, len(options), ERROR_ON_TOP)} if self.stack else {}
-        result = self._timed(self.stack, together, parity, **how)
+        num_options = len({each.value[0].key for each in self.values})
+        alpha = divided_levels(LOOKS, num_options, ERROR_ON_TOP) if self.stack else None
+        result = runner.timed(self.stack, together, parity, alpha=alpha)
         arm = runner.with_fixes("-".join(each.name for each in together), together)
         flaw = flaw_of(result, [value], arm, comparison)
         self._tell(value, *_outcome(result, flaw, self.stack), alone if self.stack else result)
         entry = replace(self.tried[value.name], added=result.verdict if self.stack else None)
-        if parity is OTHERWISE:
-            self.tried[value.name] = with_memory(entry, result.pairs)
-        else:
-            self.tried[value.name] = with_costs(runner, value, entry, result)
+        if parity is not OTHERWISE:
+            entry = with_costs(runner, value, entry, result)
+        self.tried[value.name] = with_memory(entry, result.pairs)
 
     def _show(self, value: Fix, result: SessionResult | None = None) -> None:
         """What changes the training and was not accepted, measured and not kept."""
-        key = value.value.option.key
-        why = f"changes what is trained, which is yours to say: `--accept {key}` keeps it where it is proven"
-        self._tell(value, "what_if", why, result or self._timed([], [value]))
+        result = result or self.runner.timed([], [value], OTHERWISE)
+        why = (
+            f"changes what is trained; `--accept {value.value[0].key}` keeps it where it is proven"
+        )
+        self._tell(value, "what_if", why, result)
 
     def _confirmed(self) -> SessionResult | None:
         """Fresh pairs of all that is kept; nothing is where they do not show a gain."""
@@ -151,40 +149,34 @@ class Campaign:
         status: Status = "not_tried"
         if self._pays(1, ""):
             try:
-                parity = self._losses(*self.stack).parity
-                result = self._timed([], self.stack, parity, of="together-", reserved=False)
+                parity = self._losses(self.stack).parity
+                result = self.runner.timed([], self.stack, parity, of="together-", reserved=False)
             except (CommandFailed, WritesOutside) as error:
                 status, why = "rejected", f"together it failed: {first_line(error)}"
-        verdict = None if result is None else result.verdict
-        if verdict is not None and verdict.outcome == "improved":
-            return result
-        if verdict is not None and verdict.num_pairs < LOOKS[0]:
-            why = f"{why} ({showed(verdict)})"
-        elif verdict is not None:
-            status, why = "rejected", f"fresh pairs do not confirm it: {not_faster(verdict)}"
+        if result is not None:
+            if result.verdict.outcome == "improved":
+                return result
+            why = f"{why} ({showed(result.verdict)})"
+            if result.verdict.num_pairs >= LOOKS[0]:
+                status = "rejected"
+                why = f"fresh pairs do not confirm it: {not_faster(result.verdict)}"
         for value in self.stack:
             entry = self.tried[value.name]
             self.tried[value.name] = replace(entry, status=status, why=f"{entry.why}, but {why}")
         self.stack = []
         return result
 
-    def _losses(self, *values: Fix) -> LossComparison:
-        """What the command learns with those of these, and of what is kept, with which it must learn the same."""
-        told = [v for v in values if v.technique.parity_class == "changes_training"]
-        same = [v for v in (*self.stack, *values) if v.technique.parity_class != "changes_training"]
-        if told:
+    def _losses(self, values: Sequence[Fix], by: Fix | None = None) -> LossComparison:
+        """What the command learns with those of these with which it must learn the same.
+
+        by: the one of which that is asked; `None`: all.
+        """
+        same = [each for each in values if each.technique.parity_class != "changes_training"]
+        if not set([by] if by else values) <= set(same):
             return LossComparison(OTHERWISE)
         if self._comparisons is None:
             self._comparisons = LossComparisons(self.runner, same)
-        same = list(dict.fromkeys(same))
         return self._comparisons.of("-".join(each.name for each in same), same)
-
-    def _timed(
-        self, stacked: Sequence[Fix], fixes: Sequence[Fix], parity: Parity | None = None, **how: Any
-    ) -> SessionResult:
-        parity = parity or Parity("not_checked", fixes[-1].technique.parity_class)
-        how = {"reserved": self.runner.must_confirm, **how}
-        return self.runner.timed(stacked, fixes, parity, **how)
 
     def _caught(self, value: Fix, trying: Callable[[Fix], None]) -> None:
         """A value that fails is told, in the script's own words, and the rest goes on."""
@@ -196,7 +188,8 @@ class Campaign:
         except CommandFailed as error:
             if error.arm == BASELINE and not self.screened:
                 raise
-            why = "the command as given failed beside it" if error.arm == BASELINE else error.what
+            why = error.what.rpartition(f"`{error.arm}` ")[2]
+            why = f"the command as given failed beside it: {why}" if error.arm == BASELINE else why
             last = next(reversed((error.do or "").strip().splitlines()), "").strip()
             self._tell(value, "failed", f"{why}: {last}", details=error.do or "")
         tried = tuple(self.tried[v.name] for v in self.values if v.name in self.tried)
@@ -211,21 +204,19 @@ class Campaign:
         details: str = "",
     ) -> None:
         entry = tried_fix(value, status, why, result, details=details)
-        place = None
-        if result is not None:
-            place = str(result.directory.relative_to(self.runner.directory))
-        self.tried[value.name] = replace(entry, value=value.value.text, directory=place)
+        place = str(result.directory.relative_to(self.runner.directory)) if result else None
+        text = value.value[1]
+        self.tried[value.name] = replace(entry, value=text, directory=place)
 
     def _pays(self, pairs: int, name: str) -> bool:
-        """Whether the budget holds these, of which some may be finished, and those that confirm what is kept already."""
+        """Whether the budget holds these, of which some may be finished, and those that confirm what is kept."""
         place = f"{arm_name(name)}-{'?' * 16}" if name else None
         reserved = self.runner.must_confirm
         return self.runner.pays_for(self.runner.needed_s(pairs, reserved=reserved, place=place))
 
     def _ledger(self, together: SessionResult | None) -> Ledger:
-        runner = self.runner
-        final = runner.with_fixes("final", self.stack)
-        variables = {v.value.option.name for v in self.stack} & final.env.keys()
+        runner, final = self.runner, self.runner.with_fixes("final", self.stack)
+        variables = {each.value[0].name for each in self.stack} & final.env.keys()
         words = [f"{name}={shlex.quote(final.env[name])}" for name in sorted(variables)]
         fixes = [self.tried[value.name] for value in self.values]
         unpaid = sum(NO_TIME in each.why for each in fixes)
@@ -250,10 +241,10 @@ def _outcome(result: SessionResult, flaw: str | None, stacked: Sequence[Fix]) ->
         return "not_tried", f"{onto}{NO_TIME}: {showed(verdict)}"
     if verdict.outcome != "improved":
         return "rejected", f"{onto}{not_faster(verdict)}"
-    is_same = verdict.parity.result != "not_checked"
+    same = verdict.parity.result != "not_checked"
     return (
         "kept",
-        f"{onto}faster, and {'learns the same' if is_same else 'trains otherwise, as accepted'}",
+        f"{onto}faster, and {'learns the same' if same else 'trains otherwise, as accepted'}",
     )
 
 
@@ -261,4 +252,4 @@ def _is_ignored(value: Fix, result: SessionResult) -> bool:
     """Whether more work in a step is the same work, as every loss shows."""
     baseline, candidate = ([each.loss for each in run.records] for run in result.pairs[0])
     moves = len({each for each in baseline if each is not None}) > 1
-    return bool(value.value.option.known.scales) and moves and baseline == candidate
+    return bool(value.value[0].known.scales) and moves and baseline == candidate

@@ -128,7 +128,7 @@ class Option:
         return tuple(words), dict(env)
 
     def asked_by(self, diagnosis: Diagnosis) -> dict[str, float]:
-        """Codes of the findings that ask for it, with their gains."""
+        """Findings that ask for it: code -> gain at most."""
         codes = {code for name in self.known.techniques for code in CATALOGUE[name].answers}
         return {f.code: f.gain_at_most for f in diagnosis.findings if f.code in codes}
 
@@ -203,7 +203,7 @@ def _values(part: str) -> list[str]:
     """`4`, `0..4` or `8..64*2`; nothing of a range that is none."""
     matched = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})(?:\*([2-9]))?", part)
     if matched is None:
-        return [] if re.fullmatch(r"[\d*-]*\.\.[\d.*-]*", part) else [part]
+        return [] if re.match(r"\d+\.\.|\.\.\d", part) else [part]
     each, last, times = int(matched[1]), int(matched[2]), int(matched[3] or 0)
     found: list[str] = []
     while each <= last and len(found) <= MOST_VALUES and (each or not times):

@@ -99,8 +99,9 @@ def tune(
         show=show,
         warn=warn,
     )
-    values = [value_of(each, text, examined.diagnosis) for each in options for text in each.values]
-    values.sort(key=lambda value: -(value.gain_at_most or 1.0))
+    gains = {o.key: max(o.asked_by(examined.diagnosis).values(), default=1.0) for o in options}
+    likeliest = sorted(options, key=lambda option: -gains[option.key])
+    values = [value_of(o, text, examined.diagnosis) for o in likeliest for text in o.values]
     try:
         with alone_in(directory):
             for said in (weak_isolation(runner.listing), cut_off(directory, runner.listing)):

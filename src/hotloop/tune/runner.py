@@ -29,27 +29,18 @@ PATIENCE_S, TIMES_EXPECTED = 20.0, 6
 """A trial may take so long, and so many times what is expected of it: a value may hang it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
-    """One value of an option: what stands for a fix's value."""
-
-    option: Option
-    text: str
-
-
 def value_of(option: Option, text: str, diagnosis: Diagnosis) -> Fix:
-    """A value, as the doctor's machinery takes what is tried."""
-    asking = option.asked_by(diagnosis)
+    """A value, as the doctor's machinery takes what is tried: `Fix.value` is the option and the text."""
     # Workers draw the random numbers of augmentations otherwise; who told the class knows.
     draws = option.known.techniques == WORKERS and not option.is_told
     technique = Optimization(
-        name=option.label(text),
-        summary="",
-        parity_class=option.parity_class or "changes_training",
-        settings=(),
+        option.label(text),
+        "",
+        option.parity_class or "changes_training",
+        (),
         other_draws_in=CATALOGUE[WORKERS[0]].other_draws_in if draws else None,
     )
-    return Fix(technique, Value(option, text), tuple(asking), max(asking.values(), default=None))
+    return Fix(technique, (option, text), tuple(option.asked_by(diagnosis)), None)
 
 
 def arm_name(name: str) -> str:
@@ -74,8 +65,8 @@ class OptionRunner(TrialRunner):
     ) -> Arm:
         """The command with these values."""
         command, env = self.baseline.command, dict(self.baseline.env)
-        for fix in fixes:
-            command, env = fix.value.option.applied(command, env, fix.value.text)
+        for option, text in (fix.value for fix in fixes):
+            command, env = option.applied(command, env, text)
         arm = replace(self.baseline, name=arm_name(name), command=command, env=env)
         return with_work(arm, self.options)
 
@@ -91,13 +82,7 @@ class OptionRunner(TrialRunner):
         return replace(plan, warmup_steps=warmup, steps=made - warmup, timeout_s=timeout_s)
 
     def timed(
-        self,
-        stacked: Sequence[Fix],
-        fixes: Sequence[Fix],
-        parity: Parity,
-        *,
-        of: str = "",
-        **how: Any,
+        self, stacked: Sequence[Fix], fixes: Sequence[Fix], parity: Parity, of: str = "", **how: Any
     ) -> SessionResult:
         """Pairs of the command with `fixes` against that with `stacked`, over fewer steps where it makes fewer.
 
@@ -105,12 +90,12 @@ class OptionRunner(TrialRunner):
         """
         baseline = self.with_fixes("without", stacked) if stacked else self.baseline
         arm = self.with_fixes(of + "-".join(fix.name for fix in fixes), fixes)
+        how = {"reserved": self.must_confirm, "parity": parity, **how}
         while True:
             plan = self.plan_for(fixes)
             assert plan is not None
             digests = self._digest(baseline, plan.warmup_steps), self._digest(arm, plan.steps)
-            how["place"] = f"{arm.name}-{''.join(digests)}"
-            how |= {"parity": parity, "parity_class": parity.parity_class}
+            how |= {"place": f"{arm.name}-{''.join(digests)}", "parity_class": parity.parity_class}
             try:
                 return self.compare(baseline, arm, fixes=fixes, **how)
             except CommandFailed as error:

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from hotloop.core.errors import UsageError
+from hotloop.optimizations.catalogue import CATALOGUE
+from hotloop.trial.arm import Arm
+from hotloop.tune.options import KNOWN, Option, options_of
+from hotloop.tune.runner import with_work, work_of
+
+COMMAND = ("python", "train.py", "--batch-size", "8", "--lr=0.1", "width=4", "--amp", "-j", "2")
+
+
+def option(text: str, command: tuple[str, ...] = COMMAND) -> Option:
+    return options_of([text], [], [], command)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("--batch-size=8,16, 32", ("16", "32")),  # 8 is that of the command
+        ("--num-workers=0..3", ("0", "1", "2", "3")),
+        ("--n=8..64*2,100", ("8", "16", "32", "64", "100")),
+        ("-j=0..2", ("0", "1")),
+        ("--data=../one,two.txt,..", ("../one", "two.txt", "..")),  # no ranges
+        ("width=4,8", ("8",)),
+        ("--amp", ("off",)),
+        ("--compile", ("on",)),
+    ],
+)
+def test_values_are_those_that_the_command_does_not_have(text: str, values: tuple[str]) -> None:
+    assert option(text).values == values
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "expected"),
+    [
+        ("--batch-size=16", "16", "python train.py --batch-size 16 --lr=0.1 width=4 --amp -j 2"),
+        ("--lr=0.2", "0.2", "python train.py --batch-size 8 --lr=0.2 width=4 --amp -j 2"),
+        ("width=8", "8", "python train.py --batch-size 8 --lr=0.1 width=8 --amp -j 2"),
+        ("--amp", "off", "python train.py --batch-size 8 --lr=0.1 width=4 -j 2"),
+        ("-j=4", "4", "python train.py --batch-size 8 --lr=0.1 width=4 --amp -j 4"),
+        ("-k=4", "4", "python train.py --batch-size 8 --lr=0.1 width=4 --amp -j 2 -k 4"),
+        ("--new=4", "4", "python train.py --batch-size 8 --lr=0.1 width=4 --amp -j 2 --new=4"),
+        ("--fast", "on", "python train.py --batch-size 8 --lr=0.1 width=4 --amp -j 2 --fast"),
+    ],
+)
+def test_a_value_takes_the_place_of_the_commands_own(text: str, value: str, expected: str) -> None:
+    found = option(text)
+    assert found.applied(COMMAND, {}, value) == (tuple(expected.split()), {})
+
+
+def test_a_variable_is_set_and_the_command_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    found = option("OMP_NUM_THREADS=1,2")
+    assert found.values == ("1",)
+    assert found.applied(COMMAND, {"A": "b"}, "1") == (COMMAND, {"A": "b", "OMP_NUM_THREADS": "1"})
+
+
+def test_the_last_of_several_counts_as_parsers_take_it() -> None:
+    command = ("python", "train.py", "--n=1", "--n", "-2")
+    assert option("--n=1,-2", command).values == ("1",)
+    assert option("--n=1", command).applied(command, {}, "1")[0] == (*command[:4], "1")
+
+
+@pytest.mark.parametrize(
+    ("vary", "parity", "accept", "said"),
+    [
+        ([], [], [], "nothing to vary"),
+        (["batch"], [], [], "not understood"),
+        (["--n="], [], [], "not understood"),
+        (["--n=4..1"], [], [], "not understood"),
+        (["--n=1..x"], [], [], "not understood"),
+        (["--n=..4"], [], [], "not understood"),
+        (["--n=0..64*2"], [], [], "not understood"),
+        (["=3"], [], [], "not understood"),
+        (["--n=0..99"], [], [], "more than 64"),
+        (["--batch-size=8"], [], [], "there is no other"),
+        (["--a=1", "--a=2"], [], [], "twice"),
+        (["--a=1"], ["b=bitwise"], [], "`b` is not varied"),
+        (["--a=1"], ["a=same"], [], "no such class"),
+        (["--a=1"], [], ["b"], "`b` is not varied"),
+        (["--num-workers=1"], [], ["num-workers"], "has no effect"),
+    ],
+)
+def test_what_is_not_understood_is_refused_in_one_line(
+    vary: list[str], parity: list[str], accept: list[str], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said) as refused:
+        options_of(vary, parity, accept, COMMAND)
+    assert "\n" not in refused.value.what
+
+
+@pytest.mark.parametrize(
+    ("name", "parity_class", "scales"),
+    [
+        ("--num_workers", "bitwise", ""),
+        ("--dataloader_num_workers", "bitwise", ""),
+        ("--pin-memory", "bitwise", ""),
+        ("OMP_NUM_THREADS", "reduction_order", ""),
+        ("--bf16", "reduced_precision", ""),
+        ("--compile", "reduction_order", ""),
+        ("--batch-size", "changes_training", "samples"),
+        ("--per_device_train_batch_size", "changes_training", "samples"),
+        ("--gradient_accumulation_steps", "changes_training", "samples"),
+        ("--eval-batch-size", None, ""),
+        ("--block_size", "changes_training", "tokens"),
+        ("--foo", None, ""),
+    ],
+)
+def test_names_tell_what_an_option_may_change(
+    name: str, parity_class: str | None, scales: str
+) -> None:
+    found = option(f"{name}=77")
+    assert (found.parity_class, found.known.scales) == (parity_class, scales)
+
+
+def test_what_was_told_counts_more_than_the_name() -> None:
+    vary = ["--num-workers=1", "--foo=1"]
+    found = options_of(vary, ["num_workers=changes_training"], ["foo"], COMMAND)
+    assert [(each.parity_class, each.is_accepted) for each in found] == [
+        ("changes_training", False),
+        ("changes_training", True),
+    ]
+
+
+def test_techniques_of_names_are_in_the_catalogue() -> None:
+    assert {name for known in KNOWN for name in known.techniques} <= CATALOGUE.keys()
+
+
+def test_work_of_a_step_is_the_product_of_what_the_command_says() -> None:
+    def work(*vary: str, command: tuple[str, ...] = COMMAND) -> tuple[int, bool]:
+        arm = Arm("baseline", (sys.executable, *command[1:]), "step_clock")
+        found = with_work(arm, options_of(vary, [], [], command))
+        return work_of(found), bool(found.env)
+
+    assert work("--lr=1") == (0, False)
+    assert work("--batch-size=16") == (8, True)  # counted where it can be
+    assert work("--batch-size=16", "--bptt=9") == (0, False)
+    assert work("--batch-size=16", "--bptt=9", command=(*COMMAND, "--bptt=5")) == (40, False)

@@ -74,6 +74,7 @@ def test_the_last_of_several_counts_as_parsers_take_it() -> None:
         (["--n=4..1"], [], [], "not understood"),
         (["--n=1..x"], [], [], "not understood"),
         (["--n=..4"], [], [], "not understood"),
+        (["--n=1,4..1"], [], [], "not understood"),
         (["--n=0..64*2"], [], [], "not understood"),
         (["=3"], [], [], "not understood"),
         (["--n=0..99"], [], [], "more than 64"),

@@ -36,13 +36,11 @@ PARITY = f"What an option may change in what is learnt: {', '.join(CLASSES)}."
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def tune(
     command: tuple[str, ...],
-    vary: tuple[str, ...],
-    parity: tuple[str, ...],
-    accept: tuple[str, ...],
     budget: float,
     network: Network | None,
     out: Path | None,
     json_file: str | None,
+    **given: tuple[str, ...],
 ) -> None:
     """Try other values of a training script's own options, and keep what is proven faster.
 
@@ -54,7 +52,7 @@ def tune(
     began_at = time.monotonic()
     if not command:
         raise UsageError("no command was given", do="write it after `--`: ... -- python train.py")
-    options = [_with_class(each) for each in options_of(vary, parity, accept, command)]
+    options = [_with_class(each) for each in options_of(**given, command=command)]
     from hotloop.cli.doctor_session import diagnosed, examined_command, reason_not_tried
     from hotloop.cli.run_page import page_of
     from hotloop.cli.trial_view import trial_view
@@ -73,21 +71,15 @@ def tune(
     if (why := reason_not_tried(examined)) is not None:
         note(f"nothing was tried: {why}")
         raise click.exceptions.Exit(exit_code(examined, level=None))
-    given = [*(("--vary", v) for v in vary), *(("--parity", p) for p in parity)]
-    words = [word for pair in (*given, *(("--accept", a) for a in accept)) for word in pair]
-
-    def again(budget_text: str) -> str:
-        place = ("--out", str(out), "--budget", budget_text)
-        return shlex.join(["hotloop", "tune", *words, *place, "--", *command])
-
-    budget_s = budget - (time.monotonic() - began_at)
+    words = [word for name, each in given.items() for text in each for word in (f"--{name}", text)]
+    words += [*Options(network=network).of_trials(), "--out", str(out), "--budget"]
+    budget_s = Options(budget=budget, began_at=began_at).trials_s()
     with trial_view(budget_s) as view:
         ledger = program.tune(
-            examined,
-            options,
+            *(examined, options),
+            lambda budget: shlex.join(["hotloop", "tune", *words, budget, "--", *command]),
             budget_s=budget_s,
             network=network or NO_NETWORK,
-            again=again,
             show=view.show,
             warn=lambda text: view.say(f"hotloop: {text}"),
         )

@@ -19,8 +19,8 @@ def ledger_answer(ledger: Ledger) -> str:
         return "No fix that can be tried on a running script answers what was found."
     if all(fix.status == "not_tried" for fix in ledger.fixes):
         if ledger.continue_with is not None and any(fix.verdict for fix in ledger.fixes):
-            return "No fix is proven yet: the budget ended first."
-        return "No fix was tried."
+            return f"No {_noun(ledger)[0]} is proven yet: the budget ended first."
+        return f"No {_noun(ledger)[0]} was tried."
     if not ledger.kept:
         return f"{_tested(ledger)}."
     names = " and ".join(ledger.kept)
@@ -141,13 +141,18 @@ def ratio_words(verdict: Verdict) -> str:
 
 def _tested(ledger: Ledger) -> str:
     num = sum(fix.verdict is not None for fix in ledger.fixes)
+    one, several = _noun(ledger)
     if not num:
-        return "No fix was kept, and none came as far as being timed"
-    tested = f"{numbers.counted(num, 'fix', 'fixes')} tested"
+        return f"No {one} was kept, and none came as far as being timed"
+    tested = f"{numbers.counted(num, one, several)} tested"
     late = [fix.name for fix in ledger.fixes if fix.status == "does_not_pay"]
     if late:
         return f"{tested}, none kept: the command ends before {numbers.listed(late)} would pay for its start"
     return f"{tested}, none proven faster"
+
+
+def _noun(ledger: Ledger) -> tuple[str, str]:
+    return ("fix", "fixes") if ledger.run_with is None else ("value", "values")
 
 
 def fix_rows(ledger: Ledger) -> list[tuple[str, ...]]:
@@ -155,7 +160,7 @@ def fix_rows(ledger: Ledger) -> list[tuple[str, ...]]:
     return [
         (
             status_words(fix),
-            f"`{fix.name}` {'' if fix.value is True else fix.value}".strip(),
+            f"`{fix.name}` {'' if fix.value is True or ledger.run_with else fix.value}".strip(),
             "" if fix.verdict is None or fix.verdict.doubts else ratio_words(fix.verdict),
             *costs(fix),
             fix.why,

@@ -113,7 +113,7 @@ def note_fixes(files: RunFiles) -> None:
     directory = files.directory
     if (directory / TRIALS).is_dir() and not (directory / LEDGER_FILE).exists():
         files.notes.append(
-            "fixes were being tried, and that did not end: the same `hotloop doctor` with "
+            "fixes or values were being tried, and that did not end: the same command with "
             f"`--out {directory}` goes on"
         )
 

@@ -19,12 +19,12 @@ from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Parity
 from hotloop.core.ledger import Ledger, Status, TriedFix
 from hotloop.doctor.budget import BudgetTooSmall
-from hotloop.doctor.confirmation import first_line, flaw_of
+from hotloop.doctor.confirmation import first_line
 from hotloop.doctor.fix_costs import with_costs, with_memory
 from hotloop.doctor.fix_stack import ERROR_ON_TOP, LEARNS
-from hotloop.doctor.fix_status import not_faster, showed, tried_fix, useless
+from hotloop.doctor.fix_status import judged, longer, not_faster, showed, tried_fix, useless
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.loss_parity import LossComparison, LossComparisons
+from hotloop.doctor.loss_parity import LossComparisons
 from hotloop.doctor.trial_costs import FIRST_PAIRS, MARGIN, budget_text
 from hotloop.doctor.trial_reports import WritesOutside
 from hotloop.doctor.trial_runner import BASELINE
@@ -90,7 +90,7 @@ class Campaign:
             return self._tell(value, "not_applied", why, result)
         if useless(result.verdict):
             return self._tell(value, "not_tried", f"not faster: {showed(result.verdict)}", result)
-        if parity.parity_class == "changes_training" and not value.value[0].is_accepted:
+        if _changes_training(value) and not value.value[0].is_accepted:
             return self._show(value, result)
         return self._tell(value, "rejected", f"so far {showed(result.verdict)}", result)
 
@@ -113,20 +113,22 @@ class Campaign:
         runner, alone = self.runner, self.screened[value.name]
         if not self._pays(LOOKS[0], "" if self.stack else value.name):
             return self._tell(value, "not_tried", f"{NO_TIME}: {showed(alone.verdict)}", alone)
-        together = [*self.stack, value]
-        comparison = self._losses(together, by=value)
-        parity = comparison.parity
+        parity = self._parity([value])
         alone = replace(alone, verdict=replace(alone.verdict, parity=parity))
         if parity is not OTHERWISE and (learns := LEARNS.get(parity.result)):
             return self._tell(value, "rejected", f"it {learns}: {parity.reason}", alone)
         # Beside something truly faster, fresh pairs of the whole cannot show that another does nothing.
         num_options = len({each.value[0].key for each in self.values})
         alpha = divided_levels(LOOKS, num_options, ERROR_ON_TOP) if self.stack else None
-        result = runner.timed(self.stack, together, parity, alpha=alpha)
-        arm = runner.with_fixes("-".join(each.name for each in together), together)
-        flaw = flaw_of(result, [value], arm, comparison)
-        self._tell(value, *_outcome(result, flaw, self.stack), alone if self.stack else result)
-        entry = replace(self.tried[value.name], added=result.verdict if self.stack else None)
+        result = runner.timed(self.stack, [*self.stack, value], parity, alpha=alpha)
+        verdict = replace(result.verdict, parity=longer(parity, result))
+        result = replace(result, verdict=verdict)
+        status, why = judged(result, value)
+        if parity is OTHERWISE and verdict.outcome == "improved":
+            status, why = "kept", "faster, and trains otherwise, as accepted"
+        why = f"{NO_TIME}: {why}" if status == "not_tried" else why
+        self._tell(value, status, why, alone if self.stack else result)
+        entry = replace(self.tried[value.name], added=verdict if self.stack else None)
         if parity is not OTHERWISE:
             entry = with_costs(runner, value, entry, result)
         self.tried[value.name] = with_memory(entry, result.pairs)
@@ -134,9 +136,7 @@ class Campaign:
     def _show(self, value: Fix, result: SessionResult | None = None) -> None:
         """What changes the training and was not accepted, measured and not kept."""
         result = result or self.runner.timed([], [value], OTHERWISE)
-        why = (
-            f"changes what is trained; `--accept {value.value[0].key}` keeps it where it is proven"
-        )
+        why = f"changes what is trained; `--accept {value.value[0].key}` keeps it if it is proven"
         self._tell(value, "what_if", why, result)
 
     def _confirmed(self) -> SessionResult | None:
@@ -149,7 +149,7 @@ class Campaign:
         status: Status = "not_tried"
         if self._pays(1, ""):
             try:
-                parity = self._losses(self.stack).parity
+                parity = self._parity(self.stack)
                 result = self.runner.timed([], self.stack, parity, of="together-", reserved=False)
             except (CommandFailed, WritesOutside) as error:
                 status, why = "rejected", f"together it failed: {first_line(error)}"
@@ -166,17 +166,15 @@ class Campaign:
         self.stack = []
         return result
 
-    def _losses(self, values: Sequence[Fix], by: Fix | None = None) -> LossComparison:
-        """What the command learns with those of these with which it must learn the same.
-
-        by: the one of which that is asked; `None`: all.
-        """
-        same = [each for each in values if each.technique.parity_class != "changes_training"]
-        if not set([by] if by else values) <= set(same):
-            return LossComparison(OTHERWISE)
+    def _parity(self, asked: Sequence[Fix]) -> Parity:
+        """Whether the command learns the same with all that is kept and these, but for what changes the training."""
+        if any(map(_changes_training, asked)):
+            return OTHERWISE
+        same = [v for v in (*self.stack, *asked) if not _changes_training(v)]
+        same = list(dict.fromkeys(same))
         if self._comparisons is None:
             self._comparisons = LossComparisons(self.runner, same)
-        return self._comparisons.of("-".join(each.name for each in same), same)
+        return self._comparisons.of("-".join(each.name for each in same), same).parity
 
     def _caught(self, value: Fix, trying: Callable[[Fix], None]) -> None:
         """A value that fails is told, in the script's own words, and the rest goes on."""
@@ -191,7 +189,7 @@ class Campaign:
             why = error.what.rpartition(f"`{error.arm}` ")[2]
             why = f"the command as given failed beside it: {why}" if error.arm == BASELINE else why
             last = next(reversed((error.do or "").strip().splitlines()), "").strip()
-            self._tell(value, "failed", f"{why}: {last}", details=error.do or "")
+            self._tell(value, "failed", f"{why}: {last}", do=error.do or "")
         tried = tuple(self.tried[v.name] for v in self.values if v.name in self.tried)
         self.runner.report(tried=tried, current=None, pair=None, process="")
 
@@ -201,12 +199,11 @@ class Campaign:
         status: Status,
         why: str,
         result: SessionResult | None = None,
-        details: str = "",
+        do: str = "",
     ) -> None:
-        entry = tried_fix(value, status, why, result, details=details)
+        entry = tried_fix(value, status, why, result, details=do)
         place = str(result.directory.relative_to(self.runner.directory)) if result else None
-        text = value.value[1]
-        self.tried[value.name] = replace(entry, value=text, directory=place)
+        self.tried[value.name] = replace(entry, value=value.value[1], directory=place)
 
     def _pays(self, pairs: int, name: str) -> bool:
         """Whether the budget holds these, of which some may be finished, and those that confirm what is kept."""
@@ -231,21 +228,8 @@ class Campaign:
         )
 
 
-def _outcome(result: SessionResult, flaw: str | None, stacked: Sequence[Fix]) -> tuple[Status, str]:
-    """What becomes of a value after its pairs."""
-    verdict = result.verdict
-    onto = f"on top of {' and '.join(each.name for each in stacked)} " if stacked else ""
-    if flaw is not None:
-        return "rejected", f"{onto}{flaw}"
-    if verdict.num_pairs < LOOKS[0] and verdict.outcome != "incomparable":
-        return "not_tried", f"{onto}{NO_TIME}: {showed(verdict)}"
-    if verdict.outcome != "improved":
-        return "rejected", f"{onto}{not_faster(verdict)}"
-    same = verdict.parity.result != "not_checked"
-    return (
-        "kept",
-        f"{onto}faster, and {'learns the same' if same else 'trains otherwise, as accepted'}",
-    )
+def _changes_training(value: Fix) -> bool:
+    return value.technique.parity_class == "changes_training"
 
 
 def _is_ignored(value: Fix, result: SessionResult) -> bool:

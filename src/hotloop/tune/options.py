@@ -184,7 +184,7 @@ def _option(text: str, command: Sequence[str]) -> Option:
         dict.fromkeys(each for part in values.split(",") for each in _values(part.strip()))
     )
     is_name = re.fullmatch(r"-{0,2}[A-Za-z_][\w.+-]*", name) is not None
-    if not is_name or not (found and all(found) if equals else name.startswith("-")):
+    if not is_name or not (all(found) if equals else name.startswith("-")):
         do = 'write "--option=1,2,4", "--option=0..4", "--option=8..64*2", "--flag" or "VARIABLE=a,b"'
         raise UsageError(f'--vary "{text}" is not understood', do=do)
     known = next(each for each in KNOWN if re.fullmatch(each.names, _key(name)))
@@ -200,16 +200,16 @@ def _option(text: str, command: Sequence[str]) -> Option:
 
 
 def _values(part: str) -> list[str]:
-    """`4`, `0..4` or `8..64*2`; nothing of a range that is none."""
+    """`4`, `0..4` or `8..64*2`; an empty word of a range that is none."""
     matched = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})(?:\*([2-9]))?", part)
     if matched is None:
-        return [] if re.match(r"\d+\.\.|\.\.\d", part) else [part]
+        return [""] if re.match(r"\d+\.\.|\.\.\d", part) else [part]
     each, last, times = int(matched[1]), int(matched[2]), int(matched[3] or 0)
     found: list[str] = []
     while each <= last and len(found) <= MOST_VALUES and (each or not times):
         found.append(str(each))
         each = each * times if times else each + 1
-    return found
+    return found or [""]
 
 
 def _key(name: str) -> str:

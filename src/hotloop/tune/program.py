@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hotloop.core.census import NO_OPTIMIZER
-from hotloop.core.connections import Network
 from hotloop.core.errors import Interrupted, UsageError
 from hotloop.core.files import write_json
 from hotloop.core.ledger import LEDGER_FILE, Ledger
-from hotloop.core.progress import ShowTrials
 from hotloop.doctor.command import script_name
 from hotloop.doctor.directory import begun_options, begun_run, mapping_of, store_options
 from hotloop.doctor.fix_campaign import NEEDS_OPTIMIZER, runner_for
@@ -57,18 +55,11 @@ def _is_as_it_was(directory: Path) -> bool:
 
 
 def tune(
-    examined: Examined,
-    options: Sequence[Option],
-    *,
-    budget_s: float,
-    network: Network,
-    again: Callable[[str], str],
-    show: ShowTrials,
-    warn: Callable[[str], None],
+    examined: Examined, options: Sequence[Option], again: Callable[[str], str], **rest: Any
 ) -> Ledger:
-    """Try the values within `budget_s` seconds, and store the ledger. Called again, finished trials are not repeated.
+    """Try the values, and store the ledger. Called again, finished trials are not repeated.
 
-    again: the command that goes on with such a `--budget`. Raises `UsageError` for a run that is too short or whose
+    again: the command that goes on with such a `--budget`. rest: of `OptionRunner`. Raises `UsageError` for a run that is too short or whose
     steps cannot be compared, and what the doctor's trials raise, `Interrupted` with the way to go on among it.
     """
     directory, workdir = examined.directory, Path(examined.run.workdir)
@@ -87,18 +78,8 @@ def tune(
             do="write the script's own default into the command too, so that steps are compared by their work",
         )
     begun = begun_options(directory, in_place=False)
-    runner = runner_for(
-        OptionRunner,
-        baseline,
-        measurement,
-        directory=directory,
-        begun=begun,
-        options=options,
-        budget_s=None if math.isinf(budget_s) else budget_s,
-        network=network,
-        show=show,
-        warn=warn,
-    )
+    how = {"directory": directory, "begun": begun, "options": options, **rest}
+    runner = runner_for(OptionRunner, baseline, measurement, **how)
     gains = {o.key: max(o.asked_by(examined.diagnosis).values(), default=1.0) for o in options}
     likeliest = sorted(options, key=lambda option: -gains[option.key])
     values = [value_of(o, text, examined.diagnosis) for o in likeliest for text in o.values]
@@ -106,7 +87,7 @@ def tune(
         with alone_in(directory):
             for said in (weak_isolation(runner.listing), cut_off(directory, runner.listing)):
                 if said:
-                    warn(said)
+                    runner.warn(said)
             if "steps" not in begun:
                 pairs = FIRST_PAIRS * len(values) + LOOKS[0] * (1 + min(len(options), 2))
                 losses = 1 + len(options)

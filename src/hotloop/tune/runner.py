@@ -33,13 +33,9 @@ def value_of(option: Option, text: str, diagnosis: Diagnosis) -> Fix:
     """A value, as the doctor's machinery takes what is tried: `Fix.value` is the option and the text."""
     # Workers draw the random numbers of augmentations otherwise; who told the class knows.
     draws = option.known.techniques == WORKERS and not option.is_told
-    technique = Optimization(
-        option.label(text),
-        "",
-        option.parity_class or "changes_training",
-        (),
-        other_draws_in=CATALOGUE[WORKERS[0]].other_draws_in if draws else None,
-    )
+    other = CATALOGUE[WORKERS[0]].other_draws_in if draws else None
+    parity_class = option.parity_class or "changes_training"
+    technique = Optimization(option.label(text), "", parity_class, (), other_draws_in=other)
     return Fix(technique, (option, text), tuple(option.asked_by(diagnosis)), None)
 
 
@@ -57,11 +53,7 @@ class OptionRunner(TrialRunner):
     """By label: steps that the command makes with a value, where these are fewer."""
 
     def with_fixes(
-        self,
-        name: str,
-        fixes: Sequence[Fix],
-        *,
-        edited: Mapping[str, bytes] = MappingProxyType({}),
+        self, name: str, fixes: Sequence[Fix], *, edited: Mapping[str, bytes] = MappingProxyType({})
     ) -> Arm:
         """The command with these values."""
         command, env = self.baseline.command, dict(self.baseline.env)

@@ -16,7 +16,7 @@ from hotloop.core.connections import NO_NETWORK, Network
 from hotloop.core.errors import ExitCode, UsageError
 from hotloop.tune.options import CLASSES, Option, options_of
 
-EXAMINED_S = 20.0
+EXAMINED_S = 30.0
 """Of steps, at most."""
 VARY = (
     'An option and its values: "--batch-size=8,16", "--num-workers=0..4", "--n=8..64*2", "--flag" or '

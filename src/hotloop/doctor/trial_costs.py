@@ -100,13 +100,13 @@ def plan_for(measurement: Measurement, *, steps: int | None) -> tuple[TrialPlan,
                 f"--steps {steps} ended it after {total} steps: too few to compare one way of running "
                 f"it with another (at least {least})",
                 do=f"give at least --steps {max(steps + least - total, LEAST_STEPS)}, or ask for the "
-                "diagnosis alone with --no-try",
+                "diagnosis alone: hotloop doctor --no-try",
             )
         raise UsageError(
             f"{total} steps were seen: too few to compare one way of running it with another "
             f"(at least {least})",
             do=f"let it train for longer, give --steps {least} where hotloop ended it, or ask for the diagnosis "
-            "alone with --no-try",
+            "alone: hotloop doctor --no-try",
         )
     start = measurement.census.start_s if measurement.census is not None else None
     costs = Costs(start if start is not None else 10.0, median)

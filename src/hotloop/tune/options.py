@@ -35,10 +35,9 @@ class Known(NamedTuple):
 
 WORKERS = ("loader_workers",)
 KNOWN = (
+    Known(r"(.*-)?(num-?)?n?workers|j", "bitwise", WORKERS),
     Known(
-        r"(.*-)?(num-?)?n?workers|j|(.*-)?(persistent-workers|prefetch(-factor)?)",
-        "bitwise",
-        WORKERS,
+        r"(.*-)?(persistent-workers|prefetch(-factor)?)", "bitwise", ("loader_workers", "prefetch")
     ),
     Known(r"(.*-)?pin-mem(ory)?", "bitwise", ("pinned_copies",)),
     Known(r"((omp|mkl|openblas)-num-|(.*-)?(num-)?n?)threads", "reduction_order", ("threads",)),

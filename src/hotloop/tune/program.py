@@ -82,7 +82,7 @@ def tune(
     runner = runner_for(OptionRunner, baseline, measurement, **how)
     gains = {o.key: max(o.asked_by(examined.diagnosis).values(), default=1.0) for o in options}
     likeliest = sorted(options, key=lambda option: -gains[option.key])
-    values = [value_of(o, text, examined.diagnosis) for o in likeliest for text in o.values]
+    values = [value_of(o, text, examined.diagnosis, census) for o in likeliest for text in o.values]
     try:
         with alone_in(directory):
             for said in (weak_isolation(runner.listing), cut_off(directory, runner.listing)):

@@ -10,12 +10,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from hotloop.core.census import Census
 from hotloop.core.child import STEP_CLOCK_SAMPLES
 from hotloop.core.errors import CommandFailed
 from hotloop.core.judgement import Diagnosis, Parity
 from hotloop.core.step import read_steps
 from hotloop.doctor.confirmation import short_name
 from hotloop.doctor.fixes import Fix
+from hotloop.doctor.training_loader import queue_of
 from hotloop.doctor.trial_costs import LEAST_STEPS
 from hotloop.doctor.trial_runner import TrialRunner
 from hotloop.optimizations.catalogue import CATALOGUE
@@ -29,14 +31,19 @@ PATIENCE_S, TIMES_EXPECTED = 20.0, 6
 """A trial may take so long, and so many times what is expected of it: a value may hang it."""
 
 
-def value_of(option: Option, text: str, diagnosis: Diagnosis) -> Fix:
+def value_of(option: Option, text: str, diagnosis: Diagnosis, census: Census | None) -> Fix:
     """A value, as the doctor's machinery takes what is tried: `Fix.value` is the option and the text."""
+    workers = CATALOGUE[WORKERS[0]] if option.known.techniques == WORKERS else None
     # Workers draw the random numbers of augmentations otherwise; who told the class knows.
-    draws = option.known.techniques == WORKERS and not option.is_told
-    other = CATALOGUE[WORKERS[0]].other_draws_in if draws else None
+    draws = workers.other_draws_in if workers is not None and not option.is_told else None
     parity_class = option.parity_class or "changes_training"
-    technique = Optimization(option.label(text), "", parity_class, (), other_draws_in=other)
-    return Fix(technique, (option, text), tuple(option.asked_by(diagnosis)), None)
+    technique = Optimization(option.label(text), "", parity_class, (), other_draws_in=draws)
+    fix = Fix(technique, (option, text), tuple(option.asked_by(diagnosis)), None)
+    if workers is None or workers.batches_ahead is None or census is None or not text.isdigit():
+        return fix
+    # Steps that are fed by what workers had ready are faster than any that follow.
+    ahead = workers.batches_ahead(census, text)
+    return replace(fix, queue=queue_of(ahead, census)) if ahead is not None else fix
 
 
 def arm_name(name: str) -> str:
@@ -67,7 +74,7 @@ class OptionRunner(TrialRunner):
         plan = super().plan_for(fixes, times=times)
         assert plan is not None  # values need no warm-up of their own
         made = min(self.most_steps.get(fix.name, plan.num_steps) for fix in fixes)
-        warmup = min(plan.warmup_steps, made // 3)
+        warmup = plan.warmup_steps if made == plan.num_steps else min(plan.warmup_steps, made // 3)
         works = [work_of(self.with_fixes("values", fixes)), work_of(self.baseline)]
         larger = max(works[0] / works[1], 1.0) if all(works) else 1.0
         timeout_s = PATIENCE_S + TIMES_EXPECTED * larger * self.costs.process_s(made)

@@ -80,7 +80,10 @@ class Campaign:
         return sorted((v for v in ours if v.name in ratios), key=lambda v: -ratios[v.name])
 
     def _screen(self, value: Fix) -> None:
-        if not self._pays(FIRST_PAIRS, value.name):
+        # What looks faster so far has to be proven, and confirmed, with what is left.
+        looks_faster = any(each.status == "rejected" for each in self.tried.values())
+        waiting = 2 * LOOKS[0] - FIRST_PAIRS if looks_faster else 0
+        if not self._pays(FIRST_PAIRS + waiting, value.name):
             return self._tell(value, "not_tried", f"{NO_TIME} before its first pair")
         parity = Parity("not_checked", value.technique.parity_class)
         result = self.runner.timed([], [value], parity, pairs_now=FIRST_PAIRS)
@@ -135,8 +138,9 @@ class Campaign:
 
     def _show(self, value: Fix, result: SessionResult | None = None) -> None:
         """What changes the training and was not accepted, measured and not kept."""
-        result = result or self.runner.timed([], [value], OTHERWISE)
         why = f"changes what is trained; `--accept {value.value[0].key}` keeps it if it is proven"
+        why += f": {showed(result.verdict)}" if result is not None else ""
+        result = result or self.runner.timed([], [value], OTHERWISE)
         self._tell(value, "what_if", why, result)
 
     def _confirmed(self) -> SessionResult | None:
@@ -216,8 +220,9 @@ class Campaign:
         variables = {each.value[0].name for each in self.stack} & final.env.keys()
         words = [f"{name}={shlex.quote(final.env[name])}" for name in sorted(variables)]
         fixes = [self.tried[value.name] for value in self.values]
-        unpaid = sum(NO_TIME in each.why for each in fixes)
-        more_s = MARGIN * runner.costs.pair_s(runner.plan) * LOOKS[0] * (1 + unpaid)
+        unpaid = [each for each in fixes if NO_TIME in each.why]
+        pairs = FIRST_PAIRS * sum(each.verdict is None for each in unpaid) + 2 * LOOKS[0]
+        more_s = MARGIN * pairs * runner.costs.pair_s(runner.plan)
         return runner.ledger(
             fixes,
             [each.name for each in self.stack],

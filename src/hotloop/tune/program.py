@@ -59,8 +59,8 @@ def tune(
 ) -> Ledger:
     """Try the values, and store the ledger. Called again, finished trials are not repeated.
 
-    again: the command that goes on with such a `--budget`. rest: of `OptionRunner`. Raises `UsageError` for a run that is too short or whose
-    steps cannot be compared, and what the doctor's trials raise, `Interrupted` with the way to go on among it.
+    again: the command that goes on with such a `--budget`. rest: of `OptionRunner`. Raises `UsageError` for a run that is
+    too short or whose steps cannot be compared, and what trials raise, `Interrupted` with the way to go on among it.
     """
     directory, workdir = examined.directory, Path(examined.run.workdir)
     measurement = load_measurement(directory / MEASUREMENT_FILE)

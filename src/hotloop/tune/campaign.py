@@ -114,7 +114,9 @@ class Campaign:
     def _judge(self, value: Fix) -> None:
         """On top of what is kept: what it learns, and pairs up to a look that decides."""
         runner, alone = self.runner, self.screened[value.name]
-        if not self._pays(LOOKS[0], "" if self.stack else value.name):
+        # The first takes what is left: what is measured counts in a later call.
+        pairs, place = (LOOKS[0], "") if self.stack else (FIRST_PAIRS + 1, value.name)
+        if not self._pays(pairs, place):
             return self._tell(value, "not_tried", f"{NO_TIME}: {showed(alone.verdict)}", alone)
         parity = self._parity([value])
         alone = replace(alone, verdict=replace(alone.verdict, parity=parity))

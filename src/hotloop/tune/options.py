@@ -14,10 +14,7 @@ from hotloop.optimizations.catalogue import CATALOGUE
 
 MOST_VALUES = 64
 """Of one option: more is a typing error, or days."""
-CLASSES: tuple[ParityClass, ...] = (
-    *("bitwise", "reduction_order"),
-    *("reduced_precision", "changes_training"),
-)
+CLASSES: tuple[ParityClass, ...] = ("bitwise", "reduction_order", "reduced_precision", "changes_training")  # fmt: skip
 """What can be told with `--parity`."""
 
 
@@ -34,40 +31,22 @@ class Known(NamedTuple):
 
 
 WORKERS = ("loader_workers",)
+COMPILED = ("compile", "fused_optimizer", "channels_last", "attention")
+# fmt: off
 KNOWN = (
     Known(r"(.*-)?(num-?)?n?workers|j", "bitwise", WORKERS),
-    Known(
-        r"(.*-)?(persistent-workers|prefetch(-factor)?)", "bitwise", ("loader_workers", "prefetch")
-    ),
+    Known(r"(.*-)?(persistent-workers|prefetch(-factor)?)", "bitwise", ("loader_workers", "prefetch")),
     Known(r"(.*-)?pin-mem(ory)?", "bitwise", ("pinned_copies",)),
     Known(r"((omp|mkl|openblas)-num-|(.*-)?(num-)?n?)threads", "reduction_order", ("threads",)),
-    Known(
-        r"(use-|no-)?(amp|fp16|bf16|half|tf32|autocast|(mixed-)?precision|dtype|b?float16)",
-        "reduced_precision",
-        ("precision",),
-    ),
-    Known(
-        r"(use-|no-|torch-)?(compile(-mode)?|fused(-adamw?)?|channels-last|sdpa|flash(-attn|-attention)?)",
-        "reduction_order",
-        ("compile", "fused_optimizer", "channels_last", "attention"),
-    ),
-    Known(
-        r"(?!.*(eval|val|test))(.*-)?(batch-?size|bs|bsz|batch|b|accum(ulat.*)?|accum-.*)(-per-.*)?",
-        "changes_training",
-        ("larger_microbatch", "compile", "fused_optimizer"),
-        "samples",
-    ),
-    Known(
-        r"(max-)?(seq(uence)?-?len(gth)?|block-size|bptt|context-.*)",
-        "changes_training",
-        (),
-        "tokens",
-    ),
-    Known(
-        r"(.*-)?(lr|learning-rate|epochs?|seed|dropout|momentum|weight-decay)", "changes_training"
-    ),
+    Known(r"(use-|no-)?(amp|fp16|bf16|half|tf32|autocast|(mixed-)?precision|dtype|b?float16)", "reduced_precision", ("precision",)),
+    Known(r"(use-|no-|torch-)?(compile(-mode)?|fused(-adamw?)?|channels-last|sdpa|flash(-attn|-attention)?)", "reduction_order", COMPILED),
+    Known(r"(?!.*(eval|val|test))(.*-)?(batch-?size|bs|bsz|batch|b|accum(ulat.*)?|accum-.*)(-per-.*)?", "changes_training",
+          ("larger_microbatch", *COMPILED), "samples"),
+    Known(r"(max-)?(seq(uence)?-?len(gth)?|block-size|bptt|context-.*)", "changes_training", (), "tokens"),
+    Known(r"(.*-)?(lr|learning-rate|epochs?|seed|dropout|momentum|weight-decay)", "changes_training"),
     Known(".*"),
 )
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import platform
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from hotloop.hardware.limits import cpu_quota
 
@@ -97,8 +98,18 @@ def host_peak_bytes() -> int | None:
 
 def num_background_saves() -> int:
     """Files that went to the thread of `hotloop.checkpoint`, where this process has that."""
-    saves = getattr(sys.modules.get("hotloop.checkpoint.background_files"), "SAVES", None)
+    saves = _background_saves()
     return saves.num_saved if saves is not None else 0
+
+
+def finish_background_saves() -> None:
+    """Wait until all of them are written: the time belongs to the steps that saved."""
+    if (saves := _background_saves()) is not None:
+        saves.wait(lambda save: True)
+
+
+def _background_saves() -> Any:
+    return getattr(sys.modules.get("hotloop.checkpoint.background_files"), "SAVES", None)
 
 
 def tree_bytes() -> int | None:

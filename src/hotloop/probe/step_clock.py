@@ -52,7 +52,12 @@ from hotloop.probe.foreign_process import (
     replace_json,
     write_note,
 )
-from hotloop.probe.machine import host_peak_bytes, num_background_saves, tree_bytes
+from hotloop.probe.machine import (
+    finish_background_saves,
+    host_peak_bytes,
+    num_background_saves,
+    tree_bytes,
+)
 from hotloop.probe.step_rule import Ends, RankLock, StepRule
 
 if TYPE_CHECKING:
@@ -144,6 +149,8 @@ class StepClock:
         self._mark(self._rule.called(), None)
 
     def _mark(self, ends: Ends, by: weakref.ref[torch.optim.Optimizer] | None) -> None:
+        if self._rule.steps == self._stop_after:
+            finish_background_saves()
         taken, ready, to_come = self.queue.look()
         at = self._event() if self._device.type == "cuda" else time.perf_counter()
         samples = self.queue.samples

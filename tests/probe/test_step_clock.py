@@ -220,6 +220,30 @@ print(json.dumps(train(*build(), 4)))
     assert "ZeroDivisionError" in (tmp_path / "notes.txt").read_text()
 
 
+def test_what_is_still_saved_beside_the_last_step_is_in_its_time(
+    clocked: Any, tmp_path: Path
+) -> None:
+    source = """
+import time
+from hotloop.checkpoint import background_files, save_in_background
+from hotloop.probe import step_clock
+finish = background_files.FileSave.finish
+def slowly(self, **how):
+    time.sleep(0.5)
+    finish(self, **how)
+background_files.FileSave.finish = slowly
+save_in_background()
+step_clock.install(here, stop_after=2)
+model, optimizer = build()
+print("{}", flush=True)
+train(model, optimizer, 1)
+torch.save(torch.ones(1 << 20), "weights.pt")
+train(model, optimizer, 1)
+"""
+    clocked(source)
+    assert records(tmp_path)[-1].wall_s >= 0.5
+
+
 def test_workers_that_are_killed_at_the_end_cannot_keep_it_from_ending(
     clocked: Any, tmp_path: Path
 ) -> None:

@@ -210,10 +210,20 @@ def test_a_large_file_that_was_changed_is_said_and_not_tried(
 ) -> None:
     monkeypatch.setattr("hotloop.trial.snapshot.MAX_FILE_BYTES", 1000)
     monkeypatch.setattr("hotloop.trial.snapshot._shares_blocks", lambda source, target: False)
-    (sandbox.workdir / "last.pt").write_bytes(bytes(2000))
-    sandbox.run("f = open('last.pt', 'r+b'); f.write(b'x')")
-    with pytest.raises(UsageError, match=r"last\.pt .* has changed since the command was started"):
+    (sandbox.workdir / "data.bin").write_bytes(bytes(2000))
+    sandbox.run("f = open('data.bin', 'r+b'); f.write(b'x')")
+    with pytest.raises(UsageError, match=r"data\.bin .* has changed since the command was started"):
         sandbox.tried()
+
+
+def test_a_large_checkpoint_that_is_written_over_is_seen_as_it_was(
+    sandbox: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotloop.trial.snapshot.MAX_FILE_BYTES", 1000)
+    monkeypatch.setattr("hotloop.trial.snapshot._shares_blocks", lambda source, target: False)
+    (sandbox.workdir / "last.pt").write_bytes(bytes(2000))
+    sandbox.run("f = open('last.pt', 'r+b'); print(f.read(3)); f.seek(0); f.write(b'new')")
+    assert sandbox.tried().startswith(str(bytes(3)))
 
 
 def test_the_doctors_own_directory_is_seen_empty(sandbox: Doctor) -> None:

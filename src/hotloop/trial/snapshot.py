@@ -29,11 +29,12 @@ SNAPSHOT_FILE = "before.json"
 MAX_KEPT_BYTES = 512 << 20
 MAX_KEPT_FILES = 20_000
 MAX_FILE_BYTES = 64 << 20
-"""A larger file is kept only where that takes no space."""
+"""A larger file is kept only where that takes no space, or where it is a checkpoint: a script often writes over its last."""
 MAX_ENTRIES = 10_000
 """A directory of more holds data: it is not looked into."""
 HISTORIES = frozenset({".git", ".hg", ".svn", "__pycache__"})
 SOURCES = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".sh", ".txt")
+CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".pth.tar")
 _FICLONE = 0x40049409
 
 
@@ -217,7 +218,8 @@ def _copied(root: Path, files: Mapping[str, Stamp], target: Path) -> Iterable[st
                 yield name
                 continue
             shares = shares and not size
-            if size > min(left_bytes, MAX_FILE_BYTES) or not left_files:
+            most = MAX_KEPT_BYTES if name.endswith(CHECKPOINTS) else MAX_FILE_BYTES
+            if size > min(left_bytes, most) or not left_files:
                 continue
             shutil.copy2(root / name, place)
         except (

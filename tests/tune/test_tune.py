@@ -141,6 +141,7 @@ def test_values_are_kept_shown_refused_and_rejected_and_a_killed_call_goes_on(
     assert (workdir / "runs/tune-train-2").is_dir()
 
 
+@pytest.mark.slow
 def test_what_hangs_or_is_not_used_is_told_and_what_is_accepted_is_kept(
     workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from hotloop.core.census import CallUse, Census
+from hotloop.core.child import STEP_CLOCK, TOGGLED
 from hotloop.core.judgement import Finding
 from hotloop.doctor.fixes import fixes_for
 from hotloop.doctor.patch.edit import edited
@@ -20,6 +22,7 @@ from hotloop.doctor.patch.source import Frame, Source, Unsafe
 from hotloop.hardware.limits import Machine
 from hotloop.optimizations.background_saves import BACKGROUND_SAVES, LINES
 from hotloop.optimizations.source_edit import SetUp
+from hotloop.trial.toggling import ToggleSchedule
 
 TRAIN = """
 import io, json, os, torch
@@ -81,6 +84,47 @@ def test_other_bytes_reject_it_where_losses_are_compared(
     told = [line["what"] for line in ran.lines if line.get("wrong")]
     assert told == (["latest.pt is not the file that an ordinary save makes"] if wrong else [])
     assert ran.applied == ["a save to a path"]
+
+
+TURNS = """
+import json, time, torch
+from hotloop.checkpoint import background_files as files
+finish = files.FileSave.finish
+files.FileSave.finish = lambda self, **how: (time.sleep(0.5), finish(self, **how))
+model = torch.nn.Linear(600, 600)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+seen = []
+for step in range(24):
+    model(torch.ones(2, 600)).square().mean().backward()
+    optimizer.step()
+    seen.append([files.SAVES.num_saved, len(files.SAVES.pending)])
+    if step % 3 == 2:
+        torch.save(model.state_dict(), "latest.pt")
+print(json.dumps(seen))
+"""
+
+
+def test_what_a_block_saved_beside_its_steps_is_written_within_its_time(
+    run_foreign: Any, tmp_path: Path
+) -> None:
+    schedule = ToggleSchedule(("background_saves",), 0, 3, "seed", settling=0)
+    environment = {TOGGLED: schedule.to_json(), STEP_CLOCK: str(tmp_path)}
+    ran = run_foreign(TURNS, {"background_saves": True}, environment=environment)
+    records = [json.loads(line) for line in (tmp_path / "steps-0.jsonl").read_text().splitlines()]
+    assert len(records) == 24
+    saved = 0
+    for block in range(8):
+        is_on = schedule.is_on(3 * block)
+        saved += is_on and block > 0  # what is saved after a step is of the next one
+        last = 3 * block + 2
+        assert ran.printed[last][0] == saved
+        if is_on and block > 0 and not schedule.is_on(last + 1):
+            assert ran.printed[last][1] == 0
+            assert sum(records[step]["wall_s"] for step in range(last - 2, last + 1)) > 0.5
+    assert 0 < saved < 7
+    said = json.loads((tmp_path / "turns.json").read_text())
+    assert (said["can"], said["turned"]) == (["background_saves"], ["background_saves"])
+    assert said["threads"] == []
 
 
 MACHINE = Machine("cpu", (), None, 1)

@@ -43,6 +43,24 @@ def test_steps_that_cannot_be_halved_are_refused(steps: int, block_steps: int | 
         toggle_schedule(("a",), Plan(3, steps, 9.0), block_steps, "seed")
 
 
+@pytest.mark.parametrize("period", [1, 3, 5, 10, 240])
+@pytest.mark.parametrize("steps", [39, 80, 240, 1000, 5000])
+def test_blocks_of_what_acts_every_so_many_steps_hold_as_many_of_its_acts(
+    steps: int, period: int
+) -> None:
+    block_steps = block_steps_for(steps, period)
+    if block_steps is None:
+        assert steps < (period + SHORT_BLOCK) * ALTERNATE
+        return
+    assert block_steps % period == 0
+    counted = counted_in_blocks(steps, block_steps)
+    assert 0 < counted <= steps
+    schedule = toggle_schedule(("a",), Plan(3, counted, 9.0), block_steps, "seed", settling=0)
+    assert all(schedule.counts(3 + step) for step in range(counted))
+    acts = [schedule.is_on(step) for step in range(3, 3 + counted) if step % period == 0]
+    assert acts.count(True) == acts.count(False)
+
+
 def test_halves_are_the_steps_without_and_those_with() -> None:
     plan = Plan(3, 80, 9.0)
     schedule = toggle_schedule(("a",), plan, 10, "seed")

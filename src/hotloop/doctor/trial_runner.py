@@ -143,10 +143,10 @@ class TrialRunner:
         `None` where they are too few for blocks, or not all steps tell.
         """
         plan = self.plan_for(fixes)
-        if plan is None or any(fix.warmup_steps or fix.technique.over != "steady" for fix in fixes):
+        if plan is None or any(fix.warmup_steps or not _is_in_all_blocks(fix) for fix in fixes):
             return None
         steps = min(2 * plan.steps, self.num_steps - plan.warmup_steps)
-        block_steps = block_steps_for(steps)
+        block_steps = block_steps_for(steps, max(fix.acts_every for fix in fixes))
         if block_steps is None:
             return None
         return replace(plan, steps=counted_in_blocks(steps, block_steps), block_steps=block_steps)
@@ -417,3 +417,8 @@ class TrialRunner:
     def _digest(self, arm: Arm, steps: int) -> str:
         deciding = [arm.to_mapping(), steps, self.listing and self.listing.digest]
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _is_in_all_blocks(fix: Fix) -> bool:
+    """Whether blocks of steps with it and without it can differ by what it brings: it acts in each step, or in every so many-th."""
+    return fix.technique.over == "steady" or bool(fix.acts_every)

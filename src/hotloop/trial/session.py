@@ -37,7 +37,7 @@ from hotloop.trial.isolation import SESSION_MARK
 from hotloop.trial.measure import Workdir, is_finished, server_environment, trial
 from hotloop.trial.plan import TrialPlan, candidate_first, process_seed
 from hotloop.trial.sandbox.layered import Layered
-from hotloop.trial.toggling import ToggleSchedule, halves, off_halves, toggle_schedule
+from hotloop.trial.toggling import SETTLING, ToggleSchedule, halves, off_halves, toggle_schedule
 
 PLAN_SCHEMA = "hotloop.plan/1"
 
@@ -110,6 +110,7 @@ def compare_arms(
             pairs_now=pairs_now,
             goes_on=goes_on,
             stop_now=stop_now,
+            settling=0 if over == "all" else SETTLING,
         )
 
         def judge(pairs: Sequence[Pair], aa_pairs: Sequence[Pair]) -> Verdict:
@@ -149,6 +150,7 @@ class _Session:
     pairs_now: int | None
     goes_on: Callable[[Verdict], bool]
     stop_now: Callable[[Verdict, int], bool]
+    settling: int
     off_halves: list[Pair] = field(default_factory=list)
     num_done: int = 0
     interim: Verdict | None = None
@@ -226,6 +228,7 @@ class _Session:
             plan,
             self.plan.block_steps,
             process_seed(self.plan.seed, place.name),
+            self.settling,
         )
         what = f"process {number} of up to {up_to}: {candidate.name}, on and off"
         server = self._server([candidate], [place])

@@ -5,13 +5,15 @@ a shared machine often by more than a technique brings. What can be turned on an
 compared within each process, where both halves have that in common; the process stays the unit.
 
 Blocks come in fours, on-off-off-on or off-on-on-off as drawn, so that drift cancels. The first steps of
-each are left out. Afterwards the process is two runs: its steps without the techniques, and those with them.
+each are left out, but where all steps have to tell. Afterwards the process is two runs: its steps without the techniques,
+and those with them.
 Standard library only: this runs in other interpreters.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -31,8 +33,8 @@ SETTLING = 2
 IN_A_GROUP = 4
 ALTERNATE = 2 * IN_A_GROUP
 """The number of blocks is a multiple of it: then each half has as many, and so have the halves of the off ones."""
-HARMLESS_THREADS = ("TMonitor", "QueueFeederThread")
-"""Python threads that make no batches, by class or name: tqdm's, and those that write into a pipe to another process."""
+HARMLESS_THREADS = ("TMonitor", "QueueFeederThread", "hotloop-saves")
+"""Python threads that make no batches, by class or name: tqdm's, and those that write into a pipe to another process or a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class ToggleSchedule:
     """Steps before the first block; in these it is on, as it was made."""
     block_steps: int
     seed: str
+    settling: int = SETTLING
+    """Steps at the start of a block that are left out."""
 
     def is_on(self, step: int) -> bool:
         """Whether the techniques are on in this step, counted from 0."""
@@ -56,7 +60,10 @@ class ToggleSchedule:
 
     def counts(self, step: int) -> bool:
         """Whether the step says anything of the block that it lies in."""
-        return self._block(step) is not None and (step - self.after) % self.block_steps >= SETTLING
+        return (
+            self._block(step) is not None
+            and (step - self.after) % self.block_steps >= self.settling
+        )
 
     def is_first_off(self, step: int) -> bool:
         """Whether the step is in the first half of the steps without it: the two halves show the noise.
@@ -107,13 +114,16 @@ class Toggler:
     def offer(self, name: str, toggle: Toggle | None, wrong: Callable[[str], None]) -> None:
         """Technique `name` took effect; `toggle(on)` turns that off and on again. `None`: it cannot be.
 
+        It is called before the step clock reads the end of a step: what it takes is time of the block that ends.
+
         wrong: told why where toggling it fails.
         """
         self._wrong[name] = wrong
         if toggle is None:
             self._fixed.add(name)
         else:
-            self._toggles[name].append(toggle)
+            if toggle not in self._toggles[name]:
+                self._toggles[name].append(toggle)
 
     def step_ended(self, number: int) -> None:
         """So many have: the next one is step `number`, counted from 0."""
@@ -176,11 +186,18 @@ MOST_BLOCKS = 8 * ALTERNATE
 """More would only make them shorter."""
 
 
-def block_steps_for(steps: int) -> int | None:
-    """How long a block is where `steps` can be counted; `None` where they are too few for blocks."""
+def block_steps_for(steps: int, period: int = 0) -> int | None:
+    """How long a block is where `steps` can be counted; `None` where they are too few for blocks.
+
+    period: steps from one use of a technique to the next, where not every step has it: blocks are multiples of that.
+    """
     least = LEAST_BLOCK if steps >= LEAST_BLOCK * ALTERNATE else SHORT_BLOCK
+    if period:
+        least = period * math.ceil(SHORT_BLOCK / period)
     blocks = min(steps // least, MOST_BLOCKS) // ALTERNATE * ALTERNATE
-    return steps // blocks if blocks else None
+    if not blocks:
+        return None
+    return steps // blocks // period * period if period else steps // blocks
 
 
 def counted_in_blocks(steps: int, block_steps: int) -> int:
@@ -189,15 +206,15 @@ def counted_in_blocks(steps: int, block_steps: int) -> int:
 
 
 def toggle_schedule(
-    names: tuple[str, ...], plan: Plan, block_steps: int | None, seed: str
+    names: tuple[str, ...], plan: Plan, block_steps: int | None, seed: str, settling: int = SETTLING
 ) -> ToggleSchedule:
     """Raises `UsageError` for blocks that do not make halves of the counted steps."""
-    if not block_steps or block_steps <= SETTLING or plan.steps % (block_steps * ALTERNATE):
+    if not block_steps or block_steps <= settling or plan.steps % (block_steps * ALTERNATE):
         raise UsageError(
             f"{plan.steps} steps cannot be halved in blocks of {block_steps}",
-            do=f"count a multiple of {ALTERNATE} blocks of more than {SETTLING} steps",
+            do=f"count a multiple of {ALTERNATE} blocks of more than {settling} steps",
         )
-    return ToggleSchedule(names, plan.warmup_steps, block_steps, seed)
+    return ToggleSchedule(names, plan.warmup_steps, block_steps, seed, settling)
 
 
 def halves(

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hotloop.checkpoint import background_files
+from hotloop.checkpoint import background_files, recorded_saves
 from hotloop.core.child import SAME_RANDOMNESS
 from hotloop.optimizations.live_report import Report
 from hotloop.probe.entry import around_call
@@ -18,7 +18,7 @@ from hotloop.probe.entry import around_call
 
 def apply(value: Any, report: Report) -> None:
     """What the patch calls; each place that saves is told of. Where losses are compared, so are the bytes of its files."""
-    if not background_files.is_supported():
+    if not recorded_saves.is_supported():
         report.refused("this torch saves in another way")
         return
     background_files.save_in_background()
@@ -27,7 +27,7 @@ def apply(value: Any, report: Report) -> None:
 
     def saved(why_not: str | None) -> None:
         if why_not is None:
-            report.applied("a save to a path")
+            report.applied("a save to a path", toggle=saves.toggle)
         else:
             report.refused(why_not)
 
@@ -43,5 +43,6 @@ def apply(value: Any, report: Report) -> None:
                 report.wrong(f"{path.name} is not the file that an ordinary save makes")
 
     saves.observe = saved
+    report.offer(saves.toggle)  # a first save comes late
     if SAME_RANDOMNESS in os.environ:
         around_call(torch, "save", save_twice)

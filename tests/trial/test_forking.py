@@ -249,6 +249,8 @@ def test_what_is_imported_from_elsewhere_is_refused(
 def test_which_commands_can_be_forked(command: tuple[str, ...], may: bool) -> None:
     arm = Arm("plain", command, "step_clock")
     assert may_fork([arm, Arm("other", command, "step_clock")]) is may
+    assert may_fork([arm, Arm("other", (*command, "--lr", "1"), "step_clock")]) is may
+    assert not may_fork([arm, Arm("other", (*command[:-1], "else.py"), "step_clock")])
     assert not may_fork([arm, Arm("other", command, "step_clock", env={"OMP_NUM_THREADS": "1"})])
     assert not may_fork([arm, Arm("other", command, "step_clock", comparable=True)])
 

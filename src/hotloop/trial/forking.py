@@ -57,7 +57,10 @@ class Imports:
 
 
 def may_fork(arms: Sequence[Arm]) -> bool:
-    """Whether these are timed runs of one Python script, which differ in nothing that is read before it begins."""
+    """Whether these are timed runs of one Python script, which differ in nothing that is read before it begins.
+
+    Arguments are read by it: what it imports from installed packages sees those of the first.
+    """
     arm = arms[0]
     program, *arguments = arm.command
     is_python = _PYTHON.fullmatch(Path(program).name) is not None
@@ -70,7 +73,8 @@ def may_fork(arms: Sequence[Arm]) -> bool:
 
 def _read_early(arm: Arm) -> object:
     env = {name: value for name, value in arm.env.items() if name not in OF_A_TRIAL}
-    return arm.command, arm.workdir, env
+    begins = arm.command[: 3 if "-m" in arm.command[1:2] else 2]
+    return begins, arm.workdir, env
 
 
 @dataclass(slots=True)

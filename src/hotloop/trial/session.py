@@ -150,7 +150,7 @@ class _Session:
     pairs_now: int | None
     goes_on: Callable[[Verdict], bool]
     stop_now: Callable[[Verdict, int], bool]
-    settling: int
+    settling: int = SETTLING
     off_halves: list[Pair] = field(default_factory=list)
     num_done: int = 0
     interim: Verdict | None = None

@@ -1,12 +1,16 @@
-"""`hotloop tune -- COMMAND ...`"""
+"""`hotloop tune CONFIG [KEY=VALUE]...` and `hotloop tune -- COMMAND ...`"""
 
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +19,10 @@ from hotloop.cli.output import json_option, note, show, write_object
 from hotloop.core.connections import NO_NETWORK, Network
 from hotloop.core.errors import ExitCode, UsageError
 from hotloop.tune.options import CLASSES, Option, options_of
+
+if TYPE_CHECKING:
+    from hotloop.core.ledger import Ledger
+    from hotloop.trial.arm import Arm
 
 EXAMINED_S = 30.0
 """Of steps, at most."""
@@ -25,15 +33,29 @@ VARY = (
 PARITY = f"What an option may change in what is learnt: {', '.join(CLASSES)}."
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+class _AfterConfig(click.Command):
+    """Takes options after a CONFIG, and leaves those after a COMMAND to it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.allow_interspersed_args = "--" not in args and any(map(is_config, args))
+        return super().parse_args(ctx, args)
+
+
+def is_config(word: str) -> bool:
+    return word.endswith((".yaml", ".yml"))
+
+
+@click.command(cls=_AfterConfig)
 @click.option("--vary", multiple=True, metavar="NAME=VALUES", help=VARY)
 @click.option("--parity", multiple=True, metavar="NAME=CLASS", help=PARITY)
 @click.option("--accept", multiple=True, metavar="NAME", help="Keep a value of this option though it changes the training.")  # fmt: skip
 @click.option("--budget", type=Budget(), metavar="TIME", default="10m", show_default=True, help="For all of it.")  # fmt: skip
 @network_option
-@click.option("--out", type=click.Path(path_type=Path), help="Run directory [default: runs/tune-NAME, which goes on].")  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path), help="Run directory [default: runs/tune-NAME, which goes on]; of a CONFIG the file to write [default: tuned.yaml].")  # fmt: skip
 @json_option("Write the ledger to this file.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.argument(
+    "command", nargs=-1, type=click.UNPROCESSED, metavar="CONFIG [KEY=VALUE]... | -- COMMAND..."
+)
 def tune(
     command: tuple[str, ...],
     budget: float,
@@ -42,17 +64,28 @@ def tune(
     json_file: str | None,
     **given: tuple[str, ...],
 ) -> None:
-    """Try other values of a training script's own options, and keep what is proven faster.
+    """Try other settings of a training, and keep what is proven faster.
 
-    COMMAND runs once and is examined as by the doctor. Then each value is timed against the command as given, in turns,
+    CONFIG is one of `hotloop train`. All that `auto` would choose on this machine is tried as a whole, then single settings on top
+    of what is kept; KEY=VALUE stays as it is, and --vary adds settings. What is kept is written into --out with what showed it.
+
+    Of a script of your own, values of its options are tried. COMMAND runs once and is examined as by the doctor. Then each value is timed against the command as given, in turns,
     in fresh processes: per sample, where the batch size is varied. Losses must stay what they are; options that change
     the training are shown, and kept where --accept names them. What helps is put together option by option, and the
     final command is confirmed whole on pairs of its own.
     """
     began_at = time.monotonic()
     if not command:
-        raise UsageError("no command was given", do="write it after `--`: ... -- python train.py")
-    options = [_with_class(each) for each in options_of(**given, command=command)]
+        raise UsageError(
+            "nothing to tune was given",
+            do="name a config of `hotloop train`, or write a command after `--`: ... -- python train.py",
+        )
+    if is_config(command[0]):
+        from hotloop.cli.tune_config import of_config
+
+        asked = of_config(command, out, given)
+    else:
+        asked = _of_command(command, out, given)
     from hotloop.cli.doctor_session import diagnosed, examined_command, reason_not_tried
     from hotloop.cli.run_page import page_of
     from hotloop.cli.trial_view import trial_view
@@ -62,22 +95,24 @@ def tune(
     from hotloop.report.ledger import render_ledger
     from hotloop.tune import program
 
-    out = out or program.run_directory(command)
-    if (examined := continued(out, command, steps=None)) is None:
+    if (examined := continued(asked.directory, asked.command, steps=None)) is None:
         # A quarter of the doctor's budget is for steps of the examination.
-        how = Options(budget=min(budget / 2, 4 * EXAMINED_S), network=network, out=out)
-        examined, _ = examined_command(command, how, whole="")
+        how = Options(budget=min(budget / 2, 4 * EXAMINED_S), network=network, out=asked.directory)
+        with asked.examining():
+            examined, _ = examined_command(asked.command, how, whole="")
     found = diagnosed(examined, continued=True)
     if (why := reason_not_tried(examined)) is not None:
         note(f"nothing was tried: {why}")
         raise click.exceptions.Exit(exit_code(examined, level=None))
-    words = [word for name, each in given.items() for text in each for word in (f"--{name}", text)]
-    words += [*Options(network=network).of_trials(), "--out", str(out), "--budget"]
+    more = [word for name, each in given.items() for text in each for word in (f"--{name}", text)]
+    more += [*Options(network=network).of_trials(), "--out", str(asked.out)]
     budget_s = Options(budget=budget, began_at=began_at).trials_s()
     with trial_view(budget_s) as view:
         ledger = program.tune(
-            *(examined, options),
-            lambda budget: shlex.join(["hotloop", "tune", *words, budget, "--", *command]),
+            *(examined, asked.rounds),
+            lambda budget: shlex.join([*asked.begins, *more, "--budget", budget, *asked.ends]),
+            work=asked.work,
+            told=asked.told,
             budget_s=budget_s,
             network=network or NO_NETWORK,
             show=view.show,
@@ -89,6 +124,50 @@ def tune(
         write_object({"run": str(examined.directory), **to_plain(ledger)}, json_file)
     if not any(each.verdict or each.status == "failed" for each in ledger.fixes):
         raise click.exceptions.Exit(ExitCode.INCONCLUSIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is tuned."""
+
+    command: tuple[str, ...]
+    directory: Path
+    rounds: Sequence[Sequence[Option]]
+    out: Path
+    """As `--out` has it."""
+    begins: Sequence[str] = ("hotloop", "tune")
+    ends: Sequence[str] = ()
+    """Words of the command that goes on, beside its options."""
+    work: Callable[[Arm], Arm] | None = None
+    told: Callable[[Ledger], Ledger] = lambda ledger: ledger
+    """Does something with the ledger; returns what is stored and shown."""
+    written: Path | None = None
+    """What the command writes and nobody wants."""
+
+    @contextmanager
+    def examining(self) -> Iterator[None]:
+        try:
+            self._remove()
+            yield
+        finally:
+            self._remove()
+
+    def _remove(self) -> None:
+        if self.written is not None:
+            shutil.rmtree(self.written, ignore_errors=True)
+
+
+Given = Mapping[str, tuple[str, ...]]
+"""By option, what was given to it."""
+
+
+def _of_command(command: tuple[str, ...], out: Path | None, given: Given) -> Asked:
+    options = [_with_class(each) for each in options_of(**given, command=command)]
+    from hotloop.doctor.command import script_name
+    from hotloop.tune.program import run_directory
+
+    directory = out or run_directory(command, script_name(command))
+    return Asked(command, directory, [options], directory, ends=["--", *command])
 
 
 def _with_class(option: Option) -> Option:

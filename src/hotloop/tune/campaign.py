@@ -1,10 +1,12 @@
 """Which values are kept: each beside the command as given, then one option on top of another, then the whole anew.
 
 ```
-screened   every value, the likeliest option first: two pairs against the command as given
+screened   every value, the likeliest option first: two pairs against the command as given. What makes a round of its own
+           comes before: the next rounds are screened on top of what it left
 judged     of each option what looked best, on top of what is kept: its losses where they must stay what they are, and
            pairs up to a planned look that decides
-together   all that is kept against the command as given, on pairs of their own: the number to believe
+together   all that is kept against the command as given, on pairs of their own: the number to believe. What was alone in the
+           first round, and is alone in what is kept, was chosen by nobody: its own pairs are that number
 shown      the best of what changes the training and was not accepted, up to a look, with what the budget left
 ```
 """
@@ -34,6 +36,8 @@ from hotloop.tune.runner import OptionRunner, arm_name
 
 OTHERWISE = Parity("not_checked", "changes_training", reason="it trains otherwise on purpose")
 NO_TIME = "out of budget"
+HOPELESS = 0.93
+"""What the first pair shows no more than is not timed again."""
 MOST_JUDGED = 2
 """Values of one option."""
 
@@ -42,14 +46,19 @@ class Campaign:
     """All trials of one call."""
 
     def __init__(
-        self, runner: OptionRunner, values: Sequence[Fix], again: Callable[[str], str]
+        self, runner: OptionRunner, rounds: Sequence[Sequence[Fix]], again: Callable[[str], str]
     ) -> None:
-        """values: in the order in which they are tried. again: the command that goes on with such a budget."""
-        self.runner, self.values, self.again = runner, values, again
+        """rounds: values, in the order in which they are tried. again: the command that goes on with such a budget."""
+        self.runner, self.rounds, self.again = runner, rounds, again
+        self.values = [value for each in rounds for value in each]
         self.tried: dict[str, TriedFix] = {}
         self.screened: dict[str, SessionResult] = {}
         self.stack: list[Fix] = []
+        self._on_top: set[str] = set()
+        """Names of those that were screened on top of others."""
         self._comparisons: LossComparisons | None = None
+        self._proof: SessionResult | None = None
+        """Of a value that was kept first, against the command as given."""
 
     def all(self) -> Ledger:
         """Raises `BudgetTooSmall`, and what trials of the command as given raise."""
@@ -61,15 +70,18 @@ class Campaign:
                 f"a pair of runs takes about {pair_s:.0f} s here, more than is left of the budget",
                 do=f"go on with `{self.again(least)}`, or more: the command is not examined again",
             )
-        for value in self.values:
-            self._caught(value, self._screen)
-        keys = dict.fromkeys(value.value[0].key for value in self._ranked())
-        for key in keys:
-            self._judge_option(key)
+        for values in self.rounds:
+            now = self._command(self.stack)
+            asked = [each for each in values if each.value[0].changes(each.value[1], now)]
+            for value in asked:
+                self._caught(value, self._screen)
+            ranked = [each for each in self._ranked() if each in asked]
+            for key in dict.fromkeys(each.value[0].key for each in ranked):
+                self._judge_option(key)
         together = self._confirmed()
-        for key in keys:
+        for key in dict.fromkeys(value.value[0].key for value in self._ranked()):
             shown = [v for v in self._ranked(key) if self.tried[v.name].status == "what_if"]
-            if shown and self._pays(LOOKS[0], shown[0].name):
+            if shown and self._pays(LOOKS[0], arm_name(shown[0].name)):
                 self._caught(shown[0], self._show)
         return self._ledger(together)
 
@@ -83,11 +95,18 @@ class Campaign:
         # What looks faster so far has to be proven, and confirmed, with what is left.
         looks_faster = any(each.status == "rejected" for each in self.tried.values())
         waiting = 2 * LOOKS[0] - FIRST_PAIRS if looks_faster else 0
-        if not self._pays(FIRST_PAIRS + waiting, value.name):
+        if not self._pays(FIRST_PAIRS + waiting, self._place(value)):
             return self._tell(value, "not_tried", f"{NO_TIME} before its first pair")
         parity = Parity("not_checked", value.technique.parity_class)
-        result = self.runner.timed([], [value], parity, pairs_now=FIRST_PAIRS)
+        for pairs_now in range(1, FIRST_PAIRS + 1):
+            result = self.runner.timed(
+                self.stack, [*self.stack, value], parity, pairs_now=pairs_now
+            )
+            if (result.verdict.ratio or 0.0) < HOPELESS:
+                break
         self.screened[value.name] = result
+        if self.stack:
+            self._on_top.add(value.name)
         if _is_ignored(value, result):
             why = "the script does not use it: every loss is the same to the bit"
             return self._tell(value, "not_applied", why, result)
@@ -115,8 +134,8 @@ class Campaign:
         """On top of what is kept: what it learns, and pairs up to a look that decides."""
         runner, alone = self.runner, self.screened[value.name]
         # The first takes what is left: what is measured counts in a later call.
-        pairs, place = (LOOKS[0], "") if self.stack else (FIRST_PAIRS + 1, value.name)
-        if not self._pays(pairs, place):
+        pairs = LOOKS[0] if self.stack else FIRST_PAIRS + 1
+        if not self._pays(pairs, self._place(value)):
             return self._tell(value, "not_tried", f"{NO_TIME}: {showed(alone.verdict)}", alone)
         parity = self._parity([value])
         alone = replace(alone, verdict=replace(alone.verdict, parity=parity))
@@ -128,12 +147,16 @@ class Campaign:
         result = runner.timed(self.stack, [*self.stack, value], parity, alpha=alpha)
         verdict = replace(result.verdict, parity=longer(parity, result))
         result = replace(result, verdict=verdict)
+        if not self.stack:
+            self._proof = result
         status, why = judged(result, value)
         if parity is OTHERWISE and verdict.outcome == "improved":
             status, why = "kept", "faster, and trains otherwise, as accepted"
         why = f"{NO_TIME}: {why}" if status == "not_tried" else why
-        self._tell(value, status, why, alone if self.stack else result)
-        entry = replace(self.tried[value.name], added=verdict if self.stack else None)
+        is_alone = bool(self.stack) and value.name not in self._on_top
+        why = f"on top of what was kept: {why}" if value.name in self._on_top else why
+        self._tell(value, status, why, alone if is_alone else result)
+        entry = replace(self.tried[value.name], added=verdict if is_alone else None)
         if parity is not OTHERWISE:
             entry = with_costs(runner, value, entry, result)
         self.tried[value.name] = with_memory(entry, result.pairs)
@@ -149,6 +172,8 @@ class Campaign:
         """Fresh pairs of all that is kept; nothing is where they do not show a gain."""
         if not self.stack:
             return None
+        if self.stack == [*self.rounds[0]] and len(self.stack) == 1:
+            return self._proof  # no pairs chose it: it was all that was tried
         self.runner.must_confirm = False
         self.runner.report(together=True, current=None)
         result, why = None, f"not confirmed: {NO_TIME}"
@@ -182,6 +207,13 @@ class Campaign:
             self._comparisons = LossComparisons(self.runner, same)
         return self._comparisons.of("-".join(each.name for each in same), same).parity
 
+    def _place(self, value: Fix) -> str:
+        """Begins the name of where its pairs on top of what is kept lie."""
+        return arm_name("-".join(each.name for each in (*self.stack, value)))
+
+    def _command(self, values: Sequence[Fix]) -> tuple[str, ...]:
+        return self.runner.with_fixes("values", values).command
+
     def _caught(self, value: Fix, trying: Callable[[Fix], None]) -> None:
         """A value that fails is told, in the script's own words, and the rest goes on."""
         self.runner.report(current=value.name)
@@ -207,13 +239,14 @@ class Campaign:
         result: SessionResult | None = None,
         do: str = "",
     ) -> None:
-        entry = tried_fix(value, status, why, result, details=do)
+        option, text = value.value
+        entry = tried_fix(value, status, why, result, details=do or option.details(text))
         place = str(result.directory.relative_to(self.runner.directory)) if result else None
-        self.tried[value.name] = replace(entry, value=value.value[1], directory=place)
+        self.tried[value.name] = replace(entry, value=text, directory=place)
 
     def _pays(self, pairs: int, name: str) -> bool:
-        """Whether the budget holds these, of which some may be finished, and those that confirm what is kept."""
-        place = f"{arm_name(name)}-{'?' * 16}" if name else None
+        """Whether the budget holds these, of which some may be finished in the place of this name, and those that confirm what is kept."""
+        place = f"{name}-{'?' * 16}" if name else None
         reserved = self.runner.must_confirm
         return self.runner.pays_for(self.runner.needed_s(pairs, reserved=reserved, place=place))
 
@@ -221,7 +254,7 @@ class Campaign:
         runner, final = self.runner, self.runner.with_fixes("final", self.stack)
         variables = {each.value[0].name for each in self.stack} & final.env.keys()
         words = [f"{name}={shlex.quote(final.env[name])}" for name in sorted(variables)]
-        fixes = [self.tried[value.name] for value in self.values]
+        fixes = [self.tried[value.name] for value in self.values if value.name in self.tried]
         unpaid = [each for each in fixes if NO_TIME in each.why]
         pairs = FIRST_PAIRS * sum(each.verdict is None for each in unpaid) + 2 * LOOKS[0]
         more_s = MARGIN * pairs * runner.costs.pair_s(runner.plan)

@@ -105,6 +105,14 @@ class Option:
             words[place] = f"{self.name}={value}"
         return tuple(words), dict(env)
 
+    def details(self, value: str) -> str:
+        """What the ledger says below a value, beside its label."""
+        return ""
+
+    def changes(self, value: str, command: Sequence[str]) -> bool:
+        """Whether this command has another value, as far as it tells."""
+        return self.given(command) != value
+
     def asked_by(self, diagnosis: Diagnosis) -> dict[str, float]:
         """Findings that ask for it: code -> gain at most."""
         codes = {code for name in self.known.techniques for code in CATALOGUE[name].answers}

@@ -13,7 +13,6 @@ from hotloop.core.census import NO_OPTIMIZER
 from hotloop.core.errors import Interrupted, UsageError
 from hotloop.core.files import write_json
 from hotloop.core.ledger import LEDGER_FILE, Ledger
-from hotloop.doctor.command import script_name
 from hotloop.doctor.directory import begun_options, begun_run, mapping_of, store_options
 from hotloop.doctor.fix_campaign import NEEDS_OPTIMIZER, runner_for
 from hotloop.doctor.program import Examined, shown
@@ -32,11 +31,11 @@ from hotloop.tune.runner import OptionRunner, value_of, with_work, work_of
 MACHINE = ("cpu_model", "cpu_quota", "memory_limit_bytes", "platform")
 
 
-def run_directory(command: Sequence[str]) -> Path:
+def run_directory(command: Sequence[str], name: str) -> Path:
     """`runs/tune-NAME` where it goes on: the same command, machine and sources; else the next that is not there."""
     for number in itertools.count(1):
         end = "" if number == 1 else f"-{number}"
-        directory = Path("runs") / f"tune-{script_name(command)}{end}"
+        directory = Path("runs") / f"tune-{name}{end}"
         if not directory.exists():
             break
         with suppress(UsageError):
@@ -47,7 +46,8 @@ def run_directory(command: Sequence[str]) -> Path:
 
 def _is_as_it_was(directory: Path) -> bool:
     before, now, kept = mapping_of(directory / "environment.json"), read_host(), directory / BEFORE
-    files = {each: each.relative_to(kept / "files") for each in kept.rglob("*.py")}
+    sources = (each for each in kept.rglob("*") if each.suffix in (".py", ".yaml", ".yml"))
+    files = {each: each.relative_to(kept / "files") for each in sources}
     same = (
         file.is_file() and file.read_bytes() == each.read_bytes() for each, file in files.items()
     )
@@ -55,11 +55,17 @@ def _is_as_it_was(directory: Path) -> bool:
 
 
 def tune(
-    examined: Examined, options: Sequence[Option], again: Callable[[str], str], **rest: Any
+    examined: Examined,
+    rounds: Sequence[Sequence[Option]],
+    again: Callable[[str], str],
+    work: Callable[[Arm], Arm] | None = None,
+    told: Callable[[Ledger], Ledger] = lambda ledger: ledger,
+    **rest: Any,
 ) -> Ledger:
     """Try the values, and store the ledger. Called again, finished trials are not repeated.
 
-    again: the command that goes on with such a `--budget`. rest: of `OptionRunner`. Raises `UsageError` for a run that is
+    rounds: options; those of a later round are tried on top of what the ones before left. again: the command that goes on
+    with such a `--budget`. work: says what a step of a command is. told: makes the ledger what is stored. rest: of `OptionRunner`. Raises `UsageError` for a run that is
     too short or whose steps cannot be compared, and what trials raise, `Interrupted` with the way to go on among it.
     """
     directory, workdir = examined.directory, Path(examined.run.workdir)
@@ -67,8 +73,9 @@ def tune(
     census = measurement.census
     if census is not None and NO_OPTIMIZER in census.notes:
         raise UsageError(NEEDS_OPTIMIZER)
+    options = [option for each in rounds for option in each]
     arm = Arm(BASELINE, examined.run.command, "step_clock", workdir=workdir, sandboxed=True)
-    baseline = with_work(arm, options)
+    baseline = with_work(arm, options) if work is None else work(arm)
     # DataLoaders show samples by themselves, tokens they do not.
     is_seen = baseline.env and census is not None and any(each.trains for each in census.loaders)
     if baseline != arm and not work_of(baseline) and not is_seen:
@@ -78,22 +85,25 @@ def tune(
             do="write the script's own default into the command too, so that steps are compared by their work",
         )
     begun = begun_options(directory, in_place=False)
-    how = {"directory": directory, "begun": begun, "options": options, **rest}
+    how = {"directory": directory, "begun": begun, "options": options, "with_work": work, **rest}
     runner = runner_for(OptionRunner, baseline, measurement, **how)
     gains = {o.key: max(o.asked_by(examined.diagnosis).values(), default=1.0) for o in options}
-    likeliest = sorted(options, key=lambda option: -gains[option.key])
-    values = [value_of(o, text, examined.diagnosis, census) for o in likeliest for text in o.values]
+    likeliest = [sorted(each, key=lambda option: -gains[option.key]) for each in rounds]
+    values = [
+        [value_of(o, text, examined.diagnosis, census) for o in each for text in o.values]
+        for each in likeliest
+    ]
     try:
         with alone_in(directory):
             for said in (weak_isolation(runner.listing), cut_off(directory, runner.listing)):
                 if said:
                     runner.warn(said)
             if "steps" not in begun:
-                pairs = FIRST_PAIRS * len(values) + LOOKS[0] * (1 + min(len(options), 2))
+                pairs = FIRST_PAIRS * sum(map(len, values)) + LOOKS[0] * (1 + min(len(options), 2))
                 losses = 1 + len(options)
                 runner.fit(lambda: runner.needed_s(pairs, losses=losses, reserved=False) / 2)
                 store_options(directory, runner.plan, runner.loss_steps)
-            runner.report(fixes=tuple(value.name for value in values))
+            runner.report(fixes=tuple(value.name for each in values for value in each))
             ledger = Campaign(runner, values, again).all()
     except (Interrupted, KeyboardInterrupt):
         raise Interrupted(
@@ -103,6 +113,6 @@ def tune(
         ) from None
     finally:
         runner.servers.close()
-    ledger = replace(ledger, continued=bool(begun), forked=runner.servers.num_served > 0)
+    ledger = told(replace(ledger, continued=bool(begun), forked=runner.servers.num_served > 0))
     write_json(directory / LEDGER_FILE, ledger)
     return ledger

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -56,6 +57,8 @@ class OptionRunner(TrialRunner):
     """Puts values into the command where the doctor puts fixes into the process."""
 
     options: Sequence[Option] = ()
+    with_work: Callable[[Arm], Arm] | None = None
+    """Says what a step of an arm's command is; `None`: as `options` say."""
     most_steps: dict[str, int] = field(default_factory=dict)
     """By label: steps that the command makes with a value, where these are fewer."""
 
@@ -67,7 +70,7 @@ class OptionRunner(TrialRunner):
         for option, text in (fix.value for fix in fixes):
             command, env = option.applied(command, env, text)
         arm = replace(self.baseline, name=arm_name(name), command=command, env=env)
-        return with_work(arm, self.options)
+        return (self.with_work or partial(with_work, options=self.options))(arm)
 
     def plan_for(self, fixes: Sequence[Fix], *, times: int = 1) -> TrialPlan | None:
         """With as many steps as the command makes with these values, and the patience that their work needs."""

@@ -1,0 +1,52 @@
+"""`hotloop tune CONFIG`: what it asks of the rest of `hotloop tune`. It needs the trainer, which the doctor does not."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+from hotloop.cli.tune import Asked, Given, is_config
+from hotloop.core.errors import UsageError
+from hotloop.core.ledger import Ledger
+from hotloop.core.settings import load_settings, store_settings
+from hotloop.train.early import refuse_early
+from hotloop.tune import settings as tuning
+from hotloop.tune.options import options_of
+from hotloop.tune.program import run_directory
+
+
+def of_config(words: tuple[str, ...], out: Path | None, given: Given) -> Asked:
+    config, overrides, out = Path(words[0]), words[1:], out or Path("tuned.yaml")
+    settings = load_settings(config, overrides)
+    if not is_config(out.name):
+        raise UsageError(f"--out {out} is no config", do="name a .yaml file to write")
+    if out.resolve() == config.resolve():
+        raise UsageError(f"--out {out} is the config to tune", do="name another file to write")
+    named = options_of(**given, command=words) if any(given.values()) else []
+    for each in named:
+        if settings.origins.get(each.name) == "flag":
+            raise UsageError(f"{each.name} is varied and given", do="leave one of them out")
+        for value in each.values:  # what a config must not have is refused now
+            load_settings(config, [*overrides, f"{each.name}={value}"])
+    refuse_early(settings.config)
+    written = Path("runs") / f".tune-{settings.config.name}"
+    command = tuning.command_of(config, overrides, written)
+    directory = run_directory(command, settings.config.name)
+    first, rest = tuning.options_for(settings, [each.name for each in named])
+    more = [tuning.varied(each, settings) for each in named]
+
+    def told(ledger: Ledger) -> Ledger:
+        store_settings(tuning.tuned(config, overrides, ledger, directory), out)
+        return replace(ledger, run_with=f"hotloop train {shlex.quote(str(out))}")
+
+    return Asked(
+        command,
+        directory,
+        [first, [*rest, *more]],
+        out,
+        begins=["hotloop", "tune", *words],
+        work=tuning.with_tokens,
+        told=told,
+        written=written,
+    )

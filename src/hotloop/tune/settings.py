@@ -1,0 +1,178 @@
+"""`hotloop tune CONFIG`: the trainer's own settings as words of `hotloop train`, and the config that holds what was kept."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hotloop.core.judgement import ParityClass
+from hotloop.core.ledger import Ledger
+from hotloop.core.settings import Settings, load_settings
+from hotloop.hardware.device import pick_device, read_machine
+from hotloop.hardware.limits import Machine
+from hotloop.optimizations.catalogue import CONFIGURED, parity_class_of, resolve
+from hotloop.report.ledger import ratio_words
+from hotloop.trial.arm import Arm
+from hotloop.tune.options import Known, Option
+
+AUTO = "auto"
+NOT_SENT = ("logging.wandb=false", "logging.mlflow=false", "checkpoint.upload=null")
+"""In what is measured: nothing of it reaches a server."""
+MICROBATCH, ACCUMULATED, THREADS = "train.microbatch", "train.grad_accum_steps", "train.num_threads"
+OF_SEVERAL = "train.gradient_compression"
+"""Acts between processes; one is tuned."""
+MOST_SPLITS = 3
+FREE = ("data.prefetch", "eval.", "checkpoint.", "logging.")
+"""Settings that change nothing of what is learnt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words(Option):
+    """Settings that change together: each value is one or several `key=value`."""
+
+    as_given: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """All settings, as they are on this machine without any of these words."""
+
+    def label(self, value: str) -> str:
+        return AUTO if self.name == AUTO else value
+
+    def details(self, value: str) -> str:
+        return "" if self.name != AUTO else textwrap.fill(value, 100, break_on_hyphens=False)
+
+    def given(self, command: Sequence[str]) -> str | None:
+        return None
+
+    def applied(
+        self, command: Sequence[str], env: Mapping[str, str], value: str
+    ) -> tuple[tuple[str, ...], dict[str, str]]:
+        others = [each for each in command if _key(each) not in map(_key, value.split())]
+        return (*others, *value.split()), dict(env)
+
+    def changes(self, value: str, command: Sequence[str]) -> bool:
+        has = {**self.as_given, **{_key(each): _value(each) for each in command}}
+        return any(has.get(_key(each)) != _value(each) for each in value.split())
+
+
+def command_of(config: Path, overrides: Sequence[str], out: Path) -> tuple[str, ...]:
+    """What is measured, which writes into `out`."""
+    unsent = (each for each in NOT_SENT if _key(each) not in map(_key, overrides))
+    train = (sys.executable, "-m", "hotloop", "train", str(config), *overrides, *unsent)
+    return (*train, "--out", str(out))
+
+
+def with_tokens(arm: Arm) -> Arm:
+    """With the work of its steps, as its config says."""
+    config, *words = arm.command[arm.command.index("train") + 1 :]
+    overrides = [each for each in words if _key(each)]
+    tokens = load_settings(Path(config), overrides).config.global_batch_tokens
+    return replace(arm, tokens_per_step=tokens)
+
+
+def machine_for(settings: Settings) -> Machine:
+    """The machine, with the device that these settings train on."""
+    return read_machine(pick_device(settings.config.train.device))
+
+
+def options_for(settings: Settings, named: Sequence[str]) -> tuple[list[Words], list[Words]]:
+    """All that `auto` chooses here, as one value to try first; and single settings to try on top of what is kept.
+
+    Settings that were given as flags stay what they are, and so do those `named` by the user.
+    """
+    machine = machine_for(settings)
+    resolved, _ = resolve(settings, machine)
+    given = resolved.config.flat()
+    as_given = {key: _text(value) for key, value in given.items()}
+    pinned = {*named, *(key for key in given if settings.origin(key) == "flag")}
+    free = [each for each in CONFIGURED.values() if each.key not in {*pinned, OF_SEVERAL}]
+    chosen_by = {each.key: AUTO for each in free if each.choose is not None}
+    automatic, _ = resolve(settings.with_values(chosen_by, origin=AUTO), machine)
+    chosen = automatic.config.flat()
+
+    def words(name: str, values: Iterable[str], parity: ParityClass, *asking: str) -> Words:
+        return Words(name, tuple(values), Known("", techniques=asking), parity, as_given=as_given)
+
+    first, rest = [], []
+    changed = [each for each in free if chosen[each.key] != given[each.key]]
+    if len(changed) > 1:
+        value = " ".join(_word(each.key, chosen[each.key]) for each in changed)
+        parity = parity_class_of(chosen, baseline=given)
+        first.append(words(AUTO, [value], parity, *(each.name for each in changed)))
+    for each in free:
+        values = [chosen[each.key], given[each.key], each.off, *each.settings]
+        usable = [
+            _word(each.key, value)
+            for value in dict.fromkeys(values)
+            if each.why_not(machine, value, chosen) is None
+        ]
+        rest.append(words(each.key, usable, each.parity_class, each.name))
+    if THREADS not in pinned:
+        most = max(machine.num_threads, int(given[THREADS]))
+        counts = [1 << power for power in range(most.bit_length()) if 1 << power <= most]
+        threads = [_word(THREADS, count) for count in dict.fromkeys((*counts, most))]
+        rest.append(words(THREADS, threads, "reduction_order", "threads"))
+    if pinned.isdisjoint((MICROBATCH, ACCUMULATED)):
+        splits = _splits(given[MICROBATCH], given[ACCUMULATED])
+        rest.append(words("split", splits, "reduction_order"))
+    return first, [each for each in rest if each.values]
+
+
+def varied(option: Option, given: Settings) -> Words:
+    """A setting that the user varies, with what it may change, unless that was told."""
+    techniques = [each for each in CONFIGURED.values() if each.key == option.name]
+    parity: ParityClass = techniques[0].parity_class if techniques else "changes_training"
+    if option.name.startswith(FREE):
+        parity = "bitwise"
+    if option.name == THREADS:
+        parity = "reduction_order"
+    return Words(
+        option.name,
+        tuple(f"{option.name}={value}" for value in option.values),
+        Known("", techniques=tuple(each.name for each in techniques)),
+        option.parity_class if option.is_told else parity,
+        is_told=option.is_told,
+        is_accepted=option.is_accepted,
+        as_given={key: _text(value) for key, value in given.config.flat().items()},
+    )
+
+
+def tuned(config: Path, overrides: Sequence[str], ledger: Ledger, evidence: Path) -> Settings:
+    """Every setting, resolved, with what was kept; each kept one says what showed it and where that lies."""
+    kept = [each for name in ledger.kept for each in ledger.fixes if each.name == name]
+    words = [word for each in kept for word in str(each.value).split()]
+    settings = load_settings(config, [*overrides, *words])
+    resolved, _ = resolve(settings, machine_for(settings))
+    if ledger.together is None:
+        return resolved
+    values = resolved.config.flat()
+    origin = f"tuned: {ratio_words(ledger.together)} with all that is, {evidence}/ledger.json"
+    return resolved.with_values({_key(word): values[_key(word)] for word in words}, origin=origin)
+
+
+def _splits(microbatch: int, accumulated: int) -> list[str]:
+    """Other ways to make a step of as many sequences, the nearest first."""
+    whole = microbatch * accumulated
+    sizes = [each for each in range(1, whole + 1) if whole % each == 0 and each != microbatch]
+    sizes.sort(key=lambda size: max(size / microbatch, microbatch / size))
+    return [f"{MICROBATCH}={n} {ACCUMULATED}={whole // n}" for n in sizes[:MOST_SPLITS]]
+
+
+def _word(key: str, value: Any) -> str:
+    return f"{key}={_text(value)}"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _key(word: str) -> str:
+    """Of `key=value`; empty for any other word."""
+    return word.partition("=")[0] if "=" in word and not word.startswith("-") else ""
+
+
+def _value(word: str) -> str:
+    return word.partition("=")[2]

@@ -1,0 +1,199 @@
+"""`hotloop tune CONFIG`: which settings are tried, and the config that is written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.cli.main import run
+from hotloop.core.errors import ExitCode
+from hotloop.core.judgement import Parity, Verdict
+from hotloop.core.ledger import Ledger, TriedFix
+from hotloop.core.settings import load_settings, store_settings
+from hotloop.hardware.limits import Machine
+from hotloop.optimizations.catalogue import CONFIGURED
+from hotloop.trial.arm import Arm
+from hotloop.tune import settings as tuning
+from hotloop.tune.options import options_of
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+PLAIN = CONFIGS / "quickstart-plain.yaml"
+FAST = Machine("cpu", ("bfloat16",), None, 4)
+SLOW = Machine("cpu", (), "there is no compiler", 1)
+
+
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return lambda machine: monkeypatch.setattr(tuning, "machine_for", lambda settings: machine)
+
+
+def values(options: list[tuning.Words]) -> list[str]:
+    return [value for option in options for value in option.values]
+
+
+def test_what_auto_chooses_comes_first_as_a_whole(on: Any) -> None:
+    on(FAST)
+    first, rest = tuning.options_for(load_settings(PLAIN), ())
+    assert [each.name for each in first] == ["auto"]
+    (words,) = first[0].values
+    assert {"train.precision=bf16", "train.compile=true", "optimizer.fused=true"} <= {
+        *words.split()
+    }
+    assert first[0].parity_class == "reduced_precision"
+    assert first[0].label(words) == "auto"
+    assert first[0].details(words).split() == words.split()
+    # Both ways: what is kept may have one too many.
+    assert {"train.precision=bf16", "train.precision=fp32", "train.compile=false"} <= {
+        *values(rest)
+    }
+    assert {"train.num_threads=1", "train.num_threads=2", "train.num_threads=4"} <= {*values(rest)}
+    assert "train.microbatch=4 train.grad_accum_steps=2" in values(rest)
+    assert not any("microbatch=16" in each for each in values(rest))  # another batch
+
+
+def test_what_a_machine_cannot_do_is_not_tried(on: Any) -> None:
+    on(SLOW)
+    first, rest = tuning.options_for(load_settings(PLAIN), ())
+    tried = " ".join(values([*first, *rest]))
+    assert "bf16" not in tried
+    assert "compile=true" not in tried
+
+
+def test_settings_given_as_flags_or_varied_by_name_stay(on: Any) -> None:
+    on(FAST)
+    settings = load_settings(PLAIN, ["train.precision=fp32", "train.microbatch=8"])
+    first, rest = tuning.options_for(settings, ["train.compile"])
+    tried = " ".join(values([*first, *rest]))
+    assert not {"precision", "microbatch", "compile"} & {*tried.replace("=", ".").split(".")}
+    assert "optimizer.fused=true" in tried
+
+
+def test_a_config_that_is_all_auto_is_the_stack_itself(on: Any) -> None:
+    on(FAST)
+    first, rest = tuning.options_for(load_settings(CONFIGS / "quickstart.yaml"), ())
+    assert first == []
+    command = tuning.command_of(CONFIGS / "quickstart.yaml", (), Path("x"))
+    new = [v for option in rest for v in option.values if option.changes(v, command)]
+    assert "train.precision=fp32" in new
+    assert "train.precision=bf16" not in new
+
+
+def test_words_take_the_place_of_those_before_and_change_what_they_change(on: Any) -> None:
+    on(FAST)
+    (auto,), rest = tuning.options_for(load_settings(PLAIN), ())
+    command = tuning.command_of(PLAIN, ("train.steps=50",), Path("out"))
+    assert command[-2:] == ("--out", "out")
+    assert auto.changes(auto.values[0], command)
+    kept, _ = auto.applied(command, {}, auto.values[0])
+    assert not auto.changes(auto.values[0], kept)
+    precision = next(each for each in rest if each.name == "train.precision")
+    assert [v for v in precision.values if precision.changes(v, kept)] == ["train.precision=fp32"]
+    back, _ = precision.applied(kept, {}, "train.precision=fp32")
+    assert [each for each in back if each.startswith("train.precision")] == ["train.precision=fp32"]
+
+
+def test_a_step_of_another_batch_is_compared_by_its_tokens() -> None:
+    command = tuning.command_of(PLAIN, ("train.microbatch=2",), Path("out"))
+    arm = Arm("baseline", command, "step_clock")
+    assert tuning.with_tokens(arm).tokens_per_step == 2 * 256
+    larger = replace(arm, command=(*command, "train.grad_accum_steps=3"))
+    assert tuning.with_tokens(larger).tokens_per_step == 6 * 256
+
+
+@pytest.mark.parametrize(
+    ("name", "parity", "told"),
+    [
+        ("train.precision", "reduced_precision", None),
+        ("train.microbatch", "changes_training", None),
+        ("eval.every_steps", "bitwise", None),
+        ("train.num_threads", "reduction_order", None),
+        ("model.hidden", "bitwise", "bitwise"),
+    ],
+)
+def test_what_a_setting_may_change_is_known(name: str, parity: str, told: str | None) -> None:
+    classes = (f"{name}={told}",) if told else ()
+    (option,) = options_of((f"{name}=1,2",), classes, (), ("x",))
+    words = tuning.varied(option, load_settings(PLAIN))
+    assert (words.parity_class, words.values) == (parity, (f"{name}=1", f"{name}=2"))
+
+
+def test_the_written_config_says_what_showed_each_kept_value(on: Any, tmp_path: Path) -> None:
+    on(FAST)
+    verdict = Verdict(
+        "improved", 2.0, 1.9, 2.1, 0.95, Parity("same", "bitwise"), "baseline", "auto", num_pairs=4,
+    )  # fmt: skip
+    kept = TriedFix("auto", "train.precision=bf16 train.compile=true", "kept", "faster")
+    dropped = TriedFix("optimizer.fused=true", "optimizer.fused=true", "rejected", "slower")
+    ledger = Ledger(("x",), (kept, dropped), ("auto",), verdict, 3, 10, 1.0, None)
+    store_settings(
+        tuning.tuned(PLAIN, ["train.steps=700"], ledger, Path("runs/tune-x")),
+        tmp_path / "tuned.yaml",
+    )
+    settings = load_settings(tmp_path / "tuned.yaml")
+    origin = "tuned: 2.00x (1.90 to 2.10, 4 pairs) with all that is, runs/tune-x/ledger.json"
+    assert settings.origin("train.precision") == settings.origin("train.compile") == origin
+    values = settings.config.flat()
+    assert (values["train.precision"], values["train.compile"]) == ("bf16", True)
+    assert (values["train.steps"], values["optimizer.fused"]) == (700, False)
+    assert settings.origin("optimizer.fused").endswith("quickstart-plain.yaml:23")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["no.yaml"], "no such config file"),
+        (["plain.yaml", "--vary", "train.precison=bf16"], "train.precison"),
+        (["plain.yaml", "--vary", "train.microbatch=0"], "train.microbatch"),
+        (["plain.yaml", "train.clip=fused", "--vary", "train.clip=builtin"], "varied and given"),
+        (["plain.yaml", "--out", "tuned"], "is no config"),
+        (["--out", "plain.yaml", "plain.yaml"], "is the config to tune"),
+        (["plain.yaml", "--accept", "train.microbatch"], "nothing to vary"),
+        ([], "nothing to tune was given"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_told_before_anything_runs(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    (tmp_path / "plain.yaml").write_bytes(PLAIN.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    assert run(["tune", *words]) == ExitCode.USAGE
+    assert said in capfd.readouterr().err
+    assert [each.name for each in Path().iterdir()] == ["plain.yaml"]
+
+
+CONFIG = """
+name: tiny
+data: {source: python-stdlib, tokenizer: bytes}
+model: {layers: 1, width: 32, heads: 2, context: 32}
+train: {steps: 400, microbatch: 4}
+eval: {every_steps: 1, windows: 256}
+"""
+
+
+def test_a_config_is_tuned_written_and_trained_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(CONFIG)
+    pinned = [f"{each.key}={tuning._text(each.off)}" for each in CONFIGURED.values()]
+    words = [*pinned, "train.num_threads=1", "train.microbatch=4", "checkpoint.every_steps=0"]
+    call = ["tune", "tiny.yaml", *words, "--vary", "eval.every_steps=0", "--budget", "3m"]
+    assert run(call) == ExitCode.FINE
+    said = capfd.readouterr().err
+    assert "run it with: hotloop train tuned.yaml" in said
+    assert "1 of 1" in said
+    settings = load_settings(Path("tuned.yaml"))
+    assert settings.origin("eval.every_steps").startswith("tuned: ")
+    assert settings.config.flat()["eval.every_steps"] == 0
+    assert [each.name for each in Path("runs").iterdir()] == ["tune-tiny"]
+    made = {each: each.stat().st_mtime_ns for each in Path("runs").rglob("measurement.json")}
+
+    Path("tuned.yaml").unlink()
+    assert run(call) == ExitCode.FINE  # nothing is measured again
+    assert load_settings(Path("tuned.yaml")).origin("eval.every_steps").startswith("tuned: ")
+    assert {
+        each: each.stat().st_mtime_ns for each in Path("runs").rglob("measurement.json")
+    } == made

@@ -24,6 +24,7 @@ from hotloop.doctor.directory import (
     store_options,
 )
 from hotloop.doctor.fixes import Fix
+from hotloop.hardware.environment import read_host
 from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.plan import TrialPlan
 
@@ -108,6 +109,26 @@ def test_run_that_was_refused_before_its_first_trial_is_continued(tmp_path: Path
     assert begun_run(directory, ("python", "a.py"), steps=None) is None
     (directory / "measurement.json").write_text("{}")
     assert begun_run(directory, ("python", "a.py"), steps=None) is not None
+
+
+def test_run_of_other_variables_is_not_continued_and_its_line_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    directory = run(tmp_path / "typed", variables=read_host().variables)
+    begun = begun_run(directory, ("python", "a.py"), steps=None)
+    assert begun is not None
+    assert begun.again(["hotloop", "doctor", "--", "a b"]).startswith(
+        "OMP_NUM_THREADS=1 hotloop doctor -- 'a b'"
+    )
+    for other in ("2", None):
+        monkeypatch.setenv("OMP_NUM_THREADS", other) if other else monkeypatch.delenv(
+            "OMP_NUM_THREADS"
+        )
+        with pytest.raises(UsageError, match="another value of OMP_NUM_THREADS"):
+            begun_run(directory, ("python", "a.py"), steps=None)
+    before = run(tmp_path / "of an older version")
+    assert begun_run(before, ("python", "a.py"), steps=None) is not None
 
 
 def test_interrupted_examination_of_the_same_command_is_set_aside_whole(tmp_path: Path) -> None:

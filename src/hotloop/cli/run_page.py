@@ -262,7 +262,7 @@ def _next_command(found: StoredRun) -> str:
         return ""
     asked = ["--steps", str(run.steps)] if run.steps is not None else []
     words = ["hotloop", "doctor", *asked, "--out", str(found.directory), "--", *run.command]
-    return shlex.join(words)
+    return run.again(words)
 
 
 def _sources_of(found: StoredRun) -> dict[str, str]:

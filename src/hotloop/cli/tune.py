@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import sys
 import time
@@ -110,7 +109,9 @@ def tune(
     with trial_view(budget_s) as view:
         ledger = program.tune(
             *(examined, asked.rounds),
-            lambda budget: shlex.join([*asked.begins, *more, "--budget", budget, *asked.ends]),
+            lambda budget: examined.run.again(
+                [*asked.begins, *more, "--budget", budget, *asked.ends]
+            ),
             work=asked.work,
             told=asked.told,
             budget_s=budget_s,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 COMMAND_RUN_SCHEMA = "hotloop.doctor/1"
 COMMAND_RUN_FILE = "doctor.json"
+
+TYPED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "ONEDNN_MAX_CPU_ISA")
+"""Environment variables that are given with a command."""
 
 Ended = Literal["by_itself", "failed", "enough_steps", "interrupted"]
 
@@ -35,7 +40,15 @@ class CommandRun:
     """Processes that it started and that went on after its end."""
     reads_input: bool = False
     """It was seen to read its standard input, a file or a pipe, which no trial has."""
+    variables: Mapping[str, str] | None = None
+    """Environment variables that change speed, as hotloop was started with them; `None`: an older version did not store them."""
     schema: str = COMMAND_RUN_SCHEMA
+
+    def again(self, words: Sequence[str]) -> str:
+        """These words of hotloop as a line for a shell, with the variables that this command was given."""
+        variables = self.variables or {}
+        given = (f"{name}={variables[name]}" for name in TYPED if name in variables)
+        return shlex.join([*given, *words])
 
 
 def describe_end(returncode: int) -> str:

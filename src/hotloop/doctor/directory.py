@@ -15,6 +15,7 @@ from hotloop.core.errors import HotloopError, UsageError
 from hotloop.core.files import read_json, storage_error, write_json
 from hotloop.core.ledger import LEDGER_FILE
 from hotloop.core.untrusted import parse_object, read_bytes
+from hotloop.hardware.environment import read_host
 from hotloop.trial.measure import MEASUREMENT_FILE
 from hotloop.trial.plan import TrialPlan
 
@@ -111,6 +112,12 @@ def begun_run(
         "--to-end": (_is_whole(run, to_end=to_end), to_end),
         "version of hotloop": (run.hotloop, __version__),
     }
+    if run.variables is not None:  # pairs of one environment say nothing of another
+        now = read_host().variables
+        names = sorted(
+            each for each in {*now, *run.variables} if now.get(each) != run.variables.get(each)
+        )
+        asked[f"value of {', '.join(names)}"] = (bool(names), False)
     others = [what for what, (stored, given) in asked.items() if stored != given]
     if others:
         raise UsageError(

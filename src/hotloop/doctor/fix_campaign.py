@@ -15,7 +15,6 @@ fresh     what is left against the unchanged command, measured anew unless one i
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -91,7 +90,7 @@ def try_fixes(
         whole = ("--to-end",) if steps == () and examined.run.seconds is None else ()
         out = ("--out", str(shown(examined.directory)), "--budget", budget)
         given = (*(part for name in only for part in ("--only", name)), *steps, *whole, *options)
-        return shlex.join(["hotloop", "doctor", *out, *given, "--", *examined.run.command])
+        return examined.run.again(["hotloop", "doctor", *out, *given, "--", *examined.run.command])
 
     try:
         ledger = run_campaign(

@@ -103,6 +103,7 @@ def examine(
             hotloop=__version__,
             steps=steps,
             seconds=seconds,
+            variables=machine.variables,
         )
         write_json(directory / "environment.json", machine)
         write_json(directory / COMMAND_RUN_FILE, run)

@@ -17,6 +17,7 @@ from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.measurement import Plan
 from hotloop.doctor import starting_point
 from hotloop.doctor.starting_point import (
+    before_trials,
     cut_off,
     isolation_of,
     keep_start,
@@ -224,6 +225,31 @@ def test_a_large_checkpoint_that_is_written_over_is_seen_as_it_was(
     (sandbox.workdir / "last.pt").write_bytes(bytes(2000))
     sandbox.run("f = open('last.pt', 'r+b'); print(f.read(3)); f.seek(0); f.write(b'new')")
     assert sandbox.tried().startswith(str(bytes(3)))
+
+
+def test_checkpoints_too_large_to_keep_that_are_written_over_are_seen_by_no_trial(
+    sandbox: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotloop.trial.snapshot.MAX_KEPT_BYTES", 1000)
+    monkeypatch.setattr("hotloop.trial.snapshot._shares_blocks", lambda source, target: False)
+    for name in ("last.pt", "gone.pt", "other.pt"):
+        (sandbox.workdir / name).write_bytes(bytes(2000))
+    source = "import os; print(sorted(os.listdir())); open('last.pt', 'wb').write(b'new'); os.path.exists('gone.pt') and os.remove('gone.pt')"
+    sandbox.run(source)
+    listing = start_of(sandbox.directory, sandbox.workdir)
+    said = before_trials(sandbox.directory, listing)
+    assert [each.split(":")[0] for each in said] == [
+        "gone.pt and 1 more checkpoints had too many bytes to keep, and the command wrote over it"
+    ]
+    assert sandbox.tried().startswith("['other.pt', 'runs', 'train.py']")
+    # As it was decided before the first trial: what is written over later would part one trial from the next.
+    (sandbox.workdir / "other.pt").write_bytes(b"by somebody else")
+    assert before_trials(sandbox.directory, listing) == said
+    with pytest.raises(UsageError, match=r"other\.pt .* has changed"):
+        sandbox.tried()
+    (sandbox.directory / "before" / "unseen.json").write_text("[")
+    with pytest.raises(UsageError, match="damaged"):
+        sandbox.tried()
 
 
 def test_the_doctors_own_directory_is_seen_empty(sandbox: Doctor) -> None:

@@ -82,8 +82,8 @@ class TrialTable(TrialView):
         console = self._live.console
         used_s = time.monotonic() - self._begun
         used = time_used(used_s, self._total_s)
-        if self._total_s is not None:
-            used += f", {_minutes(max(self._total_s - used_s, 0.0))} left"
+        if self._total_s is not None and used_s < self._total_s:
+            used += f", {_minutes(self._total_s - used_s)} left"
         self._live.update(table(now, used, console.width, console.height), refresh=True)
 
     def clear(self) -> None:
@@ -124,8 +124,11 @@ def _line(text: str, style: str = "") -> Text:
 
 
 def time_used(seconds: float, total_s: float | None) -> str:
-    """`0:30`, or `0:30 of 5:00`."""
-    return _minutes(seconds) + (f" of {_minutes(total_s)}" if total_s is not None else "")
+    """`0:30`, `0:30 of 5:00`, or `5:10 (5:00 were planned)`."""
+    if total_s is None:
+        return _minutes(seconds)
+    used, planned = _minutes(seconds), _minutes(total_s)
+    return f"{used} of {planned}" if seconds <= total_s else f"{used} ({planned} were planned)"
 
 
 def result(fix: TriedFix) -> str:

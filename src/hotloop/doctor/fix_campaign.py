@@ -42,7 +42,7 @@ from hotloop.doctor.fix_trials import FixTrials
 from hotloop.doctor.fixes import Fix, asked_for, fixes_for, left_out_of, machine_of, why_left_out
 from hotloop.doctor.patch.write import Patch, write_patch
 from hotloop.doctor.program import Examined, shown
-from hotloop.doctor.starting_point import cut_off, weak_isolation
+from hotloop.doctor.starting_point import before_trials
 from hotloop.doctor.trial_costs import budget_text, loss_steps, plan_for
 from hotloop.doctor.trial_reports import most_children
 from hotloop.doctor.trial_runner import BASELINE, TrialRunner
@@ -265,9 +265,8 @@ def _tried(
             fixes = by_gain_per_second(runner, fixes)
             if "loss_steps" not in begun:
                 begin_within(runner, fixes, again)
-        for said in (notice, weak_isolation(runner.listing), cut_off(directory, runner.listing)):
-            if said:
-                runner.warn(said)
+        for said in (*filter(None, [notice]), *before_trials(directory, runner.listing)):
+            runner.warn(said)
         runner.report(fixes=tuple(fix.name for fix in fixes))
         store_options(directory, runner.plan, runner.loss_steps, at_once=runner.at_once)
         continued = any((directory / TRIALS).glob(f"*/*/{MEASUREMENT_FILE}"))

@@ -97,6 +97,12 @@ def refuse_unknown_hosts(network: Network) -> None:
             ) from error
 
 
+def before_trials(directory: Path, workdir: Workdir | None) -> list[str]:
+    """What is to be said before the first trial of what was examined in `directory`."""
+    said = (weak_isolation(workdir), cut_off(directory, workdir), written_over(workdir))
+    return [each for each in said if each]
+
+
 def cut_off(directory: Path, workdir: Workdir | None) -> str | None:
     """What to say before the first trial where the command of `directory` connected to machines that trials cannot
     reach; `None` where it did not."""
@@ -111,6 +117,18 @@ def cut_off(directory: Path, workdir: Workdir | None) -> str | None:
     return (
         f"the command connected to {named}{more}, which trials cannot reach. Where it needs that, end this with "
         f"Ctrl-C and add {option}"
+    )
+
+
+def written_over(workdir: Workdir | None) -> str | None:
+    """What to say before the first trial where the command wrote over checkpoints of which no copy was kept; `None`: over none."""
+    lost = workdir.snapshot.hide_lost() if isinstance(workdir, Layered) else []
+    if not lost:
+        return None
+    more = f" and {len(lost) - 1} more checkpoints" if len(lost) > 1 else ""
+    return (
+        f"{lost[0]}{more} had too many bytes to keep, and the command wrote over it: trials begin without. Where it needs "
+        "what was there, end this with Ctrl-C and give it another directory to write to"
     )
 
 

@@ -102,7 +102,8 @@ def remaining_steps(run: JudgedRun) -> Remaining:
     if epoch := _steps_of_epoch(run):
         since = next((i + 1 for i, r in enumerate(reversed(records)) if "epoch" in r.tags), made)
         left = -since % epoch
-        this_epoch = f"at least {left:,} steps of this epoch are left"
+        steps = "1 step of this epoch is" if left == 1 else f"{left:,} steps of this epoch are"
+        this_epoch = f"at least {steps} left"
         return Remaining(left, this_epoch, more_may_follow=True)
     return Remaining(None, "how many steps are left is not known")
 

@@ -6,6 +6,7 @@ has left something else than it did before. And people edit files while their sc
 ```
 <kept>/before.json     what was there
        files/          copies of what may be changed: shared blocks where the file system can, else small files
+       unseen.json     checkpoints that were too large for that and were written over: no trial sees them
 ```
 """
 
@@ -25,7 +26,7 @@ from hotloop.core.files import storage_error, write_atomically
 from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.trial.isolation import SESSION_MARK, is_python_environment
 
-SNAPSHOT_FILE = "before.json"
+SNAPSHOT_FILE, UNSEEN_FILE = "before.json", "unseen.json"
 MAX_KEPT_BYTES = 512 << 20
 MAX_KEPT_FILES = 20_000
 MAX_FILE_BYTES = 64 << 20
@@ -78,16 +79,37 @@ class Snapshot:
         text = json.dumps([[name, *stamp[:2]] for name, stamp in sorted(self.files.items())])
         return sha256(text.encode()).hexdigest()[:16]
 
+    def hide_lost(self) -> list[str]:
+        """Checkpoints that were changed and are not kept: no trial sees them from the first one on, so that all begin alike."""
+        path = self.kept / UNSEEN_FILE
+        if not path.exists():
+            now = _look(self.root, self.kept)
+            lost = (each for each in self._changed(now) if each not in self.copied)
+            names = sorted(each for each in lost if each.endswith(CHECKPOINTS))
+            write_atomically(path, json.dumps({"unseen": names}).encode())
+        return self._unseen()
+
+    def _unseen(self) -> list[str]:
+        path = self.kept / UNSEEN_FILE
+        try:
+            return list(map(str, parse_object(read_bytes(path))["unseen"])) if path.exists() else []
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise _damaged(path, error) from error
+
+    def _changed(self, now: _Seen) -> list[str]:
+        return [name for name, stamp in self.files.items() if now.files.get(name) != stamp]
+
     def differences(self) -> Differences:
         """Raises `UsageError` where a file was changed that is not kept: nothing can be tried from it."""
-        now = _look(self.root, self.kept)
+        now, unseen = _look(self.root, self.kept), set(self._unseen())
         before = {*self.files, *self.directories, *self.links}
         known = {**now.files, **dict.fromkeys(now.directories), **now.links}
         made = [name for name in known if name not in before]
         made += [name for name, to in now.links.items() if self.links.get(name, to) != to]
+        made += unseen & now.files.keys()
         # Of what is below a new directory, the directory is enough.
         tops = tuple(sorted(name for name in made if not _is_below(name, set(made))))
-        changed = [name for name, stamp in self.files.items() if now.files.get(name) != stamp]
+        changed = [name for name in self._changed(now) if name not in unseen]
         lost = [name for name in changed if name not in self.copied]
         if lost:
             size = self.files[lost[0]].size
@@ -155,9 +177,11 @@ def read_snapshot(kept: Path) -> Snapshot | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"damaged: {error}", where=str(path), do="name another directory with --out"
-        ) from error
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> UsageError:
+    return UsageError(f"damaged: {error}", where=str(path), do="name another directory with --out")
 
 
 def _look(root: Path, kept: Path) -> _Seen:

@@ -16,7 +16,7 @@ from hotloop.core.ledger import LEDGER_FILE, Ledger
 from hotloop.doctor.directory import begun_options, begun_run, mapping_of, store_options
 from hotloop.doctor.fix_campaign import NEEDS_OPTIMIZER, runner_for
 from hotloop.doctor.program import Examined, shown
-from hotloop.doctor.starting_point import BEFORE, cut_off, weak_isolation
+from hotloop.doctor.starting_point import BEFORE, before_trials
 from hotloop.doctor.trial_costs import FIRST_PAIRS
 from hotloop.doctor.trial_runner import BASELINE
 from hotloop.hardware.environment import read_host
@@ -95,9 +95,8 @@ def tune(
     ]
     try:
         with alone_in(directory):
-            for said in (weak_isolation(runner.listing), cut_off(directory, runner.listing)):
-                if said:
-                    runner.warn(said)
+            for said in before_trials(directory, runner.listing):
+                runner.warn(said)
             if "steps" not in begun:
                 pairs = FIRST_PAIRS * sum(map(len, values)) + LOOKS[0] * (1 + min(len(options), 2))
                 losses = 1 + len(options)

@@ -10,14 +10,17 @@ import pytest
 
 from hotloop.cli.main import run
 from hotloop.core.errors import ExitCode
-from hotloop.core.judgement import Parity, Verdict
+from hotloop.core.judgement import Diagnosis, Parity, Steps, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.settings import load_settings, store_settings
+from hotloop.doctor.fix_status import judged
 from hotloop.hardware.limits import Machine
 from hotloop.optimizations.catalogue import CONFIGURED
 from hotloop.trial.arm import Arm
+from hotloop.trial.session import SessionResult
 from hotloop.tune import settings as tuning
 from hotloop.tune.options import options_of
+from hotloop.tune.runner import value_of
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PLAIN = CONFIGS / "quickstart-plain.yaml"
@@ -139,6 +142,20 @@ def test_the_written_config_says_what_showed_each_kept_value(on: Any, tmp_path: 
     assert (values["train.precision"], values["train.compile"]) == ("bf16", True)
     assert (values["train.steps"], values["optimizer.fused"]) == (700, False)
     assert settings.origin("optimizer.fused").endswith("quickstart-plain.yaml:23")
+
+
+def test_a_value_with_the_name_of_its_arm_is_not_taken_for_a_live_form(
+    on: Any, tmp_path: Path
+) -> None:
+    on(FAST)
+    (auto,), _ = tuning.options_for(load_settings(PLAIN), ())
+    nothing_found = Diagnosis("balanced", Steps(9, 1, 0.1))
+    fix = value_of(auto, auto.values[0], nothing_found, None)
+    (tmp_path / "pair-01-a-auto/run").mkdir(parents=True)
+    verdict = Verdict(
+        "improved", 2.0, 1.9, 2.1, 0.95, Parity("same", "bitwise"), "baseline", "auto", num_pairs=4,
+    )  # fmt: skip
+    assert judged(SessionResult(verdict, (), (), tmp_path), fix)[0] == "kept"
 
 
 @pytest.mark.parametrize(

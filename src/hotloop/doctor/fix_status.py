@@ -55,7 +55,8 @@ def longer(parity: Parity, result: SessionResult) -> Parity:
 def judged(result: SessionResult, fix: Fix) -> tuple[Status, str]:
     """What becomes of a fix after its pairs."""
     verdict = result.verdict
-    runs = sorted(result.directory.glob(f"pair-*-{fix.name}/run"))
+    is_live = fix.technique.live_form is not None
+    runs = sorted(result.directory.glob(f"pair-*-{fix.name}/run")) if is_live else []
     wrong = why_wrong(fix, runs)
     if wrong is not None:
         return "rejected", wrong

@@ -115,7 +115,7 @@ def test_values_are_kept_shown_refused_and_rejected_and_a_killed_call_goes_on(
         "--batch-size=32": "what_if",
         "--bogus=1": "failed",
     }
-    assert fixes["--sleep-ms=60"]["verdict"]["num_pairs"] == 1  # far slower
+    assert fixes["--sleep-ms=60"]["verdict"]["num_pairs"] == 2
     assert fixes["--sleep-ms=60"]["verdict"]["ratio"] < 0.7
     assert "learns something else" in fixes["--cheat on"]["why"]
     assert "unrecognized arguments: --bogus=1" in fixes["--bogus=1"]["why"]

@@ -36,8 +36,6 @@ from hotloop.tune.runner import OptionRunner, arm_name
 
 OTHERWISE = Parity("not_checked", "changes_training", reason="it trains otherwise on purpose")
 NO_TIME = "out of budget"
-HOPELESS = 0.93
-"""What the first pair shows no more than is not timed again."""
 MOST_JUDGED = 2
 """Values of one option."""
 
@@ -98,12 +96,7 @@ class Campaign:
         if not self._pays(FIRST_PAIRS + waiting, self._place(value)):
             return self._tell(value, "not_tried", f"{NO_TIME} before its first pair")
         parity = Parity("not_checked", value.technique.parity_class)
-        for pairs_now in range(1, FIRST_PAIRS + 1):
-            result = self.runner.timed(
-                self.stack, [*self.stack, value], parity, pairs_now=pairs_now
-            )
-            if (result.verdict.ratio or 0.0) < HOPELESS:
-                break
+        result = self.runner.timed(self.stack, [*self.stack, value], parity, pairs_now=FIRST_PAIRS)
         self.screened[value.name] = result
         if self.stack:
             self._on_top.add(value.name)

@@ -39,17 +39,20 @@ def run_directory(command: Sequence[str], name: str) -> Path:
         if not directory.exists():
             break
         with suppress(UsageError):
-            if begun_run(directory, command, steps=None) and _is_as_it_was(directory):
+            if begun_run(directory, command, steps=None) and _is_as_it_was(directory, command):
                 break
     return directory
 
 
-def _is_as_it_was(directory: Path) -> bool:
-    before, now, kept = mapping_of(directory / "environment.json"), read_host(), directory / BEFORE
-    sources = (each for each in kept.rglob("*") if each.suffix in (".py", ".yaml", ".yml"))
-    files = {each: each.relative_to(kept / "files") for each in sources}
+def _is_as_it_was(directory: Path, command: Sequence[str]) -> bool:
+    before, now = mapping_of(directory / "environment.json"), read_host()
+    kept = directory / BEFORE / "files"
+    named = (kept / word for word in command if not Path(word).is_absolute())
+    files = {each: each.relative_to(kept) for each in (*kept.rglob("*.py"), *named)}
     same = (
-        file.is_file() and file.read_bytes() == each.read_bytes() for each, file in files.items()
+        file.is_file() and file.read_bytes() == each.read_bytes()
+        for each, file in files.items()
+        if each.is_file()
     )
     return all(before.get(key) == getattr(now, key) for key in MACHINE) and all(same)
 
@@ -65,8 +68,9 @@ def tune(
     """Try the values, and store the ledger. Called again, finished trials are not repeated.
 
     rounds: options; those of a later round are tried on top of what the ones before left. again: the command that goes on
-    with such a `--budget`. work: says what a step of a command is. told: makes the ledger what is stored. rest: of `OptionRunner`. Raises `UsageError` for a run that is
-    too short or whose steps cannot be compared, and what trials raise, `Interrupted` with the way to go on among it.
+    with such a `--budget`. work: says what a step of a command is. told: makes the ledger what is stored. rest: of
+    `OptionRunner`. Raises `UsageError` for a run that is too short or whose steps cannot be compared, and what trials raise,
+    `Interrupted` with the way to go on among it.
     """
     directory, workdir = examined.directory, Path(examined.run.workdir)
     measurement = load_measurement(directory / MEASUREMENT_FILE)

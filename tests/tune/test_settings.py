@@ -190,6 +190,7 @@ eval: {every_steps: 1, windows: 256}
 """
 
 
+@pytest.mark.slow
 def test_a_config_is_tuned_written_and_trained_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:

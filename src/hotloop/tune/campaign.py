@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hotloop.core.errors import CommandFailed
-from hotloop.core.judgement import Parity
+from hotloop.core.judgement import Parity, Verdict
 from hotloop.core.ledger import Ledger, Status, TriedFix
 from hotloop.doctor.budget import BudgetTooSmall
 from hotloop.doctor.confirmation import first_line
@@ -36,6 +36,8 @@ from hotloop.tune.runner import OptionRunner, arm_name
 
 OTHERWISE = Parity("not_checked", "changes_training", reason="it trains otherwise on purpose")
 NO_TIME = "out of budget"
+OTHER_SPEED = 1.5
+"""Of the command as given: beyond it the machine is not what it was."""
 MOST_JUDGED = 2
 """Values of one option."""
 
@@ -183,7 +185,9 @@ class Campaign:
             why = f"{why} ({showed(result.verdict)})"
             if result.verdict.num_pairs >= LOOKS[0]:
                 status = "rejected"
+                chosen = self.screened[self.stack[0].name].verdict
                 why = f"fresh pairs do not confirm it: {not_faster(result.verdict)}"
+                why += other_speed(chosen, result.verdict)
         for value in self.stack:
             entry = self.tried[value.name]
             self.tried[value.name] = replace(entry, status=status, why=f"{entry.why}, but {why}")
@@ -259,6 +263,18 @@ class Campaign:
             continue_with=self.again(budget_text(more_s)) if unpaid else None,
             run_with=" ".join([*words, shlex.join(final.command)]),
         )
+
+
+def other_speed(chosen: Verdict, fresh: Verdict) -> str:
+    """What to add where the command as given was much faster or slower when a value was chosen than on the fresh pairs; else nothing."""
+    before, now = chosen.baseline_s_per_work, fresh.baseline_s_per_work
+    if not before or not now or 1 / OTHER_SPEED < before / now < OTHER_SPEED:
+        return ""
+    word, times = ("faster", before / now) if now < before else ("slower", now / before)
+    return (
+        f"; the command as given was {times:.1f} times {word} by then: other programs on this machine began or ended, "
+        "so tune beside the work that the training will have"
+    )
 
 
 def _changes_training(value: Fix) -> bool:

@@ -155,7 +155,9 @@ def test_a_value_with_the_name_of_its_arm_is_not_taken_for_a_live_form(
     verdict = Verdict(
         "improved", 2.0, 1.9, 2.1, 0.95, Parity("same", "bitwise"), "baseline", "auto", num_pairs=4,
     )  # fmt: skip
-    assert judged(SessionResult(verdict, (), (), tmp_path), fix)[0] == "kept"
+    result = SessionResult(verdict, (), (), tmp_path)
+    assert judged(result, fix, is_live=False)[0] == "kept"
+    assert judged(result, fix)[0] == "not_applied"
 
 
 @pytest.mark.parametrize(

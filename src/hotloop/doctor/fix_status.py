@@ -52,10 +52,9 @@ def longer(parity: Parity, result: SessionResult) -> Parity:
     return timed if timed.result == "different" else parity
 
 
-def judged(result: SessionResult, fix: Fix) -> tuple[Status, str]:
-    """What becomes of a fix after its pairs."""
+def judged(result: SessionResult, fix: Fix, *, is_live: bool = True) -> tuple[Status, str]:
+    """What becomes of a fix after its pairs. is_live: it was put into the process, which says whether it took effect."""
     verdict = result.verdict
-    is_live = fix.technique.live_form is not None
     runs = sorted(result.directory.glob(f"pair-*-{fix.name}/run")) if is_live else []
     wrong = why_wrong(fix, runs)
     if wrong is not None:

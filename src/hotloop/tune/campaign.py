@@ -144,7 +144,7 @@ class Campaign:
         result = replace(result, verdict=verdict)
         if not self.stack:
             self._proof = result
-        status, why = judged(result, value)
+        status, why = judged(result, value, is_live=False)
         if parity is OTHERWISE and verdict.outcome == "improved":
             status, why = "kept", "faster, and trains otherwise, as accepted"
         why = f"{NO_TIME}: {why}" if status == "not_tried" else why

@@ -239,7 +239,7 @@ def test_checkpoints_too_large_to_keep_that_are_written_over_are_seen_by_no_tria
     listing = start_of(sandbox.directory, sandbox.workdir)
     said = before_trials(sandbox.directory, listing)
     assert [each.split(":")[0] for each in said] == [
-        "gone.pt and 1 more checkpoints had too many bytes to keep, and the command wrote over it"
+        "gone.pt and 1 other checkpoint changed while the command ran, too large to keep a copy of before"
     ]
     assert sandbox.tried().startswith("['other.pt', 'runs', 'train.py']")
     # As it was decided before the first trial: what is written over later would part one trial from the next.

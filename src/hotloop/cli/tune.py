@@ -65,13 +65,14 @@ def tune(
 ) -> None:
     """Try other settings of a training, and keep what is proven faster.
 
-    CONFIG is one of `hotloop train`. All that `auto` would choose on this machine is tried as a whole, then single settings on top
-    of what is kept; KEY=VALUE stays as it is, and --vary adds settings. What is kept is written into --out with what showed it.
+    CONFIG is one of `hotloop train`. All that `auto` would choose on this machine is tried as a whole, then single settings on
+    top of what is kept; KEY=VALUE stays as it is, and --vary adds settings. What is kept is written into --out with what
+    showed it.
 
-    Of a script of your own, values of its options are tried. COMMAND runs once and is examined as by the doctor. Then each value is timed against the command as given, in turns,
-    in fresh processes: per sample, where the batch size is varied. Losses must stay what they are; options that change
-    the training are shown, and kept where --accept names them. What helps is put together option by option, and the
-    final command is confirmed whole on pairs of its own.
+    Of a script of your own, values of its options are tried. COMMAND runs once and is examined as by the doctor. Then each
+    value is timed against the command as given, in turns, in fresh processes: per sample, where the batch size is varied.
+    Losses must stay what they are; options that change the training are shown, and kept where --accept names them. What
+    helps is put together option by option, and the final command is confirmed whole on pairs of its own.
     """
     began_at = time.monotonic()
     if not command:

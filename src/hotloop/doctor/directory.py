@@ -114,10 +114,10 @@ def begun_run(
     }
     if run.variables is not None:  # pairs of one environment say nothing of another
         now = read_host().variables
-        names = sorted(
-            each for each in {*now, *run.variables} if now.get(each) != run.variables.get(each)
-        )
-        asked[f"value of {', '.join(names)}"] = (bool(names), False)
+        asked |= {
+            f"value of {name}": (run.variables.get(name), now.get(name))
+            for name in sorted({*now, *run.variables})
+        }
     others = [what for what, (stored, given) in asked.items() if stored != given]
     if others:
         raise UsageError(

@@ -18,7 +18,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.files import write_json
 from hotloop.core.ledger import Isolation
 from hotloop.core.untrusted import parse_object, read_bytes
-from hotloop.report.numbers import size
+from hotloop.report.numbers import counted, size
 from hotloop.trial.isolation import copy_workdir, list_workdir
 from hotloop.trial.measure import Workdir
 from hotloop.trial.sandbox.layered import Layered, Storage, storage_for
@@ -125,10 +125,10 @@ def written_over(workdir: Workdir | None) -> str | None:
     lost = workdir.snapshot.hide_lost() if isinstance(workdir, Layered) else []
     if not lost:
         return None
-    more = f" and {len(lost) - 1} more checkpoints" if len(lost) > 1 else ""
+    others = f" and {counted(len(lost) - 1, 'other checkpoint')}" if len(lost) > 1 else ""
     return (
-        f"{lost[0]}{more} had too many bytes to keep, and the command wrote over it: trials begin without. Where it needs "
-        "what was there, end this with Ctrl-C and give it another directory to write to"
+        f"{lost[0]}{others} changed while the command ran, too large to keep a copy of before: trials begin without. Where "
+        "the command needs what was there, end this with Ctrl-C and let it write to another directory"
     )
 
 

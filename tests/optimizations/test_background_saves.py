@@ -47,11 +47,13 @@ def script(save: str = SAVE, setup: str = "", file: str = FILE) -> str:
     return TRAIN.replace("SAVE", save).replace("SETUP", setup).replace("FILE", file)
 
 
-def test_files_and_losses_are_those_of_the_plain_script(run_foreign: Any) -> None:
+def test_files_and_losses_are_those_of_the_plain_script(run_foreign: Any, tmp_path: Path) -> None:
     plain = run_foreign(script()).printed
     ran = run_foreign(script(), {"background_saves": True})
     assert ran.printed == plain
     assert ran.said == [("background_saves", True, "a save to a path")]
+    # Written after the second step, before the first save: that it can be toggled is known by then.
+    assert json.loads((tmp_path / "turns.json").read_text())["can"] == ["background_saves"]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,21 @@
-"""What `hotloop tune` says of its choice."""
+"""In which order `hotloop tune` tries values, against what, and what it says of its choice."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from hotloop.core.judgement import Parity, Verdict
-from hotloop.tune.campaign import other_speed
+from hotloop.core.judgement import Diagnosis, Parity, Steps, Verdict
+from hotloop.doctor.fixes import Fix
+from hotloop.trial.arm import Arm
+from hotloop.trial.session import SessionResult
+from hotloop.tune.campaign import Campaign, other_speed
+from hotloop.tune.options import Known
+from hotloop.tune.runner import value_of
+from hotloop.tune.settings import Words
 
 
 def verdict(seconds: float | None) -> Verdict:
@@ -32,3 +42,112 @@ def test_a_machine_that_has_become_another_is_told(
     found = other_speed(verdict(before), verdict(now))
     assert said in found
     assert bool(found) == bool(said)
+
+
+class Runner:
+    """Stands for the trials: a value multiplies the speed by its number in `speeds`."""
+
+    budget_s = None
+    left_s = float("inf")
+    must_confirm = False
+
+    def __init__(self, speeds: dict[str, float], tmp_path: Path) -> None:
+        self.speeds, self.directory = speeds, tmp_path
+        self.compared: list[tuple[list[str], list[str], int | None]] = []
+
+    def with_fixes(self, name: str, fixes: list[Fix]) -> Arm:
+        command: tuple[str, ...] = ("train", "c.yaml")
+        for option, text in (fix.value for fix in fixes):
+            command, _ = option.applied(command, {}, text)
+        return Arm(name, command, "step_clock")
+
+    def timed(
+        self, stacked: list[Fix], fixes: list[Fix], parity: Parity, **how: Any
+    ) -> SessionResult:
+        self.compared.append(
+            ([f.name for f in stacked], [f.name for f in fixes], how.get("pairs_now"))
+        )
+        ratio = 1.0
+        for fix in fixes[len(stacked) :]:
+            ratio *= self.speeds[fix.name]
+        num = how.get("pairs_now") or 4
+        outcome: Any = "improved" if ratio > 1 else "regressed"
+        found = Verdict(
+            outcome, ratio, 0.99 * ratio, 1.01 * ratio, 0.95, parity, "a", "b", num_pairs=num,
+            pair_ratios=(ratio,) * num,
+        )  # fmt: skip
+        run = SimpleNamespace(
+            records=[], census=None, plan=SimpleNamespace(warmup_steps=3, steps=10)
+        )
+        pair: Any = (run, run)
+        return SessionResult(found, (pair,), (), self.directory)
+
+    def needed_s(self, *pairs: Any, **how: Any) -> float:
+        return 1.0
+
+    def pays_for(self, seconds: float) -> bool:
+        return True
+
+    def report(self, **changes: Any) -> None:
+        pass
+
+    def ledger(self, fixes: Any, kept: Any, together: Any, **rest: Any) -> Any:
+        return SimpleNamespace(fixes=fixes, kept=kept, together=together and together.verdict)
+
+
+SAME = Parity("same", "bitwise", reason="")
+
+
+def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **speeds: float) -> tuple[Runner, Any]:
+    """auto sets a and b; then each of a, b and c alone, both ways."""
+    given = {"a": "0", "b": "0", "c": "0"}
+
+    def values(name: str, *texts: str) -> list[Fix]:
+        option = Words(name, texts, Known(""), "bitwise", as_given=given)
+        return [
+            value_of(option, text, Diagnosis("balanced", Steps(9, 1, 0.1)), None) for text in texts
+        ]
+
+    monkeypatch.setattr(Campaign, "_parity", lambda self, asked: SAME)
+    monkeypatch.setattr(
+        "hotloop.tune.campaign.with_costs", lambda runner, value, entry, result: entry
+    )
+    monkeypatch.setattr("hotloop.tune.campaign.with_memory", lambda entry, pairs: entry)
+    runner = Runner({each.replace("_", "="): speed for each, speed in speeds.items()}, tmp_path)
+    rest = [*values("a", "a=0", "a=1"), *values("b", "b=0", "b=1"), *values("c", "c=0", "c=1")]
+    campaign = Campaign(runner, [values("auto", "a=1 b=1"), rest], lambda budget: "")  # type: ignore[arg-type]
+    monkeypatch.setattr(runner, "costs", SimpleNamespace(pair_s=lambda plan: 1.0), raising=False)
+    monkeypatch.setattr(runner, "plan", None, raising=False)
+    return runner, campaign.all()
+
+
+def test_single_settings_are_tried_on_top_of_what_auto_brought(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speeds = {"auto": 2.0, "a_0": 0.5, "b_0": 1.1, "c_1": 1.2}
+    runner, ledger = tried(tmp_path, monkeypatch, **speeds)
+    assert ledger.kept == ["auto", "c=1", "b=0"]  # the fastest on top first
+    screened = [(stacked, new[-1]) for stacked, new, now in runner.compared if now == 2]
+    # What the command has by then is not tried: a=1, b=1 and c=0.
+    assert screened == [([], "auto"), (["auto"], "a=0"), (["auto"], "b=0"), (["auto"], "c=1")]
+    # More than what came first alone: the whole is measured anew, against the command as given.
+    assert runner.compared[-1] == ([], ["auto", "c=1", "b=0"], None)
+
+
+def test_what_came_first_and_stays_alone_is_proven_by_its_own_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, ledger = tried(tmp_path, monkeypatch, auto=2.0, a_0=0.5, b_0=0.9, c_1=0.8)
+    assert ledger.kept == ["auto"]
+    assert ledger.together.ratio == 2.0
+    assert [new for stacked, new, now in runner.compared if now is None] == [["auto"]]
+
+
+def test_where_auto_brings_nothing_single_settings_are_tried_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, ledger = tried(tmp_path, monkeypatch, auto=0.9, a_1=1.3, b_1=0.8, c_1=0.8)
+    assert ledger.kept == ["a=1"]
+    screened = [(stacked, new) for stacked, new, now in runner.compared if now == 2]
+    assert screened == [([], ["auto"]), ([], ["a=1"]), ([], ["b=1"]), ([], ["c=1"])]
+    assert runner.compared[-1] == ([], ["a=1"], None)

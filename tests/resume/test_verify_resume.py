@@ -42,7 +42,7 @@ def test_after_kills_in_saves_and_steps_everything_is_the_same(
     assert found.differences == ()
     assert found.bit_identical
     assert found.kills == sum(found.kills_by_moment.values()) == 4
-    assert found.steps_lost_max <= found.every_steps * (2 if background == "true" else 1)
+    assert found.steps_lost_max <= found.every_steps
     assert found.compared["samples"] >= STEPS * 4
     assert not list(Path("runs").iterdir()), "nothing is left behind"
 

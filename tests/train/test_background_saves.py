@@ -25,8 +25,9 @@ from hotloop.checkpoint.background import Saver
 from hotloop.core.errors import EnvironmentFailed
 from hotloop.train import loop
 
-BESIDE = ("checkpoint.every_steps=3", "checkpoint.keep=9", "checkpoint.background=true", "model.dropout=0.1")  # fmt: skip
-WITHIN = (*BESIDE, "checkpoint.background=false")
+BESIDE = ("checkpoint.every_steps=6", "checkpoint.keep=9", "checkpoint.background=true", "model.dropout=0.1")  # fmt: skip
+"""The first save is due after half of it."""
+WITHIN = (*BESIDE, "checkpoint.every_steps=3", "checkpoint.background=false")
 
 
 def states(directory: Path) -> dict[int, tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]]:
@@ -89,7 +90,7 @@ def test_save_that_fails_beside_the_steps_ends_the_training_at_the_next_one_and_
     real, failed = store.save, threading.Event()
 
     def save(root: Path, step: int, **named: Any) -> store.Checkpoint:
-        if step != 6:
+        if step == 3:
             return real(root, step, **named)
         failed.set()
         raise EnvironmentFailed("the disk is full", where=str(root))
@@ -97,7 +98,7 @@ def test_save_that_fails_beside_the_steps_ends_the_training_at_the_next_one_and_
     real_update = loop.update
 
     def update(*args: Any) -> Any:
-        if len(records(tmp_path / "run")) >= 6:
+        if sum("checkpoint" in each.tags for each in records(tmp_path / "run")) > 1:
             assert failed.wait(60)
         return real_update(*args)
 
@@ -107,7 +108,7 @@ def test_save_that_fails_beside_the_steps_ends_the_training_at_the_next_one_and_
         with pytest.raises(EnvironmentFailed, match="the disk is full"):
             train(tiny_config, tmp_path / "run", *BESIDE)
     assert store.steps(tmp_path / "run" / "checkpoints") == (3,)
-    assert len(records(tmp_path / "run")) < 9
+    assert len(records(tmp_path / "run")) <= 9
     train(tiny_config, tmp_path / "run", *BESIDE)
     train(tiny_config, tmp_path / "whole", *WITHIN)
     assert losses(tmp_path / "run") == losses(tmp_path / "whole")
@@ -128,7 +129,7 @@ def test_run_killed_again_and_again_between_and_during_saves_comes_to_the_same_e
         wait_for_steps(child, run / "steps.jsonl", at)
         child.kill()
         child.communicate()
-        assert len(records(run)) - store.newest_seen(run / "checkpoints") <= 2 * 7
+        assert len(records(run)) - store.newest_seen(run / "checkpoints") <= 7
     train(tiny_config, run, *often)
     assert losses(run) == losses(tmp_path / "whole")
     left, right = weights(run), weights(tmp_path / "whole")
@@ -153,7 +154,7 @@ def test_newest_save_that_never_ended_is_no_lost_checkpoint(
     with monkeypatch.context() as patch, dies_after(8):
         patch.setattr(store, "save", save)
         train(tiny_config, tmp_path / "run", *BESIDE)
-    assert any("checkpoint" in each.tags and each.step == 6 for each in records(tmp_path / "run"))
+    assert sum("checkpoint" in each.tags for each in records(tmp_path / "run")) == 2
     train(tiny_config, tmp_path / "run", *BESIDE)
     assert len(records(tmp_path / "run")) == 12
 

@@ -81,5 +81,5 @@ def test_a_training_measures_both_ways(
     train(tiny_config, tmp_path / "run", "train.steps=40", "checkpoint.every_steps=5")
     costs = seen[0].costs_s
     assert (len(costs[False]) >= 2, len(costs[True]) >= 2) == (True, True)
-    assert sum(map(len, costs.values())) == 6  # the seventh is not over, the last one is waited for
+    assert sum(map(len, costs.values())) >= 6  # the newest is not over, the last one is waited for
     assert all(each > 0 for each in costs[False])

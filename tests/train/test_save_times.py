@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from test_session_log import killed_at
 from trainings import losses, records, train, weights
 
+from hotloop.checkpoint import store
 from hotloop.checkpoint.interval import interval_steps
 from hotloop.core.errors import UsageError
 from hotloop.core.files import SESSIONS_FILE
 from hotloop.core.sessions import SaveInterval, read_sessions
+from hotloop.core.step import StepRecord
 from hotloop.runs.stored_run import read_run
 from hotloop.train import loop, save_times
+from hotloop.train.group import Group
 
 AUTO = (
     "checkpoint.every_steps=auto",
@@ -116,6 +122,68 @@ def test_evaluations_tell_of_a_lost_checkpoint_by_the_longest_interval(
                 train(config, run, *auto, f"train.steps={steps}")
         else:
             assert train(config, run, *auto, f"train.steps={steps}").steps == steps
+
+
+def due_steps(
+    *, every: int, took_s: float | None, background: Any = True, keep_best: int = 0
+) -> list[int]:
+    """When saves of a training with steps of a second are due, each of which takes so long."""
+    checkpoint = SimpleNamespace(every_steps=every, background=background, keep_best=keep_best)
+    run: Any = SimpleNamespace(
+        config=SimpleNamespace(checkpoint=checkpoint),
+        saver=SimpleNamespace(took_s=None),
+        group=Group(),
+        first_step=0,
+        save_mode=SimpleNamespace(will_be_beside=lambda: background),
+    )
+    times, found = save_times.SaveTimes(run), []
+    for step in range(4 * every):
+        times(StepRecord(step=step, wall_s=1.0))
+        if times.due(step + 1, now=False):
+            found.append(step + 1)
+            run.saver.took_s = took_s
+            times.saved(step + 1)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("given", "due"),
+    [
+        ({"every": 100, "took_s": 8.0}, [50, 139, 228, 317]),  # 100 - 1 - 1.25 * 8 apart
+        ({"every": 100, "took_s": 0.01}, [50, 148, 246, 344]),
+        ({"every": 100, "took_s": 500.0}, [50, 100, 150, 200, 250, 300, 350, 400]),
+        ({"every": 100, "took_s": 8.0, "background": False}, [100, 200, 300, 400]),
+        ({"every": 100, "took_s": 8.0, "keep_best": 1}, [100, 200, 300, 400]),
+        ({"every": 1, "took_s": 8.0}, [1, 2, 3, 4]),
+    ],
+)
+def test_saves_beside_the_steps_begin_as_early_as_writing_takes(
+    given: dict[str, Any], due: list[int]
+) -> None:
+    assert due_steps(**given) == due
+
+
+def test_steps_wait_for_a_save_that_takes_longer_than_those_before(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, lost, real = [0], [0], store.save
+
+    def save(root: Path, step: int, **named: Any) -> store.Checkpoint:
+        if len(made) == 3:
+            seen = -1
+            while (now := len(records(tmp_path / "run"))) > seen:  # until the steps stand still
+                seen = now
+                time.sleep(0.5)
+            lost.append(seen - made[-1])
+        made.append(step)
+        return real(root, step, **named)
+
+    monkeypatch.setattr(store, "save", save)
+    beside = ("checkpoint.every_steps=200", "checkpoint.background=true", "eval.every_steps=0")
+    train(config, tmp_path / "run", *beside, "train.steps=700")
+    assert made[1] == 100
+    assert 198 <= lost[1] <= 200, "the newest records are still on their way"
+    assert made[-1] == 700
 
 
 def test_a_rate_without_auto_is_refused(config: Path, tmp_path: Path) -> None:

@@ -47,10 +47,12 @@ def test_the_time_of_a_run_that_was_killed_twice_is_divided_whole(
     sessions, damaged = read_sessions(tmp_path / "run" / SESSIONS_FILE)
     assert damaged == {}
     first, second, third = sessions
-    assert [each.from_step for each in sessions] == [0, 100, 200]
+    saved = [each.from_step for each in sessions]
+    assert saved[0] == 0 < saved[1] < saved[2]
     assert (first.ended_at, second.ended_at, third.why) == (None, None, "finished")
-    assert second.lost_steps == max(made) + 1 - 100
-    assert second.lost_s == pytest.approx(sum(s for step, s in made.items() if step >= 100))
+    assert second.lost_steps == max(made) + 1 - saved[1] <= 100
+    assert second.lost_s == pytest.approx(sum(s for step, s in made.items() if step >= saved[1]))
+    assert third.lost_steps <= 100
     found = read_run(tmp_path / "run").goodput
     assert found is not None
     assert (found.processes, found.killed) == (3, 2)

@@ -2,7 +2,7 @@
 
 What is committed is a snapshot, which no later step changes. The commit protocol is `store`'s: a process
 that is killed while the thread writes leaves a directory without a manifest, and continues from the
-checkpoint before. So at most two intervals are lost. An error surfaces where the training next asks.
+checkpoint before. An error surfaces where the training next asks.
 """
 
 from __future__ import annotations
@@ -87,6 +87,11 @@ class Saver:
         # No daemon: the interpreter waits for it, however the training ends.
         threading.Thread(target=run, name="hotloop-save").start()
         self._ended = ended
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a save that was begun has not ended."""
+        return self._ended is not None and not self._ended.is_set()
 
     def check(self) -> None:
         """Raises the error of a save that has failed; never waits."""

@@ -151,8 +151,9 @@ class EvalConfig(Section):
 
 class CheckpointConfig(Section):
     every_steps: Natural | Literal["auto"] = 250
-    """0 saves only at the end and on Ctrl-C. `auto` weighs what a save costs against how often the run is interrupted,
-    as it learns both; up to an hour apart, and at most a tenth of the time."""
+    """The most steps that a kill loses: saves are so far apart, and those in the background begin as many steps earlier as writing
+    takes. 0 saves only at the end and on Ctrl-C. `auto` weighs what a save costs against how often the run is
+    interrupted, as it learns both; up to an hour apart, and at most a tenth of the time."""
     interruptions_per_day: PositiveNumber | None = None
     """For `every_steps: auto`. null estimates it from the kills that the run has seen, beginning with one a day."""
     keep: Annotated[int, Field(ge=2, le=MAX_COUNT)] = 2
@@ -161,7 +162,8 @@ class CheckpointConfig(Section):
     """Those saved within this many hours are kept as well. Age alone never leaves fewer than `keep`."""
     keep_best: Natural = 0
     """So many of lowest held-out loss (with averaged weights where they are kept) stay as well. Only a checkpoint saved at
-    an evaluated step has one: let `eval.every_steps` be a multiple of `every_steps`, or the other way round."""
+    an evaluated step has one: let `eval.every_steps` be a multiple of `every_steps`, or the other way round. Saves in
+    the background are no earlier then, and a kill loses up to two intervals."""
     background: bool | Literal["auto"] = "auto"
     """Write while the next steps train: a save then costs them a copy of the state in host memory. `auto` makes the first
     saves in both ways and keeps the cheaper one. One that a kill cuts short is lost. The last save of a run is waited for."""

@@ -157,6 +157,9 @@ def train(
                     book.flush()
                     save(run, done, beside=not finished and run.save_mode.beside())
                     run.save_times.saved(done)
+            if run.save_times.held(done):
+                with timed.phase("checkpoint"):
+                    run.saver.finish()
         known = run.stability.checked(book.write_closed(), known, measuring=measuring)
 
     if group.ranks.is_first:

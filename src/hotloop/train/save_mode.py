@@ -40,7 +40,18 @@ class SaveMode:
             self._held_s = record.host.get("checkpoint", 0.0) - self._waited_s
             self._since = []
             return
-        self._since.append(record.wall_s - record.host.get("eval", 0.0))
+        waited_s = record.host.get("checkpoint", 0.0)
+        self._held_s += waited_s
+        self._since.append(record.wall_s - waited_s - record.host.get("eval", 0.0))
+
+    def will_be_beside(self) -> bool:
+        """How the next save will be made, by what the ones before have shown; the newest of them may change that."""
+        if self._setting != "auto":
+            return bool(self._setting)
+        made = {mode: len(costs) + (self._open is mode) for mode, costs in self.costs_s.items()}
+        if min(made.values()) < TRIES:
+            return self._fits() and made[True] < made[False]
+        return self._next()
 
     def beside(self) -> bool:
         """How the save that is due is made. Waits for the one before. Raises its error."""

@@ -1,10 +1,15 @@
 """When the next checkpoint is due: every so many steps, or as `checkpoint.every_steps: auto` learns while training.
 
+What is written beside the steps is only safe some steps later. So that a process that is killed never loses more than the interval,
+such a save begins as many steps early as writing takes (the first one of a process, of which that is not known, half an interval), and
+the steps stand still where it takes longer.
+
 Saves change nothing that is learned, so that a run may move them and still continues to the same bits.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from itertools import islice
@@ -24,6 +29,8 @@ FIRST_STEPS = 20
 """Between the first saves, until it is known what they cost."""
 WINDOW = 200
 """Steps and saves that are remembered."""
+MARGIN = 1.25
+"""A save may take so many times as long as the one before, and the steps still do not wait for it."""
 
 
 class SaveTimes:
@@ -32,7 +39,12 @@ class SaveTimes:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._config = run.config.checkpoint
-        self._next = 0
+        self._limit = 0
+        """The most steps that a kill may lose; 0 where nothing is saved but the end."""
+        self._last = 0
+        self._next: int | None = None
+        self._decided_at = 0
+        """When the next one is chosen: half way from the last, by when there are steps to go by."""
         self._steps_s: deque[float] = deque(maxlen=WINDOW)
         self._saves_s: deque[float] = deque(maxlen=WINDOW)
         self._slower_s: deque[float] = deque(maxlen=WINDOW)
@@ -41,10 +53,9 @@ class SaveTimes:
         self._trained_s = 0.0
         self._num_killed = 0
         self._longest = FIRST_STEPS
-        if self._config.every_steps == "auto":
-            if run.sessions is not None:
-                self._remember(run.directory, run.steps_file)
-            self.saved(run.first_step)
+        if self._config.every_steps == "auto" and run.sessions is not None:
+            self._remember(run.directory, run.steps_file)
+        self.saved(run.first_step)
 
     def _remember(self, directory: Path, steps_file: Path) -> None:
         """What earlier processes of this run have seen."""
@@ -69,6 +80,8 @@ class SaveTimes:
                 self._slower_s.append(sum(since[:half]) - sum(since[-half:]))
             self._saves_s.append(record.host.get("checkpoint", 0.0))
             self._since = []
+        elif self._saves_s:  # the steps waited for what was written beside them
+            self._saves_s[-1] += record.host.get("checkpoint", 0.0)
         own_s = record.wall_s - sum(record.host.get(name, 0.0) for name in ("checkpoint", "eval"))
         if self._since is not None:
             self._since.append(own_s)
@@ -76,14 +89,51 @@ class SaveTimes:
         self._trained_s += record.wall_s
 
     def due(self, done: int, *, now: bool) -> bool:
-        """True if the state after so many steps is to be saved."""
-        every = self._config.every_steps
-        return now or (done >= self._next if every == "auto" else every > 0 and done % every == 0)
+        """True if the state after so many steps is to be saved. Called on every rank; the first one decides."""
+        if done == self._decided_at:
+            self._next = self._last + self._run.group.decided(self._period)
+        return now or (self._next is not None and done >= self._next)
 
     def saved(self, done: int) -> None:
         """It was saved. Called on every rank; the first one decides when the next save is."""
-        if self._config.every_steps == "auto":
-            self._next = done + self._run.group.decided(self._interval)
+        every = self._config.every_steps
+        self._limit = self._run.group.decided(self._interval) if every == "auto" else every
+        self._last, self._next, self._decided_at = done, None, 0
+        if self._early:
+            self._decided_at = done + self._half
+        elif self._limit:
+            self._next = done + self._whole
+
+    def held(self, done: int) -> bool:
+        """True if the save that is being written has to be waited for before the next step."""
+        saver = self._run.saver
+        return self._early and saver.is_writing and done - saver.committed >= self._limit
+
+    @property
+    def _early(self) -> bool:
+        """With `keep_best` saves stay at the steps that are evaluated."""
+        may = self._config.background is not False and not self._config.keep_best
+        return may and self._limit > 0
+
+    @property
+    def _half(self) -> int:
+        return math.ceil(self._limit / 2)
+
+    @property
+    def _whole(self) -> int:
+        """Steps from the last save to the next one that stops the steps."""
+        fixed = self._config.every_steps != "auto"
+        return self._limit - self._last % self._limit if fixed else self._limit
+
+    def _period(self) -> int:
+        """Steps from the last save to the next one, at least half an interval."""
+        if not self._run.save_mode.will_be_beside():
+            return max(self._whole, self._half)
+        takes_s = self._run.saver.took_s
+        if takes_s is None or not self._steps_s:
+            return self._half
+        step_s = max(statistics.median(self._steps_s), 1e-6)
+        return max(self._half, self._limit - 1 - math.ceil(MARGIN * takes_s / step_s))
 
     def _interval(self) -> int:
         if not self._saves_s:

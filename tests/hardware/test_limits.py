@@ -100,3 +100,13 @@ def test_cuda_without_a_gpu_is_the_environments_failure() -> None:
         pytest.skip("this machine has one")
     with pytest.raises(EnvironmentFailed):
         pick_device("cuda:0")
+
+
+def test_looking_for_a_compiler_leaves_the_environment_as_it_is() -> None:
+    """A run is gone on with in its own environment, and Inductor sets a variable when it is imported."""
+    program = (
+        "import os, torch; from hotloop.hardware.device import why_compile_cannot_run as why; "
+    )
+    program += "was = dict(os.environ); why(torch.device('cpu')); assert dict(os.environ) == was"
+    env = {name: text for name, text in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+    subprocess.run([sys.executable, "-c", program], env=env, check=True)

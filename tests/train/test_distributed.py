@@ -132,7 +132,7 @@ train:
   num_threads: 1
 schedule: {{warmup_steps: 4}}
 eval: {{every_steps: 6, windows: 6}}
-checkpoint: {{every_steps: 4, keep: 3}}
+checkpoint: {{every_steps: 4, keep: 3, background: false}}
 logging: {{tensorboard: false}}
 """
     )

@@ -125,12 +125,17 @@ def test_evaluations_tell_of_a_lost_checkpoint_by_the_longest_interval(
 
 
 def due_steps(
-    *, every: int, took_s: float | None, background: Any = True, keep_best: int = 0
+    *,
+    every: int,
+    took_s: float | None,
+    background: Any = True,
+    keep_best: int = 0,
+    spikes: str = "warn",
 ) -> list[int]:
     """When saves of a training with steps of a second are due, each of which takes so long."""
     checkpoint = SimpleNamespace(every_steps=every, background=background, keep_best=keep_best)
     run: Any = SimpleNamespace(
-        config=SimpleNamespace(checkpoint=checkpoint),
+        config=SimpleNamespace(checkpoint=checkpoint, stability=SimpleNamespace(spikes=spikes)),
         saver=SimpleNamespace(took_s=None),
         group=Group(),
         first_step=0,
@@ -154,6 +159,7 @@ def due_steps(
         ({"every": 100, "took_s": 500.0}, [50, 100, 150, 200, 250, 300, 350, 400]),
         ({"every": 100, "took_s": 8.0, "background": False}, [100, 200, 300, 400]),
         ({"every": 100, "took_s": 8.0, "keep_best": 1}, [100, 200, 300, 400]),
+        ({"every": 100, "took_s": 8.0, "spikes": "rollback"}, [100, 200, 300, 400]),
         ({"every": 1, "took_s": 8.0}, [1, 2, 3, 4]),
     ],
 )

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.trial.arm import Arm, refuse_missing
-from hotloop.trial.measure import load_measurement, measure
+from hotloop.trial.measure import drop_torn_libraries, load_measurement, measure
 
 
 def run(arm: Arm, directory: Path, *, warmup: int = 0, steps: int = 1) -> Measurement:
@@ -146,3 +147,13 @@ def test_missing_program_or_directory_is_a_usage_error(tmp_path: Path) -> None:
 def test_arm_whose_name_cannot_name_a_directory_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="cannot be named"):
         Arm(name, ("x",), "none")
+
+
+def test_library_that_a_killed_compiler_left_is_not_loaded_again(tmp_path: Path) -> None:
+    whole = Path(torch._C.__file__).read_bytes()
+    named = {"whole": whole, "cut": whole[: len(whole) // 2], "empty": b"", "of the header": whole[:64], "other": b"x" * 99}  # fmt: skip
+    for name, content in named.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "kernel.so").write_bytes(content)
+    drop_torn_libraries(tmp_path)
+    assert {each.parent.name for each in tmp_path.glob("*/*.so")} == {"whole", "other"}

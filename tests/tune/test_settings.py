@@ -169,6 +169,8 @@ def test_a_value_with_the_name_of_its_arm_is_not_taken_for_a_live_form(
         (["plain.yaml", "train.clip=fused", "--vary", "train.clip=builtin"], "varied and given"),
         (["plain.yaml", "--out", "tuned"], "is no config"),
         (["--out", "plain.yaml", "plain.yaml"], "is the config to tune"),
+        (["--out", "no/tuned.yaml", "plain.yaml"], "cannot be written"),
+        (["--out", "mine.yaml", "plain.yaml"], "no config that hotloop wrote"),
         (["plain.yaml", "--accept", "train.microbatch"], "nothing to vary"),
         ([], "nothing to tune was given"),
     ],
@@ -177,10 +179,12 @@ def test_bad_input_is_told_before_anything_runs(
     words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     (tmp_path / "plain.yaml").write_bytes(PLAIN.read_bytes())
+    (tmp_path / "mine.yaml").write_text("# precious")
     monkeypatch.chdir(tmp_path)
     assert run(["tune", *words]) == ExitCode.USAGE
     assert said in capfd.readouterr().err
-    assert [each.name for each in Path().iterdir()] == ["plain.yaml"]
+    assert {each.name for each in Path().iterdir()} == {"plain.yaml", "mine.yaml"}
+    assert Path("mine.yaml").read_text() == "# precious"
 
 
 CONFIG = """

@@ -168,7 +168,7 @@ def _of_command(command: tuple[str, ...], out: Path | None, given: Given) -> Ask
     from hotloop.doctor.command import script_name
     from hotloop.tune.program import run_directory
 
-    directory = out or run_directory(command, script_name(command))
+    directory = out or run_directory(command, script_name(command), note)
     return Asked(command, directory, [options], directory, ends=["--", *command])
 
 

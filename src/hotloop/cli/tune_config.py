@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
 
+from hotloop.cli.output import note
 from hotloop.cli.tune import Asked, Given, is_config
 from hotloop.core.errors import UsageError
 from hotloop.core.ledger import Ledger
-from hotloop.core.settings import load_settings, store_settings
+from hotloop.core.settings import is_stored, load_settings, store_settings
 from hotloop.train.early import refuse_early
 from hotloop.tune import settings as tuning
 from hotloop.tune.options import options_of
@@ -23,6 +25,7 @@ def of_config(words: tuple[str, ...], out: Path | None, given: Given) -> Asked:
         raise UsageError(f"--out {out} is no config", do="name a .yaml file to write")
     if out.resolve() == config.resolve():
         raise UsageError(f"--out {out} is the config to tune", do="name another file to write")
+    _refuse_unwritable(out)
     named = options_of(**given, command=words) if any(given.values()) else []
     for each in named:
         if settings.origins.get(each.name) == "flag":
@@ -32,13 +35,15 @@ def of_config(words: tuple[str, ...], out: Path | None, given: Given) -> Asked:
     refuse_early(settings.config)
     written = Path("runs") / f".tune-{settings.config.name}"
     command = tuning.command_of(config, overrides, written)
-    directory = run_directory(command, settings.config.name)
+    directory = run_directory(command, settings.config.name, note)
     first, rest = tuning.options_for(settings, [each.name for each in named])
     more = [tuning.varied(each, settings) for each in named]
 
     def told(ledger: Ledger) -> Ledger:
-        store_settings(tuning.tuned(config, overrides, ledger, directory), out)
-        return replace(ledger, run_with=f"hotloop train {shlex.quote(str(out))}")
+        if any(each.verdict for each in ledger.fixes):
+            store_settings(tuning.tuned(config, overrides, ledger, directory), out)
+        best = [str(out)] if ledger.kept else words
+        return replace(ledger, run_with=shlex.join(["hotloop", "train", *best]))
 
     return Asked(
         command,
@@ -50,3 +55,16 @@ def of_config(words: tuple[str, ...], out: Path | None, given: Given) -> Asked:
         told=told,
         written=written,
     )
+
+
+def _refuse_unwritable(out: Path) -> None:
+    """Raises `UsageError` where no file can be written, or one that somebody wrote would be lost."""
+    if not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
+        raise UsageError(
+            f"--out {out} cannot be written", do="name a file in a directory that can be written to"
+        )
+    if out.exists() and not is_stored(out):
+        raise UsageError(
+            f"--out {out} is there already, and is no config that hotloop wrote",
+            do="name another file to write, or remove it",
+        )

@@ -163,7 +163,7 @@ class CheckpointConfig(Section):
     keep_best: Natural = 0
     """So many of lowest held-out loss (with averaged weights where they are kept) stay as well. Only a checkpoint saved at
     an evaluated step has one: let `eval.every_steps` be a multiple of `every_steps`, or the other way round. Saves in
-    the background are no earlier then, and a kill loses up to two intervals."""
+    the background are no earlier then, nor with `stability.spikes: rollback`, and a kill loses up to two intervals."""
     background: bool | Literal["auto"] = "auto"
     """Write while the next steps train: a save then costs them a copy of the state in host memory. `auto` makes the first
     saves in both ways and keeps the cheaper one. One that a kill cuts short is lost. The last save of a run is waited for."""

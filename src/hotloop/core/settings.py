@@ -96,6 +96,11 @@ def store_settings(settings: Settings, path: Path) -> None:
     write_atomically(path, yaml.safe_dump(document, sort_keys=False).encode())
 
 
+def is_stored(path: Path) -> bool:
+    """Whether `store_settings` wrote this config. Raises `UsageError` where it cannot be read."""
+    return any(line.startswith("digest: ") for line in _text_of(path).splitlines())
+
+
 def _text_of(path: Path) -> str:
     try:
         return read_bytes(path, limit_bytes=MAX_CONFIG_BYTES).decode("utf-8")

@@ -135,17 +135,22 @@ def _is_whole(run: CommandRun, *, to_end: bool) -> bool:
     return run.seconds is None and run.steps is None
 
 
+def was_interrupted(directory: Path, command: Sequence[str]) -> bool:
+    """Whether `directory` holds an examination of this very command that did not come to its end."""
+    path = directory / COMMAND_RUN_FILE
+    if not path.exists() or (directory / TRIALS).exists():
+        return False
+    run = read_json(path, CommandRun)
+    same = (run.command, run.workdir) == (tuple(command), str(Path.cwd()))
+    return run.ended == "interrupted" and same
+
+
 def set_interrupted_aside(directory: Path, command: Sequence[str]) -> Path | None:
     """Rename `directory` if it held an interrupted examination of this very command; its new path, else `None`.
 
     Renamed, not removed: what was seen until then, and what else its user has put there, stays.
     """
-    path = directory / COMMAND_RUN_FILE
-    if not path.exists() or (directory / TRIALS).exists():
-        return None
-    run = read_json(path, CommandRun)
-    same = (run.command, run.workdir) == (tuple(command), str(Path.cwd()))
-    if run.ended != "interrupted" or not same:
+    if not was_interrupted(directory, command):
         return None
     directory = directory.resolve()
     names = (f"{directory.name}-interrupted-{number}" for number in itertools.count(1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -117,6 +118,9 @@ def examine(
         say(f"what it does is recorded in {shown(directory)}{bound}")
         input_at = _input_position()
         attached = _run(run, env, directory, heard, progress, say, warn)
+        if attached.was_ended and not heard.signals and not _was_stopped(run, directory):
+            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise storage_error(full, directory, "record the steps, and the command was ended")
         run = _ended(run, attached, heard, directory)
         run = replace(run, reads_input=_input_position() > input_at)
         if not run.left_running:
@@ -208,7 +212,9 @@ def _run(
                 env=env,
                 token=(DOCTOR, str(directory)),
                 heard=heard,
-                has_enough=lambda: _was_stopped(run, directory),
+                has_enough=lambda: (
+                    _was_stopped(run, directory) or _sees_nothing_more(run, directory)
+                ),
                 started=started,
                 tick=live.tick,
                 say=say,
@@ -262,6 +268,12 @@ def _was_stopped(run: CommandRun, directory: Path) -> bool:
     if run.steps is None and run.seconds is None:
         return False
     return any(mapping_of(path).get("stopped") for path in directory.glob("clock-*.json"))
+
+
+def _sees_nothing_more(run: CommandRun, directory: Path) -> bool:
+    """Whether the disk is full, of a command that is ended early: its steps are no longer recorded, and it would train on."""
+    whole = run.steps is None and run.seconds is None
+    return not whole and shutil.disk_usage(directory).free == 0
 
 
 def shown(directory: Path) -> Path:

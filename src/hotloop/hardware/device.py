@@ -114,6 +114,9 @@ def gpu_uuid(device: torch.device) -> str | None:
     return f"GPU-{uuid.removeprefix('GPU-')}"
 
 
+_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+
+
 def why_compile_cannot_run(device: torch.device) -> str | None:
     """`None` where `torch.compile` has what it needs, else what is missing.
 
@@ -126,12 +129,18 @@ def why_compile_cannot_run(device: torch.device) -> str | None:
         if compiler is None:
             return "no C compiler was found"
         return _why_it_does_not_compile((compiler, "-xc"), "#include <Python.h>\n")
+    cache = os.environ.get(_CACHE)
     try:
         from torch._inductor.cpp_builder import get_cpp_compiler
 
         name = get_cpp_compiler()
     except Exception as error:  # noqa: BLE001  # inductor raises its own types, by version
         return f"no C++ compiler was found ({type(error).__name__})"
+    finally:
+        if (
+            cache is None
+        ):  # its import sets it, and what is started later would have another environment
+            os.environ.pop(_CACHE, None)
     compiler = shutil.which(name)
     if compiler is None:
         return f"the C++ compiler {name!r} was not found"

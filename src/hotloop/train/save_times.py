@@ -111,9 +111,9 @@ class SaveTimes:
 
     @property
     def _early(self) -> bool:
-        """With `keep_best` saves stay at the steps that are evaluated."""
-        may = self._config.background is not False and not self._config.keep_best
-        return may and self._limit > 0
+        """With `keep_best` saves stay at the steps that are evaluated; where a rollback leads must not depend on the clock."""
+        stay = self._config.keep_best or self._run.config.stability.spikes == "rollback"
+        return self._config.background is not False and not stay and self._limit > 0
 
     @property
     def _half(self) -> int:

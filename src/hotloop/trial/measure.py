@@ -12,11 +12,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import random
 import shutil
+import struct
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -142,6 +144,7 @@ def measure(
     directory = directory.resolve()
     run, log = directory / "run", directory / LOG_FILE
     command, work = _prepared(arm, directory, cache, workdir)
+    drop_torn_libraries(cache)
     environment = read_host(workdir=arm.workdir)
     with temporary_directory(directory) as temporary:
         env = _variables(arm, plan, directory, temporary, cache, seed)
@@ -284,6 +287,25 @@ def server_environment(arm: Arm, directory: Path, *, cache: Path) -> dict[str, s
         raise storage_error(error, directory, "prepare trials") from error
     env = _variables(arm, Plan(0, 1, 1.0), directory, temporary, cache, "")
     return without_own_variables(env)
+
+
+def drop_torn_libraries(cache: Path) -> None:
+    """Remove what a compiler that was killed left of a library: torch loads it without asking, and each trial would fail."""
+    for library in cache.rglob("*.so"):
+        with contextlib.suppress(OSError):
+            if not _is_whole_library(library):
+                library.unlink()
+
+
+def _is_whole_library(path: Path) -> bool:
+    """Of an ELF file the table of sections comes last; of other files, whether there is anything."""
+    with path.open("rb") as file:
+        header = file.read(64)
+    if len(header) < 64 or header[:5] != b"\x7fELF\x02":
+        return len(header) == 64
+    (table,) = struct.unpack_from("<Q", header, 0x28)
+    size, count = struct.unpack_from("<HH", header, 0x3A)
+    return path.stat().st_size >= table + size * count
 
 
 def only_hotloop(directory: Path) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,13 @@ from hotloop.core.census import NO_OPTIMIZER
 from hotloop.core.errors import Interrupted, UsageError
 from hotloop.core.files import write_json
 from hotloop.core.ledger import LEDGER_FILE, Ledger
-from hotloop.doctor.directory import begun_options, begun_run, mapping_of, store_options
+from hotloop.doctor.directory import (
+    begun_options,
+    begun_run,
+    mapping_of,
+    store_options,
+    was_interrupted,
+)
 from hotloop.doctor.fix_campaign import NEEDS_OPTIMIZER, runner_for
 from hotloop.doctor.program import Examined, shown
 from hotloop.doctor.starting_point import BEFORE, before_trials
@@ -31,16 +36,30 @@ from hotloop.tune.runner import OptionRunner, value_of, with_work, work_of
 MACHINE = ("cpu_model", "cpu_quota", "memory_limit_bytes", "platform")
 
 
-def run_directory(command: Sequence[str], name: str) -> Path:
-    """`runs/tune-NAME` where it goes on: the same command, machine and sources; else the next that is not there."""
+def run_directory(command: Sequence[str], name: str, say: Callable[[str], None]) -> Path:
+    """`runs/tune-NAME` where it goes on: the same command, machine and sources; else the next that is not there, and why is said."""
+    why = ""
     for number in itertools.count(1):
         end = "" if number == 1 else f"-{number}"
         directory = Path("runs") / f"tune-{name}{end}"
         if not directory.exists():
             break
-        with suppress(UsageError):
-            if begun_run(directory, command, steps=None) and _is_as_it_was(directory, command):
-                break
+        try:
+            if was_interrupted(directory, command):
+                return directory
+            run = begun_run(directory, command, steps=None)
+            if run and _is_as_it_was(directory, command):
+                return directory
+            what = (
+                "was made on another machine, or of other sources"
+                if run
+                else "is in use, or its command was cut off"
+            )
+            why = f"{directory} {what}"
+        except UsageError as error:
+            why = error.what.replace("this directory", str(directory))
+    if why:
+        say(f"{why}: this begins in {directory}")
     return directory
 
 

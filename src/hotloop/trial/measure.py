@@ -303,9 +303,9 @@ def _is_whole_library(path: Path) -> bool:
         header = file.read(64)
     if len(header) < 64 or header[:5] != b"\x7fELF\x02":
         return len(header) == 64
-    (table,) = struct.unpack_from("<Q", header, 0x28)
+    table: int = struct.unpack_from("<Q", header, 0x28)[0]
     size, count = struct.unpack_from("<HH", header, 0x3A)
-    return path.stat().st_size >= table + size * count
+    return bool(path.stat().st_size >= table + size * count)
 
 
 def only_hotloop(directory: Path) -> Path:

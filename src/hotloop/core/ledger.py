@@ -52,7 +52,7 @@ class TriedFix:
     steps: int | None = None
     """Counted steps of each timed process. `None`: it was not timed."""
     start_s: float | None = None
-    """Seconds by which the process of a kept fix takes longer to begin: compiling, starting workers."""
+    """Seconds by which its process takes longer to begin: compiling, starting workers. `None`: not known."""
     pays_after_steps: int | None = None
     """Steps after which these are made up for."""
     memory_bytes: int | None = None

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,12 +70,15 @@ def try_fixes(
     in_place: bool = False,
     network: Network = NO_NETWORK,
     options: Sequence[str] = (),
+    again: Callable[[str], str] | None = None,
     show: ShowTrials = lambda now: None,
     warn: Callable[[str], None] = lambda text: None,
+    **rest: Any,
 ) -> Ledger:
     """Try what answers the findings of a run that has ended well, and store the ledger beside it.
 
-    options: others of the call, for the command that goes on after it. Raises what `asked_for` and `run_campaign` raise, `Interrupted` with the way to continue among it.
+    options: others of the call, for the command that goes on after it; `again`: that command, where it is not
+    `hotloop doctor`. rest: `to_first_look` and `most_pairs` of `run_campaign`. Raises what `asked_for` and `run_campaign` raise, `Interrupted` with the way to continue among it.
     """
     measurement = load_measurement(examined.directory / MEASUREMENT_FILE)
     machine, census = machine_of(measurement), measurement.census
@@ -85,7 +89,7 @@ def try_fixes(
         if name not in known:
             warn(f"{name} is not tried: {why_left_out(name, values, machine, census)}")
 
-    def again(budget: str) -> str:
+    def doctor_again(budget: str) -> str:
         steps = () if examined.run.steps is None else ("--steps", str(examined.run.steps))
         whole = ("--to-end",) if steps == () and examined.run.seconds is None else ()
         out = ("--out", str(shown(examined.directory)), "--budget", budget)
@@ -107,10 +111,11 @@ def try_fixes(
             network=network,
             asked=tuple(asked),
             left_out=left_out,
-            again=again,
+            again=again or doctor_again,
             notice=_notice(examined, fixes, budget_s, asked=bool(asked)),
             show=show,
             warn=warn,
+            **rest,
         )
     except (Interrupted, KeyboardInterrupt):
         place = shown(examined.directory)
@@ -174,6 +179,8 @@ def run_campaign(
         f"the same command with --out and --budget {budget}"
     ),
     notice: str = "",
+    to_first_look: bool = False,
+    most_pairs: int | None = None,
     show: ShowTrials = lambda now: None,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Ledger:
@@ -182,7 +189,7 @@ def run_campaign(
     grace_s: by which the budget may be exceeded for pairs that are about to prove a gain.
     examined_at: when the command was started that `measurement` is of. network: what trials may reach. asked: names
     that were asked for. left_out: what answers a finding and is not tried. again: the command that goes on here with
-    such a `--budget`. notice: said before the first trial.
+    such a `--budget`. notice: said before the first trial. to_first_look: of `FixTrials`. most_pairs: of a comparison.
     Raises `UsageError` for a run too short, a budget too small or a command that writes outside its directory, and
     `CommandFailed` where the baseline fails.
     """
@@ -203,8 +210,10 @@ def run_campaign(
             show=show,
             warn=warn,
             network=network,
+            most_pairs=most_pairs,
         )
-        ledger = _tried(runner, fixes, begun, notice=notice, again=again, all_asked=bool(asked))
+        trials = partial(FixTrials, all_asked=bool(asked), again=again, to_first_look=to_first_look)
+        ledger = _tried(runner, fixes, begun, notice=notice, again=again, trials=trials)
     else:  # nothing answers what was found: however short the run, that is an answer
         ledger = Ledger(tuple(command), (), (), None, 0, 0, 0.0, budget_s)
     ledger = replace(ledger, fixes=(*ledger.fixes, *left_out), asked=tuple(asked))
@@ -253,7 +262,7 @@ def _tried(
     *,
     notice: str,
     again: Callable[[str], str],
-    all_asked: bool,
+    trials: Callable[..., FixTrials],
 ) -> Ledger:
     """Each and together. begun: options of an earlier call, which this one continues."""
     directory = runner.directory
@@ -270,10 +279,8 @@ def _tried(
         runner.report(fixes=tuple(fix.name for fix in fixes))
         store_options(directory, runner.plan, runner.loss_steps, at_once=runner.at_once)
         continued = any((directory / TRIALS).glob(f"*/*/{MEASUREMENT_FILE}"))
-        may_fit = "steps" not in begun
-        trials = FixTrials(runner, fixes, may_fit=may_fit, all_asked=all_asked, again=again)
         try:
-            ledger = trials.all()
+            ledger = trials(runner, fixes, may_fit="steps" not in begun).all()
         finally:
             runner.servers.close()
         return replace(ledger, continued=continued, forked=runner.servers.num_served > 0)

@@ -1,4 +1,4 @@
-"""What a kept fix costs: seconds before the first fast step, and after how many steps it has paid for them; memory."""
+"""What a fix costs: seconds before the first fast step; of a kept one after how many steps it has paid for them, and memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLEAR_BYTES = 50_000_000
 
 
 def with_costs(runner: TrialRunner, fix: Fix, entry: TriedFix, result: SessionResult) -> TriedFix:
-    """The entry of a kept fix with what it costs; another status where that is more than it brings, or than there is."""
+    """The entry of a timed fix with what it costs; a kept one is no longer where that is more than it brings, or than there is."""
     pairs = () if result.toggled else result.pairs
     baseline, arm = compared_arms(runner, runner.with_fixes(fix.name, [fix]), [fix])
     return with_start_cost(
@@ -39,19 +39,20 @@ def with_start_cost(
     losses: tuple[Sequence[Measurement], Measurement],
     total_steps: int | None,
 ) -> TriedFix:
-    """The entry of a kept fix with its seconds at start; `does_not_pay` where the command ends before they pay.
+    """The entry with its seconds at start; a kept one is `does_not_pay` where the command ends before they pay.
 
     pairs: timed with and without it, none where it went on and off within processes. losses: baseline runs and one with it, the first of all to compile.
     total_steps: of the command, where that is known.
     """
     ratio = entry.verdict.ratio if entry.added is None and entry.verdict else None
     ratio = entry.added.ratio if entry.added is not None else ratio
+    start_s = max(_slower_start_s(pairs), compiling_s(*losses))
+    entry = replace(entry, start_s=start_s)
     if entry.status != "kept" or ratio is None or ratio <= 1:
         return entry
     step_s = fmean(_pace(run) for run in [baseline for baseline, _ in pairs] or losses[0])
-    start_s = max(_slower_start_s(pairs), compiling_s(*losses))
     pays_after = math.ceil(start_s / (step_s * (1 - 1 / ratio)))
-    entry = replace(entry, start_s=start_s, pays_after_steps=pays_after)
+    entry = replace(entry, pays_after_steps=pays_after)
     if total_steps is None or pays_after <= total_steps:
         return entry
     why = (

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from hotloop.core.errors import CommandFailed
-from hotloop.core.ledger import Ledger, TriedFix
+from hotloop.core.ledger import Ledger, Status, TriedFix
 from hotloop.doctor.budget import asked_s, first_losses_s, needed_s, proves_at_once
 from hotloop.doctor.compared_arms import class_of
 from hotloop.doctor.confirmation import NOT_PAID, Confirmed, confirmed
@@ -52,14 +52,17 @@ class FixTrials:
         may_fit: bool,
         all_asked: bool,
         again: Callable[[str], str],
+        to_first_look: bool = False,
     ) -> None:
-        """fixes: in the order in which they are tried. all_asked: they were asked for by name, so that each is tried."""
+        """fixes: in the order in which they are tried. all_asked: they were asked for by name, so that each is tried.
+        to_first_look: what shows no gain in its first pairs is measured up to there, too."""
         self.runner = runner
         self.fixes = fixes
         self.may_fit = may_fit and runner.budget_s is not None
         """No comparison was begun: it may still be one of fewer steps."""
         self.all_asked = all_asked
         self.again = again
+        self.to_first_look = to_first_look
         self.unpaid: dict[str, Fix] = {}
         """What a larger budget would go on with."""
         self.undecided: set[str] = set()
@@ -242,16 +245,17 @@ class FixTrials:
         live = tried_fix(fix, "kept", "", begun=True)
         given = (self.runner, self.comparisons, [fix], {fix.name: live})
         trying = partial(confirmed, *given, alpha=self.levels)
-        shares = self.runner.budget_s is not None and len(self.fixes) > 1
-        found = trying(pairs_now=FIRST_PAIRS if shares else None)
+        is_shared = self.runner.budget_s is not None and len(self.fixes) > 1
+        shares = is_shared and not self.to_first_look
+        found = trying(pairs_now=FIRST_PAIRS if shares else pairs_now)
         first = found.verdict
         if shares and first is not None and found.why_not == NOT_PAID:
             if first.num_pairs == FIRST_PAIRS and useless(first):
                 why = f"not tried further: {showed(first)}"
-                return tried_fix(fix, "not_tried", why, found.result)
+                return self._costed(fix, "not_tried", why, found.result)
             found = trying(pairs_now=pairs_now)
-            if found.undecided and found.why_not != NOT_PAID and pairs_now is not None:
-                self.set_aside.append(fix)
+        if found.undecided and found.why_not != NOT_PAID and pairs_now is not None:
+            self.set_aside.append(fix)
         if found.failed is not None:
             raise found.failed
         if found.why_not == NOT_PAID:
@@ -259,14 +263,14 @@ class FixTrials:
         if found.dropped:
             return tried_fix(fix, "rejected", f"the patched script {found.dropped[fix.name]}")
         if found.why_not is not None:
-            return tried_fix(fix, "rejected", found.why_not, found.result)
+            return self._costed(fix, "rejected", found.why_not, found.result)
         assert found.result is not None
         verdict = self._looked_into(fix, comparison, found.result).verdict
         if verdict.outcome != "improved":
             result = replace(found.result, verdict=verdict)
-            return tried_fix(fix, "rejected", not_faster(verdict), result)
+            return self._costed(fix, "rejected", not_faster(verdict), result)
         self.proven[fix.name] = found
-        return self._kept(fix, found.result)
+        return self._costed(fix, "kept", why_kept(verdict), found.result)
 
     def _timed(self, fix: Fix, comparison: LossComparison) -> TriedFix:
         """On pairs of its live form, which choose whether fresh ones are made of its patched copy."""
@@ -276,12 +280,12 @@ class FixTrials:
         status, why = judged(result, fix)
         if status == "not_tried":
             return self._unpaid(fix, comparison, result)
-        return self._kept(fix, result) if status == "kept" else tried_fix(fix, status, why, result)
+        return self._costed(fix, status, why, result)
 
-    def _kept(self, fix: Fix, result: SessionResult) -> TriedFix:
-        """Unless it costs more than it brings."""
-        entry = tried_fix(fix, "kept", why_kept(result.verdict), result)
-        return with_costs(self.runner, fix, entry, result)
+    def _costed(self, fix: Fix, status: Status, why: str, result: SessionResult | None) -> TriedFix:
+        """With what it costs; no longer `kept` where that is more than it brings."""
+        entry = tried_fix(fix, status, why, result)
+        return entry if result is None else with_costs(self.runner, fix, entry, result)
 
     def _looked_into(
         self, fix: Fix, comparison: LossComparison, result: SessionResult

@@ -92,6 +92,8 @@ class TrialRunner:
     """The first pairs of a fix are of its patched copy, and are its proof; else they choose what fresh ones confirm."""
     must_confirm: bool = False
     """A fix was faster: the pairs that confirm it have to fit after whatever is tried now."""
+    most_pairs: int | None = None
+    """Of each comparison, where the user asked for no more."""
     unpaid_s: float = 0.0
     """The most that `pays_for` refused: a later call with a larger budget begins that."""
     _besides_s: float = 0.0
@@ -330,6 +332,8 @@ class TrialRunner:
             self, shown, slower_start_s=slower_start_s, reserved=reserved, follows_s=follows_s
         )
         directory = self.place_of(place)
+        if self.most_pairs is not None:
+            pairs_now = min(pairs_now or self.most_pairs, self.most_pairs)
         try:
             result = compare_arms(
                 baseline,

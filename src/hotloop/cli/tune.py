@@ -21,6 +21,8 @@ from hotloop.tune.options import CLASSES, Option, options_of
 
 if TYPE_CHECKING:
     from hotloop.core.ledger import Ledger
+    from hotloop.doctor.program import Examined
+    from hotloop.runs.stored_run import StoredRun
     from hotloop.trial.arm import Arm
 
 EXAMINED_S = 30.0
@@ -32,7 +34,7 @@ VARY = (
 PARITY = f"What an option may change in what is learnt: {', '.join(CLASSES)}."
 
 
-class _AfterConfig(click.Command):
+class AfterConfig(click.Command):
     """Takes options after a CONFIG, and leaves those after a COMMAND to it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -44,7 +46,7 @@ def is_config(word: str) -> bool:
     return word.endswith((".yaml", ".yml"))
 
 
-@click.command(cls=_AfterConfig)
+@click.command(cls=AfterConfig)
 @click.option("--vary", multiple=True, metavar="NAME=VALUES", help=VARY)
 @click.option("--parity", multiple=True, metavar="NAME=CLASS", help=PARITY)
 @click.option("--accept", multiple=True, metavar="NAME", help="Keep a value of this option though it changes the training.")  # fmt: skip
@@ -86,24 +88,14 @@ def tune(
         asked = of_config(command, out, given)
     else:
         asked = _of_command(command, out, given)
-    from hotloop.cli.doctor_session import diagnosed, examined_command, reason_not_tried
     from hotloop.cli.run_page import page_of
     from hotloop.cli.trial_view import trial_view
     from hotloop.core.files import to_plain
-    from hotloop.doctor.program import continued, exit_code
     from hotloop.report.html import write_html
     from hotloop.report.ledger import render_ledger
     from hotloop.tune import program
 
-    if (examined := continued(asked.directory, asked.command, steps=None)) is None:
-        # A quarter of the doctor's budget is for steps of the examination.
-        how = Options(budget=min(budget / 2, 4 * EXAMINED_S), network=network, out=asked.directory)
-        with asked.examining():
-            examined, _ = examined_command(asked.command, how, whole="")
-    found = diagnosed(examined, continued=True)
-    if (why := reason_not_tried(examined)) is not None:
-        note(f"nothing was tried: {why}")
-        raise click.exceptions.Exit(exit_code(examined, level=None))
+    examined, found = asked.examined(budget, network)
     more = [word for name, each in given.items() for text in each for word in (f"--{name}", text)]
     more += [*Options(network=network).of_trials(), "--out", str(asked.out)]
     budget_s = Options(budget=budget, began_at=began_at).trials_s()
@@ -146,8 +138,25 @@ class Asked:
     written: Path | None = None
     """What the command writes and nobody wants."""
 
+    def examined(self, budget_s: float, network: Network | None) -> tuple[Examined, StoredRun]:
+        """What an examination finds, or found in an earlier call. Ends the command where nothing can be tried."""
+        from hotloop.cli.doctor_session import diagnosed, examined_command, reason_not_tried
+        from hotloop.doctor.program import continued, exit_code
+
+        if (examined := continued(self.directory, self.command, steps=None)) is None:
+            # A quarter of the doctor's budget is for steps of the examination.
+            budget_s = min(budget_s / 2, 4 * EXAMINED_S)
+            how = Options(budget=budget_s, network=network, out=self.directory)
+            with self._examining():
+                examined, _ = examined_command(self.command, how, whole="")
+        found = diagnosed(examined, continued=True)
+        if (why := reason_not_tried(examined)) is not None:
+            note(f"nothing was tried: {why}")
+            raise click.exceptions.Exit(exit_code(examined, level=None))
+        return examined, found
+
     @contextmanager
-    def examining(self) -> Iterator[None]:
+    def _examining(self) -> Iterator[None]:
         try:
             self._remove()
             yield

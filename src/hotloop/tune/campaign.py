@@ -14,6 +14,7 @@ shown      the best of what changes the training and was not accepted, up to a l
 from __future__ import annotations
 
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -42,8 +43,8 @@ MOST_JUDGED = 2
 """Values of one option."""
 
 
-class Campaign:
-    """All trials of one call."""
+class ValueTrials(ABC):
+    """What campaigns over values share: what they may take, what is learnt with a value, what became of it."""
 
     def __init__(
         self, runner: OptionRunner, rounds: Sequence[Sequence[Fix]], again: Callable[[str], str]
@@ -52,16 +53,20 @@ class Campaign:
         self.runner, self.rounds, self.again = runner, rounds, again
         self.values = [value for each in rounds for value in each]
         self.tried: dict[str, TriedFix] = {}
-        self.screened: dict[str, SessionResult] = {}
         self.stack: list[Fix] = []
-        self._on_top: set[str] = set()
-        """Names of those that were screened on top of others."""
         self._comparisons: LossComparisons | None = None
-        self._proof: SessionResult | None = None
-        """Of a value that was kept first, against the command as given."""
 
+    @staticmethod
+    @abstractmethod
+    def planned(num_values: int, num_options: int) -> tuple[int, int]:
+        """Pairs, and runs for losses, that a first budget should hold: fewer steps are counted where it does not."""
+
+    @abstractmethod
     def all(self) -> Ledger:
         """Raises `BudgetTooSmall`, and what trials of the command as given raise."""
+
+    def _check_budget(self) -> None:
+        """Raises `BudgetTooSmall` where it does not hold a pair."""
         runner = self.runner
         pair_s = runner.needed_s(1, reserved=False, place="*")
         if pair_s > runner.left_s:
@@ -70,6 +75,80 @@ class Campaign:
                 f"a pair of runs takes about {pair_s:.0f} s here, more than is left of the budget",
                 do=f"go on with `{self.again(least)}`, or more: the command is not examined again",
             )
+
+    def _parity(self, asked: Sequence[Fix]) -> Parity:
+        """Whether the command learns the same with all that is kept and these, but for what changes the training."""
+        if any(map(_changes_training, asked)):
+            return OTHERWISE
+        same = [v for v in (*self.stack, *asked) if not _changes_training(v)]
+        same = list(dict.fromkeys(same))
+        if self._comparisons is None:
+            self._comparisons = LossComparisons(self.runner, same)
+        return self._comparisons.of("-".join(each.name for each in same), same).parity
+
+    def _place(self, value: Fix) -> str:
+        """Begins the name of where its pairs on top of what is kept lie."""
+        return arm_name("-".join(each.name for each in (*self.stack, value)))
+
+    def _command(self, values: Sequence[Fix]) -> tuple[str, ...]:
+        return self.runner.with_fixes("values", values).command
+
+    def _caught(self, value: Fix, trying: Callable[[Fix], None]) -> None:
+        """A value that fails is told, in the script's own words, and the rest goes on."""
+        self.runner.report(current=value.name)
+        try:
+            trying(value)
+        except WritesOutside as error:
+            self._tell(value, "failed", f"it writes outside the working directory: {error.path}")
+        except CommandFailed as error:
+            if error.arm == BASELINE and not any(each.verdict for each in self.tried.values()):
+                raise
+            why = error.what.rpartition(f"`{error.arm}` ")[2]
+            why = f"the command as given failed beside it: {why}" if error.arm == BASELINE else why
+            last = next(reversed((error.do or "").strip().splitlines()), "").strip()
+            self._tell(value, "failed", f"{why}: {last}", do=error.do or "")
+        tried = tuple(self.tried[v.name] for v in self.values if v.name in self.tried)
+        self.runner.report(tried=tried, current=None, pair=None, process="")
+
+    def _tell(
+        self,
+        value: Fix,
+        status: Status,
+        why: str,
+        result: SessionResult | None = None,
+        do: str = "",
+    ) -> None:
+        option, text = value.value
+        entry = tried_fix(value, status, why, result, details=do or option.details(text))
+        place = str(result.directory.relative_to(self.runner.directory)) if result else None
+        self.tried[value.name] = replace(entry, value=text, directory=place)
+
+    def _pays(self, pairs: int, name: str) -> bool:
+        """Whether the budget holds these, of which some may be finished in the place of this name, and those that confirm what is kept."""
+        place = f"{name}-{'?' * 16}" if name else None
+        reserved = self.runner.must_confirm
+        return self.runner.pays_for(self.runner.needed_s(pairs, reserved=reserved, place=place))
+
+
+class Campaign(ValueTrials):
+    """All trials of one call of `hotloop tune`."""
+
+    def __init__(
+        self, runner: OptionRunner, rounds: Sequence[Sequence[Fix]], again: Callable[[str], str]
+    ) -> None:
+        super().__init__(runner, rounds, again)
+        self.screened: dict[str, SessionResult] = {}
+        self._on_top: set[str] = set()
+        """Names of those that were screened on top of others."""
+        self._proof: SessionResult | None = None
+        """Of a value that was kept first, against the command as given."""
+
+    @staticmethod
+    def planned(num_values: int, num_options: int) -> tuple[int, int]:
+        return FIRST_PAIRS * num_values + LOOKS[0] * (1 + min(num_options, 2)), 1 + num_options
+
+    def all(self) -> Ledger:
+        self._check_budget()
         for values in self.rounds:
             now = self._command(self.stack)
             asked = [each for each in values if each.value[0].changes(each.value[1], now)]
@@ -193,59 +272,6 @@ class Campaign:
             self.tried[value.name] = replace(entry, status=status, why=f"{entry.why}, but {why}")
         self.stack = []
         return result
-
-    def _parity(self, asked: Sequence[Fix]) -> Parity:
-        """Whether the command learns the same with all that is kept and these, but for what changes the training."""
-        if any(map(_changes_training, asked)):
-            return OTHERWISE
-        same = [v for v in (*self.stack, *asked) if not _changes_training(v)]
-        same = list(dict.fromkeys(same))
-        if self._comparisons is None:
-            self._comparisons = LossComparisons(self.runner, same)
-        return self._comparisons.of("-".join(each.name for each in same), same).parity
-
-    def _place(self, value: Fix) -> str:
-        """Begins the name of where its pairs on top of what is kept lie."""
-        return arm_name("-".join(each.name for each in (*self.stack, value)))
-
-    def _command(self, values: Sequence[Fix]) -> tuple[str, ...]:
-        return self.runner.with_fixes("values", values).command
-
-    def _caught(self, value: Fix, trying: Callable[[Fix], None]) -> None:
-        """A value that fails is told, in the script's own words, and the rest goes on."""
-        self.runner.report(current=value.name)
-        try:
-            trying(value)
-        except WritesOutside as error:
-            self._tell(value, "failed", f"it writes outside the working directory: {error.path}")
-        except CommandFailed as error:
-            if error.arm == BASELINE and not self.screened:
-                raise
-            why = error.what.rpartition(f"`{error.arm}` ")[2]
-            why = f"the command as given failed beside it: {why}" if error.arm == BASELINE else why
-            last = next(reversed((error.do or "").strip().splitlines()), "").strip()
-            self._tell(value, "failed", f"{why}: {last}", do=error.do or "")
-        tried = tuple(self.tried[v.name] for v in self.values if v.name in self.tried)
-        self.runner.report(tried=tried, current=None, pair=None, process="")
-
-    def _tell(
-        self,
-        value: Fix,
-        status: Status,
-        why: str,
-        result: SessionResult | None = None,
-        do: str = "",
-    ) -> None:
-        option, text = value.value
-        entry = tried_fix(value, status, why, result, details=do or option.details(text))
-        place = str(result.directory.relative_to(self.runner.directory)) if result else None
-        self.tried[value.name] = replace(entry, value=text, directory=place)
-
-    def _pays(self, pairs: int, name: str) -> bool:
-        """Whether the budget holds these, of which some may be finished in the place of this name, and those that confirm what is kept."""
-        place = f"{name}-{'?' * 16}" if name else None
-        reserved = self.runner.must_confirm
-        return self.runner.pays_for(self.runner.needed_s(pairs, reserved=reserved, place=place))
 
     def _ledger(self, together: SessionResult | None) -> Ledger:
         runner, final = self.runner, self.runner.with_fixes("final", self.stack)

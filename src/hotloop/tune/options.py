@@ -12,6 +12,8 @@ from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Diagnosis, ParityClass
 from hotloop.optimizations.catalogue import CATALOGUE
 
+AUTO = "auto"
+"""All that it chooses for a config, as one option."""
 MOST_VALUES = 64
 """Of one option: more is a typing error, or days."""
 CLASSES: tuple[ParityClass, ...] = ("bitwise", "reduction_order", "reduced_precision", "changes_training")  # fmt: skip

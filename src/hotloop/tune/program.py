@@ -22,26 +22,26 @@ from hotloop.doctor.directory import (
 from hotloop.doctor.fix_campaign import NEEDS_OPTIMIZER, runner_for
 from hotloop.doctor.program import Examined, shown
 from hotloop.doctor.starting_point import BEFORE, before_trials
-from hotloop.doctor.trial_costs import FIRST_PAIRS
 from hotloop.doctor.trial_runner import BASELINE
 from hotloop.hardware.environment import read_host
-from hotloop.judge.looks import LOOKS
 from hotloop.trial.arm import Arm
 from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement
 from hotloop.trial.session import alone_in
-from hotloop.tune.campaign import Campaign
+from hotloop.tune.campaign import Campaign, ValueTrials
 from hotloop.tune.options import Option
 from hotloop.tune.runner import OptionRunner, value_of, with_work, work_of
 
 MACHINE = ("cpu_model", "cpu_quota", "memory_limit_bytes", "platform")
 
 
-def run_directory(command: Sequence[str], name: str, say: Callable[[str], None]) -> Path:
-    """`runs/tune-NAME` where it goes on: the same command, machine and sources; else the next that is not there, and why is said."""
+def run_directory(
+    command: Sequence[str], name: str, say: Callable[[str], None], kind: str = "tune"
+) -> Path:
+    """`runs/KIND-NAME` where it goes on: the same command, machine and sources; else the next that is not there, and why is said."""
     why = ""
     for number in itertools.count(1):
         end = "" if number == 1 else f"-{number}"
-        directory = Path("runs") / f"tune-{name}{end}"
+        directory = Path("runs") / f"{kind}-{name}{end}"
         if not directory.exists():
             break
         try:
@@ -82,13 +82,14 @@ def tune(
     again: Callable[[str], str],
     work: Callable[[Arm], Arm] | None = None,
     told: Callable[[Ledger], Ledger] = lambda ledger: ledger,
+    campaign: type[ValueTrials] = Campaign,
     **rest: Any,
 ) -> Ledger:
     """Try the values, and store the ledger. Called again, finished trials are not repeated.
 
     rounds: options; those of a later round are tried on top of what the ones before left. again: the command that goes on
-    with such a `--budget`. work: says what a step of a command is. told: makes the ledger what is stored. rest: of
-    `OptionRunner`. Raises `UsageError` for a run that is too short or whose steps cannot be compared, and what trials raise,
+    with such a `--budget`. work: says what a step of a command is. told: makes the ledger what is stored. campaign: decides
+    which are tried, against what. rest: of `OptionRunner`. Raises `UsageError` for a run that is too short or whose steps cannot be compared, and what trials raise,
     `Interrupted` with the way to go on among it.
     """
     directory, workdir = examined.directory, Path(examined.run.workdir)
@@ -121,12 +122,11 @@ def tune(
             for said in before_trials(directory, runner.listing):
                 runner.warn(said)
             if "steps" not in begun:
-                pairs = FIRST_PAIRS * sum(map(len, values)) + LOOKS[0] * (1 + min(len(options), 2))
-                losses = 1 + len(options)
+                pairs, losses = campaign.planned(sum(map(len, values)), len(options))
                 runner.fit(lambda: runner.needed_s(pairs, losses=losses, reserved=False) / 2)
                 store_options(directory, runner.plan, runner.loss_steps)
             runner.report(fixes=tuple(value.name for each in values for value in each))
-            ledger = Campaign(runner, values, again).all()
+            ledger = campaign(runner, values, again).all()
     except (Interrupted, KeyboardInterrupt):
         raise Interrupted(
             "interrupted; every process has ended",

@@ -18,9 +18,8 @@ from hotloop.hardware.limits import Machine
 from hotloop.optimizations.catalogue import CONFIGURED, parity_class_of, resolve
 from hotloop.report.ledger import ratio_words
 from hotloop.trial.arm import Arm
-from hotloop.tune.options import Known, Option
+from hotloop.tune.options import AUTO, Known, Option
 
-AUTO = "auto"
 NOT_SENT = ("logging.wandb=false", "logging.mlflow=false", "checkpoint.upload=null")
 """In what is measured: nothing of it reaches a server."""
 MICROBATCH, ACCUMULATED, THREADS = "train.microbatch", "train.grad_accum_steps", "train.num_threads"

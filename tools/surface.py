@@ -26,6 +26,7 @@ JSON_MODULES = (
     "hotloop.core.judgement",
     "hotloop.core.ceilings",
     "hotloop.core.command_run",
+    "hotloop.core.effectiveness",
     "hotloop.core.ledger",
     "hotloop.core.sessions",
     "hotloop.core.stack_profile",

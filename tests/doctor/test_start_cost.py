@@ -75,3 +75,12 @@ def test_fix_that_does_not_pay_before_the_command_ends_is_not_kept(
         assert "  pays late   a  its steps are faster" in said
     else:  # how many steps it makes is not known
         assert ledger.kept == ("a",)
+
+
+def test_what_is_no_faster_says_what_its_start_costs_and_pays_for_nothing(trying: Trying) -> None:
+    ledger = trying(Compiling(3.0, a=0.8), ["a"])
+    (entry,) = ledger.fixes
+    assert entry.status == "rejected"
+    assert entry.start_s == pytest.approx(3.0, rel=0.05)
+    assert entry.pays_after_steps is None
+    assert "starting takes" not in render_ledger(ledger)

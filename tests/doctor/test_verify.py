@@ -15,13 +15,15 @@ import pytest
 from simulated_trials import START_S, STEP_S, WRITTEN, Machine, Trying, product
 
 from hotloop.core.connections import Network
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import CommandFailed, UsageError
 from hotloop.core.judgement import Interval, Parity, ParityClass, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
+from hotloop.core.measurement import Measurement
 from hotloop.core.progress import TrialProgress
 from hotloop.doctor.fix_status import may_yet, not_faster
 from hotloop.judge.looks import TOTAL_ERROR
-from hotloop.trial.arm import digest_of
+from hotloop.trial.arm import Arm, digest_of
+from hotloop.trial.process import TIMED_OUT
 from hotloop.trial.sandbox.layered import storage_for
 
 
@@ -559,6 +561,46 @@ def test_small_budget_says_what_was_dropped_after_two_pairs(trying: Trying) -> N
         assert verdict is not None
         assert verdict.num_pairs == 2
     assert machine.now <= 18 * pair_s
+
+
+def test_where_all_are_to_be_measured_none_is_dropped_before_the_first_look(
+    trying: Trying,
+) -> None:
+    names = ["a", "b", "c", "d"]
+    machine = Machine(product(a=1.0, b=0.98, c=1.4, d=1.0))
+    pair_s = 2 * (START_S + 60 * STEP_S)
+    ledger = trying(machine, names, budget_s=26 * pair_s, to_first_look=True)
+    entries = by_name(ledger)
+    assert ledger.kept == ("c",)
+    for name in "abd":
+        assert entries[name].status == "rejected"
+        verdict = entries[name].verdict
+        assert verdict is not None
+        assert verdict.num_pairs >= 4
+
+
+def test_pairs_of_each_comparison_may_be_capped(trying: Trying) -> None:
+    machine = Machine(product(a=1.002, b=1.5))
+    ledger = trying(machine, ["a", "b"], most_pairs=4)
+    assert [fix.verdict.num_pairs for fix in ledger.fixes if fix.verdict] == [4, 4]
+    assert (
+        max(int(place.split("pair-")[1][:2]) for place in machine.places if "pair-" in place) == 4
+    )
+
+
+@pytest.mark.parametrize("spent", [True, False])
+def test_trial_that_the_budget_cut_off_is_gone_on_with(trying: Trying, spent: bool) -> None:
+    class Hanging(Machine):
+        def __call__(self, arm: Arm, place: Path, **rest: Any) -> Measurement:
+            if "a" in arm.fixes:
+                self.now += 10_000 * spent
+                raise CommandFailed("`a` was ended", returncode=TIMED_OUT, arm="a")
+            return super().__call__(arm, place, **rest)
+
+    ledger = trying(Hanging(product(a=1.0)), ["a"], budget_s=600.0)
+    (entry,) = ledger.fixes
+    assert entry.status == ("not_tried" if spent else "failed")
+    assert (ledger.continue_with is not None) is spent
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from hotloop.core.errors import CommandFailed
 from hotloop.core.ledger import Ledger
 from hotloop.doctor.fix_costs import with_costs, with_memory
 from hotloop.doctor.fix_status import judged, longer
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.trial_costs import FIRST_PAIRS, MARGIN, budget_text
+from hotloop.doctor.trial_costs import MARGIN, budget_text
+from hotloop.doctor.trial_runner import BASELINE
 from hotloop.judge.compare import looks_faster
 from hotloop.judge.looks import LOOKS, should_stop
 from hotloop.judge.worth import PAIRS
+from hotloop.trial.measure import MEASUREMENT_FILE
 from hotloop.trial.session import SessionResult
 from hotloop.tune.campaign import NO_TIME, OTHERWISE, ValueTrials
 from hotloop.tune.options import AUTO
@@ -43,7 +46,7 @@ class EachAlone(ValueTrials):
         return LOOKS[0], 2
 
     def all(self) -> Ledger:
-        self._check_budget()
+        self._check_budget(losses=0 if self._is_begun() else 2)
         given = self._command([])
         values = [each for each in self.values if each.value[0].changes(each.value[1], given)]
         self.runner.report(fixes=tuple(value.name for value in values))
@@ -52,8 +55,12 @@ class EachAlone(ValueTrials):
                 break
             for value in values:
                 if self._goes_on(value, look):
-                    self._caught(value, partial(self._measure, up_to=look))
+                    self._caught(value, partial(self._begin, up_to=look))
         return self._ledger()
+
+    def _is_begun(self) -> bool:
+        """Whether an earlier call compared losses."""
+        return any(self.runner.place_of("").glob(f"*/losses-*/{MEASUREMENT_FILE}"))
 
     def _goes_on(self, value: Fix, look: int) -> bool:
         if look == LOOKS[0]:
@@ -67,11 +74,20 @@ class EachAlone(ValueTrials):
             and (verdict.num_pairs < PAIRS or looks_faster(verdict))
         )
 
+    def _begin(self, value: Fix, up_to: int) -> None:
+        try:
+            self._measure(value, up_to)
+        except CommandFailed as error:
+            if error.arm == BASELINE or not self.runner.was_cut_off(error):
+                raise
+            if value.name not in self._results:
+                self._tell(value, "not_tried", f"{NO_TIME} before its first pair")
+
     def _measure(self, value: Fix, up_to: int) -> None:
         runner, before = self.runner, self._results.get(value.name)
         num_pairs = 0 if before is None else before.verdict.num_pairs
         needed_s = runner.needed_s(
-            num_pairs + 1 if before else FIRST_PAIRS,
+            num_pairs + 1,
             losses=0 if before else 1,
             reserved=False,
             place=f"{self._place(value)}-{'?' * 16}",

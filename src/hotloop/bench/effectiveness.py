@@ -67,16 +67,15 @@ def measured(
     *,
     work: Callable[[Arm], Arm] | None,
     **how: Any,
-) -> tuple[Ledger, tuple[TriedFix, ...]]:
-    """What came of each alone and of the whole; and the techniques that have nothing to act on here.
+) -> tuple[Ledger, tuple[TriedFix, ...] | None]:
+    """What came of each alone and of the whole; and, of a command, the techniques that have nothing to act on there.
 
     rounds: options of a config; none of a command, whose fixes are tried, those of `only` where it names any. work: says
     what a step of a config's command is. how: of `tune.program.tune` and `doctor.fix_campaign.try_fixes`, which say what is
     raised.
     """
     if rounds:
-        ledger = tuning.tune(examined, rounds, again, work=work, campaign=EachAlone, **how)
-        return ledger, ()
+        return tuning.tune(examined, rounds, again, work=work, campaign=EachAlone, **how), None
     return _fixes(examined, only, again, **how)
 
 
@@ -110,23 +109,13 @@ def _fixes(
 def effectiveness(
     examined: Examined,
     ledger: Ledger,
-    not_here: Sequence[TriedFix],
+    not_here: Sequence[TriedFix] | None,
     *,
     made_with: str,
 ) -> Effectiveness:
-    """The table of what a ledger holds."""
+    """The table of what a ledger holds. not_here: of a command; `None`: it is of a config."""
     rows = {each.name: each for each in ledger.fixes}
-    whole = rows.pop(AUTO, None)
-    if whole is None and ledger.together is not None and ledger.kept:
-        kept = [rows[name] for name in ledger.kept]
-        whole = TriedFix(
-            TOGETHER,
-            " + ".join(ledger.kept),
-            "kept",
-            "faster, and learns the same",
-            verdict=ledger.together,
-            start_s=kept[0].start_s if len(kept) == 1 else None,
-        )
+    whole = rows.pop(AUTO, None) if not_here is None else _together(ledger)
     measured = load_measurement(examined.directory / MEASUREMENT_FILE)
     return Effectiveness(
         made_with=made_with,
@@ -134,8 +123,26 @@ def effectiveness(
         environment=measured.environment,
         whole=whole,
         rows=tuple(sorted(rows.values(), key=_rank)),
-        not_here=tuple(not_here),
+        not_here=tuple(not_here or ()),
         ledger=ledger,
+    )
+
+
+def _together(ledger: Ledger) -> TriedFix:
+    """All that the doctor keeps, or why that is nothing."""
+    kept = [each for name in ledger.kept for each in ledger.fixes if each.name == name]
+    if not kept:
+        seen = (
+            "" if ledger.together is None else "; fresh pairs did not confirm what was faster alone"
+        )
+        return TriedFix(TOGETHER, None, "rejected", f"nothing is kept{seen}", verdict=ledger.together)  # fmt: skip
+    return TriedFix(
+        TOGETHER,
+        " + ".join(ledger.kept),
+        "kept",
+        "faster, and learns the same",
+        verdict=ledger.together,
+        start_s=kept[0].start_s if len(kept) == 1 else None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.group(epilog="`hotloop bench NAME --help` says what each one takes.")
 def bench() -> None:
-    """Measure what techniques bring, and parts of hotloop against what people use today, side by side in one run."""
+    """Measure what each optimization brings, and parts of hotloop against what people use today, side by side in one run."""
 
 
 @bench.command()
@@ -163,12 +164,14 @@ def effectiveness(
     from hotloop.report.effectiveness import effectiveness_markdown, effectiveness_table
 
     examined, _ = asked.examined(budget, network)
-    more = [word for name in only for word in ("--only", name)]
-    more += Options(network=network).of_trials()
-    more += ["--out", str(out)] if out is not None else []
+    words = [word for name in only for word in ("--only", name)]
+    words += Options(network=network).of_trials()
+    words += ["--out", str(out)] if out is not None else []
+    files = Options(json_file=json_file).of_trials()
+    files += ["--markdown", markdown] if markdown is not None else []
 
-    def again(budget: str, *pairs: str) -> str:
-        return examined.run.again([*asked.begins, *more, *pairs, "--budget", budget, *asked.ends])
+    def again(budget: str, more: Sequence[str] = tuple(files)) -> str:
+        return examined.run.again([*asked.begins, *words, *more, "--budget", budget, *asked.ends])
 
     budget_s = Options(budget=budget, began_at=began_at).trials_s()
     with trial_view(budget_s) as view:
@@ -181,8 +184,8 @@ def effectiveness(
             show=view.show,
             warn=lambda text: view.say(f"hotloop: {text}"),
         )
-    used = "none" if math.isinf(budget) else budget_text(budget)
-    made_with = again(used, *(("--pairs", pairs) if pairs else ()))
+    given = "none" if math.isinf(budget) else budget_text(budget)
+    made_with = again(given, ["--pairs", pairs] if pairs else [])
     found = program.effectiveness(examined, ledger, not_here, made_with=made_with)
     show(f"\n{effectiveness_table(found)}", err=True)
     if markdown is not None:

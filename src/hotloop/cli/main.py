@@ -29,7 +29,7 @@ COMMANDS = {
     "generate": "Continue a prompt with a trained model.",
     "export": "Write a trained model for Hugging Face transformers.",
     "checkpoints": "List, verify, show, delete and export the checkpoints of a run.",
-    "bench": "Measure parts of hotloop against what people use today.",
+    "bench": "Measure what each optimization brings, and hotloop's loader beside torch's.",
     "monitor": "Watch a run, or this machine, from another terminal.",
     "doctor": "Run a training command as it is, and say what holds it back.",
     "tune": "Try other values of a script's own options, and keep what is proven faster.",

@@ -157,7 +157,7 @@ class FixTrials:
         try:
             return trying(fix, self.compared[fix.name])
         except (CommandFailed, WritesOutside) as error:
-            return _failed(self.runner, fix, error)
+            return self._failed(fix, error)
 
     def _fit(self, fix: Fix, comparison: LossComparison) -> None:
         """Counts as many steps as fit, once it is known what a process takes and before any is compared."""
@@ -225,7 +225,7 @@ class FixTrials:
         try:
             comparison = self.comparisons.of(fix.name, [fix])
         except (CommandFailed, WritesOutside) as error:
-            return _failed(runner, fix, error)
+            return self._failed(fix, error)
         if comparison.wrong is not None:
             return tried_fix(fix, "rejected", comparison.wrong, begun=True)
         if comparison.not_applied is not None:
@@ -320,15 +320,16 @@ class FixTrials:
             slower_start_s=comparison.slower_start_s,
         )
 
-
-def _failed(runner: TrialRunner, fix: Fix, error: CommandFailed | WritesOutside) -> TriedFix:
-    """Isolated: the rest goes on."""
-    if isinstance(error, WritesOutside):
-        why = f"it writes outside the working directory: {error.path}"
-        return tried_fix(fix, "failed", why)
-    if error.arm == BASELINE:
-        why = f"not known: the unchanged command failed beside it: {error.what}"
-    else:
-        why = f"its trial failed: {error.what}"
-    runner.warn(f"{fix.name}: {why}; the rest goes on")
-    return tried_fix(fix, "failed", why, begun=True, details=error.do or "")
+    def _failed(self, fix: Fix, error: CommandFailed | WritesOutside) -> TriedFix:
+        """Isolated: the rest goes on."""
+        if isinstance(error, WritesOutside):
+            why = f"it writes outside the working directory: {error.path}"
+            return tried_fix(fix, "failed", why)
+        if self.runner.was_cut_off(error):
+            return self._unpaid(fix)
+        if error.arm == BASELINE:
+            why = f"not known: the unchanged command failed beside it: {error.what}"
+        else:
+            why = f"its trial failed: {error.what}"
+        self.runner.warn(f"{fix.name}: {why}; the rest goes on")
+        return tried_fix(fix, "failed", why, begun=True, details=error.do or "")

@@ -43,6 +43,7 @@ from hotloop.trial.arm import Arm
 from hotloop.trial.forking import ForkServers
 from hotloop.trial.measure import Workdir, is_finished, server_environment, trial
 from hotloop.trial.plan import TrialPlan
+from hotloop.trial.process import TIMED_OUT
 from hotloop.trial.sandbox.layered import Layered
 from hotloop.trial.session import SessionResult, compare_arms
 from hotloop.trial.toggling import block_steps_for, counted_in_blocks
@@ -188,6 +189,10 @@ class TrialRunner:
             return True
         self.unpaid_s = max(self.unpaid_s, seconds)
         return False
+
+    def was_cut_off(self, error: CommandFailed) -> bool:
+        """Whether the budget ended a process, not the patience of the plan: more time may see it end by itself."""
+        return error.returncode == TIMED_OUT and self.left_s <= 0
 
     def extend(self, needed_s: float) -> bool:
         """Make the budget hold so much more, within the grace; whether it does."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from hotloop.core.effectiveness import Effectiveness
 from hotloop.core.judgement import Verdict
@@ -19,18 +19,19 @@ LEARNS = {
 }
 NO_START_S = 0.05
 """Below it nothing is said of the start."""
+FEW_PAIRS = 4
 NOTHING = "-"
 
 
 def effectiveness_table(found: Effectiveness) -> str:
     """The table with aligned columns, and below it what it is of."""
-    rows = [[each.replace("`", "").replace("**", "") for each in row] for row in _table(found)]
+    rows = [[_plain(cell) for cell in row] for row in _table(found)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-    notes = [each.replace("`", "") for each in _notes(found)]
+    notes = [_plain(each) for each in _notes(found)]
     return "\n".join([*lines, "", *notes])
 
 
@@ -67,9 +68,17 @@ def _measured(row: TriedFix) -> str:
     verdict = row.verdict
     if verdict is None:
         return NOTHING
-    if verdict.ratio_low is None:
-        return f"{numbers.ratio(verdict.ratio)} (1 pair)" if verdict.ratio else "not comparable"
-    return ratio_words(verdict)
+    low, high, ratios = verdict.ratio_low, verdict.ratio_high, verdict.pair_ratios
+    if len(ratios) >= FEW_PAIRS:
+        return ratio_words(verdict)
+    if not ratios:
+        return "not comparable"
+    # So few have next to no interval: each is shown.
+    found = " and ".join(map(numbers.ratio, ratios))
+    if low is None or high is None:
+        return f"{found} (1 pair)"
+    ends = [f"{low:.2f}" if low >= 0.01 else "<0.01", f"{high:.2f}" if high <= 100 else ">100"]
+    return f"{found} ({' to '.join(ends)}, {len(ratios)} pairs)"
 
 
 def _predicted(row: TriedFix) -> str:
@@ -94,13 +103,23 @@ def _start(row: TriedFix) -> str:
 
 
 def _verdict(row: TriedFix) -> str:
-    if row.status == "kept":
-        return "**faster**"
+    verdict = row.verdict
     if row.status in ("not_applied", "failed"):
         return f"{row.status.replace('_', ' ')}: {row.why}"
-    if row.status == "what_if" and row.verdict is not None:
-        return f"{_outcome(row.verdict)}; {row.why}"
-    return row.why
+    if verdict is None:
+        return row.why
+    if len(verdict.pair_ratios) < FEW_PAIRS and row.status == "not_tried":
+        return "out of budget"
+    if row.status == "what_if":
+        return f"{_outcome(verdict)}; {row.why}"
+    is_faster = verdict.outcome == "improved" and verdict.parity.result in ("same", "within_noise")
+    if row.status == "kept":
+        return (
+            "**faster**" if is_faster else f"{verdict.outcome} alone, faster on top of the others"
+        )
+    # What stays out of the whole may be faster by itself.
+    is_left = is_faster and row.status in ("rejected", "not_tried")
+    return f"**faster**, not kept: {row.why}" if is_left else row.why
 
 
 def _outcome(verdict: Verdict) -> str:
@@ -123,7 +142,7 @@ def _notes(found: Effectiveness) -> list[str]:
         notes.append(f"The whole is {' '.join(str(all_of).split())}.")
     if found.rows or found.whole is not None:
         notes.append(
-            f"Ratios are work per second over that of the start; each interval holds with 95 % by itself. "
+            f"Ratios are work per second over that of the start; each interval holds with 95 % at least. "
             f"{_capital(how_measured(found.ledger))}."
         )
     if found.ledger.not_comparable is not None:
@@ -131,17 +150,13 @@ def _notes(found: Effectiveness) -> list[str]:
             f"Its losses are not comparable from run to run: {found.ledger.not_comparable}."
         )
     if found.not_here:
-        notes.append(f"Nothing to act on here: {_by_reason(found.not_here)}.")
+        names = numbers.listed([f"`{row.name}`" for row in found.not_here])
+        notes.append(f"Nothing to act on here (`--json` says why): {names}.")
     if found.ledger.continue_with is not None:
-        notes.append(f"The budget left some of it out; go on with: `{found.ledger.continue_with}`")
+        notes.append(
+            f"Not all of it was measured to its end; go on with: `{found.ledger.continue_with}`"
+        )
     return notes
-
-
-def _by_reason(rows: Sequence[TriedFix]) -> str:
-    names: dict[str, list[str]] = {}
-    for row in rows:
-        names.setdefault(row.why, []).append(f"`{row.name}`")
-    return "; ".join(f"{numbers.listed(each)} ({why})" for why, each in names.items())
 
 
 def _machine(environment: Environment) -> str:
@@ -165,6 +180,10 @@ def _machine(environment: Environment) -> str:
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("`", "").replace("**", "").split())
 
 
 def _escaped(cell: str) -> str:

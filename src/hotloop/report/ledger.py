@@ -146,6 +146,9 @@ def _tested(ledger: Ledger) -> str:
         return f"No {one} was kept, and none came as far as being timed"
     tested = f"{numbers.counted(num, one, several)} tested"
     late = [fix.name for fix in ledger.fixes if fix.status == "does_not_pay"]
+    faster = [fix.name for fix in ledger.fixes if fix.status == "kept"]
+    if faster:  # measured alone, not to be put together
+        return f"{tested} alone, of which faster: {numbers.listed(faster)}"
     if late:
         return f"{tested}, none kept: the command ends before {numbers.listed(late)} would pay for its start"
     return f"{tested}, none proven faster"

@@ -65,14 +65,15 @@ class ValueTrials(ABC):
     def all(self) -> Ledger:
         """Raises `BudgetTooSmall`, and what trials of the command as given raise."""
 
-    def _check_budget(self) -> None:
-        """Raises `BudgetTooSmall` where it does not hold a pair."""
+    def _check_budget(self, losses: int = 0) -> None:
+        """Raises `BudgetTooSmall` where it does not hold a pair, and so many runs for losses before it."""
         runner = self.runner
-        pair_s = runner.needed_s(1, reserved=False, place="*")
+        pair_s = runner.needed_s(1, losses=losses, reserved=False, place="*")
         if pair_s > runner.left_s:
             least = budget_text((runner.budget_s or 0.0) - runner.left_s + MARGIN * pair_s)
+            before = " with those for its losses" if losses else ""
             raise BudgetTooSmall(
-                f"a pair of runs takes about {pair_s:.0f} s here, more than is left of the budget",
+                f"a pair of runs{before} takes about {pair_s:.0f} s here, more than is left of the budget",
                 do=f"go on with `{self.again(least)}`, or more: the command is not examined again",
             )
 

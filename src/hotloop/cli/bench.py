@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hotloop.cli.doctor import Budget, Options, network_option
-from hotloop.cli.output import json_option, refuse_unwritable, show, write_object
+from hotloop.cli.output import json_option, note, refuse_unwritable, show, write_object
 from hotloop.cli.tune import AfterConfig, Asked, is_config
 from hotloop.core.errors import ExitCode, UsageError
 
@@ -206,7 +206,7 @@ def _of_command(command: tuple[str, ...], only: tuple[str, ...], out: Path | Non
     from hotloop.tune.program import run_directory
 
     asked_for(only)
-    directory = out or run_directory(command, script_name(command), KIND)
+    directory = out or run_directory(command, script_name(command), note, KIND)
     return Asked(command, directory, [], directory, BEGINS, ends=["--", *command])
 
 
@@ -223,6 +223,6 @@ def _of_config(words: tuple[str, ...], only: tuple[str, ...], out: Path | None) 
     rounds = chosen_options(*tuning.options_for(settings, []), only)
     written = Path("runs") / f".{KIND}-{settings.config.name}"
     command = tuning.command_of(config, overrides, written)
-    directory = out or run_directory(command, settings.config.name, KIND)
+    directory = out or run_directory(command, settings.config.name, note, KIND)
     begins = [*BEGINS, *words]
     return Asked(command, directory, rounds, directory, begins, work=tuning.with_tokens, written=written)  # fmt: skip

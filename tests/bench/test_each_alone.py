@@ -132,7 +132,7 @@ def test_a_budget_that_ends_says_what_it_left_out(measured: Any) -> None:
     found = {each.name: each for each in ledger.fixes}
     assert found["b=1"].status == "not_tried"
     assert found["b=1"].why == "out of budget: 3 pairs showed 2.00x and 2.00x and 2.00x"
-    assert found["c=1"].why == "out of budget before its first pair"
+    assert found["c=1"].why.startswith("out of budget before its first pair")
     # At most 6 of auto and 7 of b=1, then 4 and the losses of c=1, on a machine that becomes twice as slow.
     assert ledger.continue_with == "again 36s"
 

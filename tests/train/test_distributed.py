@@ -302,8 +302,8 @@ def test_ranks_that_save_beside_their_steps_save_the_same(made: Made, name: str)
     assert made.code(other.name) == made.code(other.name, 1) == made.code(one.name)
     for rank in (0, 1):
         assert losses(one, rank) == losses(other, rank)
-    steps = store.steps(one / "checkpoints")
-    assert steps == store.steps(other / "checkpoints")
+    steps = {*store.steps(one / "checkpoints")} & {*store.steps(other / "checkpoints")}
+    assert steps == ({0} if name else {8, 12})  # those beside the steps begin earlier, too
     for step in steps:
         saved = [store.of_step(each / "checkpoints", step) for each in (one, other)]
         left, right = (store.load(each, (*FILES, random_file(1))) for each in saved)

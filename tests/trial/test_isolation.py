@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.core.command_run import COMMAND_RUN_FILE
 from hotloop.core.errors import UsageError
 from hotloop.core.measurement import Measurement, Plan
 from hotloop.trial import isolation
@@ -25,10 +26,11 @@ def user(tmp_path: Path) -> Path:
     (root / "latest").symlink_to("data/raw")
     (root / "absolute").symlink_to(root / "data")
     (root / "outside").symlink_to("../elsewhere")
-    for left_out in (".git", "runs"):
+    for left_out in (".git", "runs", "examined"):
         (root / left_out).mkdir()
         (root / left_out / "file").write_text("x")
     (root / "runs" / SESSION_MARK).touch()
+    (root / "examined" / COMMAND_RUN_FILE).touch()
     (root / ".venv").mkdir()
     (root / ".venv" / "pyvenv.cfg").touch()
     os.mkfifo(root / "pipe")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,25 @@ def test_values_are_those_that_the_command_does_not_have(text: str, values: tupl
 def test_a_value_takes_the_place_of_the_commands_own(text: str, value: str, expected: str) -> None:
     found = option(text)
     assert found.applied(COMMAND, {}, value) == (tuple(expected.split()), {})
+
+
+def test_a_scripts_own_default_is_what_the_others_are_compared_with(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "p.add_argument('-j', '--num-workers', type=int, default=0)\n"
+        "p.add_argument('--batch-size', default=32); p.add_argument('--name', default=None)\n"
+        "p.add_argument('--lr', default=1 / 3); p.add_argument(*names, default=4)\n"
+    )
+    command = ("python", str(script), "--batch-size", "8")
+    assert option("--num-workers=0..2", command).values == ("1", "2")
+    assert option("-j=0..2", command).values == ("1", "2")
+    assert option("--batch-size=8,32", command).values == ("32",)
+    assert option("--lr=0,1", command).values == ("0", "1")
+    varied = option("--batch-size=8,64", ("python", str(script)))
+    assert work_of(with_work(Arm("a", ("python", str(script)), "step_clock"), [varied])) == 32
+    for text in (b"\xff", b"def", b"(" * 5000):
+        script.write_bytes(text)
+        assert option("--num-workers=0,1", command).values == ("0", "1")
 
 
 def test_a_variable_is_set_and_the_command_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,6 +181,9 @@ def test_work_of_a_step_that_nothing_tells_is_asked_for(
     workdir: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     text = SCRIPT.replace("DataLoader(Data(), batch_size=args.batch_size)", "batches()")
+    text = text.replace(
+        '"--batch-size", type=int, default=8', '"--batch-size", type=int, default=4 + 4'
+    )
     batches = "\ndef batches():\n    for _ in range(60):\n        yield torch.randn(8, 16), torch.zeros(8)\n"
     (workdir / "train.py").write_text(text.replace("\ndef main", batches + "\ndef main"))
     code, _ = tuned("--vary", "--batch-size=32")

@@ -61,7 +61,11 @@ def run_session(command: tuple[str, ...], options: Options, *, level: float | No
 
 
 def examined_command(
-    command: tuple[str, ...], options: Options, *, whole: str = "--to-end runs it whole"
+    command: tuple[str, ...],
+    options: Options,
+    *,
+    whole: str = "--to-end runs it whole",
+    at_least: int | None = None,
 ) -> tuple[Examined, str | None]:
     """The command, run to its end; and why no fix can be tried on it, if its files could not be kept as they were."""
     why_not = None
@@ -84,6 +88,7 @@ def examined_command(
             out=options.out,
             steps=options.steps,
             seconds=options.examined_s(),
+            at_least=at_least,
             whole=whole,
             before=keep,
             progress=progress,

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from hotloop.trial.arm import Arm
 
 EXAMINED_S = 30.0
-"""Of steps, at most."""
+"""Of steps, at most,"""
+EXAMINED_STEPS = 24
+"""but for so many, below which there is nothing to compare."""
 VARY = (
     'An option and its values: "--batch-size=8,16", "--num-workers=0..4", "--n=8..64*2", "--flag" or '
     '"VARIABLE=a,b"; may be given again.'
@@ -148,7 +150,7 @@ class Asked:
             budget_s = min(budget_s / 2, 4 * EXAMINED_S)
             how = Options(budget=budget_s, network=network, out=self.directory)
             with self._examining():
-                examined, _ = examined_command(self.command, how, whole="")
+                examined, _ = examined_command(self.command, how, whole="", at_least=EXAMINED_STEPS)
         found = diagnosed(examined, continued=True)
         if (why := reason_not_tried(examined)) is not None:
             note(f"nothing was tried: {why}")

@@ -68,10 +68,11 @@ def attached_environment(
     *,
     steps: int | None = None,
     seconds: float | None = None,
+    at_least: int | None = None,
 ) -> dict[str, str]:
     """The command's environment: the user's, and what has its interpreters report to `directory`.
 
-    steps, seconds: counted ones after which it is ended. Raises `EnvironmentFailed` when the disk refuses.
+    steps, seconds: counted ones after which it is ended; at_least: so many steps all the same. Raises `EnvironmentFailed` when the disk refuses.
     """
     own = [str(Path(bootstrap.__file__).parent), str(only_hotloop(directory))]
     theirs = environment.get("PYTHONPATH")
@@ -82,7 +83,7 @@ def attached_environment(
     if steps is not None:
         added[DOCTOR_STOP] = str(steps)
     elif seconds is not None:
-        added[DOCTOR_STOP] = f"{seconds:g}s"
+        added[DOCTOR_STOP] = f"{seconds:g}s{at_least or ''}"
     return {**environment, **added}
 
 

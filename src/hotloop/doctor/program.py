@@ -74,6 +74,7 @@ def examine(
     out: Path | None = None,
     steps: int | None = None,
     seconds: float | None = ENOUGH_S,
+    at_least: int | None = None,
     whole: str = "--to-end runs it whole",
     before: Callable[[Path], None] = lambda directory: None,
     progress: Progress = silent,
@@ -83,7 +84,7 @@ def examine(
     """Run `command` here and now, and judge its steps.
 
     out: a new directory, or one that holds this command interrupted, which is renamed. steps: end the command
-    after so many counted steps, without its own ending; else seconds: after so many of counted steps (`None`: never); whole: what to do about that.
+    after so many counted steps, without its own ending; else seconds: after so many of counted steps (`None`: never), and `at_least` so many steps; whole: what to do about that.
     before: called with the run directory just before the command starts; what it raises ends this.
     say: told before the command starts, and when a user waits for it; warn: what was not recorded.
     Raises `UsageError` for a command that cannot be run or seen into, `EnvironmentFailed` when the
@@ -108,7 +109,9 @@ def examine(
         )
         write_json(directory / "environment.json", machine)
         write_json(directory / COMMAND_RUN_FILE, run)
-        env = attached_environment(os.environ, directory, steps=steps, seconds=seconds)
+        env = attached_environment(
+            os.environ, directory, steps=steps, seconds=seconds, at_least=at_least
+        )
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise

@@ -44,7 +44,7 @@ def render_ledger(ledger: Ledger) -> str:
     if ledger.fixes:
         lines.append(f"  {how_measured(ledger)}")
     if ledger.run_with is not None:
-        lines.append(f"  run it {'with' if ledger.kept else 'as it was'}: {ledger.run_with}")
+        lines.append(f"  run it {'with' if ledger.kept else 'as given'}: {ledger.run_with}")
     if ledger.continue_with is not None:
         lines.append(f"  go on with: {ledger.continue_with}")
     return "\n".join(lines)

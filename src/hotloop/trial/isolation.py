@@ -18,6 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from hotloop.core.child import OF_A_TRIAL
+from hotloop.core.command_run import COMMAND_RUN_FILE
 from hotloop.core.errors import UsageError
 from hotloop.core.files import storage_error, write_atomically
 
@@ -198,7 +199,7 @@ def _walk(directory: Path, root: Path, without: Path) -> Iterator[Path]:
         if path.is_symlink():
             yield path
         elif path.is_dir():
-            if path == without or (path / SESSION_MARK).exists() or _is_left_out(path, root):
+            if path == without or holds_trials(path) or _is_left_out(path, root):
                 continue
             yield path
             if not is_python_environment(path):
@@ -212,6 +213,11 @@ def _is_left_out(path: Path, root: Path) -> bool:
         return True
     is_output = path.name in OUTPUTS and path.parent == root
     return is_output and not (path / "__init__.py").exists()
+
+
+def holds_trials(path: Path) -> bool:
+    """Whether it is a directory of ours, which nothing that is tried needs: a copy of it would have the copies in it, too."""
+    return (path / SESSION_MARK).exists() or (path / COMMAND_RUN_FILE).exists()
 
 
 def is_python_environment(path: Path) -> bool:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from hotloop.core.errors import UsageError
 from hotloop.core.files import storage_error, write_atomically
 from hotloop.core.untrusted import parse_object, read_bytes
-from hotloop.trial.isolation import SESSION_MARK, is_python_environment
+from hotloop.trial.isolation import holds_trials, is_python_environment
 
 SNAPSHOT_FILE, UNSEEN_FILE = "before.json", "unseen.json"
 MAX_KEPT_BYTES = 512 << 20
@@ -208,7 +208,7 @@ def _look(root: Path, kept: Path) -> _Seen:
                     if entry.name in HISTORIES or entry.path == own:
                         continue
                     path = Path(entry.path)
-                    if is_python_environment(path) or (path / SESSION_MARK).exists():
+                    if is_python_environment(path) or holds_trials(path):
                         continue
                     seen.directories.append(name)
                     waiting.append((path, name + "/"))

@@ -176,7 +176,9 @@ class Campaign(ValueTrials):
         looks_faster = any(each.status == "rejected" for each in self.tried.values())
         waiting = 2 * LOOKS[0] - FIRST_PAIRS if looks_faster else 0
         if not self._pays(FIRST_PAIRS + waiting, self._place(value)):
-            return self._tell(value, "not_tried", f"{NO_TIME} before its first pair")
+            pair_s = self.runner.needed_s(1, reserved=False)
+            why = f"{NO_TIME} before its first pair, which takes about {pair_s:.0f} s"
+            return self._tell(value, "not_tried", why)
         parity = Parity("not_checked", value.technique.parity_class)
         result = self.runner.timed(self.stack, [*self.stack, value], parity, pairs_now=FIRST_PAIRS)
         self.screened[value.name] = result
@@ -186,7 +188,9 @@ class Campaign(ValueTrials):
             why = "the script does not use it: every loss is the same to the bit"
             return self._tell(value, "not_applied", why, result)
         if useless(result.verdict):
-            return self._tell(value, "not_tried", f"not faster: {showed(result.verdict)}", result)
+            enough = result.verdict.num_pairs >= FIRST_PAIRS
+            why = f"{'not faster' if enough else NO_TIME}: {showed(result.verdict)}"
+            return self._tell(value, "not_tried", why, result)
         if _changes_training(value) and not value.value[0].is_accepted:
             return self._show(value, result)
         return self._tell(value, "rejected", f"so far {showed(result.verdict)}", result)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from hotloop.core.errors import UsageError
 from hotloop.core.judgement import Diagnosis, ParityClass
 from hotloop.optimizations.catalogue import CATALOGUE
+from hotloop.tune.script_defaults import script_defaults
 
 AUTO = "auto"
 """All that it chooses for a config, as one option."""
@@ -67,6 +68,8 @@ class Option:
     """The class was told, not known by the name."""
     is_accepted: bool = False
     """It may be kept though it changes the training."""
+    default: str | None = None
+    """What it is where the command does not name it, if the script's source says so."""
 
     @property
     def key(self) -> str:
@@ -78,14 +81,14 @@ class Option:
         return f"{self.name}={value}" if not self.is_flag else f"{self.name} {value}"
 
     def given(self, command: Sequence[str]) -> str | None:
-        """Its value in the command or the environment; `None`: the script's own default."""
+        """Its value in the command or the environment, or by default; `None`: nobody knows."""
         if self.name.isupper():
             return os.environ.get(self.name)
         place = self._place(command)
         if self.is_flag:
             return "off" if place is None else "on"
         if place is None:
-            return None
+            return self.default
         return (
             command[place + 1] if command[place] == self.name else command[place].partition("=")[2]
         )
@@ -137,7 +140,7 @@ def options_of(
 ) -> list[Option]:
     """What these options of `hotloop tune` ask for. Raises `UsageError` with one clear line."""
     if not vary:
-        do = 'name an option of the script and its values: --vary "--num-workers=0..4"'
+        do = 'name an option of the script, or a key of the config, and its values: --vary "--num-workers=0..4"'
         raise UsageError("nothing to vary", do=do)
     options: dict[str, Option] = {}
     for text in vary:
@@ -173,10 +176,13 @@ def _option(text: str, command: Sequence[str]) -> Option:
     )
     is_name = re.fullmatch(r"-{0,2}[A-Za-z_][\w.+-]*", name) is not None
     if not is_name or not (all(found) if equals else name.startswith("-")):
-        do = 'write "--option=1,2,4", "--option=0..4", "--option=8..64*2", "--flag" or "VARIABLE=a,b"'
+        do = 'write "--option=1,2,4", "--option=0..4", "--option=8..64*2", "--flag" or "VARIABLE=a,b"; of a config "train.microbatch=8,16"'
         raise UsageError(f'--vary "{text}" is not understood', do=do)
     known = next(each for each in KNOWN if re.fullmatch(each.names, _key(name)))
-    option = Option(name, tuple(found), known, known.parity_class, is_flag=not equals)
+    default = script_defaults(command).get(name)
+    option = Option(
+        name, tuple(found), known, known.parity_class, is_flag=not equals, default=default
+    )
     if not equals:
         found = ["on", "off"]
     if len(found) > MOST_VALUES:

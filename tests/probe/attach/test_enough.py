@@ -32,4 +32,6 @@ def test_slow_steps_are_fewer_but_eight(step_s: float, steps: int) -> None:
 
 def test_asked_for_steps_are_all_made_and_the_profile_is_waited_for() -> None:
     assert ended_after("30", 100.0) == 30
+    assert ended_after("60s24", 100.0) == 24
+    assert ended_after("60s24", 0.01) == pytest.approx(6000, abs=1)
     assert ended_after("60s", 100.0, profiled_at=12) == 12

@@ -39,7 +39,8 @@ LATER = 2
 
 
 class Enough:
-    """Asked at the end of each step. bound: steps that have to be counted, as `60`, or seconds of steps, as `60s`.
+    """Asked at the end of each step. bound: steps that have to be counted, as `60`, or seconds of steps, as `60s`; `60s20`:
+    20 steps at least, however slow.
 
     All ranks end after the same step, or the slower would wait for the faster and fail: steps are the same for all;
     for seconds the first rank decides, and says so in `LAST_STEP_FILE`.
@@ -49,7 +50,9 @@ class Enough:
         self._watch = watch
         self._profiler = profiler
         self._steps = int(bound) if bound.isdecimal() else FEWEST_STEPS if bound else None
-        self._seconds = float(bound[:-1]) if bound.endswith("s") else None
+        seconds, of_time, least = bound.partition("s")
+        self._seconds = float(seconds) if of_time else None
+        self._least = int(least or SLOW_STEPS)
         self._last: int | None = None
 
     def __call__(self) -> bool:
@@ -70,7 +73,7 @@ class Enough:
         if self._seconds is None:
             return watch.counted_steps >= self._steps
         seconds = self._seconds * (1 if watch.counted_steps >= self._steps else PATIENCE)
-        return watch.counted_steps >= SLOW_STEPS and watch.counted_s >= seconds
+        return watch.counted_steps >= self._least and watch.counted_s >= seconds
 
     def _agreed(self, file: Path) -> int | None:
         if self._watch.rank != "0":

@@ -23,8 +23,8 @@ def script_defaults(command: Sequence[str]) -> dict[str, str]:
         return {}
     found: dict[str, str] = {}
     for call in (each for each in ast.walk(tree) if isinstance(each, ast.Call)):
-        names = [each.value for each in call.args if isinstance(each, ast.Constant)]
-        names = [each for each in names if isinstance(each, str) and each.startswith("-")]
+        texts = (each.value for each in call.args if isinstance(each, ast.Constant))
+        names = [each for each in texts if isinstance(each, str) and each.startswith("-")]
         given = {each.arg: each.value for each in call.keywords}.get("default")
         value = given.value if isinstance(given, ast.Constant) else None
         if isinstance(value, (int, float, str)) and not isinstance(value, bool):

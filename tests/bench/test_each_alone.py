@@ -24,6 +24,10 @@ DECIDED: dict[float, Outcome] = {2.0: "improved", 0.5: "regressed"}
 """Any other ratio is never decided."""
 
 
+FAILS, HANGS = 0.0, -1.0
+"""In place of a ratio."""
+
+
 class Runner:
     """Stands for the trials: a value multiplies the speed by its number in `speeds`; each pair takes a second."""
 
@@ -49,7 +53,8 @@ class Runner:
     ) -> SessionResult:
         assert stacked == []
         (fix,) = fixes
-        if (ratio := self.speeds[fix.name]) == 0.0:
+        if (ratio := self.speeds[fix.name]) <= 0.0:
+            self.left_s -= 10_000 * (ratio == HANGS)
             raise CommandFailed("`x` failed", returncode=1, arm=fix.name)
         before = self.made.get(fix.name, 0)
         num = min(how["pairs_now"], before + int(self.left_s))
@@ -76,7 +81,7 @@ class Runner:
         return seconds <= self.left_s
 
     def was_cut_off(self, error: CommandFailed) -> bool:
-        return False
+        return self.left_s <= 0
 
     def report(self, **changes: Any) -> None:
         pass
@@ -132,9 +137,9 @@ def test_a_budget_that_ends_says_what_it_left_out(measured: Any) -> None:
     found = {each.name: each for each in ledger.fixes}
     assert found["b=1"].status == "not_tried"
     assert found["b=1"].why == "out of budget: 3 pairs showed 2.00x and 2.00x and 2.00x"
-    assert found["c=1"].why.startswith("out of budget before its first pair")
-    # At most 6 of auto and 7 of b=1, then 4 and the losses of c=1, on a machine that becomes twice as slow.
-    assert ledger.continue_with == "again 36s"
+    assert found["c=1"].why == "out of budget before its first pair"
+    # At most 6 of auto and 7 of b=1, then 4 and the losses of c=1: 18 s, and a quarter more.
+    assert ledger.continue_with == "again 23s"
 
 
 def test_pairs_may_be_capped(measured: Any) -> None:
@@ -144,10 +149,16 @@ def test_pairs_may_be_capped(measured: Any) -> None:
 
 
 def test_what_fails_is_in_the_table_and_is_not_tried_again(measured: Any) -> None:
-    runner, ledger = measured({AUTO: 2.0, "a=1": 0.0})
+    runner, ledger = measured({AUTO: 2.0, "a=1": FAILS})
     assert runner.compared == [(AUTO, 4)]
     assert [each.status for each in ledger.fixes] == ["kept", "failed"]
     assert ledger.continue_with is None
+
+
+def test_what_the_end_of_the_budget_cut_off_is_gone_on_with(measured: Any) -> None:
+    _, ledger = measured({AUTO: HANGS, "a=1": 2.0})
+    assert [each.why for each in ledger.fixes] == ["out of budget before its first pair"] * 2
+    assert ledger.continue_with is not None
 
 
 def test_a_budget_that_holds_no_pair_is_refused_with_one_that_does(measured: Any) -> None:

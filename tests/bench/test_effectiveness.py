@@ -108,7 +108,7 @@ def test_a_budget_too_small_for_one_fix_says_which_is_not(
     assert code == ExitCode.USAGE
     said = capfd.readouterr().err
     assert "testing one fix here needs about" in said
-    assert "hotloop bench effectiveness --budget" in said
+    assert "hotloop bench effectiveness --json found.json --markdown found.md --budget" in said
 
 
 def options() -> tuple[list[Words], list[Words]]:

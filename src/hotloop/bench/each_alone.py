@@ -17,8 +17,7 @@ from hotloop.core.ledger import Ledger
 from hotloop.doctor.fix_costs import with_costs, with_memory
 from hotloop.doctor.fix_status import judged, longer
 from hotloop.doctor.fixes import Fix
-from hotloop.doctor.trial_costs import MARGIN, budget_text
-from hotloop.doctor.trial_runner import BASELINE
+from hotloop.doctor.trial_costs import SLACK, budget_text
 from hotloop.judge.compare import looks_faster
 from hotloop.judge.looks import LOOKS, should_stop
 from hotloop.judge.worth import PAIRS
@@ -78,7 +77,7 @@ class EachAlone(ValueTrials):
         try:
             self._measure(value, up_to)
         except CommandFailed as error:
-            if error.arm == BASELINE or not self.runner.was_cut_off(error):
+            if not self.runner.was_cut_off(error):
                 raise
             if value.name not in self._results:
                 self._tell(value, "not_tried", f"{NO_TIME} before its first pair")
@@ -117,7 +116,7 @@ class EachAlone(ValueTrials):
             if self._missing.get(value.name) and self._is_unpaid(value)
         }
         losses = sum(name not in self._results for name in missing)
-        more_s = MARGIN * runner.needed_s(sum(missing.values()), losses=losses, reserved=False)
+        more_s = SLACK * runner.needed_s(sum(missing.values()), losses=losses, reserved=False)
         whole = self._results.get(AUTO)
         is_kept = whole is not None and self.tried[AUTO].status == "kept"
         return runner.ledger(

@@ -26,7 +26,6 @@ from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement
 from hotloop.tune import program as tuning
 from hotloop.tune.options import AUTO, Option
 
-HAS_IT = "the command has it already"
 TOGETHER = "all that was kept"
 
 
@@ -88,17 +87,17 @@ def _fixes(
         raise UsageError(NEEDS_OPTIMIZER)
     asked = asked_for(only or live_names())
     fixes = fixes_for(examined.diagnosis, machine, census, only=asked)
-    has_it = {
-        each.name
-        for each in fixes
-        if not only and census is not None and each.technique.observed(census, each.value)
-    }
-    names = [each.name for each in fixes if each.name not in has_it]
+    whys = dict[str, str]()
+    for fix in () if only else fixes:
+        if fix.technique.what_if:
+            whys[fix.name] = f"shows what something costs; --only {fix.name} measures it"
+        elif census is not None and fix.technique.observed(census, fix.value):
+            whys[fix.name] = "the command has it already"
+    names = [each.name for each in fixes if each.name not in whys]
     not_here = tuple(
-        TriedFix(name, None, "not_tried", HAS_IT if name in has_it else why)
-        for name, values in asked.items()
+        TriedFix(name, None, "not_tried", whys.get(name) or why_left_out(name, v, machine, census))
+        for name, v in asked.items()
         if name not in names
-        for why in [why_left_out(name, values, machine, census)]
     )
     if not names:
         return Ledger(examined.run.command, (), (), None, 0, 0, 0.0, None), not_here

@@ -24,7 +24,7 @@ class Effectiveness:
     rows: tuple[TriedFix, ...]
     """Each alone against the start; of values of a config, `value` holds the settings."""
     not_here: tuple[TriedFix, ...]
-    """Techniques that have nothing to act on here, with the reason."""
+    """Techniques that are not measured here, such as those with nothing to act on, with the reason."""
     ledger: Ledger
     """How it was measured, and the command that goes on with what the budget left out."""
     schema: str = EFFECTIVENESS_SCHEMA

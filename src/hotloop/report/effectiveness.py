@@ -151,7 +151,7 @@ def _notes(found: Effectiveness) -> list[str]:
         )
     if found.not_here:
         names = numbers.listed([f"`{row.name}`" for row in found.not_here])
-        notes.append(f"Nothing to act on here (`--json` says why): {names}.")
+        notes.append(f"Nothing to measure here (`--json` says why): {names}.")
     if found.ledger.continue_with is not None:
         notes.append(
             f"Not all of it was measured to its end; go on with: `{found.ledger.continue_with}`"

@@ -131,10 +131,10 @@ def _together(ledger: Ledger) -> TriedFix:
     """All that the doctor keeps, or why that is nothing."""
     kept = [each for name in ledger.kept for each in ledger.fixes if each.name == name]
     if not kept:
-        seen = (
-            "" if ledger.together is None else "; fresh pairs did not confirm what was faster alone"
-        )
-        return TriedFix(TOGETHER, None, "rejected", f"nothing is kept{seen}", verdict=ledger.together)  # fmt: skip
+        why = "nothing is kept" + (" yet" if ledger.continue_with is not None else "")
+        if ledger.together is not None:
+            why += "; fresh pairs did not confirm what was faster alone"
+        return TriedFix(TOGETHER, None, "rejected", why, verdict=ledger.together)
     return TriedFix(
         TOGETHER,
         " + ".join(ledger.kept),

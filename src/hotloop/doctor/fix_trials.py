@@ -199,7 +199,7 @@ class FixTrials:
             f"{needed_s(runner, fix, comparison):.0f} s more"
         )
         why += f" ({showed(result.verdict)})" if result is not None else ""
-        return tried_fix(fix, "not_tried", why, result)
+        return self._costed(fix, "not_tried", why, result)
 
     def _continue_with(self) -> str | None:
         """The command that goes on with what the budget left out."""

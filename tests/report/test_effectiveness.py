@@ -106,6 +106,12 @@ def test_below_the_table_stands_how_where_and_when_it_was_measured_and_what_goes
     assert last.endswith("2026-11-25: `hotloop bench effectiveness c.yaml --budget 20m`.")
 
 
+def test_a_table_without_the_whole_says_why() -> None:
+    said = "No row of the whole: `auto` chooses at most one other setting here"
+    assert said in effectiveness_markdown(replace(table(), whole=None))
+    assert said not in effectiveness_markdown(table())
+
+
 def test_the_table_of_a_terminal_has_aligned_columns_and_no_marks() -> None:
     text = effectiveness_table(table(TriedFix("a=1", "a=1", "rejected", "slower")))
     head, whole, row = text.splitlines()[:3]

@@ -140,6 +140,10 @@ def _notes(found: Effectiveness) -> list[str]:
     notes = []
     if found.whole is not None and (all_of := found.whole.details or found.whole.value):
         notes.append(f"The whole is {' '.join(str(all_of).split())}.")
+    if found.whole is None:
+        notes.append(
+            "No row of the whole: `auto` chooses at most one other setting here, or was left out."
+        )
     if found.rows or found.whole is not None:
         notes.append(
             f"Ratios are work per second over that of the start; each interval holds with 95 % at least. "

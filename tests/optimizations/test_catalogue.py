@@ -259,3 +259,38 @@ def test_gelu_knows_the_families() -> None:
     config = {"train.compile": True, "model.mlp": None, "model.family": "llama"}
     assert gelu.GELU.choose(machine, config).value == "tanh"
     assert gelu.GELU.choose(machine, {**config, "model.mlp": "gelu"}).value == "sigmoid"
+
+
+@pytest.mark.parametrize(
+    ("changes", "memory", "value"),
+    [
+        ({}, 24 << 30, "chunked"),
+        ({"train.compile": True}, 24 << 30, "plain"),
+        ({"train.compile": True}, None, "plain"),
+        ({"train.compile": True}, 2 << 30, "chunked"),  # 2048 x 32768 x 8 bytes are a quarter
+        ({"train.compile": True, "train.precision": "bf16"}, 2 << 30, "plain"),
+        ({"train.precision": "fp16"}, 1 << 30, "plain"),
+        ({"train.microbatch": 1}, 24 << 30, "plain"),
+        ({"model.vocabulary": None, "data.tokenizer": "train:32768"}, 24 << 30, "chunked"),
+        ({"model.vocabulary": None, "data.tokenizer": "bytes"}, 24 << 30, "plain"),
+        ({"model.vocabulary": None, "data.tokenizer": None}, 1 << 30, "plain"),
+    ],
+)
+def test_the_loss_is_chunked_where_that_takes_no_longer_or_memory_asks_for_it(
+    changes: dict[str, Any], memory: int | None, value: str
+) -> None:
+    config = {
+        **settings(microbatch=8, compile=False, precision="fp32").config.flat(),
+        **{"model.vocabulary": 32768, "model.context": 257},
+        **changes,
+    }
+    machine = replace(CPU, memory_bytes=memory)
+    chosen = CONFIGURED["chunked_loss"].choose(machine, config)  # type: ignore[misc]
+    assert (chosen.value, bool(chosen.why)) == (value, True)
+    gpu = CONFIGURED["chunked_loss"].choose(replace(machine, device_type="cuda"), config)  # type: ignore[misc]
+    assert gpu.value == ("chunked" if memory == 2 << 30 and value == "chunked" else "plain")
+
+
+def test_chunked_loss_under_the_gradient_scaler_is_refused() -> None:
+    with pytest.raises(UsageError, match="before the gradient scaler"):
+        resolve(settings(precision="fp16", loss="chunked"), GPU)

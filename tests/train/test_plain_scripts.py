@@ -20,6 +20,7 @@ from hotloop.train.start import start
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OFF = (
     "train.attention=sdpa",
+    "train.loss=plain",
     "train.clip=builtin",
     "train.host_memory=default",
     "optimizer.fused=false",

@@ -57,6 +57,14 @@ def test_what_auto_chooses_comes_first_as_a_whole(on: Any) -> None:
     assert not any("microbatch=16" in each for each in values(rest))  # another batch
 
 
+def test_what_can_only_be_slower_is_not_tried(on: Any) -> None:
+    on(FAST)
+    for given in ((), ("train.activation_checkpointing=full",)):
+        first, rest = tuning.options_for(load_settings(PLAIN, given), ())
+        assert "checkpointing" not in " ".join(values([*first, *rest]))
+    assert "train.loss=chunked" in values(rest)
+
+
 def test_what_a_machine_cannot_do_is_not_tried(on: Any) -> None:
     on(SLOW)
     first, rest = tuning.options_for(load_settings(PLAIN), ())
@@ -141,7 +149,7 @@ def test_the_written_config_says_what_showed_each_kept_value(on: Any, tmp_path: 
     values = settings.config.flat()
     assert (values["train.precision"], values["train.compile"]) == ("bf16", True)
     assert (values["train.steps"], values["optimizer.fused"]) == (700, False)
-    assert settings.origin("optimizer.fused").endswith("quickstart-plain.yaml:23")
+    assert settings.origin("optimizer.fused").endswith("quickstart-plain.yaml:24")
 
 
 def test_a_value_with_the_name_of_its_arm_is_not_taken_for_a_live_form(

@@ -93,6 +93,12 @@ class TrainConfig(Section):
     """`sdpa` calls scaled_dot_product_attention; `plain` writes the product out, for the compiler to fuse."""
     gelu: Literal["auto", "tanh", "sigmoid"] = "auto"
     """How GELU's curve is computed, where the model has it: torch's `tanh` form, or the same by a `sigmoid`."""
+    loss: Literal["auto", "plain", "chunked"] = "auto"
+    """`plain` computes the logits of a whole microbatch; `chunked` those of some tokens at a time, each chunk with its
+    gradients: less memory, the same loss."""
+    activation_checkpointing: Positive | Literal["auto", "none", "full"] = "auto"
+    """`full` keeps no activations of the blocks and computes them again in the backward, N only of every Nth block (the
+    first included): less memory, slower, the same loss. `auto` is `none`."""
     clip: Literal["auto", "builtin", "fused"] = "auto"
     """How gradients are clipped: `builtin` calls clip_grad_norm_; `fused` folds the factor into one pass."""
     host_memory: Literal["auto", "default", "keep"] = "auto"

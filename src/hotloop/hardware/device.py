@@ -17,7 +17,7 @@ from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.measurement import Environment
 from hotloop.core.ranks import ALONE, Ranks
 from hotloop.hardware.environment import fast_on_cpu, fast_on_cuda, nvidia_driver, read_host
-from hotloop.hardware.limits import Machine, default_threads
+from hotloop.hardware.limits import Machine, default_threads, memory_limit_bytes
 
 
 def read_environment(device: str | None = None) -> Environment:
@@ -191,4 +191,9 @@ def read_machine(device: torch.device, ranks: Ranks = ALONE, *, compiles: bool =
         why_no_compile=why_compile_cannot_run(device) if compiles else None,
         num_threads=default_threads(ranks.num_local_ranks),
         why_no_kept_memory=why_memory_cannot_be_kept(),
+        memory_bytes=(
+            torch.cuda.get_device_properties(device).total_memory
+            if device.type == "cuda"
+            else memory_limit_bytes() // ranks.num_local_ranks
+        ),
     )

@@ -24,6 +24,8 @@ class Machine:
     num_threads: int
     why_no_kept_memory: str | None = None
     """Why the allocator of this process cannot be told to keep what is freed; `None` where it can."""
+    memory_bytes: int | None = None
+    """Memory of the device that a process may use; `None` where nobody asked."""
 
 
 _CGROUP = Path("/sys/fs/cgroup")

@@ -12,8 +12,10 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from hotloop.core.errors import UsageError
+from hotloop.models.chunked_loss import chunked_loss
 from hotloop.models.shape import (
     DecoderShape,
     activate,
@@ -173,10 +175,24 @@ class Decoder(nn.Module):
         else:
             x = x + self.positions(torch.arange(length, device=tokens.device))
         x = F.dropout(x, self.shape.dropout if self.training else 0.0)
+        every = self.shape.checkpoint_every if self.training else None
         for i, block in enumerate(self.blocks):
             values = self.value_tokens[str(i)](tokens) if i in self.value_layers else None
-            x = block(x, rotary, values, seen)
-        logits = F.linear(self.norm(x), self.head_weight)
+            if every and i % every == 0:
+                x = checkpoint(block, x, rotary, values, seen, use_reentrant=False)
+            else:
+                x = block(x, rotary, values, seen)
+        x = self.norm(x)
+        if targets is not None and self.shape.loss_chunk:
+            return chunked_loss(
+                x.flatten(0, 1),
+                self.head_weight,
+                targets.flatten(),
+                most=self.shape.loss_chunk,
+                vocabulary=self.shape.vocabulary,
+                ignored=IGNORED_TARGET,
+            )
+        logits = F.linear(x, self.head_weight)
         if targets is None:
             return logits
         return F.cross_entropy(

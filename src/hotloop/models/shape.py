@@ -36,6 +36,10 @@ class DecoderShape:
     mlp: str = "gelu"
     gelu: str = "tanh"
     """`tanh` or `sigmoid`: how GELU's curve is written; the same curve."""
+    loss_chunk: int | None = None
+    """Most tokens whose logits a training holds at a time; `None`: those of the whole microbatch."""
+    checkpoint_every: int | None = None
+    """Of every so many blocks the first is computed again in the backward; `None`: none is."""
     hidden: int | None = None
     """Inner width of the feed-forward part; `None` is 4 x width."""
     kv_heads: int | None = None

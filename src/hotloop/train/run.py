@@ -24,8 +24,9 @@ from hotloop.hardware.device import fast_dtypes, gpu_uuid
 from hotloop.hardware.limits import memory_limit_bytes
 from hotloop.models.decoder import Decoder
 from hotloop.models.shape import DecoderShape, host_bytes, num_weights
+from hotloop.optimizations.chunked_loss import most_tokens
 from hotloop.optimizations.clipping.trainer import can_clip_through
-from hotloop.optimizations.compiling.trainer import compile_model
+from hotloop.optimizations.compiling.trainer import compile_model, leave_whole_among_ranks
 from hotloop.optimizations.host_memory.trainer import is_kept, keep_freed_memory
 from hotloop.optimizations.precision.autocast import autocast, gradient_scaler, set_tf32
 from hotloop.probe.attach.operators import watch_forward
@@ -120,7 +121,14 @@ def decoder_shape(config: RunConfig, vocabulary: int) -> DecoderShape:
         )
     values = config.model.model_dump(exclude={"family"}) | asdict(config.model.parts)
     values |= {"vocabulary": wanted, "hidden": config.model.inner_width}
-    return DecoderShape(**values, attention=config.train.attention, gelu=config.train.gelu)
+    train = config.train
+    values |= {"attention": train.attention, "gelu": train.gelu}
+    if train.loss == "chunked":
+        values["loss_chunk"] = most_tokens(wanted, config.model.width)
+    again = train.activation_checkpointing
+    if again not in ("none", "auto"):  # `auto`: of a run older than the setting
+        values["checkpoint_every"] = 1 if again == "full" else again
+    return DecoderShape(**values)
 
 
 def refuse_too_large(shape: DecoderShape, *, copies: int, limit_bytes: int) -> None:
@@ -191,6 +199,8 @@ def build_run(
         torch.manual_seed(seed_of(config.train.seed, 0, group.ranks.rank))
     if config.train.compile:
         compile_model(model)
+        if model.shape.checkpoint_every:
+            leave_whole_among_ranks()
     run.replica = group.replicate(model)
     return run
 

@@ -40,6 +40,7 @@ _FREE_KEYS = (
     "logging.",
     "stability.",
     "data.verify",
+    "train.activation_checkpointing",
     "train.steps",  # looked at once the checkpoint is known
     "train.rank_timeout_s",
     "train.hang_timeout_s",

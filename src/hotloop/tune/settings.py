@@ -87,7 +87,8 @@ def options_for(settings: Settings, named: Sequence[str]) -> tuple[list[Words], 
     given = resolved.config.flat()
     as_given = {key: _text(value) for key, value in given.items()}
     pinned = {*named, *(key for key in given if settings.origin(key) == "flag")}
-    free = [each for each in CONFIGURED.values() if each.key not in {*pinned, OF_SEVERAL}]
+    pinned |= {OF_SEVERAL, *(each.key for each in CONFIGURED.values() if each.what_if)}
+    free = [each for each in CONFIGURED.values() if each.key not in pinned]
     chosen_by = {each.key: AUTO for each in free if each.choose is not None}
     automatic, _ = resolve(settings.with_values(chosen_by, origin=AUTO), machine)
     chosen = automatic.config.flat()

@@ -1,0 +1,89 @@
+"""The loss in chunks, and activations computed again: the same training in less memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from trainings import killed_after, losses, train, weights
+
+from hotloop.core.errors import UsageError
+from hotloop.train import run as run_module
+from hotloop.train.run import DecoderShape, decoder_shape
+
+CHUNKED, AGAIN = "train.loss=chunked", "train.activation_checkpointing"
+STACK = ("averaging.name=ema", "train.grad_accum_steps=2", "train.microbatch=2")
+
+
+@pytest.fixture(autouse=True)
+def _chunks_of_ten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "most_tokens", lambda vocabulary, width: 10)
+
+
+def held_out(directory: Path) -> list[float]:
+    lines = (directory / "evals.jsonl").read_text().splitlines()
+    return [v for line in lines for k, v in json.loads(line).items() if k.endswith("loss")]
+
+
+@pytest.mark.parametrize(
+    "settings", [("model.family=llama",), ("data.layout=pack", "data.document_mask=true"), STACK]
+)  # fmt: skip
+def test_a_chunked_loss_trains_the_same(
+    tiny_config: Path, tmp_path: Path, settings: tuple[str, ...]
+) -> None:
+    for value in ("plain", "chunked"):
+        train(tiny_config, tmp_path / value, f"train.loss={value}", *settings)
+    assert losses(tmp_path / "chunked") == pytest.approx(losses(tmp_path / "plain"), rel=1e-5)
+    assert losses(tmp_path / "chunked") != losses(tmp_path / "plain")  # it really was another sum
+    assert held_out(tmp_path / "chunked") == pytest.approx(held_out(tmp_path / "plain"), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [(), ("model.dropout=0.2", f"{AGAIN}=2"), (CHUNKED, "train.compile=true", "model.dropout=0.2")],
+    ids=["fp32", "every second, dropout", "chunked, compiled, dropout"],
+)
+def test_training_with_activations_computed_again_is_the_same_to_the_bit_and_resumes(
+    tiny_config: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: tuple[str, ...],
+) -> None:
+    backend = lambda model: model.compile(dynamic=False, backend="aot_eager")  # noqa: E731
+    monkeypatch.setattr(run_module, "compile_model", backend)
+    settings = ("model.layers=3", *settings)
+    again = () if any(AGAIN in each for each in settings) else (f"{AGAIN}=full",)
+    whole, kept = tmp_path / "again", tmp_path / "kept"
+    train(tiny_config, whole, *settings, *again)
+    train(tiny_config, kept, *settings, f"{AGAIN}=none")
+    assert losses(whole) == losses(kept)
+    killed_after(whole, step=8)
+    train(tiny_config, whole, *settings, *again)
+    assert losses(whole) == losses(kept)
+    for name, weight in weights(whole)["model"].items():
+        assert torch.equal(weight, weights(kept)["model"][name])
+
+
+def test_a_run_goes_on_with_activations_computed_again_but_not_with_another_loss(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    train(tiny_config, tmp_path / "run", f"{AGAIN}=none")
+    wanted = losses(tmp_path / "run")
+    killed_after(tmp_path / "run", step=8)
+    with pytest.raises(UsageError, match=r"with `train\.loss: plain`, not chunked"):
+        train(tiny_config, tmp_path / "run", CHUNKED)
+    train(tiny_config, tmp_path / "run", f"{AGAIN}=full")
+    assert losses(tmp_path / "run") == wanted
+
+
+@pytest.mark.parametrize(("value", "every"), [("none", None), ("full", 1), (3, 3), ("auto", None)])
+def test_every_nth_block(value: object, every: int | None) -> None:
+    from hotloop.core.config import RunConfig
+
+    config = RunConfig.model_validate(
+        {"data": {"source": "x"}, "train": {"activation_checkpointing": value}}
+    )
+    shape: DecoderShape = decoder_shape(config, 50)
+    assert (shape.checkpoint_every, shape.loss_chunk) == (every, None)

@@ -78,6 +78,21 @@ def test_a_run_goes_on_with_activations_computed_again_but_not_with_another_loss
     assert losses(tmp_path / "run") == wanted
 
 
+def test_a_run_older_than_the_setting_goes_on_without_it(tiny_config: Path, tmp_path: Path) -> None:
+    stored = tmp_path / "run/config.yaml"
+    train(tiny_config, tmp_path / "run")
+    wanted = losses(tmp_path / "run")
+    killed_after(tmp_path / "run", step=8)
+    lines = stored.read_text().splitlines(keepends=True)
+    older = [line for line in lines if not line.strip().startswith(("loss:", "train.loss:"))]
+    assert len(older) == len(lines) - 2
+    stored.write_text("".join(older))
+    with pytest.raises(UsageError, match=r"with `train\.loss: plain`, not chunked"):
+        train(tiny_config, tmp_path / "run", CHUNKED)
+    train(tiny_config, tmp_path / "run")
+    assert losses(tmp_path / "run") == wanted
+
+
 @pytest.mark.parametrize(("value", "every"), [("none", None), ("full", 1), (3, 3), ("auto", None)])
 def test_every_nth_block(value: object, every: int | None) -> None:
     from hotloop.core.config import RunConfig

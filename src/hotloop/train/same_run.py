@@ -18,6 +18,7 @@ from hotloop.core.measurement import Environment
 from hotloop.core.ranks import Ranks
 from hotloop.core.settings import Settings, load_settings
 from hotloop.core.untrusted import parse_object, read_bytes
+from hotloop.optimizations.catalogue import CONFIGURED
 
 _OF_THE_MACHINE = (
     "train.device",  # what kind it is counts, however it is named
@@ -74,12 +75,18 @@ def differing_keys(
     bucketed = theirs.data.layout == config.data.layout == "bucket"
     if theirs.sequences_per_step == config.sequences_per_step and not bucketed:
         free += ("train.microbatch", "train.grad_accum_steps")  # the same step, summed otherwise
-    before = theirs.flat()
+    before = _stored(theirs)
     return [
         key
         for key, value in config.flat().items()
         if value != before.get(key) and not key.startswith((*_FREE_KEYS, *free))
     ]
+
+
+def _stored(config: RunConfig) -> dict[str, Any]:
+    """`auto` is resolved before a run is stored: where it stands, the run is older than that technique."""
+    off = {technique.key: technique.off for technique in CONFIGURED.values()}
+    return {k: off.get(k, v) if v == "auto" else v for k, v in config.flat().items()}
 
 
 def refuse_another_run(
@@ -108,7 +115,7 @@ def refuse_another_run(
         instead = "the settings of that run"
         if key == "train.microbatch" and theirs.data.layout == config.data.layout == "bucket":
             instead += ": with `data.layout: bucket` the microbatch is part of the order"
-        before, now = theirs.flat().get(key), config.flat()[key]
+        before, now = _stored(theirs).get(key), config.flat()[key]
         raise other_run(f"with `{key}: {before}`, not {now}", instead)
     described = directory / "environment.json"
     if described.exists():

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from hotloop.core.errors import UsageError
-from hotloop.models.decoder import Decoder, sample
-from hotloop.models.shape import DecoderShape, flops_per_token
+from hotloop.models.decoder import Decoder, num_parameters, sample
+from hotloop.models.shape import DecoderShape, flops_per_token, num_weights
 
 SHAPE = DecoderShape(vocabulary=50, context=16, layers=2, width=32, heads=4)
 REPOSITORY = Path(__file__).parents[2]
@@ -123,3 +123,31 @@ def test_model_that_diverged_is_told_so_and_gives_no_text(temperature: float) ->
             parameter.mul_(1e30)
     with pytest.raises(UsageError, match="computes no numbers: its training diverged"):
         list(sample(decoder, [1], num_tokens=3, temperature=temperature))
+
+
+@pytest.mark.parametrize("chunk", [None, 7])
+@pytest.mark.parametrize("shape", [SHAPE, LLAMA], ids=["tied", "untied"])
+def test_padding_of_the_vocabulary_takes_no_part(shape: DecoderShape, chunk: int | None) -> None:
+    tokens, targets = torch.randint(0, 50, (2, 2, 16))
+    targets[0, :5] = -100
+    found = []
+    for to in (1, 64):
+        decoder = model(replace(shape, pad_vocabulary_to=to, loss_chunk=chunk if to > 1 else None))
+        assert num_parameters(decoder) == num_weights(decoder.shape)
+        optimizer = torch.optim.AdamW(decoder.parameters(), lr=0.1)
+        losses = []
+        for _ in range(4):
+            loss = decoder(tokens, targets) / 27
+            losses.append(loss.item())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        found.append((losses, decoder))
+    (plain, unpadded), (padded, decoder) = found
+    assert decoder.head_weight.shape == (64, 32)
+    assert not decoder.head_weight[50:].any()
+    assert padded == pytest.approx(plain, rel=1e-5)
+    logits = decoder(tokens)
+    assert logits.shape == (2, 16, 50)
+    torch.testing.assert_close(logits, unpadded(tokens), rtol=1e-3, atol=1e-3)
+    assert list(sample(decoder, [1], num_tokens=5, temperature=2.0))

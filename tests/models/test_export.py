@@ -30,6 +30,8 @@ SHAPES = {
     "llama with one key head, another epsilon": replace(LLAMA, kv_heads=1, norm_epsilon=1e-2),
     "llama tied, shared keys": replace(LLAMA, tied=True),
     "llama of one layer and two heads, all of it": replace(LLAMA, layers=1, heads=2, kv_heads=None),
+    "gpt2 with padding": replace(GPT2, pad_vocabulary_to=128),
+    "llama with padding": replace(LLAMA, pad_vocabulary_to=128),
     "qwen3": replace(LLAMA, qk_norm=True),
     "qwen3 tied, another epsilon": replace(LLAMA, qk_norm=True, tied=True, norm_epsilon=1e-2),
 }

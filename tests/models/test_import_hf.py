@@ -51,6 +51,20 @@ def test_what_was_exported_is_imported_bit_by_bit(shape: DecoderShape, tmp_path:
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("shape", [GPT2, LLAMA])
+@pytest.mark.parametrize("padded", ["there", "back"])
+def test_padding_of_the_vocabulary_is_left_away(
+    shape: DecoderShape, padded: str, tmp_path: Path
+) -> None:
+    shapes = {"there": shape, "back": shape}
+    shapes[padded] = replace(shape, pad_vocabulary_to=128)
+    there, back = model(shapes["there"]), model(shapes["back"], seed=1)
+    load_hf_weights(back, written(there, tmp_path / "out"))
+    assert json.loads((tmp_path / "out/config.json").read_text())["vocab_size"] == 300
+    tokens = torch.randint(0, 300, (2, 8))
+    torch.testing.assert_close(back(tokens), there(tokens))
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen3"])
 def test_what_transformers_saves_is_imported_with_its_logits(kind: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")

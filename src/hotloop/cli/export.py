@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -42,10 +43,10 @@ def export(
     import importlib.util
 
     from hotloop.cli.output import note
-    from hotloop.models.decoder import num_parameters
     from hotloop.models.export import export as export_model
     from hotloop.models.export import largest_difference
     from hotloop.models.hf_names import CLASSES, model_type_of
+    from hotloop.models.shape import num_weights
     from hotloop.train.trained import load_trained
 
     if verify is None:
@@ -71,6 +72,7 @@ def export(
         check=check,
     )
     kind = CLASSES[model_type_of(trained.model.shape)]
+    parameters = num_weights(replace(trained.model.shape, pad_vocabulary_to=1))
     if json_file is not None:
         found = {
             "schema": "hotloop.export/1",
@@ -78,7 +80,7 @@ def export(
             "step": trained.step,
             "weights": trained.weights,
             "class": kind,
-            "parameters": num_parameters(trained.model),
+            "parameters": parameters,
             "largest_logit_difference": difference,
             "not_verified": None if verify else why_not,
             "notes": list(trained.notes),
@@ -88,7 +90,7 @@ def export(
         click.echo(f"exported step {trained.step} as {kind}")
         click.echo(f"  at        {out}")
         which = "averaged" if trained.weights == "averaged" else "of the last step"
-        click.echo(f"  weights   {num_parameters(trained.model):,}, fp32, {which}")
+        click.echo(f"  weights   {parameters:,}, fp32, {which}")
         if (out / "tokenizer.model").exists():
             click.echo(
                 "  tokenizer tokenizer.model, for sentencepiece's own library; whether transformers "

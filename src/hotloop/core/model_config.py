@@ -65,6 +65,9 @@ class ModelConfig(Section):
     """Tokens a sequence holds, and the longest context the model can see."""
     vocabulary: Annotated[int, Field(gt=0, le=1 << 26)] | None = None
     """Ids the model can embed; null takes the tokenizer's size."""
+    pad_vocabulary_to: Size = 1
+    """The output matrix gets rows of zeros up to a multiple of this, which suits the units that multiply. They take no
+    part in the loss and are left out by `generate` and `export`."""
     dropout: Fraction = 0.0
     norm: Norm | None = None
     """null takes the family's."""

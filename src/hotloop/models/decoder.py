@@ -152,6 +152,12 @@ class Decoder(nn.Module):
                 nn.init.normal_(branch.weight, std=0.02 / math.sqrt(2 * shape.layers))  # type: ignore[union-attr,arg-type]
         for i in self.value_layers:
             nn.init.zeros_(self.blocks[i].attention.value_gate.weight)  # type: ignore[union-attr,arg-type]
+        absent = None
+        if shape.padding:  # now, so that a seed gives the weights that it gives without
+            table = self.tokens if shape.tied else self.head
+            table.weight = nn.Parameter(F.pad(table.weight.detach(), (0, 0, 0, shape.padding)))
+            absent = F.pad(torch.zeros(shape.vocabulary), (0, shape.padding), value=-math.inf)
+        self.register_buffer("absent", absent, persistent=False)
 
     def forward(
         self, tokens: Tensor, targets: Tensor | None = None, places: Tensor | None = None
@@ -192,9 +198,9 @@ class Decoder(nn.Module):
                 vocabulary=self.shape.vocabulary,
                 ignored=IGNORED_TARGET,
             )
-        logits = F.linear(x, self.head_weight)
+        logits = F.linear(x, self.head_weight, self.absent)  # type: ignore[arg-type]
         if targets is None:
-            return logits
+            return logits[..., : self.shape.vocabulary]
         return F.cross_entropy(
             logits.float().view(-1, logits.shape[-1]),
             targets.reshape(-1),
@@ -213,7 +219,7 @@ class Decoder(nn.Module):
 
     @property
     def head_weight(self) -> Tensor:
-        """(vocabulary, width); the embedding's matrix where they are tied."""
+        """(vocabulary and padding, width); the embedding's matrix where they are tied."""
         return self.tokens.weight if self.shape.tied else self.head.weight
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from hotloop.core.errors import EnvironmentFailed, ExitCode, HotloopError, UsageError
 from hotloop.core.files import fsync_directory, storage_error, write_atomically
 from hotloop.models.decoder import Decoder, refuse_diverged
-from hotloop.models.hf_names import hf_config, weights
+from hotloop.models.hf_names import PADDED, hf_config, weights
 
 TOLERANCE = 1e-5
 """Largest difference of a logit in fp32, relative to the largest logit where that is above 1."""
@@ -68,6 +68,8 @@ def hf_weights(model: Decoder) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for weight in weights(model.shape):
         tensor = own.pop(weight.ours).detach().cpu().float()
+        if weight.ours in PADDED:
+            tensor = tensor[: model.shape.vocabulary]
         if weight.transposed:
             tensor = tensor.t()
         parts = torch.split(tensor, list(weight.rows)) if weight.rows else (tensor,)

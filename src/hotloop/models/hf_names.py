@@ -18,6 +18,10 @@ CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "qwen3": "Qwe
 _ACTIVATIONS = {"gelu": "gelu_new", "relu2": "relu2", "swiglu": "silu"}
 
 
+PADDED = ("tokens.weight", "head.weight")
+"""Ours, which may have more rows than there are ids."""
+
+
 @dataclass(frozen=True, slots=True)
 class Weight:
     """One of our weights and what it is over there."""

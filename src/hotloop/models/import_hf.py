@@ -16,7 +16,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.tensor_file import read_tensors
 from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.models.decoder import Decoder
-from hotloop.models.hf_names import weights
+from hotloop.models.hf_names import PADDED, weights
 from hotloop.models.shape import DecoderShape
 
 _ACTIVATIONS = {"gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu2": "relu2"}
@@ -36,7 +36,9 @@ def load_hf_weights(model: Decoder, directory: Path) -> None:
     own = dict(model.named_parameters())
     for weight in weights(model.shape):
         parts = [_take(found, name, directory) for name in weight.theirs]
-        target = own[weight.ours]
+        target: Tensor = own[weight.ours]
+        if weight.ours in PADDED:
+            target = target[: model.shape.vocabulary]
         try:
             tensor = torch.cat(parts) if len(parts) > 1 else parts[0]
             if weight.transposed:

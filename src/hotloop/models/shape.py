@@ -22,6 +22,7 @@ class DecoderShape:
     """Everything that a decoder is built from; the defaults are GPT-2's parts."""
 
     vocabulary: int
+    """Ids; the output matrix may have more rows."""
     context: int
     layers: int
     width: int
@@ -49,6 +50,12 @@ class DecoderShape:
     """Every second layer, the last included, adds an embedding of the token to its values."""
     bias: bool = True
     tied: bool = True
+    pad_vocabulary_to: int = 1
+
+    @property
+    def padding(self) -> int:
+        """Rows of the output matrix that are no id's."""
+        return -self.vocabulary % self.pad_vocabulary_to
 
     @property
     def head_width(self) -> int:
@@ -111,7 +118,7 @@ def num_weights(shape: DecoderShape) -> int:
     feed_forward = wide * (width + bias) * inner + (inner + bias) * width
     gates = shape.value_gate_width * (shape.kv_heads or shape.heads)
     values = len(shape.value_layers) * (shape.vocabulary * shape.kv_width + gates)
-    embeddings = (1 if shape.tied else 2) * shape.vocabulary * width
+    embeddings = ((1 if shape.tied else 2) * shape.vocabulary + shape.padding) * width
     if shape.positions == "learned":
         embeddings += shape.context * width
     return shape.layers * (attention + feed_forward + 2 * norm) + norm + values + embeddings

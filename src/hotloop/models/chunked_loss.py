@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-STRIP_BYTES = 2 << 20
-"""Logits in fp32 that a CPU holds in its cache from one pass over them to the next."""
+STRIP_BYTES = 8 << 20
+"""Logits beside which a CPU keeps their logarithms, in fp32. Of smaller ones threads would meet more often."""
 
 
 def chunked_loss(
@@ -50,7 +50,7 @@ def _split(most: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 def _strips(logits: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """On a CPU so few rows that they stay in its cache; else all, since each would be a launch."""
+    """On a CPU few rows, for the memory beside them; else all, since each strip would be launches of its own."""
     fit = max(1, STRIP_BYTES // (4 * logits.shape[1]))
     return _split(fit if logits.device.type == "cpu" else len(logits), logits, *others)
 

@@ -26,7 +26,7 @@ from hotloop.models.decoder import Decoder
 from hotloop.models.shape import DecoderShape, host_bytes, num_weights
 from hotloop.optimizations.chunked_loss import most_tokens
 from hotloop.optimizations.clipping.trainer import can_clip_through
-from hotloop.optimizations.compiling.trainer import compile_model, leave_whole_among_ranks
+from hotloop.optimizations.compiling.trainer import compile_model
 from hotloop.optimizations.host_memory.trainer import is_kept, keep_freed_memory
 from hotloop.optimizations.precision.autocast import autocast, gradient_scaler, set_tf32
 from hotloop.probe.attach.operators import watch_forward
@@ -199,8 +199,6 @@ def build_run(
         torch.manual_seed(seed_of(config.train.seed, 0, group.ranks.rank))
     if config.train.compile:
         compile_model(model)
-        if model.shape.checkpoint_every:
-            leave_whole_among_ranks()
     run.replica = group.replicate(model)
     return run
 

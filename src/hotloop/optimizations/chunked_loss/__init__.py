@@ -2,7 +2,7 @@
 
 With a vocabulary of 32 k, the logits and their gradients are most of what a step holds. How a chunk is
 computed, with its gradients, is in `models/chunked_loss.py`. Of one thread on a CPU it takes as much time as
-torch's own loss, and up to 7 % more than what the compiler makes of that; where threads wait for CPUs it is
+torch's own loss, and up to 8 % more than what the compiler makes of that; where threads wait for CPUs it is
 slower, since they meet more often.
 """
 

@@ -15,11 +15,6 @@ def compile_model(model: nn.Module) -> None:
     model.compile(dynamic=False)
 
 
-def leave_whole_among_ranks() -> None:
-    """Do not cut graphs of this process where gradients can be sent: torch cannot cut one that holds checkpoints."""
-    torch._dynamo.config.optimize_ddp = False
-
-
 def _add_up_embeddings_in_order() -> None:
     """Leave the gradient of an embedding to torch's own kernel, which adds up in one order.
 

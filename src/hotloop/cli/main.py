@@ -33,6 +33,7 @@ COMMANDS = {
     "monitor": "Watch a run, or this machine, from another terminal.",
     "doctor": "Run a training command as it is, and say what holds it back.",
     "tune": "Try other values of a script's own options, and keep what is proven faster.",
+    "fit": "Say where the memory of a training goes, and whether it fits.",
     "report": "Say what a run or a comparison showed.",
     "explain": "Explain a finding or an optimization.",
     "env": "Show the machine and what it can do at best.",

@@ -1,0 +1,226 @@
+"""Does a training fit: its peak predicted, calibrated and measured, the largest microbatch, and ways to make it fit.
+
+```
+rehearsed  the config, by processes that compute nothing (`train/rehearsal.py`); of a GPU a trace (`train/memory.py`)
+calibrated a real run of a few steps at a microbatch of 1 (of half the context where that is the config's): how much more
+           it takes than its rehearsal is what libraries take once they compute
+measured   a real run of the config itself, which the prediction never saw
+searched   a line through two rehearsals says which microbatch fills the memory; that one is rehearsed, too
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hotloop.core.errors import CommandFailed
+from hotloop.core.memory_use import Fit, Rehearsed, Way
+from hotloop.fit.processes import (
+    ACCUMULATED,
+    MICROBATCH,
+    Processes,
+    is_for_memory,
+    peak_bytes,
+    words,
+)
+from hotloop.train.rehearsal import MEASURED_STEPS
+
+MOST_SEQUENCES = 1 << 16
+LOOKS = 3
+"""Rehearsals with which the largest microbatch is looked for."""
+CONTEXT = "model.context"
+WAYS: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"checkpoint.background": False}, "a save holds the steps up while it is written"),
+    ({"train.host_memory": "default"}, "slower steps on a CPU: freed memory is asked for again"),
+    ({"train.precision": "bf16"}, "activations are rounded to bf16"),
+    ({"train.compile": True}, "compiling takes a minute first"),
+)
+"""What makes a training smaller beside its microbatch, by what it costs the training, and what that is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The memory that is to be enough."""
+
+    num_bytes: int
+    told_by: str
+    here_bytes: int
+    """Memory that this machine can give now, to the runs that are made here."""
+
+
+def fit(processes: Processes, limit: Limit, *, device: str, runs: bool, most_sequences: int) -> Fit:
+    """runs: real ones are made. most_sequences: of a step that the text has.
+
+    Raises what processes raise; of a real run that is ended for its memory it is told among what is unknown.
+    """
+    config = processes.settings.config
+    size, accumulated = config.train.microbatch, config.train.grad_accum_steps
+    asked = processes.rehearse(short({MICROBATCH: size}, accumulated))
+    calibration, offset, unknown = None, 0, []
+    if runs:
+        changes = _smaller(size, config.model.context, accumulated)
+        try:
+            offset = _more_than_rehearsed(processes, changes, limit)
+            calibration = words(changes)
+        except CommandFailed as error:
+            if not is_for_memory(error):
+                raise
+            unknown.append("the calibrating run was ended for its memory")
+    else:
+        unknown.append("what libraries take once they compute: no real run was made")
+    predicted, whole = asked.steps_bytes + offset, asked.whole_bytes + offset
+    measured = None
+    if calibration is not None:
+        if predicted > limit.here_bytes:
+            unknown.append("the measured peak: this machine has less memory free than predicted")
+        else:
+            try:
+                changes = short({MICROBATCH: size}, accumulated)
+                measured = peak_bytes(processes.run(changes, steps=MEASURED_STEPS))
+            except CommandFailed as error:
+                if not is_for_memory(error):
+                    raise
+                unknown.append("the measured peak: the run was ended for its memory")
+    fits = whole <= limit.num_bytes
+    most = max(most_sequences // accumulated, 1)
+    largest = _largest(processes, asked, offset, limit.num_bytes, most)
+    return Fit(
+        device=device,
+        microbatch=size,
+        grad_accum_steps=accumulated,
+        parts=_parts(asked, offset),
+        steps_bytes=predicted,
+        whole_bytes=whole,
+        calibrated_by=calibration,
+        measured_bytes=measured,
+        error_fraction=None if measured is None else predicted / measured - 1,
+        limit_bytes=limit.num_bytes,
+        limit_from=limit.told_by,
+        fits=fits,
+        largest_microbatch=largest,
+        ways=() if fits else _ways(processes, offset, limit.num_bytes, largest),
+        unknown=tuple(unknown),
+    )
+
+
+def short(changes: Mapping[str, Any], accumulated: int) -> dict[str, Any]:
+    """A step of at most two microbatches: the third takes what the second did."""
+    return {**changes, ACCUMULATED: min(accumulated, 2)}
+
+
+def splits(size: int, accumulated: int) -> list[int]:
+    """Microbatches that divide a step of `size` x `accumulated` sequences, the largest first."""
+    whole = size * accumulated
+    return [each for each in range(whole, 0, -1) if whole % each == 0]
+
+
+def _smaller(size: int, context: int, accumulated: int) -> dict[str, Any]:
+    """The settings of the run that calibrates: never those of the config."""
+    if size > 1:
+        return short({MICROBATCH: 1}, accumulated)
+    return short({MICROBATCH: 1, CONTEXT: max(context // 2, 1)}, accumulated)
+
+
+def _more_than_rehearsed(processes: Processes, changes: Mapping[str, Any], limit: Limit) -> int:
+    """Bytes that a real run took beyond its rehearsal."""
+    rehearsed = processes.rehearse(changes).steps_bytes
+    if rehearsed > limit.here_bytes:
+        raise CommandFailed("out of memory", returncode=-9)
+    return peak_bytes(processes.run(changes, steps=MEASURED_STEPS)) - rehearsed
+
+
+def _parts(asked: Rehearsed, offset: int) -> dict[str, int]:
+    """The predicted peak of a whole training, in parts that add up to it."""
+    known = {
+        "weights": asked.weights_bytes,
+        "gradients": asked.gradients_bytes,
+        "optimizer": asked.optimizer_bytes,
+        "averaged weights": asked.averaged_bytes,
+        "activations": asked.activations_bytes - asked.logits_bytes,
+        "logits": asked.logits_bytes,
+    }
+    known["passing by"] = max(asked.live_bytes - sum(known.values()), 0)
+    process = asked.start_bytes + offset
+    # What is in use at the peak can be less than the sum of these, which do not all have their most at once.
+    freed = asked.steps_bytes - asked.start_bytes - sum(known.values())
+    if freed < 0:
+        known["activations"] += freed
+        freed = 0
+    known["freed and kept"] = freed
+    known["a save, and later steps"] = asked.whole_bytes - asked.steps_bytes
+    known["process"] = process
+    return known
+
+
+def _largest(
+    processes: Processes, asked: Rehearsed, offset: int, limit_bytes: int, most: int
+) -> int:
+    """The largest microbatch predicted to fit; 0 where one sequence does not."""
+    config = processes.settings.config
+    size, accumulated = config.train.microbatch, config.train.grad_accum_steps
+
+    def whole(microbatch: int) -> int:
+        changes = short({MICROBATCH: microbatch}, accumulated)
+        return processes.rehearse(changes).whole_bytes + offset
+
+    peaks = {size: asked.whole_bytes + offset, 1: whole(1)}
+    if peaks[1] > limit_bytes:
+        return 0
+    if size == 1:
+        if most == 1:
+            return 1
+        peaks[2] = whole(2)
+    most = min(most, MOST_SEQUENCES)
+    for _ in range(LOOKS):
+        low, *_, high = sorted(peaks)
+        fit_so_far = max(each for each, peak in peaks.items() if peak <= limit_bytes)
+        too_large = min((n for n, peak in peaks.items() if peak > limit_bytes), default=most + 1)
+        each_bytes = max((peaks[high] - peaks[low]) / (high - low), 1.0)
+        guess = int(fit_so_far + (limit_bytes - peaks[fit_so_far]) / each_bytes)
+        guess = max(min(guess, too_large - 1, most), fit_so_far)
+        if guess in peaks:
+            break
+        peaks[guess] = whole(guess)
+    return max(each for each, peak in peaks.items() if peak <= limit_bytes)
+
+
+def _ways(processes: Processes, offset: int, limit_bytes: int, largest: int) -> tuple[Way, ...]:
+    """Settings with which it fits, the cheapest first; several together where no single one is enough."""
+    config = processes.settings.config
+    size, accumulated = config.train.microbatch, config.train.grad_accum_steps
+    found: list[Way] = []
+    smaller = [each for each in splits(size, accumulated) if each < size]
+
+    def tried(changes: Mapping[str, Any], split: int, effect: str) -> bool:
+        now = {MICROBATCH: split, ACCUMULATED: size * accumulated // split}
+        asked = {**now, **changes} if split != size else dict(changes)
+        try:
+            rehearsed = processes.rehearse(short({**now, **changes}, now[ACCUMULATED]))
+        except (CommandFailed, ValueError):  # a setting that cannot be used here
+            return False
+        if rehearsed.whole_bytes + offset > limit_bytes:
+            return False
+        settings = tuple(words({key: value}) for key, value in asked.items())
+        found.append(Way(settings, rehearsed.whole_bytes + offset, effect))
+        return True
+
+    resolved = processes.with_changes({}).config.flat()
+    singles = [(c, why) for c, why in WAYS if any(resolved[key] != v for key, v in c.items())]
+    if processes.machine.device_type != "cpu":
+        singles = [(c, why) for c, why in singles if "train.precision" in c]
+    no_split = not any(
+        tried({}, each, "the same steps in more, smaller products")
+        for each in smaller
+        if each <= largest
+    )
+    for changes, effect in singles:
+        tried(changes, size, effect)
+    if no_split and not found:
+        together: dict[str, Any] = {}
+        for changes, _ in singles:
+            together |= changes
+            if tried(together, splits(size, accumulated)[-1], "all of these together"):
+                break
+    return tuple(found)

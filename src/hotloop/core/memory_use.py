@@ -25,7 +25,7 @@ class Rehearsed:
     steps_bytes: int
     """The peak of the first steps."""
     whole_bytes: int
-    """The peak with more steps, an evaluation, and a save with a step beside it."""
+    """The peak with more steps, an evaluation and a save (beside a step, where `checkpoint.background` is true)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,8 @@ class Fit:
     fits: bool
     largest_microbatch: int
     """Predicted to fit; 0: none is."""
+    least_bytes: int
+    """Predicted: the peak at a microbatch of 1."""
     ways: tuple[Way, ...] = ()
     unknown: tuple[str, ...] = ()
     """What is not known, and why."""

@@ -144,7 +144,8 @@ def tokens_per_s(measurement: Measurement) -> float | None:
 def is_for_memory(error: CommandFailed) -> bool:
     """Whether a training ended because its memory was too small."""
     said = f"{error.what} {error.do}"
-    return error.returncode in (KILLED, 128 - KILLED) or "out of memory" in said
+    refused = "out of memory" in said or "can't allocate memory" in said
+    return refused or error.returncode in (KILLED, 128 - KILLED)
 
 
 def words(changes: Mapping[str, Any]) -> str:

@@ -28,16 +28,23 @@ from hotloop.fit.processes import (
 from hotloop.train.rehearsal import MEASURED_STEPS
 
 MOST_SEQUENCES = 1 << 16
-LOOKS = 3
+NOT_EVEN_ADDRESSES = 1 << 62
+"""The peak of what a rehearsal cannot allocate, which writes to none of it."""
+LOOKS = 4
 """Rehearsals with which the largest microbatch is looked for."""
 CONTEXT = "model.context"
+BESIDE = "checkpoint.background"
 WAYS: tuple[tuple[dict[str, Any], str], ...] = (
-    ({"checkpoint.background": False}, "a save holds the steps up while it is written"),
+    ({BESIDE: False}, "a save holds the steps up while it is written"),
     ({"train.host_memory": "default"}, "slower steps on a CPU: freed memory is asked for again"),
     ({"train.precision": "bf16"}, "activations are rounded to bf16"),
     ({"train.compile": True}, "compiling takes a minute first"),
 )
 """What makes a training smaller beside its microbatch, by what it costs the training, and what that is."""
+OF_A_GPU = (
+    "the CUDA context, and what the GPU's allocator keeps beyond its tensors",
+    "what a compiler leaves out: the uncompiled model was traced, which takes more",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,8 @@ def fit(processes: Processes, limit: Limit, *, device: str, runs: bool, most_seq
             unknown.append("the calibrating run was ended for its memory")
     else:
         unknown.append("what libraries take once they compute: no real run was made")
+    if processes.machine.device_type != "cpu":
+        unknown += OF_A_GPU
     predicted, whole = asked.steps_bytes + offset, asked.whole_bytes + offset
     measured = None
     if calibration is not None:
@@ -85,7 +94,7 @@ def fit(processes: Processes, limit: Limit, *, device: str, runs: bool, most_seq
                 unknown.append("the measured peak: the run was ended for its memory")
     fits = whole <= limit.num_bytes
     most = max(most_sequences // accumulated, 1)
-    largest = _largest(processes, asked, offset, limit.num_bytes, most)
+    largest, least_bytes = _largest(processes, asked, offset, limit.num_bytes, most)
     return Fit(
         device=device,
         microbatch=size,
@@ -100,6 +109,7 @@ def fit(processes: Processes, limit: Limit, *, device: str, runs: bool, most_seq
         limit_from=limit.told_by,
         fits=fits,
         largest_microbatch=largest,
+        least_bytes=least_bytes,
         ways=() if fits else _ways(processes, offset, limit.num_bytes, largest),
         unknown=tuple(unknown),
     )
@@ -156,34 +166,42 @@ def _parts(asked: Rehearsed, offset: int) -> dict[str, int]:
 
 def _largest(
     processes: Processes, asked: Rehearsed, offset: int, limit_bytes: int, most: int
-) -> int:
-    """The largest microbatch predicted to fit; 0 where one sequence does not."""
+) -> tuple[int, int]:
+    """The largest microbatch predicted to fit, 0 where one sequence does not; and the peak of one sequence."""
     config = processes.settings.config
     size, accumulated = config.train.microbatch, config.train.grad_accum_steps
 
     def whole(microbatch: int) -> int:
         changes = short({MICROBATCH: microbatch}, accumulated)
-        return processes.rehearse(changes).whole_bytes + offset
+        try:
+            return processes.rehearse(changes).whole_bytes + offset
+        except CommandFailed as error:
+            if not is_for_memory(error):
+                raise
+            return NOT_EVEN_ADDRESSES
 
     peaks = {size: asked.whole_bytes + offset, 1: whole(1)}
     if peaks[1] > limit_bytes:
-        return 0
+        return 0, peaks[1]
     if size == 1:
         if most == 1:
-            return 1
+            return 1, peaks[1]
         peaks[2] = whole(2)
     most = min(most, MOST_SEQUENCES)
     for _ in range(LOOKS):
-        low, *_, high = sorted(peaks)
+        low, *_, high = sorted(n for n, peak in peaks.items() if peak < NOT_EVEN_ADDRESSES)
         fit_so_far = max(each for each, peak in peaks.items() if peak <= limit_bytes)
         too_large = min((n for n, peak in peaks.items() if peak > limit_bytes), default=most + 1)
-        each_bytes = max((peaks[high] - peaks[low]) / (high - low), 1.0)
+        # Where the optimizer or a save needs the most, a peak tells nothing of a sequence, but activations do.
+        each_bytes = max((peaks[high] - peaks[low]) / (high - low), asked.activations_bytes / size)
         guess = int(fit_so_far + (limit_bytes - peaks[fit_so_far]) / each_bytes)
+        if peaks.get(too_large) == NOT_EVEN_ADDRESSES:
+            guess = min(guess, (fit_so_far + too_large) // 2)
         guess = max(min(guess, too_large - 1, most), fit_so_far)
         if guess in peaks:
             break
         peaks[guess] = whole(guess)
-    return max(each for each, peak in peaks.items() if peak <= limit_bytes)
+    return max(each for each, peak in peaks.items() if peak <= limit_bytes), peaks[1]
 
 
 def _ways(processes: Processes, offset: int, limit_bytes: int, largest: int) -> tuple[Way, ...]:
@@ -191,6 +209,8 @@ def _ways(processes: Processes, offset: int, limit_bytes: int, largest: int) -> 
     config = processes.settings.config
     size, accumulated = config.train.microbatch, config.train.grad_accum_steps
     found: list[Way] = []
+    if processes.rehearse(short({MICROBATCH: 1}, accumulated)).start_bytes + offset > limit_bytes:
+        return ()  # the process alone is larger
     smaller = [each for each in splits(size, accumulated) if each < size]
 
     def tried(changes: Mapping[str, Any], split: int, effect: str) -> bool:
@@ -206,7 +226,9 @@ def _ways(processes: Processes, offset: int, limit_bytes: int, largest: int) -> 
         found.append(Way(settings, rehearsed.whole_bytes + offset, effect))
         return True
 
-    resolved = processes.with_changes({}).config.flat()
+    resolved = {**processes.with_changes({}).config.flat()}
+    if resolved[BESIDE] is not True:  # `auto` saves beside the steps where memory is left alone
+        resolved[BESIDE] = False
     singles = [(c, why) for c, why in WAYS if any(resolved[key] != v for key, v in c.items())]
     if processes.machine.device_type != "cpu":
         singles = [(c, why) for c, why in singles if "train.precision" in c]

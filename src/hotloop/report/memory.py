@@ -58,7 +58,7 @@ def _answer(fit: Fit) -> str:
     if fit.fits:
         return f"It fits in {limit}: {what}."
     if not fit.largest_microbatch and not fit.ways:
-        return f"It does NOT fit in {limit} at any microbatch: {what}; its model is too large."
+        return f"It does NOT fit in {limit} at any microbatch: {what}, {size(fit.least_bytes)} with a microbatch of 1."
     return f"It does NOT fit in {limit}: {what}."
 
 

@@ -252,7 +252,7 @@ def rehearse(config_file: Path) -> Rehearsed:
             if run.average is not None:
                 kept.append(run.average.files())
         heap.look()
-        if config.checkpoint.background is False:
+        if config.checkpoint.background is not True:  # `auto` does so where memory is left alone
             del kept
         _step(run, STEPS, stepping, uncomputed)
         slots = [each for held in run.optimizer.state.values() for each in held.values()]

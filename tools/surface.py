@@ -28,6 +28,7 @@ JSON_MODULES = (
     "hotloop.core.command_run",
     "hotloop.core.effectiveness",
     "hotloop.core.ledger",
+    "hotloop.core.memory_use",
     "hotloop.core.sessions",
     "hotloop.core.stack_profile",
     "hotloop.core.telemetry",

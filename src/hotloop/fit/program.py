@@ -188,6 +188,7 @@ def _largest(
             return 1, peaks[1]
         peaks[2] = whole(2)
     most = min(most, MOST_SEQUENCES)
+    compiles = processes.with_changes({}).config.train.compile
     for _ in range(LOOKS):
         low, *_, high = sorted(n for n, peak in peaks.items() if peak < NOT_EVEN_ADDRESSES)
         fit_so_far = max(each for each, peak in peaks.items() if peak <= limit_bytes)
@@ -198,6 +199,8 @@ def _largest(
         if peaks.get(too_large) == NOT_EVEN_ADDRESSES:
             guess = min(guess, (fit_so_far + too_large) // 2)
         guess = max(min(guess, too_large - 1, most), fit_so_far)
+        if compiles:  # the line alone tells: each look would compile for a minute
+            return guess, peaks[1]
         if guess in peaks:
             break
         peaks[guess] = whole(guess)

@@ -1,0 +1,100 @@
+"""`hotloop fit` on a training small enough for seconds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hotloop.cli.main import run
+from hotloop.core.errors import CommandFailed, ExitCode
+from hotloop.fit.processes import is_for_memory
+from hotloop.fit.program import splits
+from hotloop.fit.proof import _spread
+
+LARGER = ("model.width=256", "model.layers=3", "model.context=64", "train.microbatch=64")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--memory", "much"], "is no size"),
+        (["--memory", "0G"], "is no size"),
+        (["--device", "H300"], "is not known"),
+        (["--prove", "--no-run"], "--no-run does not"),
+        (["train.microbatchx=2"], "did you mean"),
+        (["train.microbatch=0"], "greater than 0"),
+    ],
+)
+def test_bad_input_is_one_error(
+    words: list[str], said: str, tiny_config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["fit", str(tiny_config), *words]) == ExitCode.USAGE
+    assert said in capsys.readouterr().err
+
+
+def test_a_gpu_that_is_not_here_is_predicted_by_a_trace(tiny_config: Path, tmp_path: Path) -> None:
+    file = tmp_path / "fit.json"
+    words = ["fit", str(tiny_config), "--device", "T4", "--json", str(file)]
+    assert run(words) == ExitCode.FINE
+    found = json.loads(file.read_text())
+    assert found["limit_bytes"] == 16 * 10**9
+    assert found["measured_bytes"] is found["calibrated_by"] is None
+    assert sum(found["parts"].values()) == found["whole_bytes"]
+    assert found["unknown"]
+
+
+def test_nothing_fits_where_the_process_alone_is_larger(
+    tiny_config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fit", str(tiny_config), "--memory", "50M", "--no-run"]
+    assert run(words) == ExitCode.FOUND
+    out = capsys.readouterr().out
+    assert "at any microbatch" in out
+    assert "uncalibrated" in out
+
+
+@pytest.mark.slow
+def test_a_real_run_takes_what_was_predicted_and_what_does_not_fit_gets_settings_that_do(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "fit.json"
+    words = ["fit", str(tiny_config), *LARGER, "--json", str(file)]
+    assert run(words) == ExitCode.FINE
+    found = json.loads(file.read_text())
+    assert abs(found["error_fraction"]) < 0.1
+    assert found["largest_microbatch"] >= 64
+    less = (found["least_bytes"] + found["whole_bytes"]) // 2_000
+    assert run([*words, "--memory", f"{less}K"]) == ExitCode.FOUND
+    tight = json.loads(file.read_text())
+    assert tight["ways"][0]["settings"][0].startswith("train.microbatch=")
+    assert tight["ways"][0]["whole_bytes"] <= tight["limit_bytes"]
+    assert 0 < tight["largest_microbatch"] < 64
+
+
+@pytest.mark.slow
+def test_a_proof_trains_whole_within_the_memory(tiny_config: Path, tmp_path: Path) -> None:
+    file = tmp_path / "fit.json"
+    words = ["fit", str(tiny_config), *LARGER, "--memory", "900M", "--prove", "--steps", "8"]
+    assert run([*words, "--json", str(file)]) == ExitCode.FINE
+    proof = json.loads(file.read_text())["proof"]
+    assert proof["survived"]
+    assert proof["microbatch"] * proof["grad_accum_steps"] == 64
+    assert proof["num_processes"] <= 8
+
+
+def test_splits_keep_the_sequences_of_a_step() -> None:
+    assert splits(4, 3) == [12, 6, 4, 3, 2, 1]
+    assert _spread([12, 6, 4, 3, 2, 1]) == [12, 6, 3]
+    assert _spread([]) == []
+
+
+@pytest.mark.parametrize(
+    ("returncode", "do", "expected"),
+    [(-9, "", True), (137, "", True), (4, "error: out of memory", True), (1, "ValueError", False)],
+)
+def test_what_ends_for_memory_is_told_from_other_failures(
+    returncode: int, do: str, expected: bool
+) -> None:
+    assert is_for_memory(CommandFailed("it failed", do=do, returncode=returncode)) is expected

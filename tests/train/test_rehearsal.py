@@ -1,0 +1,124 @@
+"""A rehearsal asks for what a training asks for, and computes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from hotloop.core.memory_use import Rehearsed
+from hotloop.core.settings import load_settings, store_settings
+from hotloop.hardware.device import read_machine
+from hotloop.models.shape import num_weights
+from hotloop.optimizations.catalogue import resolve
+from hotloop.train.memory import predict
+from hotloop.train.rehearsal import Heap, Uncomputed
+from hotloop.train.run import decoder_shape
+
+BYTES = 256
+"""Ids of the tokenizer `bytes`, without its end of text."""
+LARGER = ("model.width=256", "model.layers=3", "model.context=64", "train.microbatch=16")
+
+
+def test_what_would_be_computed_is_allocated_and_not_written() -> None:
+    heap = Heap(keeps=False)
+    a, b = torch.ones(2048, 8), torch.ones(8, 8192)
+    uncomputed = Uncomputed(heap)
+    before = heap.live_now()
+    with uncomputed:
+        product = a @ b
+        again = product.add_(1.0)
+        rows = product.view(-1)
+    assert product.shape == (2048, 8192)
+    assert heap.live_now() - before == pytest.approx(product.nbytes, rel=0.05)
+    assert again.data_ptr() == product.data_ptr() == rows.data_ptr()
+    assert bool((b == 1).all())
+
+
+def test_what_is_tiny_is_computed_since_python_reads_it() -> None:
+    with Uncomputed(Heap(keeps=False)):
+        count = torch.zeros(()) + 1
+        count.add_(1)
+        assert count.item() == 2
+
+
+def test_the_peak_of_what_was_live_is_remembered_after_it_is_freed() -> None:
+    heap = Heap(keeps=False)
+    uncomputed = Uncomputed(heap)
+    heap.clear()
+    heap.look()
+    before = heap.live_bytes
+    with uncomputed:
+        a = torch.empty(4096, 4096)
+        a = a + a  # two at once
+        del a
+    assert heap.live_bytes - before == pytest.approx(128 << 20, rel=0.05)
+    assert heap.live_now() < before + (8 << 20)
+
+
+Rehearse = Callable[..., Rehearsed]
+
+
+@pytest.fixture
+def rehearse(tiny_config: Path, tmp_path: Path) -> Rehearse:
+    """In a fresh process, as `hotloop fit` does it."""
+
+    def call(*overrides: str) -> Rehearsed:
+        settings, _ = resolve(
+            load_settings(tiny_config, overrides),
+            read_machine(torch.device("cpu"), compiles=False),
+        )
+        store_settings(settings, tmp_path / "config.yaml")
+        subprocess.run(
+            [sys.executable, "-m", "hotloop.train.rehearsal", "config.yaml", "result.json"],
+            cwd=tmp_path,
+            env=os.environ,
+            check=True,
+        )
+        return Rehearsed(**json.loads((tmp_path / "result.json").read_text()))
+
+    return call
+
+
+def test_weights_gradients_and_the_optimizer_are_counted_exactly(
+    rehearse: Rehearse, tiny_config: Path
+) -> None:
+    found = rehearse(*LARGER, "averaging.name=ema")
+    shape = decoder_shape(load_settings(tiny_config, LARGER).config, BYTES + 1)
+    weights = 4 * num_weights(shape)
+    assert found.weights_bytes == found.gradients_bytes == found.averaged_bytes
+    assert found.weights_bytes == pytest.approx(weights, rel=0.01)
+    assert found.optimizer_bytes == pytest.approx(2 * found.weights_bytes, rel=0.01)
+
+
+def test_a_trace_without_any_allocator_finds_the_same_tensors_alive(
+    rehearse: Rehearse, tiny_config: Path
+) -> None:
+    found = rehearse(
+        *LARGER, "train.grad_accum_steps=2", "optimizer.fused=false", "train.clip=builtin"
+    )
+    settings, _ = resolve(
+        load_settings(
+            tiny_config,
+            (*LARGER, "train.grad_accum_steps=2", "optimizer.fused=false", "train.clip=builtin"),
+        ),
+        read_machine(torch.device("cpu"), compiles=False),
+    )
+    traced = predict(settings.config, BYTES + 1)
+    assert traced.activations_bytes == pytest.approx(found.activations_bytes, rel=0.05)
+    # On a GPU gradients are cleared after the update; on a CPU they are kept through the forward.
+    assert traced.live_bytes == pytest.approx(found.live_bytes, rel=0.25)
+    assert found.steps_bytes - found.start_bytes > found.live_bytes
+
+
+def test_activations_grow_with_the_microbatch_and_weights_do_not(rehearse: Rehearse) -> None:
+    small, large = rehearse(*LARGER), rehearse(*LARGER, "train.microbatch=32")
+    assert large.activations_bytes == pytest.approx(2 * small.activations_bytes, rel=0.05)
+    assert large.weights_bytes == small.weights_bytes
+    assert large.whole_bytes >= large.steps_bytes > small.steps_bytes

@@ -92,7 +92,13 @@ def test_splits_keep_the_sequences_of_a_step() -> None:
 
 @pytest.mark.parametrize(
     ("returncode", "do", "expected"),
-    [(-9, "", True), (137, "", True), (4, "error: out of memory", True), (1, "ValueError", False)],
+    [
+        (-9, "", True),
+        (137, "", True),
+        (4, "error: out of memory", True),
+        (4, "takes 9 GB in fp32; this process may use 1 GB", True),
+        (1, "ValueError", False),
+    ],
 )
 def test_what_ends_for_memory_is_told_from_other_failures(
     returncode: int, do: str, expected: bool

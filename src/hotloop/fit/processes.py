@@ -31,6 +31,8 @@ MICROBATCH, ACCUMULATED = "train.microbatch", "train.grad_accum_steps"
 NOT_SENT = {"logging.wandb": False, "logging.mlflow": False, "checkpoint.upload": None}
 """In what is trained: nothing of it reaches a server."""
 KILLED = -9
+REFUSED = ("out of memory", "can't allocate memory", "this process may use")
+"""What a training says that ends for its memory by itself."""
 
 
 @dataclass(slots=True)
@@ -144,7 +146,7 @@ def tokens_per_s(measurement: Measurement) -> float | None:
 def is_for_memory(error: CommandFailed) -> bool:
     """Whether a training ended because its memory was too small."""
     said = f"{error.what} {error.do}"
-    refused = "out of memory" in said or "can't allocate memory" in said
+    refused = any(words in said for words in REFUSED)
     return refused or error.returncode in (KILLED, 128 - KILLED)
 
 

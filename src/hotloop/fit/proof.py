@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,8 @@ from hotloop.trial.memory_group import MemoryGroup, memory_group
 
 MOST_PROCESSES = 8
 """Real ones, of a whole call."""
+AFTERWARDS = "its highest resident memory, looked at after it ended: no memory control group can be made here"
+ALLOCATED = "its highest allocated memory of the GPU, looked at after it ended"
 TIMED = 3
 TIMED_STEPS = 6
 NEAR = 0.02
@@ -36,18 +39,17 @@ def proven(processes: Processes, fit: Fit, *, steps: int) -> Fit:
     fitting = [
         n for n in splits(fit.microbatch, fit.grad_accum_steps) if n <= fit.largest_microbatch
     ]
-    with memory_group(fit.limit_bytes) as group:
+    on_cpu = processes.machine.device_type == "cpu"
+    with memory_group(fit.limit_bytes) if on_cpu else nullcontext() as group:
         rates: dict[int, float | None] = {}
         for size in _spread(fitting):
             rates[size] = _rate(processes, size, whole, group, fit.limit_bytes)
         best = max((rate for rate in rates.values() if rate is not None), default=0.0)
         fast = [n for n, rate in rates.items() if rate is not None and rate >= best * (1 - NEAR)]
-        limited_by = (
-            f"a memory control group ({group.path})"
-            if group is not None
-            else "its highest resident memory, looked at after it ended: no memory control group can be made here"
-        )
-        first = min(fast, default=0)
+        limited_by = AFTERWARDS if on_cpu else ALLOCATED
+        if group is not None:
+            limited_by = f"a memory control group ({group.path})"
+        first = min(fast, default=min(rates, default=1) - 1)
         soaked = [n for n in fitting if n <= first]
         proof = Proof(first, 0, steps, limited_by, False, None, rates)
         for size in soaked:
@@ -80,7 +82,8 @@ def _rate(
         if not is_for_memory(error):
             raise
         return None
-    return tokens_per_s(measured) if peak_bytes(measured) <= limit_bytes else None
+    is_within = group is not None or peak_bytes(measured) <= limit_bytes
+    return tokens_per_s(measured) if is_within else None
 
 
 def _soak(

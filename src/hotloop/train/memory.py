@@ -1,7 +1,7 @@
 """What a config needs of a GPU's memory: its own model and step, traced with tensors that hold no data.
 
 Every storage counts from the operation that makes it until the last tensor on it is gone, in blocks of 512 bytes, as
-torch's caching allocator gives them out (c10/cuda/CUDACachingAllocator.cpp: `kMinBlockSize`); what it reserves beyond that
+torch's caching allocator gives them out (c10/core/AllocatorConfig.h: `kMinBlockSize`); what it reserves beyond that
 is not in `torch.cuda.max_memory_allocated`. Not seen: workspaces of cuBLAS, the CUDA context, and what a compiler leaves
 out: a compiled model saves less than the uncompiled one that is traced. Not yet run beside a GPU; the memory of a CPU has
 another story (`rehearsal.py`).

@@ -18,7 +18,7 @@ from hotloop.hardware.device import read_machine
 from hotloop.models.shape import num_weights
 from hotloop.optimizations.catalogue import resolve
 from hotloop.train.memory import predict
-from hotloop.train.rehearsal import Heap, Uncomputed
+from hotloop.train.rehearsal import Heap, Uncomputed, _resident_bytes
 from hotloop.train.run import decoder_shape
 
 BYTES = 256
@@ -30,13 +30,14 @@ def test_what_would_be_computed_is_allocated_and_not_written() -> None:
     heap = Heap(keeps=False)
     a, b = torch.ones(2048, 8), torch.ones(8, 8192)
     uncomputed = Uncomputed(heap)
-    before = heap.live_now()
+    before, resident = heap.live_now(), _resident_bytes()
     with uncomputed:
         product = a @ b
         again = product.add_(1.0)
         rows = product.view(-1)
     assert product.shape == (2048, 8192)
     assert heap.live_now() - before == pytest.approx(product.nbytes, rel=0.05)
+    assert _resident_bytes() - resident < product.nbytes / 4
     assert again.data_ptr() == product.data_ptr() == rows.data_ptr()
     assert bool((b == 1).all())
 
@@ -122,3 +123,19 @@ def test_activations_grow_with_the_microbatch_and_weights_do_not(rehearse: Rehea
     assert large.activations_bytes == pytest.approx(2 * small.activations_bytes, rel=0.05)
     assert large.weights_bytes == small.weights_bytes
     assert large.whole_bytes >= large.steps_bytes > small.steps_bytes
+
+
+def test_addresses_set_aside_for_kept_memory_are_not_counted(rehearse: Rehearse) -> None:
+    default, keep = rehearse(*LARGER), rehearse(*LARGER, "train.host_memory=keep")
+    assert keep.live_bytes == pytest.approx(default.live_bytes, rel=0.2)
+    assert keep.steps_bytes < 2 * default.steps_bytes
+
+
+def test_a_save_beside_the_steps_takes_weights_and_optimizer_once_more(rehearse: Rehearse) -> None:
+    wide = ("model.width=1024", "model.layers=2")
+    within, beside = (
+        rehearse(*wide, f"checkpoint.background={each}") for each in ("false", "true")
+    )
+    state = within.weights_bytes + within.optimizer_bytes
+    assert beside.whole_bytes - beside.steps_bytes > 0.8 * state
+    assert beside.whole_bytes >= within.whole_bytes

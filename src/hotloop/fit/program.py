@@ -35,10 +35,12 @@ LOOKS = 4
 CONTEXT = "model.context"
 BESIDE = "checkpoint.background"
 WAYS: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"train.loss": "chunked"}, "the same loss, of some tokens at a time"),
     ({BESIDE: False}, "a save holds the steps up while it is written"),
     ({"train.host_memory": "default"}, "slower steps on a CPU: freed memory is asked for again"),
     ({"train.precision": "bf16"}, "activations are rounded to bf16"),
     ({"train.compile": True}, "compiling takes a minute first"),
+    ({"train.activation_checkpointing": "full"}, "the forward of each block is computed twice"),
 )
 """What makes a training smaller beside its microbatch, by what it costs the training, and what that is."""
 OF_A_GPU = (

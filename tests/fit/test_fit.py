@@ -50,7 +50,8 @@ def test_nothing_fits_where_the_process_alone_is_larger(
 ) -> None:
     words = ["fit", str(tiny_config), "--memory", "50M", "--no-run"]
     assert run(words) == ExitCode.FOUND
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert err.count("rehearsing") == 2  # no way is looked for
     assert "at any microbatch" in out
     assert "uncalibrated" in out
 

@@ -126,16 +126,15 @@ def test_activations_grow_with_the_microbatch_and_weights_do_not(rehearse: Rehea
 
 
 def test_addresses_set_aside_for_kept_memory_are_not_counted(rehearse: Rehearse) -> None:
-    default, keep = rehearse(*LARGER), rehearse(*LARGER, "train.host_memory=keep")
+    default, keep = (rehearse(*LARGER, f"train.host_memory={each}") for each in ("default", "keep"))
     assert keep.live_bytes == pytest.approx(default.live_bytes, rel=0.2)
     assert keep.steps_bytes < 2 * default.steps_bytes
 
 
 def test_a_save_beside_the_steps_takes_weights_and_optimizer_once_more(rehearse: Rehearse) -> None:
-    wide = ("model.width=1024", "model.layers=2")
+    many = (*LARGER, "model.width=1024", "model.layers=2", "train.microbatch=64")
     within, beside = (
-        rehearse(*wide, f"checkpoint.background={each}") for each in ("false", "true")
+        rehearse(*many, f"checkpoint.background={each}") for each in ("false", "true")
     )
     state = within.weights_bytes + within.optimizer_bytes
-    assert beside.whole_bytes - beside.steps_bytes > 0.8 * state
-    assert beside.whole_bytes >= within.whole_bytes
+    assert beside.whole_bytes - within.whole_bytes > 0.5 * state

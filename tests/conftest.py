@@ -109,6 +109,7 @@ eval:
   windows: 4
 checkpoint:
   every_steps: 4
+  background: false  # saves beside the steps are where the clock has them
 """
     )
     return path

@@ -48,7 +48,13 @@ def known() -> set[str]:
     from torch.utils.checkpoint import checkpoint
 
     functions: list[Any] = [
-        *(torch.utils.data.DataLoader, torch.optim.AdamW, torch.compile, checkpoint),
+        *(
+            torch.nn.functional.cross_entropy,
+            torch.utils.data.DataLoader,
+            torch.optim.AdamW,
+            torch.compile,
+            checkpoint,
+        ),
         *(torch.nn.MultiheadAttention.forward, torch.nn.parallel.DistributedDataParallel),
         *(torch.autograd.set_detect_anomaly, torch.amp.GradScaler),
         *(transformers.PreTrainedTokenizerBase.__call__, transformers.DataCollatorWithPadding),

@@ -303,20 +303,19 @@ def test_going_back_to_an_older_checkpoint_leads_to_the_same_end(
     tiny_config: Path, tmp_path: Path
 ) -> None:
     run, whole = tmp_path / "run", tmp_path / "whole"
-    settings = ("eval.every_steps=2", "checkpoint.background=false")
     for each in (run, whole):
-        train(tiny_config, each, *settings)
+        train(tiny_config, each, "eval.every_steps=2")
     assert kept(run) == [6, 9, 12]
     with pytest.raises(UsageError, match="no checkpoint of step 5") as caught:
-        train(tiny_config, run, *settings, from_step=5)
+        train(tiny_config, run, "eval.every_steps=2", from_step=5)
     assert "6, 9, 12" in str(caught.value)
-    notes = train(tiny_config, run, *settings, from_step=6)
+    notes = train(tiny_config, run, "eval.every_steps=2", from_step=6)
     assert "continuing from step 6 as asked" in notes[0]
     assert_same_end(run, whole)
     assert recorded(run) == recorded(whole)
     assert (run / "evals.jsonl").read_bytes() == (whole / "evals.jsonl").read_bytes()
     assert len(list((run / "checkpoints").glob("left-step-*"))) == 2
-    assert train(tiny_config, run, *settings) == ["already finished: 12 of 12 steps"]
+    assert train(tiny_config, run, "eval.every_steps=2") == ["already finished: 12 of 12 steps"]
 
 
 def test_a_run_that_diverged_goes_on_from_before_it_did(
@@ -329,7 +328,6 @@ def test_a_run_that_diverged_goes_on_from_before_it_did(
         "stability.max_skips=6",
         "checkpoint.every_steps=2",
         "checkpoint.keep=2",
-        "checkpoint.background=false",
         "train.steps=60",
     )
     plant({position: float("nan") for position in range(40, 400, 4)}, loss=True)
@@ -376,7 +374,7 @@ def test_generate_and_export_say_that_the_newest_checkpoint_is_damaged(
     tiny_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    train(tiny_config, run, "checkpoint.background=false")
+    train(tiny_config, run)
     weights = checkpoint(run, 12) / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1

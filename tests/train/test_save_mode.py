@@ -78,7 +78,13 @@ def test_a_training_measures_both_ways(
     monkeypatch.setattr(
         SaveMode, "__init__", lambda self, run: (made(self, run), seen.append(self))[0]
     )
-    train(tiny_config, tmp_path / "run", "train.steps=40", "checkpoint.every_steps=5")
+    train(
+        tiny_config,
+        tmp_path / "run",
+        "train.steps=40",
+        "checkpoint.every_steps=5",
+        "checkpoint.background=auto",
+    )
     costs = seen[0].costs_s
     assert (len(costs[False]) >= 2, len(costs[True]) >= 2) == (True, True)
     assert sum(map(len, costs.values())) >= 6  # the newest is not over, the last one is waited for

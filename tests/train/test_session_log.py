@@ -31,7 +31,7 @@ def killed_at(config: Path, directory: Path, step: int, *overrides: str) -> None
     process.wait()
 
 
-LONG = ("train.steps=400", "checkpoint.every_steps=100", "eval.every_steps=0")
+LONG = ("train.steps=400", "checkpoint.every_steps=100", "checkpoint.background=auto", "eval.every_steps=0")  # fmt: skip
 
 
 def test_the_time_of_a_run_that_was_killed_twice_is_divided_whole(

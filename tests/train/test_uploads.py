@@ -107,12 +107,7 @@ def test_empty_machine_continues_from_what_another_one_uploaded_to_the_same_end(
     url = request.getfixturevalue(place)
     train(tiny_config, tmp_path / "whole")
     with dies_after(9):
-        train(
-            tiny_config,
-            tmp_path / "gone",
-            f"checkpoint.upload={url}",
-            "checkpoint.background=false",
-        )
+        train(tiny_config, tmp_path / "gone", f"checkpoint.upload={url}")
     assert wholly(url) == [8, 4][: len(there(url))]
     said: list[str] = []
     train(tiny_config, tmp_path / "new", f"checkpoint.upload={url}", warn=said.append)
@@ -268,7 +263,7 @@ def newest(disk: str, step: int = 12) -> Path:
 def test_damaged_upload_is_named_and_the_one_before_is_used(
     tiny_config: Path, tmp_path: Path, each_uploaded: None, disk: str, name: str, damage: str
 ) -> None:
-    settings = (f"checkpoint.upload={disk}", "checkpoint.every_steps=6", "checkpoint.background=false")  # fmt: skip
+    settings = (f"checkpoint.upload={disk}", "checkpoint.every_steps=6")
     train(tiny_config, tmp_path / "one", *settings)
     assert wholly(disk) == [12, 6]
     path = newest(disk) / name
@@ -329,7 +324,7 @@ def test_every_flipped_byte_of_an_upload_is_noticed(
 def test_manifest_of_somebody_else_is_passed_over_and_nothing_outside_is_touched(
     tiny_config: Path, tmp_path: Path, disk: str, change: Callable[[Any], Any]
 ) -> None:
-    settings = (f"checkpoint.upload={disk}", "checkpoint.every_steps=6", "checkpoint.background=false")  # fmt: skip
+    settings = (f"checkpoint.upload={disk}", "checkpoint.every_steps=6")
     train(tiny_config, tmp_path / "one", *settings)
     path = newest(disk) / "manifest.json"
     manifest = json.loads(path.read_text())
@@ -419,8 +414,7 @@ def test_going_back_leaves_what_was_uploaded_of_later_steps_aside(
 def test_step_that_is_only_there_can_be_asked_for(
     tiny_config: Path, tmp_path: Path, each_uploaded: None, disk: str
 ) -> None:
-    within = ("checkpoint.every_steps=6", "checkpoint.background=false")
-    train(tiny_config, tmp_path / "one", f"checkpoint.upload={disk}", *within)
+    train(tiny_config, tmp_path / "one", f"checkpoint.upload={disk}", "checkpoint.every_steps=6")
     said: list[str] = []
     train(tiny_config, tmp_path / "two", f"checkpoint.upload={disk}", from_step=6, warn=said.append)
     assert any(note.startswith("downloading step 6") for note in said)
@@ -497,7 +491,7 @@ def test_pickle_in_the_place_of_tensors_is_refused_and_not_run(
 def test_pipe_in_the_place_of_a_file_is_not_waited_for(
     tiny_config: Path, tmp_path: Path, disk: str
 ) -> None:
-    settings = (f"checkpoint.upload={disk}", "checkpoint.every_steps=6", "checkpoint.background=false")  # fmt: skip
+    settings = (f"checkpoint.upload={disk}", "checkpoint.every_steps=6")
     train(tiny_config, tmp_path / "one", *settings)
     for name in ("manifest.json", "model.safetensors"):
         (newest(disk) / name).unlink()

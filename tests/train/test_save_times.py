@@ -142,6 +142,8 @@ def due_steps(
         save_mode=SimpleNamespace(will_be_beside=lambda: background),
     )
     times, found = save_times.SaveTimes(run), []
+    if spikes == "rollback":
+        times.saved(3 * every)  # and went back to the start
     for step in range(4 * every):
         times(StepRecord(step=step, wall_s=1.0))
         if times.due(step + 1, now=False):

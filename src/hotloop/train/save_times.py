@@ -90,6 +90,11 @@ class SaveTimes:
 
     def due(self, done: int, *, now: bool) -> bool:
         """True if the state after so many steps is to be saved. Called on every rank; the first one decides."""
+        every = self._config.every_steps
+        if (
+            every != "auto" and not self._early
+        ):  # also after a rollback, which goes back behind the last save
+            return now or (every > 0 and done % every == 0)
         if done == self._decided_at:
             self._next = self._last + self._run.group.decided(self._period)
         return now or (self._next is not None and done >= self._next)

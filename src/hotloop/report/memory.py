@@ -77,7 +77,9 @@ def _proof(proof: Proof) -> list[str]:
         lines.append(f"  {settings}")
     else:
         lines.append("no microbatch survived:" if proof.microbatch else "none is predicted to fit:")
-    peak = f", at most {size(proof.peak_bytes)} resident" if proof.peak_bytes is not None else ""
+    peak = ""
+    if proof.peak_bytes is not None:  # a group does not count the libraries, and a process does
+        peak = f", at most {size(proof.peak_bytes)} resident, with libraries that were in memory before"
     lines.append(
         f"  limited by {proof.limited_by}{peak}; {counted(proof.num_processes, 'real process', 'real processes')}"
     )

@@ -93,7 +93,7 @@ class SaveTimes:
         every = self._config.every_steps
         if (
             every != "auto" and not self._early
-        ):  # also after a rollback, which goes back behind the last save
+        ):  # stateless: a rollback goes back behind the last save
             return now or (every > 0 and done % every == 0)
         if done == self._decided_at:
             self._next = self._last + self._run.group.decided(self._period)
@@ -106,8 +106,8 @@ class SaveTimes:
         self._last, self._next, self._decided_at = done, None, 0
         if self._early:
             self._decided_at = done + self._half
-        elif self._limit:
-            self._next = done + self._whole
+        elif every == "auto":
+            self._next = done + self._limit
 
     def held(self, done: int) -> bool:
         """True if the save that is being written has to be waited for before the next step."""
@@ -124,16 +124,11 @@ class SaveTimes:
     def _half(self) -> int:
         return math.ceil(self._limit / 2)
 
-    @property
-    def _whole(self) -> int:
-        """Steps from the last save to the next one that stops the steps."""
-        fixed = self._config.every_steps != "auto"
-        return self._limit - self._last % self._limit if fixed else self._limit
-
     def _period(self) -> int:
         """Steps from the last save to the next one, at least half an interval."""
         if not self._run.save_mode.will_be_beside():
-            return max(self._whole, self._half)
+            fixed = self._config.every_steps != "auto"
+            return max(self._limit - (self._last % self._limit if fixed else 0), self._half)
         takes_s = self._run.saver.took_s
         if takes_s is None or not self._steps_s:
             return self._half

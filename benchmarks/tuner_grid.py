@@ -5,7 +5,7 @@
 The grid (`AXES`) is run once, a fresh process of `hotloop train --stop-after` each; its data stays in DIRECTORY/grid.jsonl.
 Then the config is tuned, and the tuned config and the best of the grid take turns, in fresh processes again, since the
 fastest of many single runs is the luckiest, too. `ratio` is how fast the tuned config is beside that one of these that is
-fastest then, with a 95 % interval over the rounds. Called again it goes on where it was.
+fastest then, with a 95 % interval over the rounds; `beside_itself` is how far a second run of it is from the first. Called again it goes on where it was.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ AXES = {
     "train.attention": ("sdpa", "plain"),
     "train.host_memory": ("default", "keep"),
     "optimizer.fused": ("false", "true"),
+    "train.loss": ("plain", "chunked"),
 }
 WARMUP = 6
 """Steps of a process that do not count."""
@@ -138,12 +139,13 @@ def main() -> int:
     found = grid(config, given.directory / "grid.jsonl", given.pinned, given.steps)
     took_s = tuned(config, given.directory, given.pinned, given.budget)
     start = (*given.pinned,)
-    arms = {"tuned": (given.directory / "tuned.yaml", ()), "as given": (config, start)}
+    target = given.directory / "tuned.yaml"
+    arms = {"tuned": (target, ()), "as given": (config, start), "tuned again": (target, ())}
     for each in found[: given.best]:
         arms[" ".join(each["settings"])] = (config, (*start, *each["settings"]))
     seconds = turns(arms, given.directory / "turns.jsonl", given.rounds, given.steps)
     best = min(
-        (name for name in seconds if name not in ("tuned", "as given")),
+        (name for name in seconds if name not in ("tuned", "as given", "tuned again")),
         key=lambda name: statistics.fmean(map(math.log, seconds[name])),
     )
     result = {
@@ -153,6 +155,7 @@ def main() -> int:
         "tune_s": round(took_s),
         "best_of_grid": best,
         "beside_best_of_grid": ratio_of(seconds["tuned"], seconds[best]),
+        "beside_itself": ratio_of(seconds["tuned"], seconds["tuned again"]),
         "beside_as_given": ratio_of(seconds["tuned"], seconds["as given"]),
         "seconds_of_a_step": seconds,
         "machine": f"{os.cpu_count()} CPUs, {platform.machine()}, torch {torch.__version__}",

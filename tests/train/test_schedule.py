@@ -26,6 +26,23 @@ def test_warmup_rises_to_the_highest_rate() -> None:
     assert rates == sorted(rates)
 
 
+@pytest.mark.parametrize(
+    ("asked", "rate"),
+    [
+        ({}, 1e-3),
+        ({"rate_for_batch": 8}, 4e-3),
+        ({"rate_for_batch": 8, "rate_scaling": "sqrt"}, 2e-3),
+        ({"rate_for_batch": 64}, 5e-4),
+    ],
+)
+def test_rate_follows_the_batch_only_where_it_is_asked_to(
+    asked: dict[str, object], rate: float
+) -> None:
+    sections = {"train": {"microbatch": 16, "grad_accum_steps": 2}, "optimizer": asked}
+    chosen = RunConfig.model_validate({"data": {"source": "x"}, **sections})
+    assert learning_rate(chosen, chosen.schedule.warmup_steps) == pytest.approx(rate)
+
+
 @pytest.mark.parametrize("name", ["cosine", "linear"])
 def test_decay_ends_at_the_final_fraction(name: str) -> None:
     chosen = config(name=name, warmup_steps=10, final_fraction=0.2)

@@ -161,3 +161,35 @@ def test_work_of_a_step_is_the_product_of_what_the_command_says() -> None:
     assert work("--batch-size=16") == (8, True)  # counted where it can be
     assert work("--batch-size=16", "--bptt=9") == (0, False)
     assert work("--batch-size=16", "--bptt=9", command=(*COMMAND, "--bptt=5")) == (40, False)
+
+
+def test_accumulation_goes_with_the_batch_size_so_that_a_step_keeps_its_samples() -> None:
+    command = ("python", "train.py", "--batch-size=8", "--accum", "4")
+    (batch,) = options_of(["--batch-size=16,32"], [], [], command, ["--accum"])
+    assert batch.label("16") == "--batch-size=16 --accum=2"
+    assert batch.applied(command, {}, "32")[0][2:] == ("--batch-size=32", "--accum", "1")
+    assert batch.parity_class == "reduction_order"
+    arm = Arm("baseline", (sys.executable, *command[1:]), "step_clock")
+    assert work_of(with_work(arm, [batch])) == 32
+    told = options_of(
+        ["--batch-size=16"], ["batch-size=changes_training"], [], command, ["--accum"]
+    )
+    assert told[0].parity_class == "changes_training"
+
+
+@pytest.mark.parametrize(
+    ("vary", "name", "what"),
+    [
+        (["--lr=1"], "--accum", "one batch size that is varied"),
+        (["--batch-size=16", "--accum=2"], "--accum", "one batch size that is varied"),
+        (["--batch-size=12"], "--accum", "32 samples of a step are no multiple"),
+        (["--batch-size=0"], "--accum", "32 samples of a step are no multiple"),
+        (["--batch-size=auto"], "--accum", "32 samples of a step are no multiple"),
+        (["--batch-size=16"], "--other", "no number for --other"),
+    ],
+)
+def test_accumulation_that_cannot_go_with_it_is_refused(
+    vary: list[str], name: str, what: str
+) -> None:
+    with pytest.raises(UsageError, match=what):
+        options_of(vary, [], [], ("python", "train.py", "--batch-size=8", "--accum=4"), [name])

@@ -57,6 +57,15 @@ def test_what_auto_chooses_comes_first_as_a_whole(on: Any) -> None:
     assert not any("microbatch=16" in each for each in values(rest))  # another batch
 
 
+def test_what_does_not_go_with_a_value_is_off_beside_it(on: Any) -> None:
+    on(FAST)
+    first, rest = tuning.options_for(load_settings(PLAIN), ())
+    assert "train.clip=fused" in first[0].values[0]
+    assert "optimizer.fused=false train.clip=builtin" in values(rest)
+    rest = tuning.options_for(load_settings(PLAIN), ("train.clip",))[1]
+    assert "optimizer.fused=false" in values(rest)  # clipping stays as it is given
+
+
 def test_what_can_only_be_slower_is_not_tried(on: Any) -> None:
     on(FAST)
     for given in ((), ("train.activation_checkpointing=full",)):

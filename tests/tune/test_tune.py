@@ -48,7 +48,7 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3 * (1 + args.cheat))
     if args.hang:
         time.sleep(600)
-    for x, y in DataLoader(Data(), batch_size=args.batch_size):
+    for number, (x, y) in enumerate(DataLoader(Data(), batch_size=args.batch_size), 1):
         loss = (model(x).squeeze(1) - y).square().mean()
         loss.backward()
         optimizer.step()
@@ -159,6 +159,42 @@ def test_what_hangs_or_is_not_used_is_told_and_what_is_accepted_is_kept(
     assert fixes["--unused-batch-size=80"]["status"] == "not_applied"
     assert fixes["--batch-size=32"]["why"] == "faster, and trains otherwise, as accepted"
     assert "--batch-size=32 looked faster" in fixes["--batch-size=16"]["why"]
+
+
+ACCUMULATING = SCRIPT.replace(
+    """        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep""",
+    """        (loss / args.accum).backward()
+        if number % args.accum == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        time.sleep""",
+).replace(
+    'parser.add_argument("--hang"',
+    'parser.add_argument("--accum", type=int, default=4)\nparser.add_argument("--hang"',
+)
+
+
+@pytest.mark.parametrize("divides", [True, False])
+def test_a_larger_batch_with_less_accumulation_is_kept_where_it_is_the_same_step(
+    workdir: Path, divides: bool
+) -> None:
+    script = ACCUMULATING if divides else ACCUMULATING.replace("loss / args.accum", "loss")
+    (workdir / "train.py").write_text(script)
+    code, found = tuned("--vary", "--batch-size=32", "--accumulate-with", "--accum")
+    assert code == ExitCode.FINE
+    (fix,) = found["fixes"]
+    assert fix["name"] == "--batch-size=32 --accum=1"
+    if divides:
+        assert found["kept"] == [fix["name"]]
+        assert found["run_with"] == f"{sys.executable} train.py --accum=1 --batch-size=32"
+        assert fix["verdict"]["unit"] == "sample"
+        assert fix["verdict"]["ratio"] > 2
+    else:  # its gradients are four times as small then
+        assert fix["status"] == "rejected"
+        assert "learns something else" in fix["why"]
 
 
 def test_a_budget_too_small_for_a_pair_says_how_much_is_needed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 import time
@@ -52,6 +53,7 @@ def is_config(word: str) -> bool:
 @click.option("--vary", multiple=True, metavar="NAME=VALUES", help=VARY)
 @click.option("--parity", multiple=True, metavar="NAME=CLASS", help=PARITY)
 @click.option("--accept", multiple=True, metavar="NAME", help="Keep a value of this option though it changes the training.")  # fmt: skip
+@click.option("--accumulate-with", multiple=True, metavar="NAME", help="The option of gradient accumulation: it changes with the batch size that is varied, and a step keeps its samples.")  # fmt: skip
 @click.option("--budget", type=Budget(), metavar="TIME", default="10m", show_default=True, help="For all of it.")  # fmt: skip
 @network_option
 @click.option("--out", type=click.Path(path_type=Path), help="Run directory [default: runs/tune-NAME, which goes on]; of a CONFIG the file to write [default: tuned.yaml].")  # fmt: skip
@@ -98,7 +100,8 @@ def tune(
     from hotloop.tune import program
 
     examined, found = asked.examined(budget, network)
-    more = [word for name, each in given.items() for text in each for word in (f"--{name}", text)]
+    words = ((f"--{name.replace('_', '-')}", text) for name, each in given.items() for text in each)
+    more = list(itertools.chain.from_iterable(words))
     more += [*Options(network=network).of_trials(), "--out", str(asked.out)]
     budget_s = Options(budget=budget, began_at=began_at).trials_s()
     with trial_view(budget_s) as view:

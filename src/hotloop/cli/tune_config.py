@@ -26,6 +26,9 @@ def of_config(words: tuple[str, ...], out: Path | None, given: Given) -> Asked:
     if out.resolve() == config.resolve():
         raise UsageError(f"--out {out} is the config to tune", do="name another file to write")
     _refuse_unwritable(out)
+    if given["accumulate_with"]:
+        do = "leave it out: a config is tried with the same batch in other microbatches anyway"
+        raise UsageError("--accumulate-with is for a script of your own", do=do)
     named = options_of(**given, command=words) if any(given.values()) else []
     for each in named:
         if settings.origins.get(each.name) == "flag":

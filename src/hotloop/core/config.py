@@ -33,6 +33,10 @@ class OptimizerConfig(Section):
     """`muon` updates the matrices of the blocks by Muon and everything else by AdamW."""
     learning_rate: PositiveNumber = 1e-3
     """Highest learning rate, reached after the warmup. Muon's updates are scaled to suit AdamW's rate."""
+    rate_for_batch: Positive | None = None
+    """Sequences of a step that `learning_rate` was chosen for. null takes it as it is, whatever the batch."""
+    rate_scaling: Literal["linear", "sqrt"] = "linear"
+    """Another batch, N times as large, has N times the rate, or sqrt(N) times. No effect without `rate_for_batch`."""
     beta1: Fraction = 0.9
     beta2: Fraction = 0.999
     epsilon: PositiveNumber = 1e-8
@@ -245,6 +249,15 @@ class RunConfig(Section):
     @property
     def sequences_per_step(self) -> int:
         return self.train.microbatch * self.train.grad_accum_steps
+
+    @property
+    def highest_rate(self) -> float:
+        """`learning_rate`, for this batch. linear: Goyal et al. 2017, for SGD; sqrt: Malladi et al. 2022, for Adam."""
+        optimizer = self.optimizer
+        times = self.sequences_per_step / (optimizer.rate_for_batch or self.sequences_per_step)
+        return optimizer.learning_rate * (
+            times if optimizer.rate_scaling == "linear" else times**0.5
+        )
 
     @property
     def decay_steps(self) -> int:

@@ -19,6 +19,7 @@ def without_effect(config: RunConfig, given: Collection[str]) -> tuple[str, str]
         ("schedule.initial_fraction", schedule.name != "onecycle" or schedule.warmup_steps < 2, "set `schedule.name: onecycle` with some `schedule.warmup_steps`, or remove it"),
         ("optimizer.beta1 optimizer.beta2 optimizer.epsilon", optimizer == "sgd", "remove it, or choose an `optimizer.name` other than sgd"),
         ("optimizer.momentum optimizer.nesterov", optimizer == "adamw", "set `optimizer.name` to sgd or muon, or remove it"),
+        ("optimizer.rate_scaling", config.optimizer.rate_for_batch is None, "set `optimizer.rate_for_batch`, or remove it"),
         ("train.gelu", config.model.parts.mlp != "gelu", "set `model.mlp: gelu`, or remove it"),
         ("train.clip", train.clip_norm is None, "set `train.clip_norm`, or remove it"),
         ("averaging.decay", averaging != "ema", "set `averaging.name: ema`, or remove it"),

@@ -37,7 +37,8 @@ _SCRIPT_TAKES = frozenset(
         *("train.steps", "train.microbatch", "train.seed", "train.num_threads"),
         *("model.family", "model.context", "model.layers", "model.width", "model.heads"),
         "model.vocabulary",
-        *("optimizer.learning_rate", "schedule.warmup_steps"),
+        *("optimizer.learning_rate", "optimizer.rate_for_batch", "optimizer.rate_scaling"),
+        "schedule.warmup_steps",
         *(optimization.key for optimization in CONFIGURED.values()),
     }
 )
@@ -91,7 +92,7 @@ def arms(
         "--layers": model.layers,
         "--width": model.width,
         "--heads": model.heads,
-        "--lr": config.optimizer.learning_rate,
+        "--lr": config.highest_rate,
         "--warmup": config.schedule.warmup_steps,
         "--seed": train.seed,
         "--vocabulary": model.vocabulary,

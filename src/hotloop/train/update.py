@@ -140,7 +140,7 @@ def learning_rate(config: RunConfig, step: int) -> float:
     `torch.optim.lr_scheduler.OneCycleLR` with `total_steps` and `pct_start = warmup_steps / total_steps`.
     """
     schedule, last = config.schedule, config.train.steps - 1
-    highest, warmup = config.optimizer.learning_rate, schedule.warmup_steps
+    highest, warmup = config.highest_rate, schedule.warmup_steps
     if schedule.name == "onecycle":
         if step < warmup - 1:
             done = step / (warmup - 1)

@@ -13,6 +13,7 @@ shown      the best of what changes the training and was not accepted, up to a l
 
 from __future__ import annotations
 
+import math
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -39,6 +40,8 @@ OTHERWISE = Parity("not_checked", "changes_training", reason="it trains otherwis
 NO_TIME = "out of budget"
 OTHER_SPEED = 1.5
 """Of the command as given: beyond it the machine is not what it was."""
+NEARLY = 1.02
+"""Times slower than the best that a smaller batch may look."""
 MOST_JUDGED = 2
 """Values of one option."""
 
@@ -168,8 +171,7 @@ class Campaign(ValueTrials):
     def _ranked(self, key: str = "") -> list[Fix]:
         """The values that were screened, of one option or all, the fastest first."""
         ours = [each for each in self.values if key in ("", each.value[0].key)]
-        ratios = {n: result.verdict.ratio or 0.0 for n, result in self.screened.items()}
-        return sorted((v for v in ours if v.name in ratios), key=lambda v: -ratios[v.name])
+        return sorted((v for v in ours if v.name in self.screened), key=lambda v: -self._ratio(v))
 
     def _screen(self, value: Fix) -> None:
         # What looks faster so far has to be proven, and confirmed, with what is left.
@@ -197,17 +199,32 @@ class Campaign(ValueTrials):
 
     def _judge_option(self, key: str) -> None:
         ours = [v for v in self._ranked(key) if self.tried[v.name].status == "rejected"]
+        ours.sort(key=self._too_large)
         for number, value in enumerate(ours):
             kept = [each.name for each in self.stack if each.value[0].key == key]
             if kept or number >= MOST_JUDGED:
                 screened, faster = self.screened[value.name], [*kept, ours[0].name][0]
-                why = f"{showed(screened.verdict)}; {faster} looked faster"
+                looked = "faster"
+                if self._ratio(value) > (self.screened[faster].verdict.ratio or 0.0):
+                    looked = "nearly as fast, and its batch is smaller"
+                why = f"{showed(screened.verdict)}; {faster} looked {looked}"
                 self._tell(value, "rejected", why, screened)
                 continue
             self._caught(value, self._judge)
             if self.tried[value.name].status == "kept":
                 self.stack.append(value)
                 self.runner.must_confirm = True
+
+    def _too_large(self, value: Fix) -> float:
+        """Sorts the smallest batch that looked nearly as fast as the best first: a larger one takes more memory."""
+        option, text = value.value
+        best = self._ratio(self._ranked(option.key)[0])
+        is_near = self._ratio(value) * NEARLY >= best
+        is_batch = option.known.scales == "samples" and text.isdigit()
+        return float(text) if is_batch and is_near else math.inf
+
+    def _ratio(self, value: Fix) -> float:
+        return self.screened[value.name].verdict.ratio or 0.0
 
     def _judge(self, value: Fix) -> None:
         """On top of what is kept: what it learns, and pairs up to a look that decides."""
@@ -316,4 +333,6 @@ def _is_ignored(value: Fix, result: SessionResult) -> bool:
     """Whether more work in a step is the same work, as every loss shows."""
     baseline, candidate = ([each.loss for each in run.records] for run in result.pairs[0])
     moves = len({each for each in baseline if each is not None}) > 1
-    return bool(value.value[0].known.scales) and moves and baseline == candidate
+    option = value.value[0]
+    grows = option.known.scales and option.accumulation is None
+    return bool(grows) and moves and baseline == candidate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -70,6 +71,10 @@ class Option:
     """It may be kept though it changes the training."""
     default: str | None = None
     """What it is where the command does not name it, if the script's source says so."""
+    accumulation: Option | None = None
+    """Goes with it, so that a step has as many samples as in the command:"""
+    samples: int = 0
+    """its value times that of the accumulation."""
 
     @property
     def key(self) -> str:
@@ -78,6 +83,9 @@ class Option:
 
     def label(self, value: str) -> str:
         """One value, as in the ledger."""
+        if self.accumulation is not None:
+            steps = self.accumulation.label(str(self.samples // int(value)))
+            return f"{self.name}={value} {steps}"
         return f"{self.name}={value}" if not self.is_flag else f"{self.name} {value}"
 
     def given(self, command: Sequence[str]) -> str | None:
@@ -97,6 +105,9 @@ class Option:
         self, command: Sequence[str], env: Mapping[str, str], value: str
     ) -> tuple[tuple[str, ...], dict[str, str]]:
         """The command and its variables with this value."""
+        if self.accumulation is not None:
+            steps = str(self.samples // int(value))
+            command, env = self.accumulation.applied(command, env, steps)
         words, place = list(command), self._place(command)
         if self.name.isupper():
             return tuple(words), {**env, self.name: value}
@@ -136,7 +147,11 @@ class Option:
 
 
 def options_of(
-    vary: Sequence[str], parity: Sequence[str], accept: Sequence[str], command: Sequence[str]
+    vary: Sequence[str],
+    parity: Sequence[str],
+    accept: Sequence[str],
+    command: Sequence[str],
+    accumulate_with: Sequence[str] = (),
 ) -> list[Option]:
     """What these options of `hotloop tune` ask for. Raises `UsageError` with one clear line."""
     if not vary:
@@ -149,6 +164,9 @@ def options_of(
             do = "give all its values in one --vary"
             raise UsageError(f"{option.name} is varied twice", do=do)
         options[option.key] = option
+    for name in accumulate_with[-1:]:
+        batch = _accumulated(list(options.values()), name, command)
+        options[batch.key] = batch
     for text in (*parity, *(f"{name}=changes_training" for name in accept)):
         name, _, told = text.partition("=")
         if (key := _key(name)) not in options:
@@ -166,6 +184,32 @@ def options_of(
             options[key], parity_class=parity_class, is_told=True, is_accepted=is_accepted
         )
     return list(options.values())
+
+
+def _accumulated(options: Sequence[Option], name: str, command: Sequence[str]) -> Option:
+    """The one batch size among them, with that accumulation. What is claimed of it is what a sum in another order is."""
+    ours = f"--accumulate-with {name}"
+    batches = [each for each in options if each.known.scales == "samples"]
+    if len(batches) != 1 or _key(name) in (each.key for each in options):
+        do = 'vary the batch size, and not the accumulation: --vary "--batch-size=8,16,32"'
+        raise UsageError(f"{ours} goes with one batch size that is varied", do=do)
+    batch = batches[0]
+    steps = Option(name, (), batch.known, None, default=script_defaults(command).get(name))
+    numbers = {each.name: each.given(command) or "" for each in (batch, steps)}
+    unknown = [
+        each for each, number in numbers.items() if not re.fullmatch(r"[1-9]\d{0,8}", number)
+    ]
+    if unknown:
+        do = "write the script's own numbers into the command, too"
+        raise UsageError(f"{ours}: the command has no number for {' and '.join(unknown)}", do=do)
+    samples = math.prod(map(int, numbers.values()))
+    wrong = [each for each in batch.values if not each.isdigit() or samples % max(int(each), 1)]
+    if wrong or "0" in batch.values:
+        do = f"leave out {', '.join(wrong or '0')}"
+        raise UsageError(
+            f"{ours}: {samples} samples of a step are no multiple of each {batch.name}", do=do
+        )
+    return replace(batch, accumulation=steps, samples=samples, parity_class="reduction_order")
 
 
 def _option(text: str, command: Sequence[str]) -> Option:

@@ -38,7 +38,11 @@ def value_of(option: Option, text: str, diagnosis: Diagnosis, census: Census | N
     # Workers draw the random numbers of augmentations otherwise; who told the class knows.
     draws = workers.other_draws_in if workers is not None and not option.is_told else None
     parity_class = option.parity_class or "changes_training"
-    technique = Optimization(option.label(text), "", parity_class, (), other_draws_in=draws)
+    technique = Optimization(
+        *(option.label(text), "", parity_class, ()),
+        other_draws_in=draws,
+        reshapes=option.accumulation is not None,
+    )
     fix = Fix(technique, (option, text), tuple(option.asked_by(diagnosis)), None)
     if workers is None or workers.batches_ahead is None or census is None or not text.isdigit():
         return fix
@@ -113,7 +117,12 @@ def with_work(arm: Arm, options: Sequence[Option]) -> Arm:
     scaling = [each for each in options if each.known.scales]
     if not scaling:
         return arm
-    values = [arm.env.get(each.name) or each.given(arm.command) or "" for each in scaling]
+    values = [
+        str(each.samples)
+        if each.accumulation
+        else arm.env.get(each.name) or each.given(arm.command) or ""
+        for each in scaling
+    ]
     known = all(re.fullmatch(r"[1-9]\d{0,8}", each) for each in values)
     work = math.prod(map(int, values)) if known else None
     if any(each.known.scales == "tokens" for each in scaling):

@@ -104,11 +104,13 @@ def options_for(settings: Settings, named: Sequence[str]) -> tuple[list[Words], 
         first.append(words(AUTO, [value], parity, *(each.name for each in changed)))
     for each in free:
         values = [chosen[each.key], given[each.key], each.off, *each.settings]
-        usable = [
-            _word(each.key, value)
-            for value in dict.fromkeys(values)
-            if each.why_not(machine, value, chosen) is None
-        ]
+        usable = []
+        for value in dict.fromkeys(values):
+            beside = {**chosen, each.key: value}
+            off = [o for o in CONFIGURED.values() if o.why_not(machine, beside[o.key], beside)]
+            if each not in off and pinned.isdisjoint(o.key for o in off):
+                settings_off = (_word(o.key, o.off) for o in off)  # chosen beside another value
+                usable.append(" ".join([_word(each.key, value), *settings_off]))
         rest.append(words(each.key, usable, each.parity_class, each.name))
     if THREADS not in pinned:
         most = max(machine.num_threads, int(given[THREADS]))

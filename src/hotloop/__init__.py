@@ -8,6 +8,9 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
+
+    from hotloop.api.watched import Watched
 
 __version__ = "0.1.0"
 
@@ -22,3 +25,16 @@ def step() -> None:
     """
     if _step_ended is not None:
         _step_ended()
+
+
+def watch(*, steps: int | None = None, out: str | Path | None = None, show: bool = True) -> Watched:
+    """Look at the training steps that are made in `with hotloop.watch() as seen: train()`, whatever loop makes them.
+
+    steps: look no longer than at so many, after the warm-up; the loop goes on. out: a new directory to keep what was
+    recorded in. show: print what was found at the end of the block. Afterwards `seen.findings`, `seen.diagnosis`,
+    `seen.save("run.html")` and `seen.to_dict()`. Does nothing in a process that `hotloop doctor` examines. Raises
+    `UsageError` inside another such block, without torch, or where `out` is there already.
+    """
+    from hotloop.api.watched import Watched
+
+    return Watched(steps=steps, out=out, show=show)

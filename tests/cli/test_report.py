@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from hotloop import __version__
-from hotloop.cli.run_page import page_of
 from hotloop.core.command_run import CommandRun
 from hotloop.core.files import write_json
 from hotloop.core.judgement import Diagnosis, Finding, Parity, Steps, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.step import StepRecord
 from hotloop.doctor.directory import begun_run
+from hotloop.runs.run_page import page_of
 from hotloop.runs.stored_run import read_run
 
 VERDICT = Verdict(

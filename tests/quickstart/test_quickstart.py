@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.cli.run_page import page_of
 from hotloop.core.census import Census
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import UsageError
@@ -24,6 +23,7 @@ from hotloop.quickstart.program import (
     train_with,
 )
 from hotloop.report.html import render_html
+from hotloop.runs.run_page import page_of
 from hotloop.runs.stored_run import read_run
 from hotloop.trial.plan import TrialPlan
 

@@ -20,13 +20,13 @@ from record import load
 
 from browser import NAMES, Browser, find_browser
 from full_page import FULL
-from hotloop.cli.run_page import page_of
 from hotloop.core.command_run import CommandRun
 from hotloop.core.files import write_json
 from hotloop.core.judgement import Interval, Parity, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.judge.diagnose import diagnose
 from hotloop.report.html import Page, write_html
+from hotloop.runs.run_page import page_of
 from hotloop.runs.stored_run import read_run
 
 PROGRAM = find_browser()

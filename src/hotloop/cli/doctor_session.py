@@ -14,7 +14,6 @@ import click
 
 from hotloop.cli.output import show, write_object
 from hotloop.cli.progress import title_progress
-from hotloop.cli.run_page import answer_of, page_of, text_of
 from hotloop.core.command_run import describe_end
 from hotloop.core.connections import NO_NETWORK
 from hotloop.core.errors import ExitCode, HotloopError, Interrupted, UsageError
@@ -24,6 +23,7 @@ from hotloop.doctor.program import Examined, continued, examine, exit_code, show
 from hotloop.doctor.starting_point import keep_start
 from hotloop.report.html import write_html
 from hotloop.report.ledger import render_ledger
+from hotloop.runs.run_page import answer_of, page_of, text_of
 from hotloop.runs.stored_run import StoredRun, read_run
 
 if TYPE_CHECKING:

@@ -86,7 +86,7 @@ def hand_over(
 
 def _draw(ledger: Ledger, found: StoredRun, file: Path) -> None:
     """A picture of the answer, to show to others."""
-    from hotloop.cli.run_page import answer_of
+    from hotloop.runs.run_page import answer_of
 
     assert found.diagnosis is not None
     environment = found.measurement.environment if found.measurement is not None else None

@@ -38,11 +38,11 @@ def quickstart(out: Path, minutes: float, json_file: str | None) -> None:
     """
     from hotloop.cli.output import note
     from hotloop.cli.progress import progress_bar
-    from hotloop.cli.run_page import compile_cost, page_of
     from hotloop.core.files import to_plain
     from hotloop.quickstart.program import measure_and_judge, train_with
     from hotloop.report.html import printable, write_html
     from hotloop.report.terminal import render_diagnosis, render_verdict
+    from hotloop.runs.run_page import compile_cost, page_of
     from hotloop.runs.stored_run import read_run
 
     with progress_bar() as progress:

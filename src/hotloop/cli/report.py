@@ -20,8 +20,8 @@ def report(run: Path, json_file: str | None, html_file: Path | None) -> None:
     Reads whatever is there, also of a run that still trains, was interrupted, or is damaged: then
     everything else is shown, and the exit code is 2.
     """
-    from hotloop.cli.run_page import object_of, page_of, text_of
     from hotloop.report.html import write_html
+    from hotloop.runs.run_page import object_of, page_of, text_of
     from hotloop.runs.stored_run import read_run
 
     if html_file is not None:

@@ -92,11 +92,11 @@ def tune(
         asked = of_config(command, out, given)
     else:
         asked = _of_command(command, out, given)
-    from hotloop.cli.run_page import page_of
     from hotloop.cli.trial_view import trial_view
     from hotloop.core.files import to_plain
     from hotloop.report.html import write_html
     from hotloop.report.ledger import render_ledger
+    from hotloop.runs.run_page import page_of
     from hotloop.tune import program
 
     examined, found = asked.examined(budget, network)

@@ -22,7 +22,7 @@ from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun, Ended
 from hotloop.core.errors import EnvironmentFailed, ExitCode, UsageError
 from hotloop.core.files import read_json, storage_error, write_json
 from hotloop.core.judgement import DIAGNOSIS_FILE, Diagnosis
-from hotloop.core.measurement import Measurement
+from hotloop.core.measurement import Environment, Measurement
 from hotloop.core.progress import Progress, silent
 from hotloop.core.step import StepRecord, steps_of_ranks
 from hotloop.core.untrusted import parse_object
@@ -129,12 +129,19 @@ def examine(
         if not run.left_running:
             _tidy(directory)
         refuse_unseen(directory)
-        collected = collect(directory, run, machine)
-        measurement = collected.measurement
-        for problem in collected.problems:
-            warn(str(problem))
-        diagnosis = _judged(measurement, directory)
-        refused = _stored(directory, run, measurement, diagnosis)
+        return judged(directory, run, machine, warn)
+
+
+def judged(
+    directory: Path, run: CommandRun, machine: Environment, warn: Callable[[str], None]
+) -> Examined:
+    """What the steps recorded in `directory` show, which is stored beside them. Raises `UsageError` for damaged records."""
+    collected = collect(directory, run, machine)
+    measurement = collected.measurement
+    for problem in collected.problems:
+        warn(str(problem))
+    diagnosis = _judged(measurement, directory)
+    refused = _stored(directory, run, measurement, diagnosis)
     return Examined(directory, run, diagnosis, num_under_way(measurement), refused)
 
 

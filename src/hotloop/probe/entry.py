@@ -54,6 +54,16 @@ def let_go() -> None:
 atexit.register(let_go)
 
 
+def put_back(owner: Any, name: str, ours: Any, original: Any) -> None:
+    """At the end, `original` stands there again, where nobody has put another one over ours since."""
+
+    def release() -> None:
+        if vars(owner).get(name) is ours:
+            setattr(owner, name, original)
+
+    at_end(release)
+
+
 def always(*_: Any) -> bool:
     """Takes the place of `torch.compiler.is_compiling` at the end."""
     return True
@@ -137,17 +147,22 @@ def around_method(
     # within: dynamo would start over on these frames, and never come to an end.
     keep_untraced(WatchedMethod.__get__, around, *([applies] if applies else []))
     found = vars(owner).get(name)
-    if isinstance(found, WatchedMethod):
+    if type(found) is WatchedMethod:  # not one that has let go
         found.add(around)
     else:
-        setattr(owner, name, WatchedMethod(getattr(owner, name), around, applies))
+        original = getattr(owner, name)
+        ours = WatchedMethod(original, around, applies)
+        setattr(owner, name, ours)
+        put_back(owner, name, ours, original)
 
 
 def around_call(owner: Any, name: str, around: Around) -> None:
     """Watch a function of a module, or a method of a class; what is traced calls the original."""
     original = getattr(owner, name)
     if isinstance(original, (BuiltinFunctionType, WatchedBuiltin)):
-        setattr(owner, name, WatchedBuiltin(original, around))
+        ours = WatchedBuiltin(original, around)
+        setattr(owner, name, ours)
+        put_back(owner, name, ours, original)
         return
 
     is_compiling: Callable[[], bool] = torch.compiler.is_compiling
@@ -165,6 +180,7 @@ def around_call(owner: Any, name: str, around: Around) -> None:
     at_end(release)
     keep_untraced(watched, around)
     setattr(owner, name, watched)
+    put_back(owner, name, watched, original)
 
 
 def before_step(hook: OptimizerHook) -> None:

@@ -268,7 +268,7 @@ def command_rows(run: CommandRun) -> list[tuple[str, str]]:
 def _enough(run: CommandRun) -> str:
     if run.steps is not None:
         return f"`--steps {run.steps}`"
-    return f"hotloop when {run.seconds:g} s of steps were counted (--to-end runs it whole)"
+    return f"hotloop when {run.seconds:g} s of steps were counted"
 
 
 def _row_of_failure(returncode: int, took: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -88,20 +89,28 @@ class Enough:
         return last
 
 
-def install(directory: Path, *, bound: str) -> None:
-    """Hook this process. bound: end it after so many steps that count, or seconds of them (see `Enough`), and after
-    the profile."""
+def install(
+    directory: Path,
+    *,
+    bound: str,
+    ended: Callable[[], object] = end_process,
+    start_s: Callable[[], float | None] = seconds_since_start,
+) -> Writer:
+    """Hook this process. bound: call `ended` after so many steps that count, or seconds of them (see `Enough`), and after
+    the profile. start_s: what its start has taken by now. Returns what writes, to be finished."""
     parts = Parts(directory, profile_after=int(bound) if bound.isdecimal() else None)
     watch, writer = parts.watch, Writer(parts)
     enough = Enough(watch, parts.profiler, bound)
     watch.at_boundary = partial(_at_boundary, parts)
-    watch.after_boundary = partial(_after_boundary, parts, writer, enough)
+    parts.model.start_so_far = start_s
+    watch.after_boundary = partial(_after_boundary, parts, writer, enough, ended)
     _hook(parts)
     keep_probe_untraced()
     pause_before_forks(lambda: parts.cost.threads)
     os.register_at_fork(after_in_child=lambda: _forked(parts, writer))
     atexit.register(watch.guarded, writer.finish)
     _watch_endings(watch, writer)
+    return writer
 
 
 def _hook(parts: Parts) -> None:
@@ -157,7 +166,9 @@ def _at_boundary(parts: Parts) -> None:
     watch.tried(parts.compiling.at_boundary)
 
 
-def _after_boundary(parts: Parts, writer: Writer, enough: Enough) -> None:
+def _after_boundary(
+    parts: Parts, writer: Writer, enough: Enough, ended: Callable[[], object]
+) -> None:
     watch, profiler, busy = parts.watch, parts.profiler, parts.busy
     if not profiler.over or watch.profiling:
         watch.tried(profiler.after_boundary)
@@ -171,7 +182,8 @@ def _after_boundary(parts: Parts, writer: Writer, enough: Enough) -> None:
             watch.tried(watch.device.first_counted)
     if enough() and parts.boundary.updates():
         writer.finish(stopped=True)
-        end_process()
+        watch.active = False
+        ended()
 
 
 def _begin(parts: Parts, writer: Writer) -> None:
@@ -180,7 +192,7 @@ def _begin(parts: Parts, writer: Writer) -> None:
     watch.begun = watch.not_to_count = True
     if parts.boundary.device.type == "cuda":
         watch.device = DeviceClock(parts.boundary.device, watch.clock.opened, watch.notes.append)
-    parts.model.start_s = seconds_since_start()
+    parts.model.start_s = parts.model.start_so_far()
     parts.model.trainer = watch.tried(trainer_seen, caller()) or {}
     cost.measure(watch.directory)
     cost.threads = (parts.sampler.background, writer.background)

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hotloop.core.census import DdpUse, PaddingUse
 from hotloop.probe.attach.loader_seen import first_tensor, named_tensors
 from hotloop.probe.attach.sites import Sites, caller
+from hotloop.probe.machine import seconds_since_start
 
 MAX_SHAPES = 64
 DDP_LOOKS = 12
@@ -30,6 +31,7 @@ class ModelSeen:
         self._sites = sites
         self._padding = padding
         self.start_s: float | None = None
+        self.start_so_far: Callable[[], float | None] = seconds_since_start
         self.trainer: dict[str, Any] = {}
         """Fields of the census that a Trainer around the loop tells."""
         self._parallel: str | None = None

@@ -58,6 +58,7 @@ def watch_passes(
     call.__qualname__ = original.__qualname__
     call.__module__ = original.__module__
     torch.nn.Module.__call__ = call  # type: ignore[method-assign]
+    entry.put_back(torch.nn.Module, "__call__", call, original)
     _watch_backward(watch, boundary, evaluations, saw_backward)
     entry.before_step(lambda optimizer: watch.guarded(boundary.before_update, optimizer))
     entry.after_step(lambda optimizer: watch.guarded(boundary.after_update, optimizer))

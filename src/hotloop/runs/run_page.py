@@ -136,9 +136,9 @@ def problem_lines(found: StoredRun) -> list[str]:
     return [f"{each.where}: {each.what}" if each.where else each.what for each in found.problems]
 
 
-def text_of(found: StoredRun) -> str:
-    """For a terminal: the answer first."""
-    parts = [str(found.directory)]
+def text_of(found: StoredRun, *, of_a_block: bool = False) -> str:
+    """For a terminal: the answer first. of_a_block: of `hotloop.watch`, whose reader knows what ran, and how it ended."""
+    parts = [] if of_a_block else [str(found.directory)]
     if found.verdict is not None:
         parts.append(terminal.render_verdict(found.verdict))
     elif sentence := answer_of(found):
@@ -148,7 +148,8 @@ def text_of(found: StoredRun) -> str:
             "\n".join(["damaged, and left out", *(f"  {line}" for line in problem_lines(found))])
         )
     # The diagnosis opens with the speed.
-    facts = [fact for fact in facts_of(found) if not fact[0].startswith("speed,")]
+    left_out = ("speed,", "command", "ended") if of_a_block else ("speed,",)
+    facts = [fact for fact in facts_of(found) if not fact[0].startswith(left_out)]
     about = [terminal.render_rows("run", facts), "\n".join(found.notes)]
     if found.command_run is None:
         parts.extend(about)

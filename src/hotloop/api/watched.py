@@ -1,0 +1,200 @@
+"""`hotloop.watch()`: the training steps that this process makes in a block, looked at from inside.
+
+The probe is that of `hotloop doctor`, and so is the judgement; nothing is tried. Entry points of torch are hooked while
+the block runs, and let go of at its end.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from hotloop import __version__
+from hotloop.core.child import DOCTOR, OF_A_TRIAL
+from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun, Ended
+from hotloop.core.errors import UsageError
+from hotloop.core.files import write_json
+from hotloop.core.judgement import Diagnosis, Finding
+from hotloop.doctor.directory import make_run_directory
+from hotloop.doctor.program import Examined, judged
+from hotloop.hardware.environment import read_host
+from hotloop.hardware.telemetry import telemetry
+from hotloop.report import numbers
+from hotloop.report.html import render_html, write_html
+from hotloop.runs.run_page import object_of, page_of, text_of
+from hotloop.runs.stored_run import StoredRun, read_run
+
+HEIGHT = 640
+"""Pixels of the page in a notebook."""
+NOTHING = "nothing was seen yet: the block has not ended"
+_now: list[Watched] = []
+"""The one that watches."""
+
+
+class Watched:
+    """What was seen. It prints itself at the end of its block, in a notebook as a page."""
+
+    def __init__(self, *, steps: int | None, out: str | Path | None, show: bool) -> None:
+        """As `hotloop.watch`, which says what is raised."""
+        if steps is not None and (type(steps) is not int or steps < 1):
+            raise UsageError(f"steps={steps!r} is no number of steps", do="give 1 or more, or None")
+        self._steps, self._shows = steps, show
+        self._out = None if out is None else Path(out)
+        self._open = ExitStack()
+        self._examined: Examined | None = None
+        self._directory: Path | None = None
+        self._is_examined_already = False
+
+    def __enter__(self) -> Self:
+        if DOCTOR in os.environ or any(name in os.environ for name in OF_A_TRIAL):
+            self._is_examined_already = True  # its numbers would be those of two probes
+            return self
+        if _now:
+            raise UsageError(
+                "hotloop.watch inside hotloop.watch",
+                do="end the block of the first one before; it sees the steps of both loops",
+            )
+        try:
+            from hotloop.probe.attach.install import install
+            from hotloop.probe.foreign_process import refuse_untested_torch
+
+            refuse_untested_torch()
+        except ImportError as error:
+            raise UsageError(f"hotloop.watch needs torch: {error}", do="install torch") from error
+        if self._out is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="hotloop-watch-"))
+            self._open.callback(shutil.rmtree, self._directory, ignore_errors=True)
+        else:
+            self._directory = make_run_directory(self._out, "watch")
+        began = time.perf_counter()
+        self._machine = read_host()
+        self._run = CommandRun(
+            command=_command(),
+            workdir=str(Path.cwd()),
+            started_at=time.time(),
+            hotloop=__version__,
+            steps=self._steps,
+            reads_input=_kernel() is not None,
+            variables=self._machine.variables,
+        )
+        write_json(self._directory / "environment.json", self._machine)
+        write_json(self._directory / COMMAND_RUN_FILE, self._run)
+        self._watching = ExitStack()
+        self._watching.enter_context(telemetry(self._directory))
+        self._is_enough = False
+        self._writer = install(
+            self._directory,
+            bound="" if self._steps is None else str(self._steps),
+            ended=self._enough,
+            start_s=lambda: time.perf_counter() - began,
+        )
+        _now.append(self)
+        return self
+
+    def _enough(self) -> None:
+        self._is_enough = True
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        from hotloop.probe.entry import let_go
+
+        if self._is_examined_already:
+            return
+        _now.remove(self)
+        assert self._directory is not None
+        try:
+            self._writer.finish()
+        finally:
+            let_go()
+            self._watching.close()
+        ended: Ended = "enough_steps" if self._is_enough else "by_itself"
+        if error is not None:
+            ended = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        self._run = replace(
+            self._run,
+            ended=ended,
+            returncode={"failed": 1, "by_itself": 0}.get(ended),
+            wall_s=time.time() - self._run.started_at,
+        )
+        self._examined = judged(self._directory, self._run, self._machine, _warn)
+        if self._shows:
+            self._show()
+
+    def _show(self) -> None:
+        if _kernel() is None:
+            sys.stderr.write(f"{self}\n")
+            return
+        from IPython.display import display
+
+        display(self)
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """Where a step's time goes, and what holds it back."""
+        return self._ended().diagnosis
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What could be better, the largest gain first."""
+        return self.diagnosis.findings
+
+    def save(self, path: str | Path) -> None:
+        """Write the page to `path`. Raises `EnvironmentFailed` where the disk refuses."""
+        write_html(Path(path), page_of(self._stored()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that was found, as `hotloop report --json` has it."""
+        return object_of(self._stored())
+
+    def __str__(self) -> str:
+        if self._is_examined_already:
+            return "hotloop.watch saw nothing: hotloop examines this process from outside"
+        if self._examined is None:
+            return NOTHING
+        cost = self.diagnosis.probe_overhead_fraction
+        said = "" if cost is None else f"\n\nwatching took {numbers.percent(cost)} of the time"
+        return text_of(self._stored(), of_a_block=True) + said
+
+    def _repr_html_(self) -> str:
+        if self._examined is None:
+            return f"<pre>{escape(str(self))}</pre>"
+        page = escape(render_html(page_of(self._stored())))
+        return f'<iframe srcdoc="{page}" width="100%" height="{HEIGHT}" frameborder="0"></iframe>'
+
+    def _ended(self) -> Examined:
+        if self._examined is None:
+            raise UsageError(str(self), do="ask after `with hotloop.watch() as seen: ...`")
+        return self._examined
+
+    def _stored(self) -> StoredRun:
+        return read_run(self._ended().directory, known=self._run)
+
+
+def _warn(text: str) -> None:
+    sys.stderr.write(f"hotloop: {text}\n")
+
+
+def _kernel() -> Any:
+    """Of a notebook; `None` elsewhere."""
+    if "IPython" not in sys.modules:
+        return None
+    from IPython import get_ipython
+
+    return getattr(get_ipython(), "kernel", None)
+
+
+def _command() -> tuple[str, ...]:
+    return ("a notebook",) if _kernel() is not None else tuple(sys.orig_argv)

@@ -1,0 +1,127 @@
+"""`hotloop.watch`, in processes of their own: it hooks torch, and must leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.core.child import DOCTOR
+
+SOURCE = Path(__file__).parents[2] / "src"
+LOOP = """
+import json, sys, time
+import torch
+import hotloop
+
+def train(steps, sleep_s=0.0):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(32, 8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(steps):
+        time.sleep(sleep_s)
+        loss = model(torch.randn(16, 32)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+"""
+
+
+def ran(body: str, directory: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    (directory / "loop.py").write_text(LOOP + body)
+    return subprocess.run(
+        [sys.executable, "loop.py"],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(SOURCE), **env},
+    )
+
+
+def said(done: subprocess.CompletedProcess[str]) -> Any:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_block_is_examined_as_by_the_doctor_again_and_again_and_torch_is_left_as_it_was(
+    tmp_path: Path,
+) -> None:
+    body = """
+called, forward = torch.nn.Module.__call__, torch.Tensor.backward
+with hotloop.watch() as seen:
+    train(60, 0.01)
+with hotloop.watch(steps=20, show=False) as again:
+    watched = train(90)
+same = torch.nn.Module.__call__ is called and torch.Tensor.backward is forward
+seen.save("seen.html")
+print(json.dumps({
+    "same": same, "losses": [watched, train(90)], "shown": str(seen),
+    "breakdown": seen.diagnosis.breakdown, "counted": again.diagnosis.steps.measured,
+    "object": list(seen.to_dict()), "html": seen._repr_html_()[:60],
+}))
+"""
+    done = ran(body, tmp_path)
+    found = said(done)
+    assert found["same"]
+    assert found["losses"][0] == found["losses"][1]
+    assert sum(found["breakdown"].values()) == pytest.approx(1, abs=0.01)
+    # The loop sleeps outside of everything that has a phase.
+    assert found["breakdown"]["unattributed"] > 0.5
+    assert 0 < found["counted"] < 40  # of 90 steps
+    assert found["shown"] in done.stderr
+    assert "watching took" in done.stderr
+    assert "diagnosis" in found["object"]
+    assert "<iframe srcdoc=" in found["html"]
+    assert "hotloop" in (tmp_path / "seen.html").read_text()
+    assert [each.name for each in tmp_path.iterdir() if each.is_dir()] == []
+
+
+def test_an_error_in_the_block_is_the_callers_and_what_was_seen_stays(tmp_path: Path) -> None:
+    body = """
+try:
+    with hotloop.watch(show=False, out="kept") as seen:
+        train(40)
+        raise KeyError("mine")
+except KeyError as error:
+    print(json.dumps([str(error), seen.to_dict()["doctor"]["ended"], len(seen.findings)]))
+"""
+    error, ended, _ = said(ran(body, tmp_path))
+    assert (error, ended) == ("'mine'", "failed")
+    assert (tmp_path / "kept" / "diagnosis.json").is_file()
+    again = ran(body, tmp_path)  # what is kept is not written over
+    assert again.returncode != 0
+    assert "kept" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ("with hotloop.watch(), hotloop.watch(): pass", "hotloop.watch inside hotloop.watch"),
+        ("hotloop.watch(steps=0)", "steps=0 is no number of steps"),
+        ("with hotloop.watch() as seen: print(seen.findings)", "the block has not ended"),
+    ],
+)
+def test_what_it_cannot_do_is_one_clear_error(tmp_path: Path, body: str, what: str) -> None:
+    done = ran(body, tmp_path)
+    assert done.returncode != 0
+    assert f"UsageError: {what}" in done.stderr or what in done.stderr.splitlines()[-2]
+
+
+def test_a_block_without_steps_says_what_was_looked_for(tmp_path: Path) -> None:
+    done = ran("with hotloop.watch() as seen: pass\nprint(json.dumps(seen.findings))", tmp_path)
+    assert said(done) == []
+    assert "No step was recorded" in done.stderr
+
+
+def test_it_does_nothing_where_the_doctor_examines_the_process(tmp_path: Path) -> None:
+    body = "with hotloop.watch() as seen: train(20)\nprint(json.dumps(str(seen)))"
+    env = {DOCTOR: str(tmp_path / "elsewhere")}
+    assert "hotloop examines this process" in said(ran(body, tmp_path, **env))

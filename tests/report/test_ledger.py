@@ -84,6 +84,9 @@ def test_what_pairs_could_not_tell_is_undecided_and_what_was_begun_is_stopped() 
     assert "  stopped     fused_optimizer" in render_ledger(ledger(begun, noisy))
     slower = replace(KEPT, status="rejected", verdict=replace(VERDICT, outcome="regressed"))
     assert "  rejected    fused_optimizer" in render_ledger(ledger(slower))
+    parity = Parity("different", "reduction_order")
+    wrong = replace(noisy, verdict=replace(VERDICT, outcome="inconclusive", parity=parity))
+    assert "  rejected    fused_optimizer" in render_ledger(ledger(wrong))
 
 
 def test_page_shows_it_and_escapes_what_scripts_said() -> None:

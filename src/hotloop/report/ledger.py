@@ -79,7 +79,7 @@ def _line(fix: TriedFix, width: int) -> str:
 
 
 def status_words(fix: TriedFix) -> str:
-    """A word for it: `undecided` where its pairs could not tell, `stopped` before they were enough, `pays late`
+    """A word for it: `undecided` where its pairs could not tell, and it learns the same; `stopped` before they were enough, `pays late`
     where the command ends before it has paid for its start."""
     if fix.status == "does_not_pay":
         return "pays late"
@@ -87,6 +87,7 @@ def status_words(fix: TriedFix) -> str:
         fix.status == "rejected"
         and fix.verdict is not None
         and fix.verdict.outcome == "inconclusive"
+        and fix.verdict.parity.result != "different"
     ):
         return "undecided"
     if fix.status == "not_tried" and fix.verdict is not None:

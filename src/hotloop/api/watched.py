@@ -168,6 +168,9 @@ class Watched:
         said = "" if cost is None else f"\n\nwatching took {numbers.percent(cost)} of the time"
         return text_of(self._stored(), of_a_block=True) + said
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def _repr_html_(self) -> str:
         if self._examined is None:
             return f"<pre>{escape(str(self))}</pre>"

@@ -124,7 +124,9 @@ class Sites:
         return f"{self.short(code.co_filename)}:{line_of(code, instruction)}"
 
     def short(self, path: str) -> str:
-        """`path`, relative to where the script was started where it lies below."""
+        """`path`, relative to where the script was started where it lies below; `In[2]` of a notebook's cell."""
+        if (cell := _cell_of(path)) is not None:
+            return cell
         path = os.path.abspath(path) if not path.startswith("<") else path  # noqa: PTH100
         return path.removeprefix(self._start)
 
@@ -137,6 +139,16 @@ class Sites:
         """Whether it is written in the user's own code."""
         code = _code_of(function)
         return code is not None and self.own(code)
+
+
+def _cell_of(path: str) -> str | None:
+    """What the notebook calls the cell that it compiled under this name."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    try:
+        named = shell.compile.format_code_name(path) if shell is not None else None
+    except AttributeError:  # an older IPython
+        return None
+    return named[1] if named is not None else None
 
 
 def line_of(code: CodeType, instruction: int) -> int:

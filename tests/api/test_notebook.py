@@ -1,0 +1,64 @@
+"""A notebook, run by a real kernel: as what holds the watch, and as what the doctor examines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbclient
+import nbformat
+import pytest
+
+from hotloop.cli.main import run
+
+TRAIN = """
+model = torch.nn.Linear(64, 8)
+optimizer = torch.optim.AdamW(model.parameters())
+
+def train(steps):
+    for _ in range(steps):
+        time.sleep(0.01)
+        loss = model(torch.randn(16, 64)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""".strip()
+SLEEPS_AT = "In[2]:6"
+EXECUTE = """
+import nbclient, nbformat
+nbclient.NotebookClient(nbformat.read("loop.ipynb", as_version=4)).execute()
+"""
+
+
+def notebook(*cells: str) -> Any:
+    made = nbformat.v4.new_notebook()
+    made.cells = [nbformat.v4.new_code_cell(each) for each in cells]
+    return made
+
+
+def test_a_cell_that_watches_shows_a_page_and_names_cells_and_lines() -> None:
+    made = notebook(
+        "import json, time\nimport torch\nimport hotloop",
+        TRAIN,
+        "with hotloop.watch() as seen:\n    train(100)",
+        "print(json.dumps([seen.diagnosis.breakdown, [each.site for each in seen.findings]]))",
+    )
+    nbclient.NotebookClient(made, timeout=120).execute()
+    (shown,) = made.cells[2].outputs
+    assert "<iframe srcdoc=" in shown["data"]["text/html"]
+    assert "watching took" in shown["data"]["text/plain"]
+    breakdown, sites = json.loads(made.cells[3].outputs[0]["text"])
+    assert breakdown["unattributed"] > 0.3
+    assert SLEEPS_AT in sites
+
+
+def test_the_doctor_examines_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    nbformat.write(notebook("import time\nimport torch", TRAIN, "train(200)"), "loop.ipynb")
+    (tmp_path / "execute.py").write_text(EXECUTE)
+    command = ["doctor", "--no-try", "--json", "found.json", "--", sys.executable, "execute.py"]
+    assert run(command) == 0
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert SLEEPS_AT in [each["site"] for each in found["findings"]]

@@ -9,6 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from typing import Any
 
     from hotloop.api.watched import Watched
 
@@ -38,3 +39,14 @@ def watch(*, steps: int | None = None, out: str | Path | None = None, show: bool
     from hotloop.api.watched import Watched
 
     return Watched(steps=steps, out=out, show=show)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext hotloop`: a cell that begins with `%%hotloop`, or `%%hotloop 200`, runs in `hotloop.watch(steps=200)`."""
+
+    def watched(line: str, cell: str) -> None:
+        words = line.strip()
+        with watch(steps=int(words) if words.isdecimal() else words or None):  # type: ignore[arg-type]
+            shell.run_cell(cell).raise_error()
+
+    shell.register_magic_function(watched, "cell", "hotloop")

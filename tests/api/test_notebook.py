@@ -54,6 +54,23 @@ def test_a_cell_that_watches_shows_a_page_and_names_cells_and_lines() -> None:
     assert SLEEPS_AT in sites
 
 
+def test_a_cell_runs_in_the_watch_by_its_magic() -> None:
+    made = notebook(
+        "import time\nimport torch\n%load_ext hotloop",
+        TRAIN,
+        "%%hotloop 50\ntrain(100)\nkept = 7",
+        "print(kept)",
+        "%%hotloop\n1 / 0",
+        "%%hotloop fifty\npass",
+    )
+    client = nbclient.NotebookClient(made, timeout=120, allow_errors=True)
+    client.execute()
+    assert "watching took" in made.cells[2].outputs[0]["data"]["text/plain"]
+    assert made.cells[3].outputs[0]["text"] == "7\n"
+    assert "ZeroDivisionError" in [each.get("ename") for each in made.cells[4].outputs]
+    assert "steps='fifty' is no number" in str(made.cells[5].outputs)
+
+
 def test_the_doctor_examines_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     nbformat.write(notebook("import time\nimport torch", TRAIN, "train(200)"), "loop.ipynb")

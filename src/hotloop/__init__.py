@@ -7,10 +7,11 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from typing import Any
 
+    from hotloop.api.run import Run
     from hotloop.api.watched import Watched
 
 __version__ = "0.1.0"
@@ -39,6 +40,33 @@ def watch(*, steps: int | None = None, out: str | Path | None = None, show: bool
     from hotloop.api.watched import Watched
 
     return Watched(steps=steps, out=out, show=show)
+
+
+def doctor(
+    command: str | Sequence[str],
+    *,
+    budget: str | None = None,
+    out: str | Path | None = None,
+    options: Sequence[str] = (),
+) -> Run:
+    """`hotloop doctor` of a command or a notebook, in a process of its own: `hotloop.doctor("python train.py", budget="5m")`.
+
+    command: words, one text as for a shell, or the name of an `.ipynb`, which needs nbclient. out: where the run is kept, and
+    goes on. options: others of the command. Returns the run: its `findings`, what was `kept`, the `verdict` with ratio and
+    interval, the `diff`. Raises `UsageError`, `EnvironmentFailed` and `CommandFailed` as the command ends.
+    """
+    from hotloop.api.run import doctor
+
+    return doctor(command, budget, out, options)
+
+
+def load_run(directory: str | Path) -> Run:
+    """What a run directory of any hotloop command holds. Raises `UsageError` where it is none."""
+    from hotloop.api.run import Run
+
+    run = Run(directory)
+    str(run)
+    return run
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -55,12 +55,18 @@ def test_a_block_is_examined_as_by_the_doctor_again_and_again_and_torch_is_left_
     tmp_path: Path,
 ) -> None:
     body = """
-called, forward = torch.nn.Module.__call__, torch.Tensor.backward
+def entries():
+    from torch.utils.data import DataLoader
+    import os, socket, warnings
+    return [torch.nn.Module.__call__, torch.Tensor.backward, torch.Tensor.item, torch.save, torch.autograd.backward,
+            DataLoader.__init__, torch.optim.Optimizer.__init__, os.kill, os._exit, os.abort, sys.excepthook, warnings.showwarning,
+            socket.socket.connect, open, print, sys.meta_path[:], hotloop._step_ended]
+before = entries()
 with hotloop.watch() as seen:
     train(60, 0.01)
 with hotloop.watch(steps=20, show=False) as again:
     watched = train(90)
-same = torch.nn.Module.__call__ is called and torch.Tensor.backward is forward
+same = [n for n, (a, b) in enumerate(zip(before, entries())) if a is not b and a != b]
 seen.save("seen.html")
 print(json.dumps({
     "same": same, "losses": [watched, train(90)], "shown": str(seen),
@@ -70,7 +76,7 @@ print(json.dumps({
 """
     done = ran(body, tmp_path)
     found = said(done)
-    assert found["same"]
+    assert found["same"] == []
     assert found["losses"][0] == found["losses"][1]
     assert sum(found["breakdown"].values()) == pytest.approx(1, abs=0.01)
     # The loop sleeps outside of everything that has a phase.
@@ -125,3 +131,27 @@ def test_it_does_nothing_where_the_doctor_examines_the_process(tmp_path: Path) -
     body = "with hotloop.watch() as seen: train(20)\nprint(json.dumps(str(seen)))"
     env = {DOCTOR: str(tmp_path / "elsewhere")}
     assert "hotloop examines this process" in said(ran(body, tmp_path, **env))
+
+
+def test_the_doctor_is_started_from_a_program_and_its_run_read_again(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP + "train(60, 0.01)")
+    (tmp_path / "broken.py").write_text("import torch\nraise SystemExit(3)")
+    body = """
+run = hotloop.doctor("python train.py", out="run", options=["--no-try"])
+again = hotloop.load_run("run")
+try:
+    hotloop.doctor(["python", "broken.py"], out="failed")
+except hotloop.core.errors.CommandFailed as error:
+    code = error.returncode
+print(json.dumps([run.diagnosis.breakdown == again.diagnosis.breakdown, str(run) == str(again),
+                  run.kept, run.verdict, run.diff, code]))
+"""
+    assert said(ran(body, tmp_path)) == [True, True, [], None, "", 3]
+    for call, what in (
+        ('hotloop.doctor("")', "there is no command to examine"),
+        ('hotloop.doctor("python none.py", out="other")', "none.py"),
+        ('hotloop.load_run("nowhere")', "no such directory"),
+    ):
+        done = ran(call, tmp_path)
+        assert done.returncode != 0
+        assert what in done.stderr

@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
+import weakref
 from contextlib import ExitStack
 from dataclasses import replace
 from html import escape
@@ -19,28 +20,25 @@ from types import TracebackType
 from typing import Any, Self
 
 from hotloop import __version__
+from hotloop.api.run import Run
 from hotloop.core.child import DOCTOR, OF_A_TRIAL
 from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun, Ended
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_json
-from hotloop.core.judgement import Diagnosis, Finding
 from hotloop.doctor.directory import make_run_directory
 from hotloop.doctor.program import Examined, judged
 from hotloop.hardware.environment import read_host
 from hotloop.hardware.telemetry import telemetry
 from hotloop.report import numbers
-from hotloop.report.html import render_html, write_html
-from hotloop.runs.run_page import object_of, page_of, text_of
-from hotloop.runs.stored_run import StoredRun, read_run
+from hotloop.runs.run_page import text_of
+from hotloop.runs.stored_run import StoredRun
 
-HEIGHT = 640
-"""Pixels of the page in a notebook."""
 NOTHING = "nothing was seen yet: the block has not ended"
 _now: list[Watched] = []
 """The one that watches."""
 
 
-class Watched:
+class Watched(Run):
     """What was seen. It prints itself at the end of its block, in a notebook as a page."""
 
     def __init__(self, *, steps: int | None, out: str | Path | None, show: bool) -> None:
@@ -49,9 +47,7 @@ class Watched:
             raise UsageError(f"steps={steps!r} is no number of steps", do="give 1 or more, or None")
         self._steps, self._shows = steps, show
         self._out = None if out is None else Path(out)
-        self._open = ExitStack()
         self._examined: Examined | None = None
-        self._directory: Path | None = None
         self._is_examined_already = False
 
     def __enter__(self) -> Self:
@@ -68,14 +64,17 @@ class Watched:
             from hotloop.probe.foreign_process import refuse_untested_torch
 
             refuse_untested_torch()
-        except ImportError as error:
-            raise UsageError(f"hotloop.watch needs torch: {error}", do="install torch") from error
+        except (ImportError, RuntimeError) as error:  # none, or one that is too old
+            raise UsageError(
+                f"hotloop.watch needs torch: {error}", do="install torch 2.11 or newer"
+            ) from error
         if self._out is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="hotloop-watch-"))
-            self._open.callback(shutil.rmtree, self._directory, ignore_errors=True)
+            self.directory = Path(tempfile.mkdtemp(prefix="hotloop-watch-"))
+            weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)
         else:
-            self._directory = make_run_directory(self._out, "watch")
+            self.directory = make_run_directory(self._out, "watch")
         began = time.perf_counter()
+        self._finders = [*sys.meta_path]
         self._machine = read_host()
         self._run = CommandRun(
             command=_command(),
@@ -86,13 +85,13 @@ class Watched:
             reads_input=_kernel() is not None,
             variables=self._machine.variables,
         )
-        write_json(self._directory / "environment.json", self._machine)
-        write_json(self._directory / COMMAND_RUN_FILE, self._run)
+        write_json(self.directory / "environment.json", self._machine)
+        write_json(self.directory / COMMAND_RUN_FILE, self._run)
         self._watching = ExitStack()
-        self._watching.enter_context(telemetry(self._directory))
+        self._watching.enter_context(telemetry(self.directory))
         self._is_enough = False
         self._writer = install(
-            self._directory,
+            self.directory,
             bound="" if self._steps is None else str(self._steps),
             ended=self._enough,
             start_s=lambda: time.perf_counter() - began,
@@ -110,15 +109,21 @@ class Watched:
         trace: TracebackType | None,
     ) -> None:
         from hotloop.probe.entry import let_go
+        from hotloop.probe.imports import AfterImport
 
         if self._is_examined_already:
             return
         _now.remove(self)
-        assert self._directory is not None
         try:
             self._writer.finish()
         finally:
             let_go()
+            # What waits for imports would hook them for nobody.
+            sys.meta_path[:] = [
+                each
+                for each in sys.meta_path
+                if each in self._finders or not isinstance(each, AfterImport)
+            ]
             self._watching.close()
         ended: Ended = "enough_steps" if self._is_enough else "by_itself"
         if error is not None:
@@ -129,7 +134,7 @@ class Watched:
             returncode={"failed": 1, "by_itself": 0}.get(ended),
             wall_s=time.time() - self._run.started_at,
         )
-        self._examined = judged(self._directory, self._run, self._machine, _warn)
+        self._examined = judged(self.directory, self._run, self._machine, _warn)
         if self._shows:
             self._show()
 
@@ -141,24 +146,6 @@ class Watched:
 
         display(self)
 
-    @property
-    def diagnosis(self) -> Diagnosis:
-        """Where a step's time goes, and what holds it back."""
-        return self._ended().diagnosis
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """What could be better, the largest gain first."""
-        return self.diagnosis.findings
-
-    def save(self, path: str | Path) -> None:
-        """Write the page to `path`. Raises `EnvironmentFailed` where the disk refuses."""
-        write_html(Path(path), page_of(self._stored()))
-
-    def to_dict(self) -> dict[str, Any]:
-        """All that was found, as `hotloop report --json` has it."""
-        return object_of(self._stored())
-
     def __str__(self) -> str:
         if self._is_examined_already:
             return "hotloop.watch saw nothing: hotloop examines this process from outside"
@@ -168,22 +155,15 @@ class Watched:
         said = "" if cost is None else f"\n\nwatching took {numbers.percent(cost)} of the time"
         return text_of(self._stored(), of_a_block=True) + said
 
-    def __repr__(self) -> str:
-        return str(self)
-
     def _repr_html_(self) -> str:
         if self._examined is None:
             return f"<pre>{escape(str(self))}</pre>"
-        page = escape(render_html(page_of(self._stored())))
-        return f'<iframe srcdoc="{page}" width="100%" height="{HEIGHT}" frameborder="0"></iframe>'
+        return super()._repr_html_()
 
-    def _ended(self) -> Examined:
+    def _stored(self, known: CommandRun | None = None) -> StoredRun:
         if self._examined is None:
             raise UsageError(str(self), do="ask after `with hotloop.watch() as seen: ...`")
-        return self._examined
-
-    def _stored(self) -> StoredRun:
-        return read_run(self._ended().directory, known=self._run)
+        return super()._stored(self._run)
 
 
 def _warn(text: str) -> None:

@@ -14,7 +14,7 @@ Action = Callable[["ModuleType"], None]
 Failed = Callable[[str, Exception], None]
 
 
-class _AfterImport:
+class AfterImport:
     """Finds the modules it waits for as everyone else would, and adds an action to their loading."""
 
     def __init__(self, actions: dict[str, Action], failed: Failed) -> None:
@@ -66,7 +66,7 @@ class _AfterImport:
 
 def after_import(actions: dict[str, Action], failed: Failed = lambda _name, _error: None) -> None:
     """Do each action once its module is there. failed: called where an action raised."""
-    waiting = _AfterImport(dict(actions), failed)
+    waiting = AfterImport(dict(actions), failed)
     for name, action in actions.items():
         module = sys.modules.get(name)
         if module is not None:

@@ -31,6 +31,7 @@ def hide_own_frames() -> None:
         shows(kind, error, trace)
 
     sys.excepthook = show
+    entry.put_back(sys, "excepthook", show, shows)
 
 
 def _hide(error: BaseException | None, seen: set[int]) -> None:

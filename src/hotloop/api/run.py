@@ -1,0 +1,122 @@
+"""What a run directory holds, for a program or a notebook; and the doctor, started from one."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from hotloop.core.command_run import CommandRun
+from hotloop.core.errors import CommandFailed, EnvironmentFailed, ExitCode, Interrupted, UsageError
+from hotloop.core.judgement import Diagnosis, Finding, Verdict
+from hotloop.report.html import render_html, write_html
+from hotloop.runs.run_page import object_of, page_of, text_of
+from hotloop.runs.stored_run import StoredRun, read_run
+
+HEIGHT = 640
+"""Pixels of the page in a notebook."""
+EXECUTES = "import sys; from nbclient.cli import main; main(sys.argv[1:])"
+"""Runs a notebook from its beginning."""
+
+
+class Run:
+    """One run directory. In a notebook it shows itself as a page, printed it is what the terminal shows."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """Where a step's time goes, and what holds it back. Raises `UsageError` where nothing of the run was judged."""
+        found = self._stored().diagnosis
+        if found is None:
+            raise UsageError("this run has no diagnosis", where=str(self.directory))
+        return found
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What could be better, the largest gain first."""
+        return self.diagnosis.findings
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The fixes that were proven, together; empty where none was, or none was tried."""
+        ledger = self._stored().ledger
+        return ledger.kept if ledger is not None else ()
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Of what was kept on fresh pairs, or of two arms that were compared: its `ratio`, `ratio_low` and `ratio_high`."""
+        found = self._stored()
+        return found.ledger.together if found.ledger is not None else found.verdict
+
+    @property
+    def diff(self) -> str:
+        """The patch of what was kept; empty where there is none."""
+        return page_of(self._stored()).patch
+
+    def save(self, path: str | Path) -> None:
+        """Write the page to `path`. Raises `EnvironmentFailed` where the disk refuses."""
+        write_html(Path(path), page_of(self._stored()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that was found, as `hotloop report --json` has it."""
+        return object_of(self._stored())
+
+    def __str__(self) -> str:
+        return text_of(self._stored())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        page = escape(render_html(page_of(self._stored())))
+        return f'<iframe srcdoc="{page}" width="100%" height="{HEIGHT}" frameborder="0"></iframe>'
+
+    def _stored(self, known: CommandRun | None = None) -> StoredRun:
+        return read_run(self.directory, known=known)
+
+
+def doctor(
+    command: str | Sequence[str], budget: str | None, out: str | Path | None, options: Sequence[str]
+) -> Run:
+    """As `hotloop.doctor`."""
+    words = shlex.split(command) if isinstance(command, str) else [*map(str, command)]
+    if not words:
+        raise UsageError("there is no command to examine", do='hotloop.doctor("python train.py")')
+    if len(words) == 1 and words[0].endswith(".ipynb"):
+        words = [sys.executable, "-c", EXECUTES, *words]
+    if words[0] in ("python", "python3"):
+        words[0] = sys.executable  # that of the kernel, whatever stands first in PATH
+    directory = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="hotloop-doctor-"))
+    if out is None:
+        directory.rmdir()  # the doctor makes it
+    asked = [] if budget is None else ["--budget", budget]
+    asked += [*options, "--out", str(directory)]
+    line = [sys.executable, "-m", "hotloop", "doctor", *asked, "--", *words]
+    last = ""
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, errors="replace") as process:
+        assert process.stderr is not None
+        try:
+            for text in process.stderr:
+                sys.stderr.write(text)
+                last = text.strip() or last
+        except KeyboardInterrupt:
+            process.wait()  # it has heard of it, too, and ends its trials
+            raise
+    match process.returncode:
+        case ExitCode.USAGE:
+            raise UsageError(last, do="see above")
+        case ExitCode.ENVIRONMENT:
+            raise EnvironmentFailed(last, do="see above")
+        case ExitCode.COMMAND_FAILED:
+            ended = Run(directory).to_dict()["doctor"]["returncode"]
+            raise CommandFailed(last, where=str(directory), returncode=ended)
+        case ExitCode.RESUMABLE:
+            raise Interrupted("interrupted", where=str(directory), do="the same call goes on")
+    return Run(directory)

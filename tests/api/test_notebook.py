@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import nbclient
 import nbformat
 import pytest
 
-from hotloop.cli.main import run
+import hotloop
 
 TRAIN = """
 model = torch.nn.Linear(64, 8)
@@ -26,10 +25,6 @@ def train(steps):
         optimizer.step()
 """.strip()
 SLEEPS_AT = "In[2]:6"
-EXECUTE = """
-import nbclient, nbformat
-nbclient.NotebookClient(nbformat.read("loop.ipynb", as_version=4)).execute()
-"""
 
 
 def notebook(*cells: str) -> Any:
@@ -74,8 +69,5 @@ def test_a_cell_runs_in_the_watch_by_its_magic() -> None:
 def test_the_doctor_examines_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     nbformat.write(notebook("import time\nimport torch", TRAIN, "train(200)"), "loop.ipynb")
-    (tmp_path / "execute.py").write_text(EXECUTE)
-    command = ["doctor", "--no-try", "--json", "found.json", "--", sys.executable, "execute.py"]
-    assert run(command) == 0
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert SLEEPS_AT in [each["site"] for each in found["findings"]]
+    run = hotloop.doctor("loop.ipynb", out="run", options=["--no-try"])
+    assert SLEEPS_AT in [each.site for each in run.findings]

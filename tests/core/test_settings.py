@@ -45,7 +45,7 @@ def test_key_in_the_wrong_section_is_answered_with_the_right_one(tmp_path: Path)
         ("train:\n  steps: -3\n", ":4", "greater than 0"),
         ("train:\n  steps: true\n", ":4", "`train.steps`"),
         ("train:\n  precision: fp8\n", ":4", "'bf16'"),
-        ("train:\n  compile: maybe\n", ":4", "'auto' or a valid boolean"),
+        ("train:\n  compile: maybe\n", ":4", "'auto', 'blocks', "),
         ("optimizer:\n  learning_rate: 0\n", ":4", "greater than 0"),
         ("model:\n  heads: 5\n", ":4", "not a multiple of `heads` 5"),
         ("schedule:\n  warmup_steps: 5000\n", ":4", "leaves nothing of `train.steps`"),

@@ -45,6 +45,21 @@ def test_a_gpu_that_is_not_here_is_predicted_by_a_trace(tiny_config: Path, tmp_p
     assert found["unknown"]
 
 
+def test_memory_of_kernels_that_are_timed_first_is_not_predicted(
+    tiny_config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fit", str(tiny_config), "train.compile=max-autotune-no-cudagraphs", "--no-run"]
+    assert run(words) == ExitCode.ENVIRONMENT
+    assert "its kernels are chosen by timing them" in capsys.readouterr().err
+
+
+def test_memory_of_cuda_graphs_is_among_what_is_unknown(tiny_config: Path, tmp_path: Path) -> None:
+    file = tmp_path / "fit.json"
+    words = ["fit", str(tiny_config), "--device", "T4", "--json", str(file)]
+    assert run([*words, "train.compile=reduce-overhead"]) == ExitCode.FINE
+    assert any("CUDA graphs" in each for each in json.loads(file.read_text())["unknown"])
+
+
 def test_nothing_fits_where_the_process_alone_is_larger(
     tiny_config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

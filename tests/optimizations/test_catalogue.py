@@ -71,12 +71,37 @@ def test_resolved_settings_hold_no_auto_and_say_why(machine: Machine) -> None:
 
 def test_fast_cpu_gets_bf16_and_the_compiler_and_an_old_one_neither() -> None:
     fast, _ = resolve(settings(), CPU)
-    assert (fast.config.train.precision, fast.config.train.compile) == ("bf16", True)
+    assert (fast.config.train.precision, fast.config.train.compile) == ("bf16", "blocks")
+    assert resolve(settings(), GPU)[0].config.train.compile is True
     assert fast.config.train.attention == "plain"
     old, notes = resolve(settings(), OLD_CPU)
     assert (old.config.train.precision, old.config.train.compile) == ("fp32", False)
     assert old.config.train.attention == "sdpa"
     assert notes == ("train.compile is off: no C++ compiler was found",)
+
+
+@pytest.mark.parametrize("how", ["blocks", "max-autotune-no-cudagraphs", "reduce-overhead"])
+def test_a_machine_without_compiler_trains_eager_however_it_was_to_compile(how: str) -> None:
+    resolved, notes = resolve(settings(compile=how), OLD_CPU)
+    assert resolved.config.train.compile is False
+    assert notes == ("train.compile is off: no C++ compiler was found",)
+
+
+@pytest.mark.parametrize("how", ["max-autotune", "reduce-overhead"])
+def test_cuda_graphs_are_refused_on_a_cpu_and_where_gradients_are_accumulated(how: str) -> None:
+    with pytest.raises(UsageError, match=rf"`train\.compile: {how}` .*a GPU alone has"):
+        resolve(settings(compile=how), CPU)
+    with pytest.raises(UsageError, match="gradients would be overwritten"):
+        resolve(settings(compile=how, grad_accum_steps=2), GPU)
+    assert resolve(settings(compile=how), GPU)[0].config.train.compile == how
+
+
+def test_choosing_among_products_is_a_matter_of_gpus() -> None:
+    how = "max-autotune-no-cudagraphs"
+    resolved, (note,) = resolve(settings(compile=how, grad_accum_steps=2), CPU)
+    assert resolved.config.train.compile == how
+    assert "weights that never change" in note
+    assert resolve(settings(compile=how, grad_accum_steps=2), GPU)[1] == ()
 
 
 def test_what_the_user_set_is_kept() -> None:

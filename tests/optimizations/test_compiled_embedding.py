@@ -29,7 +29,7 @@ def test_no_thread_adds_to_what_another_adds_to(monkeypatch: pytest.MonkeyPatch)
     torch.set_num_threads(2)
     try:
         model = Words()
-        compile_model(model)
+        compile_model(model, True)  # type: ignore[arg-type]
         words = torch.randint(50, (4, 64))
         _, code = run_and_get_code(lambda: model(words).backward())
     finally:

@@ -97,7 +97,7 @@ def planted(job: dict[str, Any]) -> None:
             now()
             return graph.forward
 
-        run_module.compile_model = lambda model: model.compile(dynamic=False, backend=backend)
+        run_module.compile_model = lambda model, how: model.compile(dynamic=False, backend=backend)
     else:
         places = {
             "data": (loop, "read_step"),

@@ -79,9 +79,7 @@ def planted(job: dict[str, Any], rank: int) -> Iterator[None]:
     if job.get("sick_rank") == rank and "dies_after" in job:
         loop.update = dies
     if "backend" in job:  # the whole way through the compiler but for its slow last part
-        run_module.compile_model = lambda model: model.compile(
-            dynamic=False, backend=job["backend"]
-        )
+        run_module.compile_model = partial(real_compile, backend=job["backend"])
     try:
         yield
     finally:

@@ -87,7 +87,7 @@ JOBS: dict[str, dict[str, Any]] = {
     },
     "less memory": {
         "settings": (
-            *("train.compile=true", "train.loss=chunked"),
+            *("train.compile=blocks", "train.loss=chunked"),
             "train.activation_checkpointing=full",
         ),
         "backend": "aot_eager",

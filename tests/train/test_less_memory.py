@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from trainings import killed_after, losses, train, weights
 
 from hotloop.core.errors import UsageError
+from hotloop.optimizations.compiling.trainer import compile_model
 from hotloop.train import run as run_module
 from hotloop.train.run import DecoderShape, decoder_shape
 
@@ -51,7 +53,7 @@ def test_training_with_activations_computed_again_is_the_same_to_the_bit_and_res
     monkeypatch: pytest.MonkeyPatch,
     settings: tuple[str, ...],
 ) -> None:
-    backend = lambda model: model.compile(dynamic=False, backend="aot_eager")  # noqa: E731
+    backend = partial(compile_model, backend="aot_eager")
     monkeypatch.setattr(run_module, "compile_model", backend)
     settings = ("model.layers=3", *settings)
     again = () if any(AGAIN in each for each in settings) else (f"{AGAIN}=full",)
@@ -64,6 +66,21 @@ def test_training_with_activations_computed_again_is_the_same_to_the_bit_and_res
     assert losses(whole) == losses(kept)
     for name, weight in weights(whole)["model"].items():
         assert torch.equal(weight, weights(kept)["model"][name])
+
+
+def test_a_run_goes_on_compiled_in_another_way(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "compile_model", partial(compile_model, backend="aot_eager"))
+    run, settings = tmp_path / "run", ("model.layers=3", "averaging.name=ema", "train.gelu=tanh")
+    settings += ("train.attention=sdpa",)  # `auto` asks whether the model is compiled
+    train(tiny_config, run, *settings, "train.compile=blocks")
+    wanted, names = losses(run), weights(run)["model"].keys()
+    for how in ("true", "false", "blocks"):
+        killed_after(run, step=8)
+        train(tiny_config, run, *settings, f"train.compile={how}")
+        assert losses(run) == pytest.approx(wanted, rel=1e-5)
+        assert weights(run)["model"].keys() == names
 
 
 def test_a_run_goes_on_with_activations_computed_again_but_not_with_another_loss(

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from trainings import wait_for_steps
 
 from hotloop.cli.main import run as run_here
 from hotloop.core.step import read_steps
+from hotloop.optimizations.compiling.trainer import compile_model
 from hotloop.train import run as run_module
 
 
@@ -95,39 +97,63 @@ LLAMA = (
 
 
 @pytest.mark.at_once(1)
-@pytest.mark.parametrize("settings", [("train.attention=sdpa",), LLAMA], ids=["gpt2", "llama"])
-def test_compiled_training_is_one_graph_with_the_same_losses(
-    tiny_config: Path, tmp_path: Path, settings: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("how", "graphs", "settings"),
+    [
+        ("true", 1, ("train.attention=sdpa",)),
+        ("true", 1, LLAMA),
+        ("blocks", 2, ("train.attention=plain", "model.layers=3")),
+    ],
+    ids=["gpt2", "llama", "blocks"],
+)
+def test_compiled_training_is_as_many_graphs_with_the_same_losses(
+    tiny_config: Path, tmp_path: Path, how: str, graphs: int, settings: tuple[str, ...]
 ) -> None:
     """Through the whole compiler: a minute of CPU where nothing is cached yet."""
     train = ["train", str(tiny_config), *settings]
-    ended = hotloop(*train, "train.compile=true", "--out", str(tmp_path / "compiled"))
+    ended = hotloop(*train, f"train.compile={how}", "--out", str(tmp_path / "compiled"))
     assert ended.returncode == 0, ended.stderr
     assert run_here([*train, "train.compile=false", "--out", str(tmp_path / "eager")]) == 0
-    assert_one_graph_with_the_same_losses(tmp_path / "compiled", tmp_path / "eager")
+    assert_graphs_with_the_same_losses(graphs, tmp_path / "compiled", tmp_path / "eager")
 
 
-def test_llama_with_muon_is_one_graph_with_the_same_losses_before_kernels_are_made(
-    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("how", "graphs", "settings"),
+    [
+        ("true", 1, LLAMA),
+        ("blocks", 2, ("model.layers=5",)),
+        # Blocks with embeddings of their own for the values are another code.
+        ("blocks", 3, (*LLAMA, "model.layers=5", "train.loss=chunked")),
+        ("blocks", 2, ("model.layers=5", "train.activation_checkpointing=full")),
+    ],
+    ids=["whole", "gpt2", "llama", "computed again"],
+)
+def test_a_block_is_compiled_once_for_all_layers_before_kernels_are_made(
+    tiny_config: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    graphs: int,
+    settings: tuple[str, ...],
 ) -> None:
-    monkeypatch.setattr(
-        run_module, "compile_model", lambda model: model.compile(dynamic=False, backend="aot_eager")
-    )
-    train = ["train", str(tiny_config), *LLAMA]
+    """Evaluations, also of fewer sequences, compile nothing."""
+    monkeypatch.setattr(run_module, "compile_model", partial(compile_model, backend="aot_eager"))
+    train = ["train", str(tiny_config), *settings, "eval.windows=7"]
     torch._dynamo.reset()
     counters.clear()
     try:
-        assert run_here([*train, "train.compile=true", "--out", str(tmp_path / "compiled")]) == 0
+        assert run_here([*train, f"train.compile={how}", "--out", str(tmp_path / "compiled")]) == 0
     finally:
         torch._dynamo.reset()
         counters.clear()
     assert run_here([*train, "train.compile=false", "--out", str(tmp_path / "eager")]) == 0
-    assert_one_graph_with_the_same_losses(tmp_path / "compiled", tmp_path / "eager")
+    assert_graphs_with_the_same_losses(graphs, tmp_path / "compiled", tmp_path / "eager")
 
 
-def assert_one_graph_with_the_same_losses(compiled: Path, eager: Path) -> None:
+def assert_graphs_with_the_same_losses(graphs: int, compiled: Path, eager: Path) -> None:
     census = json.loads((compiled / "census.json").read_text())
-    assert census["num_graphs"] == 1
+    assert census["compiled"]
+    assert census["num_graphs"] == graphs
     assert census["num_graph_breaks"] == 0
     assert 0.1 < census["compile_s"] < 600
     records = list(read_steps(compiled / "steps.jsonl"))

@@ -42,7 +42,7 @@ def test_what_auto_chooses_comes_first_as_a_whole(on: Any) -> None:
     first, rest = tuning.options_for(load_settings(PLAIN), ())
     assert [each.name for each in first] == ["auto"]
     (words,) = first[0].values
-    assert {"train.precision=bf16", "train.compile=true", "optimizer.fused=true"} <= {
+    assert {"train.precision=bf16", "train.compile=blocks", "optimizer.fused=true"} <= {
         *words.split()
     }
     assert first[0].parity_class == "reduced_precision"
@@ -72,6 +72,20 @@ def test_what_can_only_be_slower_is_not_tried(on: Any) -> None:
         first, rest = tuning.options_for(load_settings(PLAIN, given), ())
         assert "checkpointing" not in " ".join(values([*first, *rest]))
     assert "train.loss=chunked" in values(rest)
+
+
+def test_ways_to_compile_are_tried_where_the_machine_has_them(on: Any) -> None:
+    def tried(machine: Machine, *given: str) -> list[str]:
+        on(machine)
+        rest = tuning.options_for(load_settings(PLAIN, given), ())[1]
+        (ours,) = (each.values for each in rest if each.name == "train.compile")
+        return [each.removeprefix("train.compile=") for each in ours]
+
+    gpu = replace(FAST, device_type="cuda")
+    assert sorted(tried(FAST)) == ["blocks", "false", "true"]
+    both = ["blocks", "false", "max-autotune-no-cudagraphs", "true"]
+    assert sorted(tried(gpu, "train.grad_accum_steps=2")) == both
+    assert sorted(tried(gpu)) == sorted([*both, "max-autotune", "reduce-overhead"])
 
 
 def test_what_a_machine_cannot_do_is_not_tried(on: Any) -> None:

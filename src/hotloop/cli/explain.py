@@ -49,7 +49,8 @@ def explain(name: str | None) -> None:
 
 def explain_optimization(technique: Optimization) -> str:
     """What it does, how to turn it on here and in one's own source, and what can go wrong."""
-    on = ", ".join(f"{technique.key}={_shown(value)}" for value in technique.settings)
+    values = (*technique.settings, *technique.trainer_settings)
+    on = ", ".join(f"{technique.key}={_shown(value)}" for value in values)
     rows = (
         ("parity", MEANING.get(technique.parity_class, technique.parity_class)),
         (

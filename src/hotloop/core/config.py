@@ -91,8 +91,13 @@ class TrainConfig(Section):
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """Arithmetic of matrix products. Weights, gradients and optimizer state stay fp32.
     fp16 uses a gradient scaler; tf32 needs a GPU that has it."""
-    compile: bool | Literal["auto"] = "auto"
-    """Compile the model with `torch.compile`. Falls back to eager, and says so, without a C++ compiler."""
+    compile: (
+        bool
+        | Literal["auto", "blocks", "max-autotune-no-cudagraphs", "max-autotune", "reduce-overhead"]
+    ) = "auto"
+    """Compile the model with `torch.compile`. Falls back to eager, and says so, without a C++ compiler. `blocks`: a
+    transformer block for itself, once for all layers, which starts sooner where there are many. The others are torch's
+    modes, of a GPU; the last two replay CUDA graphs, without gradient accumulation. Not yet run on a GPU."""
     attention: Literal["auto", "sdpa", "plain"] = "auto"
     """`sdpa` calls scaled_dot_product_attention; `plain` writes the product out, for the compiler to fuse."""
     gelu: Literal["auto", "tanh", "sigmoid"] = "auto"

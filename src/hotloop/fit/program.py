@@ -25,6 +25,7 @@ from hotloop.fit.processes import (
     peak_bytes,
     words,
 )
+from hotloop.optimizations.compiling import WITH_GRAPHS
 from hotloop.train.rehearsal import MEASURED_STEPS
 
 MOST_SEQUENCES = 1 << 16
@@ -34,12 +35,13 @@ LOOKS = 4
 """Rehearsals with which the largest microbatch is looked for."""
 CONTEXT = "model.context"
 BESIDE = "checkpoint.background"
+COMPILE = "train.compile"
 WAYS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"train.loss": "chunked"}, "the same loss, of some tokens at a time"),
     ({BESIDE: False}, "a save holds the steps up while it is written"),
     ({"train.host_memory": "default"}, "slower steps on a CPU: freed memory is asked for again"),
     ({"train.precision": "bf16"}, "activations are rounded to bf16"),
-    ({"train.compile": True}, "compiling takes a minute first"),
+    ({COMPILE: True}, "compiling takes a minute first"),
     ({"train.activation_checkpointing": "full"}, "the forward of each block is computed twice"),
 )
 """What makes a training smaller beside its microbatch, by what it costs the training, and what that is."""
@@ -81,6 +83,8 @@ def fit(processes: Processes, limit: Limit, *, device: str, runs: bool, most_seq
         unknown.append("what libraries take once they compute: no real run was made")
     if processes.machine.device_type != "cpu":
         unknown += OF_A_GPU
+        if processes.with_changes({}).config.train.compile in WITH_GRAPHS:
+            unknown.append("the memory that CUDA graphs keep for themselves")
     predicted, whole = asked.steps_bytes + offset, asked.whole_bytes + offset
     measured = None
     if calibration is not None:
@@ -234,6 +238,7 @@ def _ways(processes: Processes, offset: int, limit_bytes: int, largest: int) -> 
     resolved = {**processes.with_changes({}).config.flat()}
     if resolved[BESIDE] is not True:  # `auto` saves beside the steps where memory is left alone
         resolved[BESIDE] = False
+    resolved[COMPILE] = bool(resolved[COMPILE])
     singles = [(c, why) for c, why in WAYS if any(resolved[key] != v for key, v in c.items())]
     if processes.machine.device_type != "cpu":
         singles = [(c, why) for c, why in singles if "train.precision" in c]

@@ -188,6 +188,10 @@ class Decoder(nn.Module):
                 x = checkpoint(block, x, rotary, values, seen, use_reentrant=False)
             else:
                 x = block(x, rotary, values, seen)
+        return self.read_out(x, targets)
+
+    def read_out(self, x: Tensor, targets: Tensor | None) -> Tensor:
+        """What `forward` returns, of what the last block does."""
         x = self.norm(x)
         if targets is not None and self.shape.loss_chunk:
             return chunked_loss(

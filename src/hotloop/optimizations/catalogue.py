@@ -111,13 +111,13 @@ def resolve(settings: Settings, machine: Machine) -> tuple[Settings, tuple[str, 
             )  # `auto` is a value of configured techniques alone
             choice = optimization.choose(machine, values)
             settings = settings.with_values({key: choice.value}, origin=f"detected: {choice.why}")
-            if optimization.falls_back and choice.value == optimization.off:
+            if optimization.falls_back(machine) and choice.value == optimization.off:
                 notes.append(f"{key} is off: {choice.why}")
             continue
         reason = optimization.why_not(machine, value, values)
         if reason is None:
             continue
-        if optimization.falls_back:
+        if optimization.falls_back(machine):
             notes.append(f"{key} is off: {reason}")
             settings = settings.with_values({key: optimization.off}, origin=f"detected: {reason}")
         elif optimization.is_only_slow(value):

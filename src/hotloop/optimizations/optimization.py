@@ -123,6 +123,8 @@ class Optimization:
     """All that a value sets, by the names of arguments; `None`: `argument` alone."""
     key: str = ""
     """The config key that it governs; empty for a technique that only foreign scripts need."""
+    trainer_settings: tuple[Any, ...] = ()
+    """Values of `key` worth trying beside `settings`, which scripts have as well."""
     off: Any = None
     """The value of `key` that leaves the technique out."""
     after: tuple[str, ...] = ()
@@ -134,8 +136,8 @@ class Optimization:
     is resolved; else the reason it cannot."""
     is_only_slow: Callable[[Any], bool] = lambda value: False
     """Whether a value that `why_not` speaks against works all the same, slowly."""
-    falls_back: bool = False
-    """A training that cannot have it goes on without it, since the result is the same; others are refused."""
+    falls_back: Callable[[Machine], bool] = lambda machine: False
+    """Whether a training on a machine that cannot have it goes on without it, since the result is the same; others are refused."""
     answers: tuple[str, ...] = ()
     """Codes of the findings that it is a remedy for."""
     source_form: str = ""

@@ -13,7 +13,6 @@ from hotloop.core.files import storage_error, write_atomically
 from hotloop.core.untrusted import TORN, object_lines
 from hotloop.data.loader import Batches
 from hotloop.data.streaming import StreamedLoader
-from hotloop.optimizations.precision.autocast import autocast
 from hotloop.train.batches import as_tensors, to_device
 from hotloop.train.interruption import StopRequest
 from hotloop.train.run import Run
@@ -83,10 +82,9 @@ def held_out_loss(run: Run, held_out: Batches, stop: StopRequest) -> tuple[float
             break
         batch = held_out.batch(position, min(size, sequences - position))
         inputs = to_device(as_tensors(batch, pinned=False), run.device)
-        with autocast(run.device.type, run.config.train.precision):
-            # .forward and not __call__: a compiled module would compile once more without gradients,
-            # which costs longer than the eager evaluations of a short run together.
-            total += run.model.forward(*inputs)
+        # A compiled module would compile once more without gradients, which costs longer than the
+        # eager evaluations of a short run together.
+        total += run.uncompiled(*inputs)
         targets += batch.num_targets
     run.model.train()
     if run.group.summed(torch.tensor(int(stop.asked))) > 0:

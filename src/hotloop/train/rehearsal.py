@@ -34,6 +34,7 @@ from hotloop.core.files import write_json
 from hotloop.core.memory_use import Rehearsed
 from hotloop.core.progress import silent
 from hotloop.core.settings import load_settings
+from hotloop.optimizations.compiling import AUTOTUNE
 from hotloop.optimizations.precision.autocast import autocast
 from hotloop.probe.phases import PhaseClock
 from hotloop.train.batches import read_step
@@ -219,8 +220,13 @@ def kernels_left_out(heap: Heap) -> Iterator[None]:
 
 
 def rehearse(config_file: Path) -> Rehearsed:
-    """Of a resolved config for a CPU. Raises what building a run raises."""
+    """Of a resolved config for a CPU. Raises what building a run raises, and `EnvironmentFailed` for what cannot be rehearsed."""
     config = load_settings(config_file).config
+    if config.train.compile == AUTOTUNE:
+        raise EnvironmentFailed(
+            f"memory cannot be predicted with `train.compile: {AUTOTUNE}`: its kernels are chosen by timing them",
+            do="predict it with train.compile=true",
+        )
     heap = Heap(keeps=config.train.host_memory == "keep")
     with (
         ExitStack() as stack,
@@ -293,8 +299,7 @@ def _step(run: Run, step: int, stepping: Any, uncomputed: Uncomputed) -> None:
 @torch.no_grad()
 def _evaluation(run: Run) -> None:
     run.model.eval()
-    with autocast("cpu", run.config.train.precision):
-        run.model.forward(*_data(run, 0).microbatches[0])
+    run.uncompiled(*_data(run, 0).microbatches[0])
     run.model.train()
 
 

@@ -26,7 +26,7 @@ from hotloop.models.decoder import Decoder
 from hotloop.models.shape import DecoderShape, host_bytes, num_weights
 from hotloop.optimizations.chunked_loss import most_tokens
 from hotloop.optimizations.clipping.trainer import can_clip_through
-from hotloop.optimizations.compiling.trainer import compile_model
+from hotloop.optimizations.compiling.trainer import compile_model, parts_uncompiled
 from hotloop.optimizations.host_memory.trainer import is_kept, keep_freed_memory
 from hotloop.optimizations.precision.autocast import autocast, gradient_scaler, set_tf32
 from hotloop.probe.attach.operators import watch_forward
@@ -96,6 +96,12 @@ class Run:
         weights = list(self.model.parameters()) * (1 if self.average is None else 2)
         slots = [each for kept in self.optimizer.state.values() for each in kept.values()]
         return sum(each.nbytes for each in (*weights, *slots) if isinstance(each, Tensor))
+
+    def uncompiled(self, *inputs: Tensor) -> Tensor:
+        """The loss of a microbatch by the model as it is written, in the precision of the run."""
+        precision, compiled = self.config.train.precision, self.config.train.compile
+        with autocast(self.device.type, precision), parts_uncompiled(compiled):
+            return self.model.forward(*inputs)  # .forward: not what the whole model compiles to
 
     @property
     def checkpoints(self) -> Path:
@@ -198,7 +204,7 @@ def build_run(
     if not group.ranks.is_first:  # as seeded above, every process would drop the same units
         torch.manual_seed(seed_of(config.train.seed, 0, group.ranks.rank))
     if config.train.compile:
-        compile_model(model)
+        compile_model(model, config.train.compile)
     run.replica = group.replicate(model)
     return run
 
@@ -235,12 +241,7 @@ def observe(run: Run, notes: tuple[str, ...]) -> Census:
     """
     config = run.config
     inputs = to_device(as_tensors(run.batches.batch(0, run.batches.unit), pinned=False), run.device)
-
-    def forward() -> None:
-        with autocast(run.device.type, config.train.precision):
-            run.model.forward(*inputs)  # .forward: the model itself, not what it compiles to
-
-    dtypes, attention = watch_forward(forward)
+    dtypes, attention = watch_forward(lambda: run.uncompiled(*inputs))
     if run.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
         dtypes = tuple("tf32" if dtype == "float32" else dtype for dtype in dtypes)
     clipping = None if config.train.clip_norm is None else "builtin"

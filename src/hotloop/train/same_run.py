@@ -41,6 +41,7 @@ _FREE_KEYS = (
     "logging.",
     "stability.",
     "data.verify",
+    "train.compile",
     "train.activation_checkpointing",
     "train.steps",  # looked at once the checkpoint is known
     "train.rank_timeout_s",

@@ -103,11 +103,17 @@ def options_for(settings: Settings, named: Sequence[str]) -> tuple[list[Words], 
         parity = parity_class_of(chosen, baseline=given)
         first.append(words(AUTO, [value], parity, *(each.name for each in changed)))
     for each in free:
-        values = [chosen[each.key], given[each.key], each.off, *each.settings]
+        values = [chosen[each.key], given[each.key], each.off]
+        values += [*each.settings, *each.trainer_settings]
         usable = []
         for value in dict.fromkeys(values):
             beside = {**chosen, each.key: value}
-            off = [o for o in CONFIGURED.values() if o.why_not(machine, beside[o.key], beside)]
+            off = [
+                o
+                for o in CONFIGURED.values()
+                if o.why_not(machine, beside[o.key], beside)
+                and (o is each or not o.why_not(machine, chosen[o.key], chosen))
+            ]
             if each not in off and pinned.isdisjoint(o.key for o in off):
                 settings_off = (_word(o.key, o.off) for o in off)  # chosen beside another value
                 usable.append(" ".join([_word(each.key, value), *settings_off]))

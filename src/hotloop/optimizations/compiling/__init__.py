@@ -1,9 +1,12 @@
 """`torch.compile` of the model: small operations fused into few kernels.
 
-The default mode. `reduce-overhead` is not a default: with gradient accumulation it has been reported
-to fail and to give wrong gradients. Compiling costs seconds to minutes at the first step, and pays
-only in runs longer than that: a verdict on it counts steps after the compile, and the census carries the
-seconds it took.
+Compiling costs seconds to minutes at the first step, and pays only in runs longer than that: a verdict on it
+counts steps after the compile, and the census carries the seconds it took.
+
+hotloop's own trainer can compile a block for all layers, as torchtitan does (torch calls it regional compilation),
+or in another of torch's modes. Two of these replay CUDA graphs, whose results lie where those of the last replay
+did: the gradients of a microbatch would be written over by the next one's (torch 2.13 ends with an error that says
+so, in `format_dealloc_msg` of `_inductor/cudagraph_trees.py`; wrong gradients have been reported of earlier ones).
 """
 
 from __future__ import annotations
@@ -16,17 +19,39 @@ from hotloop.hardware.limits import Machine
 from hotloop.optimizations.optimization import Choice, Optimization, leaving, live_in
 from hotloop.optimizations.source_edit import BeforeLoop, SourceEdit
 
+BLOCKS = "blocks"
+FEWEST_LAYERS = 6
+"""Fewer were not measured, nor was a GPU."""
+AUTOTUNE, WITH_GRAPHS = "max-autotune-no-cudagraphs", ("max-autotune", "reduce-overhead")
+
 
 def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
     if machine.why_no_compile is not None:
         return Choice(False, machine.why_no_compile)
+    if machine.device_type == "cpu" and config["model.layers"] >= FEWEST_LAYERS:
+        return Choice(
+            BLOCKS, "a block compiled for all layers starts sooner, and its steps take as long"
+        )
     return Choice(True, "the compiler has what it needs here")
+
+
+def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
+    if value and machine.why_no_compile is not None:
+        return machine.why_no_compile
+    if value in WITH_GRAPHS and machine.device_type != "cuda":
+        return "it replays CUDA graphs, which a GPU alone has"
+    # Of several processes each has a microbatch of the step, so that they are refused with this.
+    if value in WITH_GRAPHS and config["train.grad_accum_steps"] > 1:
+        return "it replays CUDA graphs, and with `train.grad_accum_steps` above 1 gradients would be overwritten"
+    if value == AUTOTUNE and machine.device_type == "cpu":
+        return "on a CPU torch has products to choose among for weights that never change, not for training"
+    return None
 
 
 def _observed(census: Census, value: Any) -> bool | None:
     if census.compiled is None:
         return None
-    return census.compiled == value and (not value or bool(census.num_graphs))
+    return census.compiled == bool(value) and (not value or bool(census.num_graphs))
 
 
 def _source_edit(value: Any, facts: Mapping[str, Any]) -> SourceEdit | str:
@@ -54,9 +79,11 @@ COMPILE = Optimization(
     key="train.compile",
     off=False,
     settings=(True,),
+    trainer_settings=(BLOCKS, AUTOTUNE, *WITH_GRAPHS),
     choose=_choose,
-    why_not=lambda machine, value, config: machine.why_no_compile if value else None,
-    falls_back=True,
+    why_not=_why_not,
+    is_only_slow=lambda value: value == AUTOTUNE,
+    falls_back=lambda machine: machine.why_no_compile is not None,
     observed=_observed,
     unobserved="torch.compile compiled nothing of it",
     answers=("HL302", "HL303"),

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+
+from hotloop.models.decoder import Decoder
+from hotloop.optimizations.compiling import BLOCKS
 
 
-def compile_model(model: nn.Module) -> None:
-    """Compile in place: the type and the names of the weights stay what they were."""
+def compile_model(model: Decoder, how: bool | str, *, backend: str = "inductor") -> None:
+    """Compile in place, as `train.compile` says: the type and the names of the weights stay what they were."""
     _add_up_embeddings_in_order()
-    model.compile(dynamic=False)
+    if how != BLOCKS:
+        model.compile(dynamic=False, backend=backend, mode=None if how is True else how)
+        return
+    for block in model.blocks:  # their code is the same: of the second the compiler has it already
+        block.compile(dynamic=False, backend=backend)
+    model.read_out = torch.compile(model.read_out, dynamic=False, backend=backend)  # type: ignore[method-assign]
+
+
+def parts_uncompiled(how: bool | str) -> AbstractContextManager[object]:
+    """Within it the parts that `compile_model` compiled one by one compute as they are written."""
+    return torch.compiler.set_stance("force_eager") if how == BLOCKS else nullcontext()
 
 
 def _add_up_embeddings_in_order() -> None:

@@ -10,8 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from hotloop.core.errors import UsageError
-from hotloop.models.decoder import Decoder, num_parameters, sample
+from hotloop.models.decoder import Decoder, num_parameters
 from hotloop.models.shape import DecoderShape, flops_per_token, num_weights
 
 SHAPE = DecoderShape(vocabulary=50, context=16, layers=2, width=32, heads=4)
@@ -66,21 +65,6 @@ def test_flops_agree_with_the_palm_convention_for_gpt2() -> None:
     assert flops_per_token(gpt2) == pytest.approx(854.7e6, rel=1e-3)
 
 
-def test_samples_repeat_with_their_seed_and_stop_where_told() -> None:
-    decoder = model()
-    first = list(sample(decoder, [1, 2], num_tokens=20, seed=4))
-    assert first == list(sample(decoder, [1, 2], num_tokens=20, seed=4))
-    assert first != list(sample(decoder, [1, 2], num_tokens=20, seed=5))
-    stopped = list(sample(decoder, [1, 2], num_tokens=20, seed=4, stop=first[3]))
-    assert stopped == first[: first.index(first[3])]
-
-
-def test_temperature_zero_takes_the_likeliest_token() -> None:
-    decoder = model()
-    likeliest = int(decoder(torch.tensor([[1, 2]]))[0, -1].argmax())
-    assert list(sample(decoder, [1, 2], num_tokens=1, temperature=0)) == [likeliest]
-
-
 def test_untrained_loss_is_that_of_guessing() -> None:
     tokens, targets = torch.randint(0, 50, (2, 8, 16))
     loss = model()(tokens, targets).item() / targets.numel()
@@ -115,16 +99,6 @@ def test_ignored_targets_are_those_of_the_data() -> None:
     assert loader.IGNORED_TARGET == decoder.IGNORED_TARGET
 
 
-@pytest.mark.parametrize("temperature", [0, 0.8])
-def test_model_that_diverged_is_told_so_and_gives_no_text(temperature: float) -> None:
-    decoder = Decoder(DecoderShape(vocabulary=50, context=8, layers=1, width=16, heads=2))
-    with torch.no_grad():
-        for parameter in decoder.parameters():
-            parameter.mul_(1e30)
-    with pytest.raises(UsageError, match="computes no numbers: its training diverged"):
-        list(sample(decoder, [1], num_tokens=3, temperature=temperature))
-
-
 @pytest.mark.parametrize("chunk", [None, 7])
 @pytest.mark.parametrize("shape", [SHAPE, LLAMA], ids=["tied", "untied"])
 def test_padding_of_the_vocabulary_takes_no_part(shape: DecoderShape, chunk: int | None) -> None:
@@ -150,4 +124,4 @@ def test_padding_of_the_vocabulary_takes_no_part(shape: DecoderShape, chunk: int
     logits = decoder(tokens)
     assert logits.shape == (2, 16, 50)
     torch.testing.assert_close(logits, unpadded(tokens), rtol=1e-3, atol=1e-3)
-    assert list(sample(decoder, [1], num_tokens=5, temperature=2.0))
+    assert decoder(tokens, last=True).shape == (2, 1, 50)

@@ -1,4 +1,4 @@
-"""A trained model from its run directory: of a run that diverged, and with the run's threads."""
+"""A trained model from its run directory: of a run that diverged, with the run's threads, and its text as it grows."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hotloop.checkpoint import store
 from hotloop.cli.main import run
 from hotloop.core.settings import load_settings
+from hotloop.data.tokenizer import Tokenizer, byte_tokenizer, load_tokenizer, train_tokenizer
 from hotloop.hardware.limits import default_threads
 from hotloop.train.start import start
-from hotloop.train.trained import load_trained
+from hotloop.train.trained import Text, load_trained
 
 
 @pytest.fixture
@@ -67,3 +70,55 @@ def test_model_that_no_memory_holds_is_refused_before_it_is_built(
     err = capsys.readouterr().err
     assert "billion weights and takes" in err
     assert "this process may use" in err
+
+
+@pytest.fixture(scope="module", params=["bytes", "trained", "sentencepiece"])
+def tokenizer(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Tokenizer:
+    texts = [f"def f{k}(x):\n    return x + {k}  # 世界 \U0001f600\n" for k in range(200)]
+    if request.param == "bytes":
+        return byte_tokenizer()
+    if request.param == "trained":
+        return train_tokenizer(texts, 300)
+    sentencepiece = pytest.importorskip("sentencepiece")
+    model = tmp_path_factory.mktemp("sentencepiece") / "text.model"
+    with model.open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(texts), model_writer=file, vocab_size=340, byte_fallback=True,
+            hard_vocab_limit=False, minloglevel=2, num_threads=1,
+        )  # fmt: skip
+    return load_tokenizer(str(model))
+
+
+def grown(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    """What of a text was there after each token, and at its end."""
+    text, seen = Text("", 0), []
+    for number in (*ids, None):
+        text.grow(tokenizer, number)
+        seen.append(text.text)
+    assert text.tokens == len(ids)
+    return seen
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_a_text_that_grows_is_in_the_end_that_of_all_its_ids(
+    tokenizer: Tokenizer, data: st.DataObject
+) -> None:
+    """Of ids that spell something and of any ids: a model that has learned little writes half characters."""
+    if data.draw(st.booleans()):
+        ids = tokenizer.encode(data.draw(st.text()))
+    else:
+        ids = data.draw(st.lists(st.integers(0, tokenizer.vocabulary_size - 1)))
+    *seen, last = grown(tokenizer, ids)
+    assert last == tokenizer.decode(ids)
+    for each in seen:
+        assert last.startswith(each)
+        assert not each.endswith("\ufffd")
+
+
+def test_a_character_is_shown_when_it_is_whole() -> None:
+    *seen, _ = grown(byte_tokenizer(), list("é世\U0001f600!".encode()))
+    latin, chinese, smile = "é", "é世", "é世\U0001f600"
+    assert seen == ["", latin, latin, latin, chinese, chinese, chinese, chinese, smile, smile + "!"]

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from hotloop.cli.output import json_option, write_object
+from hotloop.cli.output import json_option, note, printable, say, write_object
 from hotloop.core.errors import UsageError
+from hotloop.core.untrusted import read_bytes
+
+if TYPE_CHECKING:
+    from hotloop.train.trained import Text
 
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--prompt", default="def ", show_default=True, help="Text to continue.")
+@click.option(
+    "--prompt",
+    multiple=True,
+    help='Text to continue; may be given several times. An empty one starts a document. [default: "def "]',
+)
+@click.option("--prompts", metavar="FILE", type=click.Path(path_type=Path), help="One a line.")
+@click.option(
+    "--count",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Texts of each prompt.",
+)
 @click.option(
     "--tokens",
     default=100,
@@ -35,56 +53,136 @@ from hotloop.core.errors import UsageError
     type=click.IntRange(min=0),
     help="Choose among this many likeliest; 0 for all.",
 )
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1))
+@click.option(
+    "--top-p",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0, 1, min_open=True),
+    help="Of these, among the likeliest that together have this probability.",
+)
+@click.option(
+    "--seed",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0, 2**63 - 1),
+    help="Of the first text; the next one has the next.",
+)
 @click.option(
     "--weights",
     type=click.Choice(["averaged", "last"]),
     help="The mean kept by `averaging`, or those of the last step. Default: averaged where it is kept.",
 )
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
-@json_option("Write prompt and text here; `-` for stdout.")
+@json_option("Write prompts and texts here; `-` for stdout.")
 def generate(
     run: Path,
-    prompt: str,
+    prompt: tuple[str, ...],
+    prompts: Path | None,
+    count: int,
     tokens: int,
     temperature: float,
     top_k: int,
+    top_p: float,
     seed: int,
     weights: Literal["averaged", "last"] | None,
     device: str,
     json_file: str | None,
 ) -> None:
-    """Continue a prompt with the newest checkpoint of RUN."""
-    from hotloop.cli.output import note
-
+    """Continue prompts with the newest checkpoint of RUN, and show the text as it is made."""
     if temperature != 0 and not 0.01 <= temperature <= 100:  # also refuses nan
         raise UsageError(
             f"a temperature of {temperature} makes no text", do="use 0, or 0.01 to 100"
         )
-    if not prompt.isascii():
-        try:
-            prompt.encode()
-        except UnicodeEncodeError as error:
-            raise UsageError("the prompt is not UTF-8 text") from error
-    from hotloop.train.trained import load_trained, write_text
+    if not 0 < top_p <= 1:  # nan
+        raise UsageError(f"a top-p of {top_p} makes no text", do="use more than 0, up to 1")
+    if temperature == 0 and count > 1:
+        raise UsageError(
+            "at temperature 0 all texts of a prompt are the same",
+            do="leave `--count` out, or raise `--temperature`",
+        )
+    asked = [*prompt, *(_lines(prompts) if prompts else ())] or ["def "]
+    for each in asked:
+        if any("\ud800" <= c <= "\udfff" for c in each):
+            raise UsageError("the prompt is not UTF-8 text")
+    from hotloop.train.trained import Text, load_trained, write_texts
 
     trained = load_trained(run, device, weights=weights)
     for each in trained.notes:
         note(each)
     if weights is None and trained.weights == "averaged":
         note("with the averaged weights; `--weights last` takes the others")
-    text = write_text(
-        trained, prompt, num_tokens=tokens, temperature=temperature, top_k=top_k or None, seed=seed
-    )
+    repeated = [each for each in asked for _ in range(count)]
+    texts = [Text(each, seed + i) for i, each in enumerate(repeated)]
+    screen = _Screen(texts, quiet=json_file == "-")
+    began = time.perf_counter()
+    try:
+        for _ in write_texts(
+            trained, texts, num_tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p
+        ):
+            screen.show()
+    except KeyboardInterrupt:
+        for text in texts:
+            text.ended = text.ended or "interrupted"
+        screen.show()
+    made = sum(text.tokens for text in texts)
+    rate = made / (time.perf_counter() - began)
+    say(f"{made} tokens, {rate:,.0f} tokens/s")
     if json_file is not None:
+        fields = ("prompt", "seed", "text", "tokens", "ended")
         found = {
             "schema": "hotloop.generate/1",
             "step": trained.step,
             "weights": trained.weights,
-            "prompt": prompt,
-            "text": text,
+            "prompt": texts[0].prompt,
+            "text": texts[0].text,
+            "texts": [{name: getattr(text, name) for name in fields} for text in texts],
+            "tokens_per_s": rate,
             "notes": list(trained.notes),
         }
         write_object(found, json_file)
-    if json_file != "-":
-        click.echo(prompt + text)
+    if any(text.ended == "interrupted" for text in texts):
+        raise KeyboardInterrupt
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        lines = read_bytes(file).decode().removesuffix("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = "not UTF-8 text" if isinstance(error, UnicodeError) else error.strerror
+        raise UsageError(f"the prompts cannot be read: {why}", where=str(file)) from error
+    empty = next((number for number, line in enumerate(lines, 1) if not line.strip()), None)
+    if empty is not None:
+        raise UsageError("an empty prompt", where=f"{file}:{empty}", do="each line is a prompt")
+    return [line.removesuffix("\r") for line in lines]
+
+
+class _Screen:
+    """Standard output, one text below the other; the first that has not ended grows."""
+
+    def __init__(self, texts: list[Text], *, quiet: bool) -> None:
+        self._texts = texts
+        self._front = len(texts) if quiet else 0
+        self._num_begun = self._num_shown = 0
+
+    def show(self) -> None:
+        """Write what is new."""
+        while self._front < len(self._texts):
+            text = self._texts[self._front]
+            if not text.tokens and text.ended in (None, "interrupted"):
+                break
+            # What was written is counted first: Ctrl-C may come between any two lines, and nothing is written twice.
+            if self._num_begun == self._front:
+                self._num_begun += 1
+                if len(self._texts) > 1:
+                    self._write(f"--- {self._front + 1} of {len(self._texts)}, seed {text.seed}\n")
+            whole = text.prompt + text.text
+            new, self._num_shown = whole[self._num_shown :], len(whole)
+            self._write(new)
+            if text.ended is None:
+                break
+            self._front, self._num_shown = self._front + 1, 0
+            self._write("\n")
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+        sys.stdout.flush()

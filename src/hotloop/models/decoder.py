@@ -7,15 +7,16 @@ positions, GELU, tied embeddings. Every part can be another one; `shape.py` hold
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from hotloop.core.errors import UsageError
 from hotloop.models.chunked_loss import chunked_loss
+from hotloop.models.kv_cache import KeyValueCache
 from hotloop.models.shape import (
     DecoderShape,
     activate,
@@ -29,6 +30,9 @@ from hotloop.models.shape import (
 
 IGNORED_TARGET = -100
 """Targets with this id take no part in the loss."""
+
+Extend = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Keeps keys and values, and returns them with those kept before."""
 
 
 class Attention(nn.Module):
@@ -61,10 +65,12 @@ class Attention(nn.Module):
         rotary: Tensor | None,
         values: Tensor | None = None,
         seen: Tensor | None = None,
+        extend: Extend | None = None,
     ) -> Tensor:
         """`rotary` is the table cut to T; `values` (B, T, kv_width) are added to those of x, gated.
 
-        `seen` (B, 1, T, T) is True where a query may see a key; without it, all that came before.
+        `seen` (B, 1, T, keys) is True where a query may see a key; without it, all that came before.
+        `extend` adds the keys of earlier calls.
         """
         batch, length, width = x.shape
         heads = (batch, length, -1, self.head_width)
@@ -77,7 +83,9 @@ class Attention(nn.Module):
         if rotary is not None:
             q, k = turn(q, rotary).to(v.dtype), turn(k, rotary).to(v.dtype)
         dropout = self.dropout if self.training else 0.0
-        if self.plain:
+        if extend is not None:
+            k, v = extend(k, v)
+        if self.plain and extend is None:
             hidden = self.future if seen is None else ~seen
             mixed = attend(q, k, v, hidden, dropout)  # type: ignore[arg-type]
         else:
@@ -116,8 +124,9 @@ class Block(nn.Module):
         rotary: Tensor | None,
         values: Tensor | None = None,
         seen: Tensor | None = None,
+        extend: Extend | None = None,
     ) -> Tensor:
-        x = x + self.attention(self.norm1(x), rotary, values, seen)
+        x = x + self.attention(self.norm1(x), rotary, values, seen, extend)
         normed = self.norm2(x)
         hidden = activate(self.mlp_form, self.up(normed), self.gate(normed) if self.gated else None)
         return x + F.dropout(self.down(hidden), self.dropout if self.training else 0.0)
@@ -160,18 +169,27 @@ class Decoder(nn.Module):
         self.register_buffer("absent", absent, persistent=False)
 
     def forward(
-        self, tokens: Tensor, targets: Tensor | None = None, places: Tensor | None = None
+        self,
+        tokens: Tensor,
+        targets: Tensor | None = None,
+        places: Tensor | None = None,
+        *,
+        cache: KeyValueCache | None = None,
+        last: bool = False,
     ) -> Tensor:
         """Returns logits, or the sum over targets of the cross-entropy in nats, in fp32.
 
         A sum and not a mean: the step divides by the targets of its whole global batch. `places` (B, T)
         counts each token inside its document, from 0: with it a document neither sees another one nor
-        knows where in the row it stands.
+        knows where in the row it stands. With a `cache`, `tokens` are those that it lacks and `places` their
+        positions. `last`: logits of the last token alone, (B, 1, vocabulary).
         """
         length = tokens.shape[1]
         x = self.tokens(tokens)
         rotary: Tensor | None = None
-        seen = None if places is None else within_documents(places)
+        seen: Tensor | None = None
+        if places is not None:
+            seen = within_documents(places) if cache is None else cache.visible()
         if self.rotates and places is not None:
             rotary = self.rotary[:, places].unsqueeze(2)  # type: ignore[index]
         elif self.rotates:
@@ -187,8 +205,9 @@ class Decoder(nn.Module):
             if every and i % every == 0:
                 x = checkpoint(block, x, rotary, values, seen, use_reentrant=False)
             else:
-                x = block(x, rotary, values, seen)
-        return self.read_out(x, targets)
+                extend = None if cache is None else partial(cache.extend, i)
+                x = block(x, rotary, values, seen, extend)
+        return self.read_out(x[:, -1:] if last else x, targets)
 
     def read_out(self, x: Tensor, targets: Tensor | None) -> Tensor:
         """What `forward` returns, of what the last block does."""
@@ -238,60 +257,3 @@ def _initialise(module: nn.Module) -> None:
 
 def num_parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
-
-
-@torch.inference_mode()
-def sample(
-    model: Decoder,
-    prompt: list[int],
-    *,
-    num_tokens: int,
-    temperature: float = 0.8,
-    top_k: int | None = 50,
-    stop: int | None = None,
-    seed: int = 0,
-) -> Iterator[int]:
-    """Ids that follow `prompt` (at least one id), one at a time, at most `num_tokens`.
-
-    Temperature 0 takes the likeliest id. Stops at `stop`. Keeps the last `context` ids in sight. Raises
-    `UsageError` for a model that computes no numbers.
-    """
-    device = next(model.parameters()).device
-    generator = torch.Generator(device=device).manual_seed(seed)
-    was_training = model.training
-    model.eval()
-    ids = torch.tensor([prompt], device=device)
-    try:
-        for _ in range(num_tokens):
-            logits = model(ids[:, -model.shape.context :])[0, -1].float()
-            refuse_diverged(logits)
-            chosen = _choose(logits, temperature, top_k, generator)
-            number = int(chosen)
-            if number == stop:
-                return
-            yield number
-            ids = torch.cat([ids, chosen.view(1, 1)], dim=1)
-    finally:
-        model.train(was_training)
-
-
-def refuse_diverged(logits: Tensor, *, where: str | None = None) -> None:
-    """Raises `UsageError` for logits that are not all finite: weights may be numbers, and only be too large."""
-    if not bool(logits.isfinite().all()):
-        raise UsageError(
-            "this model computes no numbers: its training diverged",
-            where=where,
-            do="train it again, for example with a lower `optimizer.learning_rate`",
-        )
-
-
-def _choose(
-    logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator
-) -> Tensor:
-    if temperature == 0:
-        return logits.argmax()
-    logits = logits / temperature
-    if top_k is not None and top_k < logits.numel():
-        lowest = logits.topk(top_k).values[-1]
-        logits = logits.masked_fill(logits < lowest, float("-inf"))
-    return torch.multinomial(logits.softmax(dim=-1), 1, generator=generator)[0]

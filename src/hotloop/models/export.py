@@ -22,8 +22,9 @@ from torch import Tensor
 
 from hotloop.core.errors import EnvironmentFailed, ExitCode, HotloopError, UsageError
 from hotloop.core.files import fsync_directory, storage_error, write_atomically
-from hotloop.models.decoder import Decoder, refuse_diverged
+from hotloop.models.decoder import Decoder
 from hotloop.models.hf_names import PADDED, hf_config, weights
+from hotloop.models.sampling import refuse_diverged
 
 TOLERANCE = 1e-5
 """Largest difference of a logit in fp32, relative to the largest logit where that is above 1."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +17,9 @@ from hotloop.core.settings import Settings, load_settings
 from hotloop.data.tokenizer import Tokenizer
 from hotloop.hardware.device import pick_device
 from hotloop.hardware.limits import default_threads, memory_limit_bytes
-from hotloop.models.decoder import Decoder, refuse_diverged, sample
+from hotloop.models.decoder import Decoder
+from hotloop.models.kv_cache import KeyValueCache
+from hotloop.models.sampling import refuse_diverged, sample
 from hotloop.train.averaging import first_update, load_average
 from hotloop.train.run import decoder_shape, refuse_too_large
 
@@ -118,24 +121,77 @@ def _no_average(config: RunConfig, found: store.Checkpoint) -> UsageError:
     )
 
 
-def write_text(
+MOST_CACHE_BYTES = 1 << 29
+"""Keys and values of the texts that are made at a time; more texts wait for them."""
+
+
+@dataclass(slots=True)
+class Text:
+    """A text as it is made."""
+
+    prompt: str
+    seed: int
+    text: str = ""
+    """What follows the prompt so far, in whole characters: the bytes of one may come in several tokens."""
+    tokens: int = 0
+    ended: Literal["end_of_text", "tokens", "interrupted"] | None = None
+    _ids: list[int] = field(default_factory=list, repr=False)
+    """The newest ids: those of the last piece of text, then those that are no whole character yet."""
+    _num_shown: int = field(default=0, repr=False)
+
+    def grow(self, tokenizer: Tokenizer, number: int | None) -> None:
+        """Add one token, or with `None` what is left of them."""
+        if number is not None:
+            self.tokens += 1
+            self._ids.append(number)
+        # Behind the piece before: at the start of a text a tokenizer may leave a space away.
+        before = len(tokenizer.decode(self._ids[: self._num_shown]))
+        now = tokenizer.decode(self._ids)
+        if number is None or (len(now) > before and not now.endswith("\ufffd")):
+            self.text += now[before:]
+            del self._ids[: self._num_shown]
+            self._num_shown = len(self._ids)
+
+
+def write_texts(
     trained: Trained,
-    prompt: str,
+    texts: Sequence[Text],
     *,
     num_tokens: int,
     temperature: float,
-    top_k: int | None,
-    seed: int = 0,
-) -> str:
-    """What the model adds to `prompt`; an empty prompt starts a document."""
-    ids = trained.tokenizer.encode(prompt) or [trained.tokenizer.end_of_text]
-    added = sample(
-        trained.model,
-        ids,
-        num_tokens=num_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        stop=trained.tokenizer.end_of_text,
-        seed=seed,
-    )
-    return trained.tokenizer.decode(list(added))
+    top_k: int,
+    top_p: float,
+) -> Iterator[None]:
+    """Lets the model add to `texts`, a token of one of them between two yields. An empty prompt starts a document.
+
+    Raises `UsageError` where a prompt is longer than the context.
+    """
+    tokenizer, shape = trained.tokenizer, trained.model.shape
+    prompts = [tokenizer.encode(text.prompt) or [tokenizer.end_of_text] for text in texts]
+    longest = max(prompts, key=len)
+    if len(longest) > shape.context:
+        start = texts[prompts.index(longest)].prompt[:40]
+        raise UsageError(
+            f"a prompt has {len(longest)} tokens, and the model sees {shape.context} at a time",
+            where=f"the prompt that begins with {start!r}",
+            do="shorten it, or use a model with a larger `model.context`",
+        )
+    room = min(shape.context, len(longest) + num_tokens)
+    most = max(1, MOST_CACHE_BYTES // KeyValueCache.row_bytes(shape, room))
+    for first in range(0, len(texts), most):
+        batch = texts[first : first + most]
+        for row, number in sample(
+            trained.model,
+            prompts[first : first + most],
+            seeds=[text.seed for text in batch],
+            num_tokens=num_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            stop=tokenizer.end_of_text,
+        ):
+            text = batch[row]
+            text.grow(tokenizer, number)
+            if number is None:
+                text.ended = "tokens" if text.tokens == num_tokens else "end_of_text"
+            yield

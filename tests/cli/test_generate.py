@@ -1,0 +1,125 @@
+"""`hotloop generate`: several texts at once, shown as they are made, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.cli.main import run
+from hotloop.core.settings import load_settings
+from hotloop.train.start import start
+
+
+@pytest.fixture
+def trained(tiny_config: Path, tmp_path: Path) -> str:
+    start(load_settings(tiny_config), tmp_path / "run")
+    return str(tmp_path / "run")
+
+
+def generated(*arguments: str, file: Path) -> dict[str, Any]:
+    assert run(["generate", *arguments, "--json", str(file)]) == 0
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+def test_texts_of_one_batch_are_those_that_each_seed_gives_alone(
+    trained: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("the loop\r\na \n")
+    file = tmp_path / "found.json"
+    common = (trained, "--tokens", "20", "--top-p", "0.9", "--temperature", "1.5")
+    asked = ("--prompt", "reads a batch ", "--prompts", str(prompts), "--count", "2", "--seed", "7")
+    capsys.readouterr()
+    together = generated(*common, *asked, file=file)
+    shown = capsys.readouterr()
+    texts = together["texts"]
+    assert [t["prompt"] for t in texts] == [
+        p for p in ("reads a batch ", "the loop", "a ") for _ in range(2)
+    ]
+    assert [t["seed"] for t in texts] == list(range(7, 13))
+    assert (together["prompt"], together["text"]) == (texts[0]["prompt"], texts[0]["text"])
+    parts = [
+        f"--- {i + 1} of 6, seed {t['seed']}\n{t['prompt']}{t['text']}\n"
+        for i, t in enumerate(texts)
+    ]
+    assert shown.out == "".join(parts)
+    assert shown.err.endswith(" tokens/s\n")
+    for text in texts:
+        arguments = ("--prompt", text["prompt"], "--seed", str(text["seed"]))
+        assert generated(*common, *arguments, file=file)["texts"] == [text]
+    assert len({t["text"] for t in texts}) == 6
+    assert {t["ended"] for t in texts} <= {"tokens", "end_of_text"}
+
+
+def test_texts_are_the_same_where_memory_holds_only_some_at_a_time(
+    trained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = (trained, "--count", "5", "--tokens", "6")
+    together = generated(*asked, file=tmp_path / "found.json")["texts"]
+    monkeypatch.setattr("hotloop.train.trained.MOST_CACHE_BYTES", 3000)  # two rows of 1280 bytes
+    assert generated(*asked, file=tmp_path / "found.json")["texts"] == together
+
+
+def test_an_empty_prompt_starts_a_document(
+    trained: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = generated(trained, "--prompt", "", "--tokens", "5", file=tmp_path / "a.json")["text"]
+    assert text
+    assert capsys.readouterr().out.endswith(text + "\n")
+
+
+def test_what_makes_no_text_is_refused(
+    trained: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, content in (("empty", b""), ("gap", b"a\n\nb\n"), ("latin", b"caf\xe9\n")):
+        (tmp_path / name).write_bytes(content)
+    refused = {
+        "a top-p of nan": ["--top-p", "nan"],
+        "top-p": ["--top-p", "0"],
+        "0<x<=1": ["--top-p", "1.1"],
+        "top-k": ["--top-k", "-1"],
+        "'--count'": ["--count", "0"],
+        "texts of a prompt are the same": ["--count", "2", "--temperature", "0"],
+        "a prompt has 17 tokens, and the model sees 16": ["--prompt", "a", "--prompt", "b" * 17],
+        "No such file": ["--prompts", str(tmp_path / "none")],
+        "Is a directory": ["--prompts", str(tmp_path)],
+        "empty:1": ["--prompts", str(tmp_path / "empty")],
+        "gap:2": ["--prompts", str(tmp_path / "gap")],
+        "not UTF-8 text": ["--prompts", str(tmp_path / "latin")],
+        "the prompt is not UTF-8": ["--prompt", "a\udcff"],
+    }
+    capsys.readouterr()
+    for said, wrong in refused.items():
+        assert run(["generate", trained, *wrong]) == 2, wrong
+        shown = capsys.readouterr()
+        assert shown.err.startswith("error: "), wrong
+        assert said in shown.err, wrong
+        assert shown.out == ""
+
+
+def test_text_is_shown_as_it_is_made_and_ctrl_c_keeps_it(trained: str, tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    command = [sys.executable, "-m", "hotloop", "generate", trained, "--prompt", "the "]
+    command += ["--tokens", "100000000", "--count", "2", "--json", str(file)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, bufsize=0, stdout=pipe, stderr=pipe) as process:
+        assert process.stdout is not None
+        seen = b""
+        while len(seen) < len("--- 1 of 2, seed 0\nthe ") + 3:
+            seen += process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert process.returncode == 75, err
+    assert err.endswith(b"tokens/s\ninterrupted\n")
+    first, other = json.loads(file.read_text())["texts"]
+    assert {first["ended"], other["ended"]} <= {"interrupted", "end_of_text"}
+    assert (seen + out).decode() == (
+        f"--- 1 of 2, seed 0\nthe {first['text']}\n--- 2 of 2, seed 1\nthe {other['text']}\n"
+    )

@@ -17,6 +17,10 @@ TYPED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "ONEDNN_M
 Ended = Literal["by_itself", "failed", "enough_steps", "interrupted"]
 
 
+Killed = Literal["yes", "probably", "no"]
+"""Whether the kernel killed a process for its memory, as its counts say."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommandRun:
     """Written when the command starts, and whole again when it has ended."""
@@ -40,6 +44,8 @@ class CommandRun:
     """Processes that it started and that went on after its end."""
     reads_input: bool = False
     """It was seen to read its standard input, a file or a pipe, which no trial has."""
+    killed_for_memory: Killed | None = None
+    """Where it failed: whether the kernel killed it, or a process that it started, for memory; `None`: not known."""
     variables: Mapping[str, str] | None = None
     """Environment variables that change speed, as hotloop was started with them; `None`: an older version did not store them."""
     schema: str = COMMAND_RUN_SCHEMA
@@ -51,13 +57,25 @@ class CommandRun:
         return shlex.join([*given, *words])
 
 
-def describe_end(returncode: int) -> str:
-    """`ended with exit code 3` or `was killed by SIGKILL, ...`."""
+def describe_end(returncode: int, killed: Killed | None = None) -> str:
+    """`ended with exit code 3` or `was killed by SIGKILL, ...`. killed: whether that was for memory."""
     if returncode >= 0:
         return f"ended with exit code {returncode}"
     name = signal_name(returncode)
-    hint = ", which is what the system does when memory runs out" if name == "SIGKILL" else ""
-    return f"was killed by {name}{hint}"
+    return f"was killed by {name}{kill_hint(name, killed)}"
+
+
+def kill_hint(name: str, killed: Killed | None) -> str:
+    """What the name of a signal does not say."""
+    return f"; {_KILL_HINTS[killed]}" if name == "SIGKILL" else ""
+
+
+_KILL_HINTS: Mapping[Killed | None, str] = {
+    "yes": "that was the kernel, for its memory",
+    "probably": "that was probably the kernel, for its memory",
+    "no": "that was not the kernel, for memory: its count of such kills did not grow",
+    None: "the system does that when memory runs out",
+}
 
 
 def signal_name(returncode: int) -> str:

@@ -1,8 +1,135 @@
-"""Where the memory of a training goes, predicted and measured, and whether it fits. All in bytes."""
+"""Where the memory of a training goes, predicted and measured, and whether it fits. All in bytes.
+
+Foreign processes import this: the standard library alone, but for what is imported in functions.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+WAYS: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"train.loss": "chunked"}, "the same loss, of some tokens at a time"),
+    ({"checkpoint.background": False}, "a save holds the steps up while it is written"),
+    ({"train.host_memory": "default"}, "slower steps on a CPU: freed memory is asked for again"),
+    ({"train.precision": "bf16"}, "activations are rounded to bf16"),
+    ({"train.compile": True}, "compiling takes a minute first"),
+    ({"train.activation_checkpointing": "full"}, "the forward of each block is computed twice"),
+)
+"""Settings that make a training smaller beside its microbatch, by what they cost it, and what that is."""
+
+REFUSALS = (
+    "out of memory",
+    "out of shared memory",
+    "allocate memory",
+    "unable to allocate",
+    "bad_alloc",
+    "alloc_failed",
+    "is killed by signal: killed",
+    "memoryerror",
+)
+"""What allocators and torch's DataLoader say, in lower case."""
+
+
+def refuses_memory(text: str) -> bool:
+    """Whether this says that memory was refused, or a loader's worker killed for it."""
+    return any(words in text.lower() for words in REFUSALS)
+
+
+def memory_refusal(error: BaseException | None) -> BaseException | None:
+    """The error that says so: this one, or one that led to it. Of torch's own class by its name: it is not imported here."""
+    while error is not None:
+        is_theirs = any(each.__name__ == "OutOfMemoryError" for each in type(error).__mro__)
+        says = isinstance(error, RuntimeError | OSError) and refuses_memory(str(error))
+        if isinstance(error, MemoryError) or is_theirs or says:
+            return error
+        error = error.__cause__
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNote:
+    """What one process that trains writes of its memory while it lives: `memory-NAME.json`."""
+
+    pid: int
+    at: float
+    """Seconds since the epoch."""
+    device: str = "cpu"
+    step: int | None = None
+    """The step that runs; `None`: no step has begun."""
+    phase: str | None = None
+    """What it does now; `None`: outside every phase."""
+    now_bytes: int | None = None
+    """Resident set, or what is allocated on the device."""
+    peak_bytes: int | None = None
+    used_bytes: int | None = None
+    """Of what the limit counts."""
+    owners: dict[str, int] = field(default_factory=dict)
+    """Sizes of the tensors that stay, by owner; and `process`, or `start`: what was there before them."""
+    workers_bytes: int = 0
+    """The most seen of the resident sets of the processes below it; pages that they share count in each."""
+    phases: dict[str, int] = field(default_factory=dict)
+    """The highest seen in each phase, in some looks a second."""
+    limit_bytes: int | None = None
+    limit_from: str | None = None
+    group: str | None = None
+    """Its control group for memory."""
+    kills: dict[str, int] = field(default_factory=dict)
+    """`hardware.limits.memory_kills`, when it began."""
+    failed: str | None = None
+    """What it said when memory was refused, and ended."""
+    line: str | None = None
+    """`file:line` of the script where that was."""
+
+
+MEMORY_NOTES = "memory-*.json"
+
+
+def read_memory_notes(directory: Path, pattern: str = MEMORY_NOTES) -> list[MemoryNote]:
+    """Those in a run directory that can be read: what failed first, then what took most."""
+    from hotloop.core.files import validated  # needs pydantic
+    from hotloop.core.untrusted import parse_object, read_bytes
+
+    found = []
+    for path in sorted(directory.glob(pattern)):
+        try:
+            found.append(validated(MemoryNote, parse_object(read_bytes(path))))
+        except (OSError, ValueError):  # it was ended while it wrote
+            continue
+    return sorted(found, key=lambda n: (n.failed is None, -(n.peak_bytes or 0)))
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryProfile:
+    """Where the memory of a process that trained went, as it was seen."""
+
+    device: str
+    peak_bytes: int
+    """Of the process with its loader workers, or on its device."""
+    parts: dict[str, int]
+    """By owner; adds up to the peak."""
+    phases: dict[str, int]
+    limit_bytes: int | None = None
+    limit_from: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """A training that ended for its memory."""
+
+    certainty: Literal["said", "killed", "probably"]
+    """It said so itself; the kernel counts that it killed it for that; or what is known only points there."""
+    said: str | None
+    where: str
+    """The step, its phase, the line."""
+    used_bytes: int | None
+    """The most that is known, of what the limit counts."""
+    limit_bytes: int | None
+    limit_from: str | None
+    profile: MemoryProfile | None
+    ways: tuple[str, ...] = ()
+    """What to do, the cheapest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,5 +213,7 @@ class Fit:
     ways: tuple[Way, ...] = ()
     unknown: tuple[str, ...] = ()
     """What is not known, and why."""
+    measured: dict[int, int] = field(default_factory=dict)
+    """Peak of each microbatch that a real run was made with, of the whole context."""
     proof: Proof | None = None
     schema: str = "hotloop.fit/1"

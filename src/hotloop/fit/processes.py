@@ -16,7 +16,7 @@ from hotloop.core.command_run import describe_end
 from hotloop.core.errors import CommandFailed, EnvironmentFailed, ExitCode, UsageError
 from hotloop.core.files import read_json
 from hotloop.core.measurement import Measurement, Plan
-from hotloop.core.memory_use import Rehearsed
+from hotloop.core.memory_use import Rehearsed, refuses_memory
 from hotloop.core.progress import Progress
 from hotloop.core.settings import Settings, store_settings
 from hotloop.optimizations.catalogue import resolve
@@ -31,8 +31,8 @@ MICROBATCH, ACCUMULATED = "train.microbatch", "train.grad_accum_steps"
 NOT_SENT = {"logging.wandb": False, "logging.mlflow": False, "checkpoint.upload": None}
 """In what is trained: nothing of it reaches a server."""
 KILLED = -9
-REFUSED = ("out of memory", "can't allocate memory", "this process may use")
-"""What a training says that ends for its memory by itself."""
+REFUSED = "this process may use"
+"""What a training says whose model alone is too large, before it begins."""
 
 
 @dataclass(slots=True)
@@ -47,6 +47,8 @@ class Processes:
     directory: Path
     progress: Progress
     num_real: int = 0
+    peaks: dict[int, int] = field(default_factory=dict)
+    """Measured, by microbatch; of the whole context."""
     _rehearsed: dict[str, Rehearsed] = field(default_factory=dict)
 
     def with_changes(self, changes: Mapping[str, Any]) -> Settings:
@@ -114,7 +116,7 @@ class Processes:
             command += ["--stop-after", str(steps)]
         if group is not None:
             command = group.command(command)
-        return measure(
+        made = measure(
             Arm("run", tuple(command), "run", env={"HOTLOOP_CACHE": str(cache_directory())}),
             directory=place,
             plan=Plan(0, steps, PATIENCE_S),
@@ -123,6 +125,10 @@ class Processes:
             workdir=None,
             tick=lambda seconds: self.progress(what, seconds, None, f"{seconds:.0f} s"),
         )
+        if settings.config.model.context == self.settings.config.model.context:
+            size, peak = settings.config.train.microbatch, peak_bytes(made)
+            self.peaks[size] = max(peak, self.peaks.get(size, 0))
+        return made
 
 
 def peak_bytes(measurement: Measurement) -> int:
@@ -146,8 +152,7 @@ def tokens_per_s(measurement: Measurement) -> float | None:
 def is_for_memory(error: CommandFailed) -> bool:
     """Whether a training ended because its memory was too small."""
     said = f"{error.what} {error.do}"
-    refused = any(words in said for words in REFUSED)
-    return refused or error.returncode in (KILLED, 128 - KILLED)
+    return refuses_memory(said) or REFUSED in said or error.returncode in (KILLED, 128 - KILLED)
 
 
 def words(changes: Mapping[str, Any]) -> str:

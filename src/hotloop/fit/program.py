@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotloop.core.errors import CommandFailed
-from hotloop.core.memory_use import Fit, Rehearsed, Way
+from hotloop.core.memory_use import WAYS, Fit, Rehearsed, Way
 from hotloop.fit.processes import (
     ACCUMULATED,
     MICROBATCH,
@@ -36,15 +36,6 @@ LOOKS = 4
 CONTEXT = "model.context"
 BESIDE = "checkpoint.background"
 COMPILE = "train.compile"
-WAYS: tuple[tuple[dict[str, Any], str], ...] = (
-    ({"train.loss": "chunked"}, "the same loss, of some tokens at a time"),
-    ({BESIDE: False}, "a save holds the steps up while it is written"),
-    ({"train.host_memory": "default"}, "slower steps on a CPU: freed memory is asked for again"),
-    ({"train.precision": "bf16"}, "activations are rounded to bf16"),
-    ({COMPILE: True}, "compiling takes a minute first"),
-    ({"train.activation_checkpointing": "full"}, "the forward of each block is computed twice"),
-)
-"""What makes a training smaller beside its microbatch, by what it costs the training, and what that is."""
 OF_A_GPU = (
     "the CUDA context, and what the GPU's allocator keeps beyond its tensors",
     "what a compiler leaves out: the uncompiled model was traced, which takes more",
@@ -118,6 +109,7 @@ def fit(processes: Processes, limit: Limit, *, device: str, runs: bool, most_seq
         least_bytes=least_bytes,
         ways=() if fits else _ways(processes, offset, limit.num_bytes, largest),
         unknown=tuple(unknown),
+        measured=dict(processes.peaks),
     )
 
 

@@ -60,7 +60,8 @@ def proven(processes: Processes, fit: Fit, *, steps: int) -> Fit:
             proof = Proof(size, whole // size, steps, limited_by, survived, peak, rates)
             if survived:
                 break
-    return replace(fit, proof=replace(proof, num_processes=processes.num_real))
+    proof = replace(proof, num_processes=processes.num_real)
+    return replace(fit, proof=proof, measured=dict(processes.peaks))
 
 
 def _spread(fitting: list[int]) -> list[int]:

@@ -78,15 +78,49 @@ def _parent_has(variable: str) -> bool:
 
 def memory_limit_bytes() -> int:
     """Bytes this process may use: the smallest cgroup limit above it, or the machine's memory."""
-    import psutil
+    bound = memory_bound()
+    if bound is None:  # not Linux
+        import psutil
 
-    limits = [psutil.virtual_memory().total]
+        return int(psutil.virtual_memory().total)
+    return bound[0]
+
+
+def memory_bound() -> tuple[int, str] | None:
+    """The least of what bounds the resident memory of this process, in bytes, and what that is; `None`: nothing tells."""
+    total = _number(Path("/proc/meminfo"), "MemTotal:", 1 << 10)
+    found = [] if total is None else [(total, "the memory of this machine")]
     for directory in control_groups("memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
             words = _words(directory / name)
             if words and words[0] != "max":
-                limits.append(int(words[0]))
-    return min(limits)
+                found.append((int(words[0]), f"the control group {directory}"))
+    return min(found, key=lambda each: each[0], default=None)
+
+
+def innermost_group() -> Path | None:
+    """This process's own control group for memory; one above it where only that can be seen."""
+    groups = [each for each in control_groups("memory") if (each / "cgroup.procs").exists()]
+    return max(groups, key=lambda each: len(each.parts), default=None)
+
+
+def memory_kills(group: Path | None) -> dict[str, int]:
+    """How often the kernel has killed a process for memory, in this control group and on this machine, as far as it tells.
+
+    With numbers that tell the same group and boot from others of that name.
+    """
+    found: dict[str, int | None] = {"machine": _number(Path("/proc/vmstat"), "oom_kill", 1)}
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        found["boot"] = int(boot[:8], 16)
+        if group is not None:
+            found["group_id"] = group.stat().st_ino
+    except (OSError, ValueError):
+        pass
+    for name in ("memory.events", "memory.oom_control") if group is not None else ():
+        kills = _number(group / name, "oom_kill", 1)  # type: ignore[operator]
+        found["group"] = kills if kills is not None else found.get("group")
+    return {name: number for name, number in found.items() if number is not None}
 
 
 def memory_used_bytes() -> int | None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotloop.hardware.limits import control_groups
+from hotloop.hardware.limits import innermost_group
 
 LIMITS = (
     ("memory.max", "memory.swap.max", "0"),
@@ -33,9 +33,8 @@ def memory_group(limit_bytes: int) -> Iterator[MemoryGroup | None]:
     """Below this process's own group, whose limits hold as before; `None` where none can be made."""
     made = None
     try:
-        groups = [each for each in control_groups("memory") if (each / "cgroup.procs").exists()]
-        if groups:  # only below the innermost: beside it, the limits above would no longer hold
-            own = max(groups, key=lambda each: len(each.parts))
+        own = innermost_group()
+        if own is not None:  # only below it: beside it, the limits above would no longer hold
             made = _made(own / f"hotloop-fit-{os.getpid()}", limit_bytes)
         yield None if made is None else MemoryGroup(made)
     finally:

@@ -90,7 +90,7 @@ class Watched(Run):
         self._watching = ExitStack()
         self._watching.enter_context(telemetry(self.directory))
         self._is_enough = False
-        self._writer = install(
+        self._finish = install(
             self.directory,
             bound="" if self._steps is None else str(self._steps),
             ended=self._enough,
@@ -115,7 +115,7 @@ class Watched(Run):
             return
         _now.remove(self)
         try:
-            self._writer.finish()
+            self._finish()
         finally:
             let_go()
             # What waits for imports would hook them for nobody.

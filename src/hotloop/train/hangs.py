@@ -44,7 +44,7 @@ class Watchdog:
         self._path = directory / f"stacks-rank-{ranks.rank}.txt"
         self._watched: tuple[PhaseClock, IO[bytes]] | None = None
         self._took: deque[float] = deque(maxlen=100)
-        self._step, self._passed, self._seen = -1, 0, -1
+        self.step, self._passed, self._seen = -1, 0, -1
         self._began = self._looked = self._idle_s = self._counted_s = 0.0
         self._lock = threading.Lock()
         self._patient = self._shown = False
@@ -54,10 +54,10 @@ class Watchdog:
         self._passed += 1
         if step is not None:
             now = time.monotonic()
-            self._patient = self._step < 0
+            self._patient = self.step < 0
             if not self._patient:
                 self._took.append(now - self._began)
-            self._step, self._began = step, now
+            self.step, self._began = step, now
 
     @contextmanager
     def watching(self, clock: PhaseClock) -> Iterator[None]:
@@ -70,7 +70,7 @@ class Watchdog:
         except OSError as error:
             raise storage_error(error, self._path, "write stacks") from error
         with file:
-            self._step, self._seen, self._watched = -1, -1, (clock, file)
+            self.step, self._seen, self._watched = -1, -1, (clock, file)
             try:
                 yield
             finally:
@@ -103,7 +103,7 @@ class Watchdog:
             )
             self._idle_s += ran_s
             self._counted_s += ran_s / (_PATIENCE if slow or _running(_COMPILERS) else 1)
-            place = f"rank {self._rank} hangs in {phase} of step {self._step}"
+            place = f"rank {self._rank} hangs in {phase} of step {self.step}"
             what = f"{place}: no boundary was passed for {self._idle_s:.0f} s"
             with suppress(OSError):
                 if self._counted_s >= limit_s and not self._shown:

@@ -61,7 +61,7 @@ def train(
     keep_steps_before(run.steps_file, run.first_step)
     if group.ranks.is_first:
         keep_evaluations_until(run, run.first_step)
-    timed = PhaseClock()
+    timed = run.clock = PhaseClock()
     group.book_waits(timed)
     census = observe(run, notes)
     counts = compile_counts()

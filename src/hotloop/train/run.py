@@ -31,7 +31,7 @@ from hotloop.optimizations.host_memory.trainer import is_kept, keep_freed_memory
 from hotloop.optimizations.precision.autocast import autocast, gradient_scaler, set_tf32
 from hotloop.probe.attach.operators import watch_forward
 from hotloop.probe.foreign_process import describe_optimizer, parameter_dtypes
-from hotloop.probe.phases import clock_read_s
+from hotloop.probe.phases import PhaseClock, clock_read_s
 from hotloop.train.averaging import Average
 from hotloop.train.batches import as_tensors, held_out_batches, to_device, training_batches
 from hotloop.train.group import Group, seed_of
@@ -78,6 +78,8 @@ class Run:
     """Records which samples each step takes, where that was asked for."""
     watchdog: Watchdog = field(init=False)
     """Ends a step that hangs."""
+    clock: PhaseClock = field(default_factory=PhaseClock)
+    """That of the steps that run."""
     uploader: Uploader | None = None
     """Of the first process, where `checkpoint.upload` is set."""
     stability: Stability = field(init=False)

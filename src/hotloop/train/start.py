@@ -26,7 +26,12 @@ from hotloop.checkpoint.upload import Uploader
 from hotloop.core.config import RunConfig
 from hotloop.core.errors import EnvironmentFailed, Interrupted
 from hotloop.core.file_locks import locked
-from hotloop.core.files import ROLLBACKS_FILE, storage_error, write_atomically, write_json
+from hotloop.core.files import (
+    ROLLBACKS_FILE,
+    storage_error,
+    write_atomically,
+    write_json,
+)
 from hotloop.core.judgement import MODEL_FILE
 from hotloop.core.measurement import Environment
 from hotloop.core.progress import Progress, silent
@@ -39,6 +44,7 @@ from hotloop.hardware.device import pick_device, read_environment, read_machine
 from hotloop.hardware.telemetry import telemetry
 from hotloop.models.shape import model_flops
 from hotloop.optimizations.catalogue import resolve
+from hotloop.probe.memory_watch import MemoryWatch
 from hotloop.probe.recorder import keep_steps_before
 from hotloop.train.batches import nothing_held_out, text_left_out
 from hotloop.train.continuation import restore, resume
@@ -112,14 +118,20 @@ def start(
     if config.checkpoint.upload is not None and stop_after is None and ranks.is_first:
         uploader = Uploader(config.checkpoint, config.name, warn)
         uploader.remote.listed(attempts=2)  # before the text is opened, which may take long
+    # Of several processes the first one tells; the others are measured without.
+    untold = stop_after is not None or not ranks.is_first
+    memory = MemoryWatch(directory, str(ranks.rank))
     with (
         opened_text(config, rendezvous, progress=progress, warn=warn) as text,
         locked(directory, wanted=ranks.is_first),
         uploader or nullcontext(),
+        memory.watching(thread=stop_after is None),
     ):
         _refuse_other_runs(directory, config, text, device, rendezvous)
+        memory.begin()
         group = rendezvous.group(device, config)
         run = build_run(config, text, directory, device, group, progress=progress)
+        follow(memory, run)
         if uploader is not None:
             claim_place(uploader.remote, config, text.fingerprint, device)
             run.uploader = uploader
@@ -151,8 +163,6 @@ def start(
             run.samples = SampleLog(directory, ranks)
             run.samples.begin(run.first_step)
         last = config.train.steps if stop_after is None else min(stop_after, config.train.steps)
-        # Of several processes the first one tells; the others are measured without.
-        untold = stop_after is not None or not ranks.is_first
         with (
             trackers(settings, run, measuring=untold, warn=warn) as senders,
             telemetry(directory, wanted=not untold, warn=warn) as newest,
@@ -174,6 +184,20 @@ def start(
         if made:  # all but the last evaluation
             return as_it_finished(run)
     return _finished(run, last, loss, evaluation, meter)
+
+
+def follow(memory: MemoryWatch, run: Run) -> None:
+    """Have the memory of this run watched."""
+
+    def beside() -> dict[str, int]:
+        copied = sum(t.nbytes for held in list(run.snapshot.values()) for t in held.values())
+        averaged = sum(p.nbytes for p in run.model.parameters()) if run.average is not None else 0
+        return {"averaged weights": averaged, "copy of a save": copied}
+
+    memory.device, memory.beside = run.device, beside
+    memory.optimizers = lambda: (run.optimizer,)
+    memory.step = lambda: max(run.watchdog.step, run.first_step)
+    memory.phase = lambda: run.clock.innermost
 
 
 def take_up(run: Run) -> None:

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -37,6 +37,7 @@ class Boundary:
         self._watch = watch
         self.rule = "undecided"
         self.optimizers_made = 0
+        self.after_made: Callable[[Optimizer], None] = lambda optimizer: None
         self.described: str | None = None
         self.constructed: Place | None = None
         """The place at which the optimizer was constructed that is described."""
@@ -56,6 +57,11 @@ class Boundary:
         """It has been constructed."""
         self.optimizers_made += 1
         self._made[optimizer] = self._watch.sites.place(caller())
+        self.after_made(optimizer)
+
+    def optimizers(self) -> list[Optimizer]:
+        """Those that are still there."""
+        return list(self._made)
 
     def before_update(self, optimizer: Optimizer) -> None:
         """An optimizer's step begins. It may hold whole passes forward and backward (closures)."""

@@ -26,7 +26,7 @@ from hotloop.probe.attach.trainer_seen import trainer_seen
 from hotloop.probe.attach.watch import Watch, num_ranks
 from hotloop.probe.attach.writer import Parts, Writer
 from hotloop.probe.background import pause_before_forks
-from hotloop.probe.foreign_process import end_process
+from hotloop.probe.foreign_process import device_of, end_process
 from hotloop.probe.machine import seconds_since_start
 
 FEWEST_STEPS = 24
@@ -95,22 +95,30 @@ def install(
     bound: str,
     ended: Callable[[], object] = end_process,
     start_s: Callable[[], float | None] = seconds_since_start,
-) -> Writer:
+) -> Callable[[], None]:
     """Hook this process. bound: call `ended` after so many steps that count, or seconds of them (see `Enough`), and after
-    the profile. start_s: what its start has taken by now. Returns what writes, to be finished."""
+    the profile. start_s: what its start has taken by now. Returns what writes all that was seen, and looks no longer."""
     parts = Parts(directory, profile_after=int(bound) if bound.isdecimal() else None)
     watch, writer = parts.watch, Writer(parts)
     enough = Enough(watch, parts.profiler, bound)
     watch.at_boundary = partial(_at_boundary, parts)
     parts.model.start_so_far = start_s
     watch.after_boundary = partial(_after_boundary, parts, writer, enough, ended)
+    _watch_memory(parts)
     _hook(parts)
     keep_probe_untraced()
     pause_before_forks(lambda: parts.cost.threads)
     os.register_at_fork(after_in_child=lambda: _forked(parts, writer))
     atexit.register(watch.guarded, writer.finish)
+    atexit.register(watch.tried, parts.memory.finish)
     _watch_endings(watch, writer)
-    return writer
+
+    def finish() -> None:
+        watch.guarded(writer.finish)
+        watch.tried(parts.memory.finish)
+        watch.active = False
+
+    return finish
 
 
 def _hook(parts: Parts) -> None:
@@ -133,6 +141,20 @@ def _hook(parts: Parts) -> None:
     parts.switches.install()
     parts.garbage.install()
     entry.after_called_step(lambda: watch.guarded(parts.boundary.explicit))
+
+
+def _watch_memory(parts: Parts) -> None:
+    watch, memory = parts.watch, parts.memory
+    memory.optimizers = parts.boundary.optimizers
+    memory.step = lambda: watch.step
+    memory.phase = lambda: watch.clock.innermost
+    memory.is_wanted = lambda: watch.active
+
+    def made(optimizer: Any) -> None:
+        memory.device = device_of(optimizer)
+        memory.begin()
+
+    parts.boundary.after_made = made
 
 
 def _watch_endings(watch: Watch, writer: Writer) -> None:
@@ -195,7 +217,9 @@ def _begin(parts: Parts, writer: Writer) -> None:
     parts.model.start_s = parts.model.start_so_far()
     parts.model.trainer = watch.tried(trainer_seen, caller()) or {}
     cost.measure(watch.directory)
-    cost.threads = (parts.sampler.background, writer.background)
+    parts.memory.device = parts.boundary.device
+    parts.memory.begin()
+    cost.threads = (parts.sampler.background, writer.background, parts.memory.background)
     for each in cost.threads:
         each.start()
 
@@ -211,5 +235,6 @@ def _forked(parts: Parts, writer: Writer) -> None:
     watch.resume = lambda: None  # there are none in a child of fork
     if watch.claimed:
         parts.sampler.background.forked()
+        parts.memory.background.forked()
         writer.forked()
     watch.forked()

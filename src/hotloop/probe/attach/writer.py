@@ -36,6 +36,7 @@ from hotloop.probe.background import Background
 from hotloop.probe.compile_watch import CompileWatch, compile_seconds, compiler_counts, recompiles
 from hotloop.probe.foreign_process import replace_json
 from hotloop.probe.machine import Busy, host_peak_bytes, num_background_saves, usable_cpus
+from hotloop.probe.memory_watch import MemoryWatch
 
 FIRST_AFTER_S = 0.1
 STEPS_EVERY_S = 1.0
@@ -64,6 +65,7 @@ class Parts:
         self.busy = Busy()
         self.cost = Cost()
         self.imports = ImportsSeen()
+        self.memory = MemoryWatch(directory)
 
     def clear(self) -> None:
         """What was taken for steps was none."""

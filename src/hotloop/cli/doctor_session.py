@@ -195,6 +195,8 @@ def object_of(examined: Examined, found: StoredRun) -> dict[str, Any]:
         "doctor": to_plain(examined.run),
         "ranks": None if found.ranks is None else to_plain(found.ranks),
         "notes": list(found.notes),
+        "memory": None if found.memory is None else to_plain(found.memory),
+        "out_of_memory": None if found.out_of_memory is None else to_plain(found.out_of_memory),
         "ledger": None if found.ledger is None else to_plain(found.ledger),
     }
 

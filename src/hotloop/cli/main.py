@@ -196,12 +196,9 @@ def _known(error: Exception) -> HotloopError | None:
         from hotloop.core.files import storage_error
 
         return storage_error(error, error.filename or "a file", "read or write")
-    # By name: torch is not imported here, and its own class derives from RuntimeError.
-    if (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or "can't allocate memory" in str(error)
-    ):
+    from hotloop.core.memory_use import memory_refusal
+
+    if memory_refusal(error) is not None:
         return EnvironmentFailed(
             "out of memory",
             do="lower `train.microbatch` and raise `train.grad_accum_steps` as much: the same steps, less memory "

@@ -10,7 +10,7 @@ import stat
 import sys
 import termios
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,13 +18,15 @@ from statistics import median
 
 from hotloop import __version__
 from hotloop.core.child import DOCTOR
-from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun, Ended
+from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun, Ended, Killed
 from hotloop.core.errors import EnvironmentFailed, ExitCode, UsageError
 from hotloop.core.files import read_json, storage_error, write_json
 from hotloop.core.judgement import DIAGNOSIS_FILE, Diagnosis
 from hotloop.core.measurement import Environment, Measurement
+from hotloop.core.memory_use import read_memory_notes
 from hotloop.core.progress import Progress, silent
 from hotloop.core.step import StepRecord, steps_of_ranks
+from hotloop.core.telemetry import TELEMETRY_FILE, read_telemetry
 from hotloop.core.untrusted import parse_object
 from hotloop.doctor.collect import (
     collect,
@@ -44,8 +46,10 @@ from hotloop.doctor.directory import (
     set_interrupted_aside,
 )
 from hotloop.hardware.environment import read_host
+from hotloop.hardware.limits import memory_kills
 from hotloop.hardware.telemetry import telemetry
 from hotloop.judge.diagnose import diagnose
+from hotloop.judge.memory import killed_for_memory, used_fraction
 from hotloop.trial.attached import Attached, Heard, listening, run_attached
 from hotloop.trial.measure import MEASUREMENT_FILE, load_measurement, store_measurement
 
@@ -119,13 +123,18 @@ def examine(
         bound = "" if seconds is None else f"; it is ended after {seconds:.3g} s of its steps"
         bound += f", {whole}" if bound and whole else ""
         say(f"what it does is recorded in {shown(directory)}{bound}")
-        input_at = _input_position()
+        input_at, kills = _input_position(), memory_kills(None)
         attached = _run(run, env, directory, heard, progress, say, warn)
         if attached.was_ended and not heard.signals and not _was_stopped(run, directory):
             full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             raise storage_error(full, directory, "record the steps, and the command was ended")
         run = _ended(run, attached, heard, directory)
         run = replace(run, reads_input=_input_position() > input_at)
+        if run.ended == "failed":
+            killed = _killed(directory, kills)
+            # Without a kill of its own it failed for another reason, unless the kernel counts one.
+            if run.returncode in (-9, 137) or killed == "yes":
+                run = replace(run, killed_for_memory=killed)
         if not run.left_running:
             _tidy(directory)
         refuse_unseen(directory)
@@ -250,6 +259,16 @@ def _ended(run: CommandRun, attached: Attached, heard: Heard, directory: Path) -
         wall_s=attached.wall_s,
         left_running=attached.left_running,
     )
+
+
+def _killed(directory: Path, before: Mapping[str, int]) -> Killed | None:
+    """Whether the kernel killed a process of the command for memory. before: its counts when that began."""
+    samples, _ = read_telemetry(directory / TELEMETRY_FILE)
+    note = next(iter(read_memory_notes(directory)), None)
+    if note is None:
+        return killed_for_memory(before, memory_kills(None), None)
+    now = memory_kills(None if note.group is None else Path(note.group))
+    return killed_for_memory(note.kills, now, used_fraction(note, samples))
 
 
 def _input_position() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from hotloop.core.command_run import CommandRun, describe_end, signal_name
+from hotloop.core.command_run import CommandRun, Killed, describe_end, kill_hint, signal_name
 from hotloop.core.judgement import Bound, Diagnosis, Finding
 from hotloop.report import numbers
 from hotloop.report.numbers import percent, ratio
@@ -226,7 +226,7 @@ def _own_preparing(diagnosis: Diagnosis) -> float:
 def _end(run: CommandRun) -> str:
     """How the command ended, where that is not by itself and well."""
     if run.ended == "failed" and run.returncode is not None:
-        return f"the command {describe_end(run.returncode)}"
+        return f"the command {describe_end(run.returncode, run.killed_for_memory)}"
     if run.ended == "interrupted":
         return "it was interrupted"
     if run.ended is None:
@@ -244,7 +244,7 @@ def command_rows(run: CommandRun) -> list[tuple[str, str]]:
             ended = f"by itself, with exit code 0,{took}"
         case "failed":
             assert run.returncode is not None
-            ended = _row_of_failure(run.returncode, took)
+            ended = _row_of_failure(run.returncode, took, run.killed_for_memory)
         case "enough_steps":
             ended = f"by {_enough(run)}{took}, without its own ending"
         case "interrupted":
@@ -271,12 +271,11 @@ def _enough(run: CommandRun) -> str:
     return f"hotloop when {run.seconds:g} s of steps were counted"
 
 
-def _row_of_failure(returncode: int, took: str) -> str:
+def _row_of_failure(returncode: int, took: str, killed: Killed | None) -> str:
     if returncode >= 0:
         return f"with exit code {returncode}{took}; its own message is in its output"
     name = signal_name(returncode)
-    hint = "; the system does that when memory runs out" if name == "SIGKILL" else ""
-    return f"killed by {name}{took}{hint}"
+    return f"killed by {name}{took}{kill_hint(name, killed)}"
 
 
 def why_no_step(

@@ -18,6 +18,7 @@ from hotloop.core.files import write_atomically
 from hotloop.core.judgement import Diagnosis, Target, Verdict
 from hotloop.core.ledger import Ledger
 from hotloop.core.measurement import Environment as Machine
+from hotloop.core.memory_use import MemoryProfile, OutOfMemory
 from hotloop.report import (
     canvas,
     comparison,
@@ -25,6 +26,7 @@ from hotloop.report import (
     evidence,
     ledger,
     machine,
+    memory,
     numbers,
     step_time,
     terminal,
@@ -41,6 +43,7 @@ OF_A_RUN = {
     "time": "Where a step's time goes",
     "loss": "Loss",
     "speed": "Speed",
+    "memory-use": "Memory",
     "targets": "Targets",
     "hardware": "Use of the hardware",
     "findings": "Findings",
@@ -54,6 +57,7 @@ OF_A_COMMAND = {
     "fixes": "Fixes tried, by gain",
     "findings": "Findings",
     "time": "Where a step's time goes",
+    "memory-use": "Memory",
     "host": "Time by line",
     "loaders": "Loaders",
     "seen": "Settings detected",
@@ -95,6 +99,8 @@ class Page:
     use: Sequence[tuple[str, str]] = ()
     """How much of the hardware was used, in words."""
     targets: Sequence[Target] = ()
+    memory: MemoryProfile | None = None
+    out_of_memory: OutOfMemory | None = None
     diagnosis: Diagnosis | None = None
     explanations: Mapping[str, str] = field(default_factory=dict)
     """The page of `hotloop explain` for each finding's code."""
@@ -159,6 +165,7 @@ def _templates() -> Environment:
         evidence,
         ledger,
         machine,
+        memory,
         numbers,
         step_time,
         terminal,

@@ -1,8 +1,12 @@
-"""Where the memory of a training goes, as `hotloop fit` says it."""
+"""Where the memory of a training goes: as `hotloop fit` predicts it, as a run saw it, and of one that ended for it."""
 
 from __future__ import annotations
 
-from hotloop.core.memory_use import Fit, Proof
+from collections.abc import Mapping
+
+from hotloop.core.memory_use import Fit, MemoryProfile, OutOfMemory, Proof
+from hotloop.core.step import HOST_PHASES
+from hotloop.report.canvas import in_words
 from hotloop.report.numbers import counted, percent, rate, shares
 
 WORDS = {
@@ -10,6 +14,7 @@ WORDS = {
     "passing by": "passing by at the peak",
     "freed and kept": "freed, kept by the allocator",
     "a save, and later steps": "a save, and later steps",
+    "start": "the process before training",
     "process": "Python, torch, libraries",
 }
 
@@ -19,15 +24,69 @@ def size(num_bytes: int) -> str:
     return f"{num_bytes / 1e6:,.0f} MB"
 
 
+Rows = list[tuple[str, str, str]]
+
+
+def part_rows(parts: Mapping[str, int], total: str) -> Rows:
+    """Owners with their sizes and shares, then their sum."""
+    whole = sum(parts.values())
+    each = shares({name: value / max(whole, 1) for name, value in parts.items()})
+    rows = [(WORDS.get(k, k), size(value), each[k]) for k, value in parts.items() if value]
+    return [*rows, (total, size(whole), "100.0 %")]
+
+
+def phase_rows(profile: MemoryProfile) -> Rows:
+    """The highest memory seen in each phase, beside the limit."""
+    rows = [(in_words(n), size(profile.phases[n]), "") for n in HOST_PHASES if n in profile.phases]
+    if profile.limit_bytes is not None:
+        rows.append(("the limit", size(profile.limit_bytes), profile.limit_from or ""))
+    return rows
+
+
+def out_of_memory_answer(found: OutOfMemory) -> str:
+    """`It ran out of memory in backward of step 3: 990 MB of 1,000 MB, the control group ...`"""
+    what = {
+        "said": "it ran out of memory",
+        "killed": "the kernel killed it for its memory",
+        "probably": "it was probably killed for its memory",
+    }[found.certainty]
+    seen = "in" if found.certainty == "said" else "last seen in"
+    where = found.where if found.where.startswith("before") else f"{seen} {found.where}"
+    of = f" of {size(found.limit_bytes)}" if found.limit_bytes else ""
+    source = f" ({found.limit_from})" if found.limit_from else ""
+    used = f"; {size(found.used_bytes)}{of}{source} in use" if found.used_bytes else ""
+    if used and found.certainty != "said":
+        used += " when last looked at"
+    return f"{what}, {where}{used}"
+
+
+def render_out_of_memory(found: OutOfMemory) -> str:
+    """How it ended, where its memory was, and what to do."""
+    answer = out_of_memory_answer(found)
+    lines = [f"{answer[0].upper()}{answer[1:]}."]
+    if found.said:
+        lines.append(f"  {found.said}")
+    if found.profile is not None:
+        lines += ["", "where its memory went", *_lines(part_rows(found.profile.parts, "peak"))]
+        if found.profile.phases:
+            lines += ["highest seen in each phase", *_lines(phase_rows(found.profile))]
+    if found.ways:
+        lines += [
+            "",
+            "what takes less, the cheapest first",
+            *(f"  - {each}" for each in found.ways),
+        ]
+    return "\n".join(lines)
+
+
+def _lines(rows: Rows) -> list[str]:
+    return [f"  {name:30} {value:>10}  {share}".rstrip() for name, value, share in rows]
+
+
 def render_fit(fit: Fit) -> str:
     """The answer first, then the table, then what was measured and what is not known."""
     lines = [_answer(fit), ""]
-    total = fit.whole_bytes
-    each = shares({name: value / total for name, value in fit.parts.items()})
-    for name, value in fit.parts.items():
-        if value:
-            lines.append(f"  {WORDS.get(name, name):30} {size(value):>10}  {each[name]}")
-    lines.append(f"  {'peak, predicted':30} {size(total):>10}  100.0 %")
+    lines += _lines(part_rows(fit.parts, "peak, predicted"))
     lines.append("")
     if fit.calibrated_by is None:
         lines.append("uncalibrated: no real run says how much more a process takes")
@@ -39,6 +98,9 @@ def render_fit(fit: Fit) -> str:
             f"the first steps: predicted {size(fit.steps_bytes)}, measured {size(fit.measured_bytes)}: "
             f"{percent(abs(fit.error_fraction))} {sign} than it takes"
         )
+    if len(fit.measured) > 1:
+        peaks = ", ".join(f"{n:,}: {size(fit.measured[n])}" for n in sorted(fit.measured))
+        lines.append(f"measured peak by microbatch: {peaks}")
     lines += [f"not known: {each}" for each in fit.unknown]
     if fit.largest_microbatch:
         lines.append(f"largest microbatch predicted to fit: {fit.largest_microbatch:,}")

@@ -17,7 +17,7 @@ from hotloop.core.settings import Settings
 from hotloop.doctor.collect import num_under_way
 from hotloop.judge.course import arms_course, machine_course, pace, pair_speeds, step_course
 from hotloop.judge.findings import FINDINGS
-from hotloop.report import numbers, terminal
+from hotloop.report import memory, numbers, terminal
 from hotloop.report.examined import command_rows, examined_answer
 from hotloop.report.html import Page
 from hotloop.report.ledger import render_ledger
@@ -143,6 +143,8 @@ def text_of(found: StoredRun, *, of_a_block: bool = False) -> str:
         parts.append(terminal.render_verdict(found.verdict))
     elif sentence := answer_of(found):
         parts.append(sentence)
+    if run_ended := found.run.out_of_memory:
+        parts.append(memory.render_out_of_memory(run_ended))
     if found.problems:
         parts.append(
             "\n".join(["damaged, and left out", *(f"  {line}" for line in problem_lines(found))])
@@ -226,6 +228,8 @@ def page_of(found: StoredRun) -> Page:
         cpus=environment.cpu_quota if environment is not None else None,
         use=utilization_rows(run.utilization),
         targets=found.targets,
+        memory=run.memory,
+        out_of_memory=run.out_of_memory,
         diagnosis=found.diagnosis,
         explanations={
             code: inspect.cleandoc(FINDINGS[code].__doc__ or "")
@@ -311,6 +315,8 @@ def object_of(found: StoredRun) -> dict[str, Any]:
         "pairs": [to_plain(pair) for pair in pairs_of(found)],
         "quickstart": found.quickstart,
         "evals": list(found.evals),
+        "memory": plain(found.run.memory),
+        "out_of_memory": plain(found.run.out_of_memory),
         "settings": {
             key: {"value": found.settings.config.flat()[key], "origin": origin}
             for key, _, origin in settings_rows(found.settings)

@@ -28,6 +28,7 @@ from hotloop.core.judgement import (
 )
 from hotloop.core.ledger import LEDGER_FILE, Ledger
 from hotloop.core.measurement import Environment, Measurement
+from hotloop.core.memory_use import MemoryProfile, OutOfMemory, read_memory_notes
 from hotloop.core.sessions import read_sessions
 from hotloop.core.settings import Settings, load_settings
 from hotloop.core.step import StepRecord, readable_steps, steps_of_ranks
@@ -38,10 +39,12 @@ from hotloop.hardware.environment import stored_ceilings
 from hotloop.judge.diagnose import diagnose
 from hotloop.judge.goodput import goodput
 from hotloop.judge.judged_run import runs_on_cpu
+from hotloop.judge.memory import profile_of
 from hotloop.judge.ranks import compare_ranks
 from hotloop.judge.targets import check_targets
 from hotloop.judge.utilization import steady_tokens_per_s, utilize
 from hotloop.monitor.follow import is_alive, is_complete
+from hotloop.runs.memory_end import command_out_of_memory, training_out_of_memory
 from hotloop.runs.notes import note_command, note_fixes, note_what_is_missing, num_done
 from hotloop.runs.run_files import RunFiles, State, evaluations, goes_on, measurement_of
 from hotloop.runs.stored_trials import Trials, find_trials
@@ -84,6 +87,10 @@ class StoredRun:
     """What is damaged, and where."""
     state: State = "recorded"
     telemetry: tuple[TelemetrySample, ...] = ()
+    memory: MemoryProfile | None = None
+    """Where the memory of the process went that took most."""
+    out_of_memory: OutOfMemory | None = None
+    """It ended for that."""
     trials: Trials | None = None
     """The processes of a comparison."""
     trained: StoredRun | None = None
@@ -199,6 +206,7 @@ def _read_training(files: RunFiles, known: CommandRun | None = None) -> StoredRu
             note_fixes(files)
     else:
         note_what_is_missing(files, settings, measurement, samples, state)
+    notes = read_memory_notes(directory)
     return StoredRun(
         directory=directory,
         settings=settings,
@@ -211,6 +219,14 @@ def _read_training(files: RunFiles, known: CommandRun | None = None) -> StoredRu
         ranks=_ranks(files, measurement, first=0 if command_run is None else None),
         state=state,
         telemetry=tuple(samples),
+        memory=profile_of(notes[0]) if notes else None,
+        out_of_memory=(
+            command_out_of_memory(notes, command_run, measurement, samples)
+            if command_run is not None
+            else training_out_of_memory(directory, notes, settings, samples)
+            if state == "stopped" and settings is not None
+            else None
+        ),
         command_run=command_run,
     )
 

@@ -31,9 +31,13 @@ from hotloop.core.command_run import describe_end
 from hotloop.core.errors import CommandFailed, EnvironmentFailed, UsageError
 from hotloop.core.files import read_json, storage_error, to_plain, write_atomically
 from hotloop.core.measurement import Environment, Measurement, Plan, Sample
+from hotloop.core.memory_use import read_memory_notes, refuses_memory
 from hotloop.core.step import StepRecord, read_steps
 from hotloop.hardware.environment import nvidia_driver, read_host
+from hotloop.hardware.limits import memory_kills
+from hotloop.judge.memory import killed_for_memory, out_of_memory
 from hotloop.probe import write_guard
+from hotloop.report.memory import out_of_memory_answer
 from hotloop.trial.arm import RUN_PLACEHOLDER, Arm
 from hotloop.trial.forking import ForkServer
 from hotloop.trial.isolation import (
@@ -146,6 +150,7 @@ def measure(
     command, work = _prepared(arm, directory, cache, workdir)
     drop_torn_libraries(cache)
     environment = read_host(workdir=arm.workdir)
+    kills = memory_kills(None)
     with temporary_directory(directory) as temporary:
         env = _variables(arm, plan, directory, temporary, cache, seed)
         if schedule is not None:
@@ -164,11 +169,16 @@ def measure(
         )
         finished = _run(command, arm, directory, temporary, cache, workdir, process, server)
     if finished.returncode:
+        said = tail(log)
+        killed = killed_for_memory(kills, memory_kills(None), None)
+        how = describe_end(finished.returncode, killed)
+        note = next(iter(read_memory_notes(run)), None)
+        if note is not None and (ended := out_of_memory(note, killed=None)) is not None:
+            how += f": {out_of_memory_answer(ended)}"
+        elif finished.returncode > 0 and refuses_memory(said):
+            how += ": it ran out of memory"
         raise CommandFailed(
-            f"`{arm.name}` {describe_end(finished.returncode)}",
-            where=str(log),
-            do=tail(log),
-            returncode=finished.returncode,
+            f"`{arm.name}` {how}", where=str(log), do=said, returncode=finished.returncode
         )
     measurement = _collect(arm, command, plan, environment, finished, run, log)
     store_measurement(directory / MEASUREMENT_FILE, measurement)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hotloop.core.memory_use import Fit, Proof, Way
-from hotloop.report.memory import render_fit
+from hotloop.core.memory_use import Fit, MemoryProfile, OutOfMemory, Proof, Way
+from hotloop.report.html import Page, render_html
+from hotloop.report.memory import render_fit, render_out_of_memory
 
 MB = 10**6
 FOUND = Fit(
@@ -64,3 +65,56 @@ def test_a_proof_says_what_was_recommended_and_what_was_killed() -> None:
     assert "microbatch 4: 1.00 K tokens/s" in text
     assert "train.microbatch=4 train.grad_accum_steps=2" in text
     assert "5 real processes" in text
+
+
+PROFILE = MemoryProfile(
+    "cpu",
+    900 * MB,
+    {"weights": 300 * MB, "start": 400 * MB, "activations and the rest": 200 * MB},
+    {"optimizer": 850 * MB, "forward": 900 * MB},
+    1000 * MB,
+    "the control group <x>",
+)
+ENDED = OutOfMemory(
+    certainty="probably",
+    said=None,
+    where="backward of step 3",
+    used_bytes=990 * MB,
+    limit_bytes=1000 * MB,
+    limit_from="the control group <x>",
+    profile=PROFILE,
+    ways=("half the batch",),
+)
+
+
+def test_an_end_for_memory_says_how_sure_it_is_where_it_went_and_what_takes_less() -> None:
+    lines = render_out_of_memory(ENDED).splitlines()
+    assert lines[0] == (
+        "It was probably killed for its memory, last seen in backward of step 3; "
+        "990 MB of 1,000 MB (the control group <x>) in use when last looked at."
+    )
+    words = [" ".join(each.split()) for each in lines]
+    assert "weights 300 MB 33.4 %" in words or "weights 300 MB 33.3 %" in words
+    assert "peak 900 MB 100.0 %" in words
+    assert words.index("forward 900 MB") < words.index("optimizer 850 MB")  # as a step goes
+    assert words[-1] == "- half the batch"
+    said = render_out_of_memory(replace(ENDED, certainty="said", said="MemoryError", profile=None))
+    assert said.startswith("It ran out of memory, in backward of step 3;")
+    assert "\n  MemoryError" in said
+
+
+def test_the_page_has_a_memory_section_of_a_run_and_of_one_that_ended_for_it() -> None:
+    page = render_html(Page(title="x", memory=PROFILE))
+    assert "<h2>Memory</h2>" in page
+    assert "the control group &lt;x&gt;" in page
+    assert "probably killed" not in page
+    page = render_html(Page(title="x", memory=PROFILE, out_of_memory=ENDED))
+    assert "It was probably killed for its memory" in page
+    assert "half the batch" in page
+    assert "<h2>Memory</h2>" not in render_html(Page(title="x"))
+
+
+def test_peaks_measured_at_several_microbatches_stand_in_a_line() -> None:
+    text = render_fit(replace(FOUND, measured={8: 1000 * MB, 1: 700 * MB}))
+    assert "measured peak by microbatch: 1: 700 MB, 8: 1,000 MB" in text
+    assert "by microbatch" not in render_fit(replace(FOUND, measured={8: 1000 * MB}))

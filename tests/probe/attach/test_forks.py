@@ -39,6 +39,6 @@ def test_threads_are_gone_in_a_fork_and_back_after_it(run: Any) -> None:
     assert ended.returncode == 0, ended.err
     assert ended.notes == ""
     assert forks == [[]] * 8
-    assert names == [["hotloop-sampler", "hotloop-writer"]] * 4
+    assert names == [["hotloop-memory", "hotloop-sampler", "hotloop-writer"]] * 4
     assert len(ended.steps) == 48
     assert ended.census.num_samples

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -118,6 +119,7 @@ print(json.dumps(sorted(m for m in sys.modules if m.startswith("hotloop"))))
         "hotloop.core.child",
         "hotloop.core.connections",
         "hotloop.core.errors",
+        "hotloop.core.memory_use",
         "hotloop.core.step",
         "hotloop.core.untrusted",
         "hotloop.hardware",
@@ -137,7 +139,9 @@ for _ in range(3): loss_of(model).backward()
 print(threading.active_count())
 """)
     assert ended.last == 1
-    names = [path.name for path in ended.directory.iterdir()]
+    (of_memory,) = ended.directory.glob("memory-*.json")
+    assert json.loads(of_memory.read_text())["owners"]["weights"] > 0
+    names = [path.name for path in ended.directory.iterdir() if path != of_memory]
     assert len(names) == 1
     assert names[0].startswith("idle-")
 

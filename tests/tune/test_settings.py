@@ -42,7 +42,7 @@ def test_what_auto_chooses_comes_first_as_a_whole(on: Any) -> None:
     first, rest = tuning.options_for(load_settings(PLAIN), ())
     assert [each.name for each in first] == ["auto"]
     (words,) = first[0].values
-    assert {"train.precision=bf16", "train.compile=blocks", "optimizer.fused=true"} <= {
+    assert {"train.precision=bf16", "train.compile=true", "optimizer.fused=true"} <= {
         *words.split()
     }
     assert first[0].parity_class == "reduced_precision"

@@ -20,18 +20,12 @@ from hotloop.optimizations.optimization import Choice, Optimization, leaving, li
 from hotloop.optimizations.source_edit import BeforeLoop, SourceEdit
 
 BLOCKS = "blocks"
-FEWEST_LAYERS = 6
-"""Fewer were not measured, nor was a GPU."""
 AUTOTUNE, WITH_GRAPHS = "max-autotune-no-cudagraphs", ("max-autotune", "reduce-overhead")
 
 
 def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
     if machine.why_no_compile is not None:
         return Choice(False, machine.why_no_compile)
-    if machine.device_type == "cpu" and config["model.layers"] >= FEWEST_LAYERS:
-        return Choice(
-            BLOCKS, "a block compiled for all layers starts sooner, and its steps take as long"
-        )
     return Choice(True, "the compiler has what it needs here")
 
 

@@ -193,7 +193,9 @@ def test_two_ranks_learn_what_one_learns(made: Made, tmp_path: Path, name: str) 
         assert ours == pytest.approx(theirs, rel=REDUCTION_ORDER)
 
 
-def test_every_rank_records_its_steps_and_the_first_one_writes_everything_else(made: Made) -> None:
+def test_every_rank_records_its_steps_and_memory_and_the_first_one_writes_everything_else(
+    made: Made,
+) -> None:
     run = made.directory("plain")
     # Both ranks know the loss of the whole step and count its work, each saw its own time.
     assert losses(run, 1) == losses(run)
@@ -204,7 +206,7 @@ def test_every_rank_records_its_steps_and_the_first_one_writes_everything_else(m
         *("config.yaml", "data.json", "tokenizer.json", "environment.json", "model.json"),
         "census.json",
         *("steps.jsonl", "steps-1.jsonl", "evals.jsonl", "telemetry.jsonl", "checkpoints"),
-        "sessions.jsonl",
+        *("sessions.jsonl", "memory-0.json", "memory-1.json"),
     }
     census = json.loads((run / "census.json").read_text())
     assert (census["num_ranks"], census["sent_gradient_dtype"]) == (2, "float32")

@@ -33,7 +33,7 @@ PLAN = TrialPlan(warmup_steps=2, steps=20, timeout_s=120, looks=(2,), aa_pairs=1
 def small(texts: Path) -> tuple[str, ...]:
     return (
         f"data.source={texts}", "data.tokenizer=bytes", "model.layers=1", "model.width=16",
-        "model.heads=2", "model.context=16", "train.compile=false", "eval.windows=4",
+        "model.heads=2", "model.context=32", "train.compile=false", "eval.windows=4",
     )  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def test_quickstart_walks_from_text_to_a_judged_run_and_a_sample(
     plain, tuned = compared.plain_runs[0], compared.tuned_runs[0]
     # Same weights at the start, same first batch: the first losses differ by the precision alone.
     assert tuned.records[0].loss == pytest.approx(plain.records[0].loss, rel=1e-3)
-    assert tuned.records[0].tokens == plain.records[0].tokens == 128
+    assert tuned.records[0].tokens == plain.records[0].tokens == 256
     assert read_json(out / "verdict.json", Verdict) == compared.verdict
     assert read_json(out / "diagnosis.json", Diagnosis) == compared.diagnosis
 

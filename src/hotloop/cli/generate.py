@@ -101,9 +101,8 @@ def generate(
             do="leave `--count` out, or raise `--temperature`",
         )
     asked = [*prompt, *(_lines(prompts) if prompts else ())] or ["def "]
-    for each in asked:
-        if any("\ud800" <= c <= "\udfff" for c in each):
-            raise UsageError("the prompt is not UTF-8 text")
+    if any("\ud800" <= c <= "\udfff" for c in "".join(asked)):
+        raise UsageError("the prompt is not UTF-8 text")
     from hotloop.train.trained import Text, load_trained, write_texts
 
     trained = load_trained(run, device, weights=weights)

@@ -27,8 +27,8 @@ def sample(
     """Ids that follow each of `prompts` (at least one id each), as (row, id); (row, None) ends a row.
 
     A row has up to `num_tokens`, the same ones whatever other rows there are: each draws with its own
-    seed. Temperature 0 takes the likeliest id, `top_k` 0 chooses among all. Ends a row at `stop`. Keeps the last `context` ids in sight.
-    Raises `UsageError` for a model that computes no numbers.
+    seed. Temperature 0 takes the likeliest id, `top_k` 0 chooses among all. Ends a row at `stop`. Keeps
+    the last `context` ids in sight. Raises `UsageError` for a model that computes no numbers.
     """
     context = model.shape.context
     weight = model.tokens.weight
@@ -69,7 +69,6 @@ def sample(
                     yield row, None
             if not rows:
                 return
-            rows.sort()
     finally:
         model.train(was_training)
 

@@ -170,10 +170,9 @@ def write_texts(
     prompts = [tokenizer.encode(text.prompt) or [tokenizer.end_of_text] for text in texts]
     longest = max(prompts, key=len)
     if len(longest) > shape.context:
-        start = texts[prompts.index(longest)].prompt[:40]
         raise UsageError(
             f"a prompt has {len(longest)} tokens, and the model sees {shape.context} at a time",
-            where=f"the prompt that begins with {start!r}",
+            where=f"the prompt {texts[prompts.index(longest)].prompt[:40]!r}...",
             do="shorten it, or use a model with a larger `model.context`",
         )
     room = min(shape.context, len(longest) + num_tokens)

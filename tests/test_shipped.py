@@ -160,7 +160,7 @@ def test_extras_that_are_named_are_there_and_listed() -> None:
 
 
 def test_commands_for_ones_own_script_load_without_any_extra() -> None:
-    commands = ["cli.doctor", "cli.run_page", "cli.monitor", "cli.explain", "cli.env"]
+    commands = ["cli.doctor", "runs.run_page", "cli.monitor", "cli.explain", "cli.env"]
     modules = [*commands, "doctor.program", "doctor.fix_campaign", "doctor.patch.write"]
     program = f"""
 import importlib, sys

@@ -59,7 +59,7 @@ def test_loader_is_described_and_its_batches_are_timed(run, workers: int, contex
     assert starts == [8, 16, 24]
     assert {record.samples for record in ended.steps} == {4}
     names = {path.name.split("-")[0] for path in ended.directory.iterdir()}
-    assert names == {"steps", "census", "clock", "claim", "imports.json"}
+    assert names == {"steps", "census", "clock", "claim", "imports.json", "memory"}
 
 
 def test_every_epoch_is_of_the_same_loader_once_the_interpreter_has_specialized(run) -> None:  # type: ignore[no-untyped-def]

@@ -133,6 +133,7 @@ def test_it_does_nothing_where_the_doctor_examines_the_process(tmp_path: Path) -
     assert "hotloop examines this process" in said(ran(body, tmp_path, **env))
 
 
+@pytest.mark.slow
 def test_the_doctor_is_started_from_a_program_and_its_run_read_again(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOOP + "train(60, 0.01)")
     (tmp_path / "broken.py").write_text("import torch\nraise SystemExit(3)")

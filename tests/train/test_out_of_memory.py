@@ -26,6 +26,7 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "hotloop", "train", *words]
 
 
+@pytest.mark.slow
 def test_a_refused_allocation_is_told_with_owners_and_the_command_that_says_what_fits(
     tiny_config: Path, tmp_path: Path
 ) -> None:
@@ -74,6 +75,7 @@ def test_a_killed_training_is_told_by_the_next_one_and_by_its_report(
         assert "the process before this one: the kernel killed it for its memory" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_training_that_ends_well_shows_its_memory_by_owner_and_phase(
     tiny_config: Path, tmp_path: Path
 ) -> None:

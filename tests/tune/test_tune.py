@@ -177,7 +177,7 @@ ACCUMULATING = SCRIPT.replace(
 )
 
 
-@pytest.mark.parametrize("divides", [True, False])
+@pytest.mark.parametrize("divides", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_larger_batch_with_less_accumulation_is_kept_where_it_is_the_same_step(
     workdir: Path, divides: bool
 ) -> None:

@@ -209,11 +209,13 @@ class LoggingConfig(Section):
     """What the run is called there. null takes `name`."""
 
 
-class RunConfig(Section):
+class LoopConfig(Section):
+    """What every training shares, whatever it learns: a kind of training narrows `data` and `model`."""
+
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
     """Names the run directory when none is given."""
-    data: DataConfig
-    model: ModelConfig = ModelConfig()
+    data: Section
+    model: Section
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     train: TrainConfig = TrainConfig()
@@ -225,6 +227,8 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _combinations(self) -> Self:
+        if not self.train.steps:
+            return self  # of a fine-tuning: looked at again once its examples are counted
         if self.schedule.name != "constant" and self.schedule.warmup_steps >= self.train.steps:
             raise ValueError(
                 f"`schedule.warmup_steps` {self.schedule.warmup_steps} leaves nothing of "
@@ -269,21 +273,16 @@ class RunConfig(Section):
         """The last steps, over which `wsd` falls."""
         return round(self.schedule.decay_fraction * self.train.steps)
 
-    @property
-    def global_batch_tokens(self) -> int:
-        """Targets of one step."""
-        return self.sequences_per_step * self.model.context
-
     def flat(self) -> dict[str, Any]:
         """`{"train.steps": 1000, ...}` for every setting."""
         return dict(_flatten(self.model_dump(mode="json"), ""))
 
-    def replaced(self, changes: Mapping[str, Any]) -> RunConfig:
+    def replaced(self, changes: Mapping[str, Any]) -> Self:
         """A copy with dotted keys changed, validated again."""
         values = self.model_dump(mode="python", exclude_unset=True)
         for key, value in changes.items():
             set_dotted(values, key, value)
-        return RunConfig.model_validate(values)
+        return type(self).model_validate(values)
 
     def digest(self) -> str:
         """Twelve hex digits over every value; equal digests mean equal settings."""
@@ -291,7 +290,17 @@ class RunConfig(Section):
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
-def computes_grad_norm(config: RunConfig) -> bool:
+class RunConfig(LoopConfig):
+    data: DataConfig
+    model: ModelConfig = ModelConfig()
+
+    @property
+    def global_batch_tokens(self) -> int:
+        """Targets of one step."""
+        return self.sequences_per_step * self.model.context
+
+
+def computes_grad_norm(config: LoopConfig) -> bool:
     """True if a step knows its gradient norm: for clipping, or because an action depends on it."""
     return (
         config.train.clip_norm is not None
@@ -338,9 +347,9 @@ class Key:
         return text[: end.start() + 1] if end else text
 
 
-def known_keys() -> dict[str, Key]:
+def known_keys(kind: type[LoopConfig] = RunConfig) -> dict[str, Key]:
     """Every dotted key, in the order of the file."""
-    return dict(_keys_of(RunConfig, ""))
+    return dict(_keys_of(kind, ""))
 
 
 def _keys_of(section: type[BaseModel], prefix: str) -> list[tuple[str, Key]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from hotloop.core.config import RunConfig, computes_grad_norm
+from hotloop.core.config import LoopConfig, RunConfig, computes_grad_norm
 from hotloop.core.data_config import idle_data_settings
 
 
-def without_effect(config: RunConfig, given: Collection[str]) -> tuple[str, str] | None:
+def without_effect(config: LoopConfig, given: Collection[str]) -> tuple[str, str] | None:
     """The first key among those the user gave together that changes nothing here, and the fix."""
     optimizer, schedule = config.optimizer.name, config.schedule
     averaging, stability, train = config.averaging.name, config.stability, config.train
@@ -20,7 +20,6 @@ def without_effect(config: RunConfig, given: Collection[str]) -> tuple[str, str]
         ("optimizer.beta1 optimizer.beta2 optimizer.epsilon", optimizer == "sgd", "remove it, or choose an `optimizer.name` other than sgd"),
         ("optimizer.momentum optimizer.nesterov", optimizer == "adamw", "set `optimizer.name` to sgd or muon, or remove it"),
         ("optimizer.rate_scaling", config.optimizer.rate_for_batch is None, "set `optimizer.rate_for_batch`, or remove it"),
-        ("train.gelu", config.model.parts.mlp != "gelu", "set `model.mlp: gelu`, or remove it"),
         ("train.clip", train.clip_norm is None, "set `train.clip_norm`, or remove it"),
         ("averaging.decay", averaging != "ema", "set `averaging.name: ema`, or remove it"),
         ("averaging.start_fraction averaging.every_steps", averaging == "none", "set `averaging.name` to ema or tail, or remove it"),
@@ -31,9 +30,14 @@ def without_effect(config: RunConfig, given: Collection[str]) -> tuple[str, str]
         ("eval.windows checkpoint.keep_best", not config.eval.every_steps, "set `eval.every_steps`, or remove it"),
         ("checkpoint.upload_mb_per_s checkpoint.compress", config.checkpoint.upload is None, "set `checkpoint.upload`, or remove it"),
         ("checkpoint.interruptions_per_day", config.checkpoint.every_steps != "auto", "set `checkpoint.every_steps: auto`, or remove it"),
+    )
+    of_text = () if not isinstance(config, RunConfig) else (
+        ("train.gelu", config.model.parts.mlp != "gelu", "set `model.mlp: gelu`, or remove it"),
         *idle_data_settings(config.data),
         ("model.rotary_theta", config.model.parts.positions != "rotary", "set `model.positions: rotary`, or remove it"),
     )
     # fmt: on
-    idle = ((key, fix) for keys, is_idle, fix in rows if is_idle for key in keys.split())
+    idle = (
+        (key, fix) for keys, is_idle, fix in (*rows, *of_text) if is_idle for key in keys.split()
+    )
     return next(((key, fix) for key, fix in idle if key in given), None)

@@ -7,12 +7,13 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, overload
 
 import yaml
 from pydantic import ValidationError
+from typing_extensions import TypeVar
 
-from hotloop.core.config import RunConfig, known_keys, set_dotted
+from hotloop.core.config import Key, LoopConfig, RunConfig, known_keys, set_dotted
 from hotloop.core.errors import UsageError
 from hotloop.core.files import write_atomically
 from hotloop.core.idle_settings import without_effect
@@ -23,15 +24,18 @@ MAX_CONFIG_BYTES = 1 << 18
 LIST_KEYS = "`hotloop train --keys` lists every key with its default"
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """A `RunConfig` and where each of its values came from."""
+C = TypeVar("C", bound=LoopConfig, default=RunConfig)
 
-    config: RunConfig
+
+@dataclass(frozen=True, slots=True)
+class Settings(Generic[C]):
+    """A config and where each of its values came from."""
+
+    config: C
     origins: Mapping[str, str] = field(default_factory=dict)
     """Dotted key to `default`, `FILE:LINE`, `flag`, `tuned` or `detected: why`."""
 
-    def with_values(self, changes: Mapping[str, Any], *, origin: str) -> Settings:
+    def with_values(self, changes: Mapping[str, Any], *, origin: str) -> Settings[C]:
         """The same settings with dotted keys changed."""
         return Settings(
             self.config.replaced(changes), {**self.origins, **dict.fromkeys(changes, origin)}
@@ -48,16 +52,35 @@ class Settings:
         return origin
 
 
-def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
-    """Read a config file and apply `key=value` flags.
+@overload
+def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings[RunConfig]: ...
+
+
+@overload
+def load_settings(
+    path: Path | None, overrides: Sequence[str] = (), *, kind: type[C]
+) -> Settings[C]: ...
+
+
+def load_settings(
+    path: Path | None, overrides: Sequence[str] = (), *, kind: type[Any] = RunConfig
+) -> Settings[Any]:
+    """Read a config file, or none, and apply `key=value` flags.
 
     Raises `UsageError` naming the file and line of the first thing wrong.
     """
-    values, lines = read_yaml(_text_of(path), str(path))
+    values, lines = read_yaml(_text_of(path), str(path)) if path is not None else ({}, {})
+    path = path or Path("the command line")
+    if "task" in values and kind is RunConfig:
+        raise UsageError(
+            "this is the config of a fine-tuning, which has another model and other data",
+            where=f"{path}:{lines['task']}",
+            do="`hotloop train` takes it; this needs one that trains on text",
+        )
     if isinstance(values.get("data"), list):  # short for `data: {mix: [...]}`
         values["data"] = {"mix": values["data"]}
         lines = {"data.mix" if key == "data" else key: line for key, line in lines.items()}
-    known = known_keys()
+    known = known_keys(kind)
     where = {key: f"{path}:{line}" for key, line in lines.items()}
     origins = _stored_origins(values, where)
     stored = values.pop("digest", None) is not None  # a run's own config.yaml: every key is there
@@ -75,9 +98,9 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
         where[key] = cut(override)
     _prefer_flagged_source(values, origins)
     try:
-        config = RunConfig.model_validate(values)
+        config = kind.model_validate(values)
     except ValidationError as error:
-        raise _explain(error, path, where) from error
+        raise _explain(error, path, where, known) from error
     # What a flag turns off leaves keys of the file idle; only those given together can contradict.
     flagged = [key for key, origin in origins.items() if origin == "flag"]
     together = origins if not overrides else flagged
@@ -86,7 +109,12 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> Settings:
     return Settings(config, origins)
 
 
-def store_settings(settings: Settings, path: Path) -> None:
+def has_task(path: Path) -> bool:
+    """True for the config of a fine-tuning. Raises `UsageError` where it cannot be read."""
+    return "task" in read_yaml(_text_of(path), str(path))[0]
+
+
+def store_settings(settings: Settings[Any], path: Path) -> None:
     """Write `config.yaml`: values, origins and digest. `load_settings` reads it back."""
     document = {
         **settings.config.model_dump(mode="json"),
@@ -192,11 +220,12 @@ def _refuse_unknown(key: str, known: Collection[str], where: str) -> None:
     raise UsageError(f"unknown key `{cut(key)}`", where=where, do=hint)
 
 
-def _explain(error: ValidationError, path: Path, where: Mapping[str, str]) -> UsageError:
+def _explain(
+    error: ValidationError, path: Path, where: Mapping[str, str], known: Mapping[str, Key]
+) -> UsageError:
     first = error.errors()[0]
     # Union members add a trailing location such as `literal['auto']`: the key is what is known.
     parts = [str(part) for part in first["loc"]]
-    known = known_keys()
     sections = _sections(known)
     key = ".".join(parts)
     while parts and key not in known and key not in sections:

@@ -16,7 +16,7 @@ from hotloop.hardware.limits import Machine
 from hotloop.optimizations.optimization import Optimization
 
 if TYPE_CHECKING:  # it needs more than the standard library, and foreign processes import this
-    from hotloop.core.settings import Settings
+    from hotloop.core.settings import C, Settings
 
 
 def _found() -> dict[str, Optimization]:
@@ -95,7 +95,7 @@ _SHORT = frozenset({"bfloat16", "float16", "tf32"})
 """Types of products with fewer digits than float32, by their names in a census."""
 
 
-def resolve(settings: Settings, machine: Machine) -> tuple[Settings, tuple[str, ...]]:
+def resolve(settings: Settings[C], machine: Machine) -> tuple[Settings[C], tuple[str, ...]]:
     """Settings without `auto`, and a note for everything that was asked for and cannot be had.
 
     In the catalogue's order, so that a technique sees what those before it became. A value that the machine

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from hotloop.checkpoint import store
 from hotloop.checkpoint.state import refuse_unlike
-from hotloop.core.config import RunConfig
+from hotloop.core.config import LoopConfig
 from hotloop.core.errors import UsageError
 
 FILE = "average"
@@ -29,7 +29,7 @@ FILE = "average"
 class Average:
     """The mean of a model's weights. What it is after a step is a function of the weights alone."""
 
-    def __init__(self, config: RunConfig, model: nn.Module) -> None:
+    def __init__(self, config: LoopConfig, model: nn.Module) -> None:
         """Allocates at once: not in the last fifth of a run, when memory was thought to suffice."""
         self._config = config
         self._weights = dict(model.named_parameters())
@@ -93,7 +93,7 @@ def load_average(checkpoint: store.Checkpoint) -> dict[str, Tensor] | None:
     return store.load(checkpoint, (FILE,))[0][FILE]
 
 
-def first_update(config: RunConfig) -> int:
+def first_update(config: LoopConfig) -> int:
     """Steps done at the first update: such that the last step of the run is an update, too."""
     averaging, steps = config.averaging, config.train.steps
     fraction = averaging.start_fraction
@@ -103,17 +103,17 @@ def first_update(config: RunConfig) -> int:
     return start + (steps - start) % averaging.every_steps
 
 
-def is_due(config: RunConfig, done: int) -> bool:
+def is_due(config: LoopConfig, done: int) -> bool:
     since = done - first_update(config)
     return since >= 0 and since % config.averaging.every_steps == 0
 
 
-def updates_until(config: RunConfig, done: int) -> int:
+def updates_until(config: LoopConfig, done: int) -> int:
     """Updates in the first `done` steps: nothing but the tensors needs to be stored."""
     return max(0, (done - first_update(config)) // config.averaging.every_steps + 1)
 
 
-def newest_share(config: RunConfig, num_updates: int) -> float:
+def newest_share(config: LoopConfig, num_updates: int) -> float:
     """The share of the newest weights in the mean after so many updates; 1 after the first."""
     if config.averaging.name == "tail":
         return 1 / num_updates

@@ -146,7 +146,10 @@ class StepData:
     microbatches: list[Inputs]
     """On the host; pinned for a GPU."""
     num_targets: int
-    """Targets of the whole step, over all processes."""
+    """What the loss of the whole step is the mean over, over all processes."""
+    num_tokens: int
+    """Tokens of the whole step that are counted as its work, over all processes."""
+    num_samples: int
 
 
 def read_step(
@@ -160,7 +163,8 @@ def read_step(
         len(own) < num
     ):  # the others' are known without asking them, which would be a wait in every step
         num_targets = batches.count_targets(position, size * num)
-    return StepData([as_tensors(batch, pinned=pinned) for batch in read], num_targets)
+    microbatches = [as_tensors(batch, pinned=pinned) for batch in read]
+    return StepData(microbatches, num_targets, num_targets, size * num)
 
 
 def to_device(inputs: Inputs, device: torch.device) -> Inputs:

@@ -13,9 +13,10 @@ from pathlib import Path
 import torch
 
 from hotloop.checkpoint import state, store
-from hotloop.core.config import RunConfig
+from hotloop.core.config import LoopConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.settings import load_settings
+from hotloop.models.decoder import Decoder
 from hotloop.models.import_hf import load_hf_weights
 from hotloop.probe.recorder import newest_steps
 from hotloop.train.averaging import first_update
@@ -41,6 +42,7 @@ def resume(run: Run, *, from_step: int | None = None, stretch: bool = False) -> 
     if found is not None:
         restore(run, found)
     elif run.config.train.init_from is not None:
+        assert isinstance(run.model, Decoder), "others start from weights of their own"
         load_hf_weights(run.model, Path(run.config.train.init_from).expanduser())
     if not run.group.ranks.is_first:
         return notes
@@ -104,7 +106,7 @@ def _choose(run: Run, from_step: int | None, stretch: bool) -> Choice:
     elif run.uploader is not None and from_step not in store.steps(run.checkpoints):
         run.uploader.fetch(run.checkpoints, step=from_step)
     stored = run.directory / "config.yaml"
-    before = load_settings(stored).config if stored.exists() else None
+    before = load_settings(stored, kind=type(run.config)).config if stored.exists() else None
     if from_step is None:
         lost = refuse_lost_checkpoint(run, before)
         found, notes = _newest_good(run, found, problems)
@@ -176,7 +178,7 @@ def recorded_steps(steps_file: Path) -> int:
     return next((record.step + 1 for record in newest_steps(steps_file)), 0)
 
 
-def refuse_lost_checkpoint(run: Run, before: RunConfig | None) -> tuple[str, ...]:
+def refuse_lost_checkpoint(run: Run, before: LoopConfig | None) -> tuple[str, ...]:
     """Raises `UsageError` when the records tell of a checkpoint later than any that is here.
 
     Training on would cut the records and make the steps again, perhaps days of them. Returns a note on one
@@ -221,7 +223,7 @@ def _way_back(kept: tuple[int, ...], latest: int) -> str:
 
 
 def refuse_other_course(
-    before: RunConfig, now: RunConfig, done: int, *, kept: tuple[int, ...], stretch: bool
+    before: LoopConfig, now: LoopConfig, done: int, *, kept: tuple[int, ...], stretch: bool
 ) -> str:
     """A note on another `train.steps`. Raises `UsageError` where the `done` steps contradict it.
 
@@ -258,7 +260,7 @@ def refuse_other_course(
     )
 
 
-def refuse_other_rules(config: RunConfig, done: int, rules: object) -> None:
+def refuse_other_rules(config: LoopConfig, done: int, rules: object) -> None:
     """Raises `UsageError` where going on would learn otherwise than the version that saved it."""
     same = config.schedule.name == "constant" and not config.optimizer.weight_decay
     if rules == state.RULES or same or done >= config.train.steps:

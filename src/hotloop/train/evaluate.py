@@ -1,19 +1,15 @@
-"""Loss on held-out text."""
+"""Evaluations on held-out data, and the file that keeps them."""
 
 from __future__ import annotations
 
 import json
 import os
 from dataclasses import asdict, dataclass
-
-import torch
+from typing import Any
 
 from hotloop.core.errors import UsageError
 from hotloop.core.files import storage_error, write_atomically
 from hotloop.core.untrusted import TORN, object_lines
-from hotloop.data.loader import Batches
-from hotloop.data.streaming import StreamedLoader
-from hotloop.train.batches import as_tensors, to_device
 from hotloop.train.interruption import StopRequest
 from hotloop.train.run import Run
 
@@ -26,6 +22,8 @@ class Evaluation:
     num_targets: int
     averaged_loss: float | None = None
     """With the averaged weights; `None` where there are none (yet), and not written then."""
+    metrics: dict[str, Any] | None = None
+    """Other measures of the task, of the averaged weights where there are any."""
 
     def __post_init__(self) -> None:
         """Raises `ValueError` for what a damaged line may hold instead of numbers."""
@@ -35,62 +33,32 @@ class Evaluation:
             raise ValueError("`step` and `num_targets` must be integers, 0 or more")
         if any(type(loss) not in (int, float) for loss in losses):
             raise ValueError("a loss must be a number")
-
-
-class EvaluationCut(Exception):
-    """A stop was asked for meanwhile: the run that continues makes the evaluation, so that its curve is whole."""
+        if not isinstance(self.metrics, dict | None):
+            raise ValueError("`metrics` must be an object")
 
 
 def evaluate(run: Run, step: int, stop: StopRequest) -> Evaluation | None:
-    """Mean held-out loss over the first `eval.windows` sequences, the same ones every time.
+    """With the present weights and, where there are any, the averaged ones. `None` when nothing is held out.
 
-    `None` when there is no held-out text of one sequence. Raises `EvaluationCut`, on all ranks.
+    Raises `EvaluationCut`, on all ranks.
     """
-    if run.held_out is None:
+    found = run.work.evaluate(run, stop)
+    if found is None:
         return None
-    if isinstance(run.held_out, StreamedLoader):
-        run.held_out.wait(run.config.eval.windows)
-    if not run.held_out.num_sequences:
-        return None
-    loss, targets = held_out_loss(run, run.held_out, stop)
     if run.average is None or not run.average.num_updates:
-        return Evaluation(step, loss, targets)
+        return Evaluation(step, found.loss, found.num_targets, metrics=found.metrics)
     with run.average.in_place():
-        averaged, _ = held_out_loss(run, run.held_out, stop)
-    return Evaluation(step, loss, targets, averaged)
+        averaged = run.work.evaluate(run, stop)
+    assert averaged is not None
+    return Evaluation(step, found.loss, found.num_targets, averaged.loss, averaged.metrics)
 
 
 def is_evaluated(run: Run) -> bool:
     """False if the evaluation that is due at `run.first_step` was cut short, or lost with its process."""
     every, step = run.config.eval.every_steps, run.first_step
     due = every > 0 < step and (step % every == 0 or step == run.config.train.steps)
-    due = due and run.held_out is not None
+    due = due and run.work.has_held_out
     return not due or run.group.decided(lambda: step in [e.step for e in read_evaluations(run)])
-
-
-@torch.no_grad()
-def held_out_loss(run: Run, held_out: Batches, stop: StopRequest) -> tuple[float, int]:
-    """The mean loss with the model's present weights, and over how many targets."""
-    sequences = min(run.config.eval.windows, held_out.num_sequences)
-    run.model.eval()
-    total = torch.zeros((), device=run.device)
-    targets = 0
-    ranks, size = run.group.ranks, run.config.train.microbatch
-    for position in range(ranks.rank * size, sequences, ranks.num_ranks * size):
-        run.watchdog.passed()
-        if stop.asked:
-            break
-        batch = held_out.batch(position, min(size, sequences - position))
-        inputs = to_device(as_tensors(batch, pinned=False), run.device)
-        # A compiled module would compile once more without gradients, which costs longer than the
-        # eager evaluations of a short run together.
-        total += run.uncompiled(*inputs)
-        targets += batch.num_targets
-    run.model.train()
-    if run.group.summed(torch.tensor(int(stop.asked))) > 0:
-        raise EvaluationCut
-    targets = int(run.group.summed(torch.tensor(targets)))
-    return run.group.summed(total).item() / targets, targets
 
 
 def _line(evaluation: Evaluation) -> str:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from hotloop.core.config import RunConfig
+from hotloop.core.config import LoopConfig
 from hotloop.core.errors import EnvironmentFailed
 from hotloop.core.ranks import ALONE, Ranks
 from hotloop.optimizations.gradient_compression.trainer import sum_over_ranks
@@ -96,7 +96,9 @@ class Group:
 class Several(Group):
     """Ranks that torchrun started: gloo between CPUs, NCCL between GPUs. NCCL is not yet run on a GPU."""
 
-    def __init__(self, ranks: Ranks, store: Store, device: torch.device, config: RunConfig) -> None:
+    def __init__(
+        self, ranks: Ranks, store: Store, device: torch.device, config: LoopConfig
+    ) -> None:
         self.ranks = ranks
         self._device = device
         assert config.train.gradient_compression != "auto", "auto is resolved before training"

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from hotloop.core.config import RunConfig
+from hotloop.core.config import LoopConfig, RunConfig
 from hotloop.core.files import storage_error
 from hotloop.core.ranks import Ranks
 from hotloop.probe.phases import PhaseClock
@@ -34,13 +34,14 @@ _DEBUGGERS = ("/pdb.py", "/bdb.py", "pydevd.py", "pydevd_frame.py", "pydevd_cyth
 class Watchdog:
     """`with watchdog.watching(clock):` around steps that say `passed`; a thread calls `hang` every `tick_s`."""
 
-    def __init__(self, config: RunConfig, ranks: Ranks, directory: Path) -> None:
+    def __init__(self, config: LoopConfig, ranks: Ranks, directory: Path) -> None:
         setting = config.train.hang_timeout_s
         self._automatic = setting == "auto"
         auto_s = _AUTO_S if ranks.launched else math.inf
         self._timeout_s = auto_s if setting == "auto" else setting or math.inf
         self.tick_s = min(1.0, self._timeout_s / 20) if math.isfinite(self._timeout_s) else math.inf
-        self._rank, self._streams = ranks.rank, config.data.stream
+        self._rank = ranks.rank
+        self._streams = isinstance(config, RunConfig) and config.data.stream
         self._path = directory / f"stacks-rank-{ranks.rank}.txt"
         self._watched: tuple[PhaseClock, IO[bytes]] | None = None
         self._took: deque[float] = deque(maxlen=100)

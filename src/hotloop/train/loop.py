@@ -26,10 +26,9 @@ from hotloop.optimizations.precision.autocast import autocast
 from hotloop.probe.machine import host_peak_bytes
 from hotloop.probe.phases import PhaseClock
 from hotloop.probe.recorder import StepBook, keep_steps_before
-from hotloop.train.batches import AHEAD_ON_GPU, StepData, read_step, to_device
+from hotloop.train.batches import AHEAD_ON_GPU, StepData, to_device
 from hotloop.train.evaluate import (
     Evaluation,
-    EvaluationCut,
     append_evaluation,
     evaluate,
     is_evaluated,
@@ -39,6 +38,7 @@ from hotloop.train.interruption import StopNow, StopRequest, last_save
 from hotloop.train.run import Run, observe
 from hotloop.train.stability import TrainingDiverged
 from hotloop.train.update import clears_late, learning_rate, update
+from hotloop.train.work import EvaluationCut
 
 
 def train(
@@ -114,8 +114,8 @@ def train(
 
             book.close(
                 step=step,
-                tokens=data.num_targets,
-                samples=config.sequences_per_step,
+                tokens=data.num_tokens,
+                samples=data.num_samples,
                 learning_rate=rate,
             )
 
@@ -209,16 +209,14 @@ def completed(census: Census, run: Run) -> Census:
 
 def step_data(run: Run, last_step: int) -> Prefetch[StepData]:
     """The data of the steps from `run.first_step` on, read ahead as `data.prefetch` says."""
-    config, ranks = run.config, run.group.ranks
-    own = ranks.share(config.train.grad_accum_steps)
+    own = run.group.ranks.share(run.config.train.grad_accum_steps)
     on_gpu = run.device.type == "cuda"
     passed_over = run.stability.steps_passed_over
 
     def read(step: int) -> StepData:
-        position = (step + passed_over) * config.sequences_per_step
-        return read_step(config, run.batches, position, own=own, pinned=on_gpu)
+        return run.work.read(step + passed_over, own=own, pinned=on_gpu)
 
-    depth = config.data.prefetch
+    depth = run.work.prefetch
     if depth is None:
         depth = AHEAD_ON_GPU if on_gpu else 0
     return Prefetch(map(read, range(run.first_step, last_step)), depth=depth)

@@ -43,14 +43,16 @@ def live_of(run: Run, environment: Environment, newest: Newest) -> Live:
     ceilings = stored_ceilings(environment, config.train.num_threads)
     dtype = PRECISION_DTYPES.get(config.train.precision)
     peak = ceilings.of(dtype) if ceilings is not None and dtype is not None else None
-    flops = flops_per_token(run.model.shape)
+    flops = None if run.shape is None else flops_per_token(run.shape)
     devices = run.group.ranks.num_ranks
     if devices > 1 and run.device.type == "cpu":
         peak = None  # measured for one process, and processes on one machine share its memory
     return Live(
         newest=newest,
         cpus=environment.cpu_quota / run.group.ranks.num_local_ranks,
-        mfu_per_token=None if peak is None else flops / (devices * peak.flops_per_s),
+        mfu_per_token=None
+        if peak is None or flops is None
+        else flops / (devices * peak.flops_per_s),
         gpu=gpu_uuid(run.device),
     )
 

@@ -26,7 +26,7 @@ ITERATIONS = 5
 
 
 def build_optimizer(
-    model: Decoder, config: OptimizerConfig, *, precision: str
+    model: nn.Module, config: OptimizerConfig, *, precision: str
 ) -> torch.optim.Optimizer:
     """AdamW (Loshchilov and Hutter 2019), SGD or Muon, over all parameters. `fused` must be resolved.
 
@@ -58,6 +58,7 @@ def build_optimizer(
                 fused=fused,
             )
         case "muon":
+            assert isinstance(model, Decoder), "only that knows its blocks"
             matrices = model.block_matrices()
             theirs = {id(parameter) for parameter, _ in matrices}
             return Muon(

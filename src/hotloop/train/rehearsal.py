@@ -37,7 +37,6 @@ from hotloop.core.settings import load_settings
 from hotloop.optimizations.compiling import AUTOTUNE
 from hotloop.optimizations.precision.autocast import autocast
 from hotloop.probe.phases import PhaseClock
-from hotloop.train.batches import read_step
 from hotloop.train.interruption import StopRequest
 from hotloop.train.loop import gradients
 from hotloop.train.opened_text import opened_text
@@ -267,13 +266,14 @@ def rehearse(config_file: Path) -> Rehearsed:
         optimizer_bytes = sum(each.nbytes for each in slots if isinstance(each, Tensor))
         activations_bytes = _left_by_forward(run, stepping, heap)
     tokens = config.train.microbatch * config.model.context
+    assert run.shape is not None
     return Rehearsed(
         weights_bytes=weights_bytes,
         gradients_bytes=weights_bytes,
         optimizer_bytes=optimizer_bytes,
         averaged_bytes=weights_bytes if config.averaging.name != "none" else 0,
         activations_bytes=activations_bytes,
-        logits_bytes=min(4 * tokens * run.model.shape.vocabulary, activations_bytes),
+        logits_bytes=min(4 * tokens * run.shape.vocabulary, activations_bytes),
         live_bytes=live_bytes - live_at_start,
         start_bytes=start_bytes,
         steps_bytes=start_bytes + steps_bytes - held_at_start,
@@ -283,8 +283,7 @@ def rehearse(config_file: Path) -> Rehearsed:
 
 def _data(run: Run, step: int) -> Any:
     accumulated = min(run.config.train.grad_accum_steps, MICROBATCHES)
-    position = step * run.config.sequences_per_step
-    return read_step(run.config, run.batches, position, own=range(accumulated), pinned=False)
+    return run.work.read(step, own=range(accumulated), pinned=False)
 
 
 def _step(run: Run, step: int, stepping: Any, uncomputed: Uncomputed) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import distributed as dist
 
-from hotloop.core.config import RunConfig
+from hotloop.core.config import LoopConfig
 from hotloop.core.errors import EnvironmentFailed, ExitCode, HotloopError
 from hotloop.core.ranks import ALONE, Ranks
 from hotloop.optimizations.gradient_compression.trainer import wait_for_callbacks
@@ -83,7 +83,7 @@ class Rendezvous:
     def refuse_failed(self) -> None:
         """Raises when another process has failed: to be asked while waiting for something else."""
 
-    def group(self, device: torch.device, config: RunConfig) -> Group:
+    def group(self, device: torch.device, config: LoopConfig) -> Group:
         """Connect the ranks for training, once all of them have come this far."""
         return Group()
 
@@ -110,7 +110,7 @@ class _Several(Rendezvous):
         if self._store.check(["failed"]):
             raise _OtherFailed
 
-    def group(self, device: torch.device, config: RunConfig) -> Group:
+    def group(self, device: torch.device, config: LoopConfig) -> Group:
         self._timeout_s = config.train.rank_timeout_s
         self._num_gates += 1
         self._store.set(self._gate(self.ranks.rank), "here")

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from hotloop.checkpoint.background import Saver
 from hotloop.checkpoint.upload import Uploader
 from hotloop.core.census import Census
-from hotloop.core.config import RunConfig
+from hotloop.core.config import LoopConfig, RunConfig
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.progress import Progress, silent
 from hotloop.core.step import steps_name
-from hotloop.data.loader import Batches
 from hotloop.data.prepared import Corpora
 from hotloop.data.streaming import Growing
 from hotloop.data.tokenizer import fingerprint_of
@@ -33,7 +32,7 @@ from hotloop.probe.attach.operators import watch_forward
 from hotloop.probe.foreign_process import describe_optimizer, parameter_dtypes
 from hotloop.probe.phases import PhaseClock, clock_read_s
 from hotloop.train.averaging import Average
-from hotloop.train.batches import as_tensors, held_out_batches, to_device, training_batches
+from hotloop.train.batches import held_out_batches, to_device, training_batches
 from hotloop.train.group import Group, seed_of
 from hotloop.train.hangs import Watchdog
 from hotloop.train.optimizer import build_optimizer
@@ -42,6 +41,8 @@ from hotloop.train.save_mode import SaveMode
 from hotloop.train.save_times import SaveTimes
 from hotloop.train.session_log import SessionLog
 from hotloop.train.stability import Stability
+from hotloop.train.text_work import TextWork
+from hotloop.train.work import Work
 
 HEAP_RESERVE_BYTES = 16 << 30
 """Addresses set aside for the heap of a run on the CPU; they cost nothing until they are used."""
@@ -51,15 +52,16 @@ HEAP_RESERVE_BYTES = 16 << 30
 class Run:
     """Everything that a step touches."""
 
-    config: RunConfig
+    config: LoopConfig
     directory: Path
     device: torch.device
-    model: Decoder
+    model: nn.Module
+    """Called with the inputs of a microbatch it returns the sum of the losses of their targets."""
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler | None
-    batches: Batches
-    held_out: Batches | None
-    """`None` when the validation shards are too small for one sequence."""
+    work: Work
+    shape: DecoderShape | None = None
+    """`None` for a model that is not written here."""
     first_step: int = 0
     """Steps already done by an earlier process."""
     average: Average | None = None
@@ -170,20 +172,9 @@ def build_run(
     `progress` tells of an index of documents that has to be made first. Raises `UsageError` for data that
     is too small.
     """
-    assert isinstance(config.train.num_threads, int), "auto is resolved before training"
-    if device.type == "cuda":
-        # Events and random states are those of the current GPU where none is named: `cuda:1` must be it.
-        torch.cuda.set_device(device)
     if config.train.init_from is not None:
         refuse_other_tokenizer(Path(config.train.init_from).expanduser(), text)
-    if config.train.num_threads != torch.get_num_threads():
-        # Not when it changes nothing: the call also takes MKL's choice per product away from it.
-        torch.set_num_threads(config.train.num_threads)
-    if config.train.host_memory == "keep":
-        keep_freed_memory(min(memory_limit_bytes() // 2, HEAP_RESERVE_BYTES))
-    set_tf32(config.train.precision)
-    torch.manual_seed(config.train.seed)
-    random.seed(config.train.seed)
+    set_up_process(config, device)
     batches = training_batches(config, text, progress=progress)
     if config.sequences_per_step > batches.num_sequences:
         raise UsageError(
@@ -196,11 +187,41 @@ def build_run(
     refuse_too_large(shape, copies=copies, limit_bytes=memory_limit_bytes())
     # Built on the CPU, so that a seed gives the same weights on every device.
     model = Decoder(shape).to(device)
+    held_out = held_out_batches(config, text, progress=progress)
+    work = TextWork(config, batches, held_out)
+    return assemble(config, directory, device, model, work, group or Group(), shape=shape)
+
+
+def set_up_process(config: LoopConfig, device: torch.device) -> None:
+    """Threads, memory, arithmetic and seeds, before a model is built."""
+    assert isinstance(config.train.num_threads, int), "auto is resolved before training"
+    if device.type == "cuda":
+        # Events and random states are those of the current GPU where none is named: `cuda:1` must be it.
+        torch.cuda.set_device(device)
+    if config.train.num_threads != torch.get_num_threads():
+        # Not when it changes nothing: the call also takes MKL's choice per product away from it.
+        torch.set_num_threads(config.train.num_threads)
+    if config.train.host_memory == "keep":
+        keep_freed_memory(min(memory_limit_bytes() // 2, HEAP_RESERVE_BYTES))
+    set_tf32(config.train.precision)
+    torch.manual_seed(config.train.seed)
+    random.seed(config.train.seed)
+
+
+def assemble(
+    config: LoopConfig,
+    directory: Path,
+    device: torch.device,
+    model: nn.Module,
+    work: Work,
+    group: Group,
+    *,
+    shape: DecoderShape | None = None,
+) -> Run:
+    """Optimizer and the rest around a model that is on its device."""
     optimizer = build_optimizer(model, config.optimizer, precision=config.train.precision)
     scaler = gradient_scaler(device.type, config.train.precision)
-    held_out = held_out_batches(config, text, progress=progress)
-    group = group or Group()
-    run = Run(config, directory, device, model, optimizer, scaler, batches, held_out, group=group)
+    run = Run(config, directory, device, model, optimizer, scaler, work, shape, group=group)
     if config.averaging.name != "none":
         run.average = Average(config, model)
     if not group.ranks.is_first:  # as seeded above, every process would drop the same units
@@ -242,7 +263,7 @@ def observe(run: Run, notes: tuple[str, ...]) -> Census:
     What only shows while training (compiled graphs, memory) is added at the end.
     """
     config = run.config
-    inputs = to_device(as_tensors(run.batches.batch(0, run.batches.unit), pinned=False), run.device)
+    inputs = to_device(run.work.sample(), run.device)
     dtypes, attention = watch_forward(lambda: run.uncompiled(*inputs))
     if run.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
         dtypes = tuple("tf32" if dtype == "float32" else dtype for dtype in dtypes)
@@ -260,12 +281,7 @@ def observe(run: Run, notes: tuple[str, ...]) -> Census:
         host_memory="keep" if is_kept() else "default",
         num_ranks=run.group.ranks.num_ranks,
         compiled=bool(config.train.compile),
-        loader={
-            "kind": "memory map",
-            "num_workers": 0,
-            "order": config.data.order,
-            "layout": config.data.layout,
-        },
+        loader=dict(run.work.loader),
         clock_read_s=clock_read_s(),
         notes=notes,
     )

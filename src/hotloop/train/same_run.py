@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hotloop.checkpoint.remote import OTHER_PLACE, Remote
-from hotloop.core.config import RunConfig
+from hotloop.core.config import LoopConfig, RunConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.files import read_json
 from hotloop.core.measurement import Environment
@@ -44,18 +44,19 @@ _FREE_KEYS = (
     "train.compile",
     "train.activation_checkpointing",
     "train.steps",  # looked at once the checkpoint is known
+    "train.epochs",  # they are the steps of a fine-tuning
     "train.rank_timeout_s",
     "train.hang_timeout_s",
 )
 """Keys that may differ when a run is continued: none of them changes what was learned until then."""
 
 
-def claim_place(remote: Remote, config: RunConfig, fingerprint: str, device: torch.device) -> None:
+def claim_place(remote: Remote, config: LoopConfig, fingerprint: str, device: torch.device) -> None:
     """Raises `UsageError` when the place of `checkpoint.upload` is another run's."""
     own = {"config": config.model_dump(mode="json"), "data": fingerprint, "device": device.type}
     try:
         stored = parse_object(remote.claim(json.dumps(own, indent=1).encode()))
-        theirs = RunConfig.model_validate(stored["config"])
+        theirs = type(config).model_validate(stored["config"])
     except UsageError:
         raise
     except (KeyError, ValueError) as error:
@@ -69,11 +70,11 @@ def claim_place(remote: Remote, config: RunConfig, fingerprint: str, device: tor
 
 
 def differing_keys(
-    theirs: RunConfig, config: RunConfig, *, free: tuple[str, ...] = ()
+    theirs: LoopConfig, config: LoopConfig, *, free: tuple[str, ...] = ()
 ) -> list[str]:
     """Keys by which a run would be another one than `theirs`; those that begin with `free` may differ as well."""
     # A batch of buckets is one microbatch: another size of it is another order.
-    bucketed = theirs.data.layout == config.data.layout == "bucket"
+    bucketed = _bucketed(theirs) and _bucketed(config)
     if theirs.sequences_per_step == config.sequences_per_step and not bucketed:
         free += ("train.microbatch", "train.grad_accum_steps")  # the same step, summed otherwise
     before = _stored(theirs)
@@ -84,14 +85,18 @@ def differing_keys(
     ]
 
 
-def _stored(config: RunConfig) -> dict[str, Any]:
+def _bucketed(config: LoopConfig) -> bool:
+    return isinstance(config, RunConfig) and config.data.layout == "bucket"
+
+
+def _stored(config: LoopConfig) -> dict[str, Any]:
     """`auto` is resolved before a run is stored: where it stands, the run is older than that technique."""
     off = {technique.key: technique.off for technique in CONFIGURED.values()}
     return {k: off.get(k, v) if v == "auto" else v for k, v in config.flat().items()}
 
 
 def refuse_another_run(
-    directory: Path, config: RunConfig, fingerprint: str, device: torch.device
+    directory: Path, config: LoopConfig, fingerprint: str, device: torch.device
 ) -> None:
     """Raises `UsageError` when `directory` holds a run of other settings, of other data or on other hardware.
 
@@ -108,13 +113,13 @@ def refuse_another_run(
     stored = directory / "config.yaml"
     if not stored.exists():
         return
-    theirs = load_settings(stored).config
+    theirs = load_settings(stored, kind=type(config)).config
     evaluations = directory / "evals.jsonl"
     # Else two measures would stand in one curve.
     evaluated = evaluations.exists() and evaluations.stat().st_size
     for key in differing_keys(theirs, config, free=() if evaluated else ("eval.windows",)):
         instead = "the settings of that run"
-        if key == "train.microbatch" and theirs.data.layout == config.data.layout == "bucket":
+        if key == "train.microbatch" and _bucketed(theirs) and _bucketed(config):
             instead += ": with `data.layout: bucket` the microbatch is part of the order"
         before, now = _stored(theirs).get(key), config.flat()[key]
         raise other_run(f"with `{key}: {before}`, not {now}", instead)
@@ -131,7 +136,7 @@ def refuse_another_run(
         raise other_run("on other data", "the data of that run")
 
 
-def refuse_uneven(settings: Settings, ranks: Ranks) -> None:
+def refuse_uneven(settings: Settings[Any], ranks: Ranks) -> None:
     """Raises `UsageError` when the microbatches of a step cannot be dealt out evenly."""
     train, num_ranks = settings.config.train, ranks.num_ranks
     if train.grad_accum_steps % num_ranks == 0:
@@ -139,7 +144,7 @@ def refuse_uneven(settings: Settings, ranks: Ranks) -> None:
     sequences = train.microbatch * train.grad_accum_steps
     do = "start another number of processes, or change the step"
     # Of buckets another microbatch is another order, and so another training.
-    if sequences % num_ranks == 0 and settings.config.data.layout != "bucket":
+    if sequences % num_ranks == 0 and not _bucketed(settings.config):
         # The largest microbatch that is no larger than now: it fits into memory, too.
         own = sequences // num_ranks
         size = next(n for n in range(min(train.microbatch, own), 0, -1) if own % n == 0)
@@ -155,7 +160,7 @@ def refuse_uneven(settings: Settings, ranks: Ranks) -> None:
     )
 
 
-def agreed_settings(config: RunConfig, device: torch.device, fingerprint: str) -> dict[str, Any]:
+def agreed_settings(config: LoopConfig, device: torch.device, fingerprint: str) -> dict[str, Any]:
     """What must be the same on every rank, JSON-ready: the settings, the kind of device, the data."""
     may_differ = (*_OF_THE_MACHINE, "train.init_from", "data.tokenizer")
     flat = {key: value for key, value in config.flat().items() if not key.startswith(may_differ)}

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hotloop.core.config import RunConfig, StabilityConfig
+from hotloop.core.config import LoopConfig, StabilityConfig
 from hotloop.core.errors import ExitCode, HotloopError
 
 NAMES = ("grad_norm", "loss")
@@ -156,7 +156,7 @@ COUNTS = ("num_skipped", "num_spikes", "num_rollbacks", "steps_passed_over", "sk
 class Stability:
     """What a run has seen go wrong, and what it does about it. All of it is in the checkpoint."""
 
-    def __init__(self, config: RunConfig, device: torch.device) -> None:
+    def __init__(self, config: LoopConfig, device: torch.device) -> None:
         self.config = config.stability
         self.num_skipped = 0
         """Updates left out. Like the spikes, of the steps that led here: what is undone is not counted."""

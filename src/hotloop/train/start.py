@@ -23,7 +23,7 @@ from hotloop.checkpoint import store
 from hotloop.checkpoint.entries import held_out_losses
 from hotloop.checkpoint.notices import watch
 from hotloop.checkpoint.upload import Uploader
-from hotloop.core.config import RunConfig
+from hotloop.core.config import LoopConfig
 from hotloop.core.errors import EnvironmentFailed, Interrupted
 from hotloop.core.file_locks import locked
 from hotloop.core.files import (
@@ -36,7 +36,7 @@ from hotloop.core.judgement import MODEL_FILE
 from hotloop.core.measurement import Environment
 from hotloop.core.progress import Progress, silent
 from hotloop.core.ranks import Ranks
-from hotloop.core.settings import Settings, store_settings
+from hotloop.core.settings import C, Settings, store_settings
 from hotloop.core.step import StepRecord, read_steps, steps_name, steps_of_ranks
 from hotloop.data.prepared import Corpora
 from hotloop.data.streaming import Growing
@@ -112,14 +112,12 @@ def start(
     rendezvous = rendezvous or Rendezvous()
     ranks = rendezvous.ranks
     device = pick_device(settings.config.train.device, ranks)
-    settings, notes = _resolved(settings, device, ranks, warn)
+    settings, notes = resolved(settings, device, ranks, warn)
     config = settings.config
     uploader = None
     if config.checkpoint.upload is not None and stop_after is None and ranks.is_first:
         uploader = Uploader(config.checkpoint, config.name, warn)
         uploader.remote.listed(attempts=2)  # before the text is opened, which may take long
-    # Of several processes the first one tells; the others are measured without.
-    untold = stop_after is not None or not ranks.is_first
     memory = MemoryWatch(directory, str(ranks.rank))
     with (
         opened_text(config, rendezvous, progress=progress, warn=warn) as text,
@@ -127,7 +125,7 @@ def start(
         uploader or nullcontext(),
         memory.watching(thread=stop_after is None),
     ):
-        _refuse_other_runs(directory, config, text, device, rendezvous)
+        refuse_other_runs(directory, config, text.fingerprint, device, rendezvous)
         memory.begin()
         group = rendezvous.group(device, config)
         run = build_run(config, text, directory, device, group, progress=progress)
@@ -138,51 +136,88 @@ def start(
         left_out = text_left_out(config, text)
         for note in left_out:
             warn(note)
-        for note in resume(run, from_step=from_step, stretch=stretch):
-            warn(note)
-        take_up(run)
-        made = run.first_step >= config.train.steps
-        if made and is_evaluated(run):  # nothing to do, and nothing to write over
-            warn(f"already finished: {run.first_step} of {config.train.steps} steps")
-            return as_it_finished(run)
-        evaluates = config.eval.every_steps > 0 and stop_after is None
-        if run.held_out is None and evaluates:
-            warn(nothing_held_out(config, text))
-        environment = read_environment(str(device))
-        if ranks.is_first and stop_after is None:
-            run.sessions = SessionLog(directory)
-            run.sessions.started(run.first_step, run.steps_file)
-        run.save_times = SaveTimes(run)
-        # First, since `config.yaml` says how the saves that these tell of were made.
-        keep_steps_before(run.steps_file, run.first_step)
-        if ranks.is_first:
-            describe(settings, directory, text, environment)
-            write_json(directory / MODEL_FILE, model_flops(run.model.shape))
-            forget_steps(directory, from_step=run.first_step, num_ranks=ranks.num_ranks)
-        if record_samples:
-            run.samples = SampleLog(directory, ranks)
-            run.samples.begin(run.first_step)
-        last = config.train.steps if stop_after is None else min(stop_after, config.train.steps)
-        with (
-            trackers(settings, run, measuring=untold, warn=warn) as senders,
-            telemetry(directory, wanted=not untold, warn=warn) as newest,
-            run.sessions.lasting() if run.sessions is not None else nullcontext(),
-        ):
-            meter = Meter(progress, total=last, live=live_of(run, environment, newest))
-            loss, evaluation = train_to_the_end(
-                run,
-                stop_after=stop_after,
-                observers=(meter, run.save_times, run.save_mode, *senders),
-                notes=notes,
-                warn=warn,
-            )
+        finished = conduct(
+            settings,
+            run,
+            describe=lambda environment: _describe(settings, run, text, environment),
+            nothing_held_out=lambda: nothing_held_out(config, text),
+            notes=notes,
+            stop_after=stop_after,
+            from_step=from_step,
+            stretch=stretch,
+            record_samples=record_samples,
+            progress=progress,
+            warn=warn,
+        )
         if isinstance(text, Growing):  # how much text there is was not known before
             for note in text_left_out(config, text)[len(left_out) :]:
                 warn(note)
-            if evaluation is None and evaluates:
+            evaluates = config.eval.every_steps > 0 and stop_after is None
+            if run.work.has_held_out and finished.held_out_loss is None and evaluates:
                 warn(nothing_held_out(config, text))
-        if made:  # all but the last evaluation
-            return as_it_finished(run)
+    return finished
+
+
+def conduct(
+    settings: Settings[Any],
+    run: Run,
+    *,
+    describe: Callable[[Environment], None],
+    nothing_held_out: Callable[[], str],
+    notes: tuple[str, ...],
+    stop_after: int | None,
+    from_step: int | None,
+    stretch: bool,
+    record_samples: bool,
+    progress: Progress,
+    warn: Callable[[str], None],
+) -> Finished:
+    """Continue or begin a run that is built, train it to its end, and say what came of it.
+
+    `describe` writes what the run is into its directory; `nothing_held_out` says why nothing is evaluated.
+    """
+    config, directory, ranks = run.config, run.directory, run.group.ranks
+    for note in resume(run, from_step=from_step, stretch=stretch):
+        warn(note)
+    take_up(run)
+    made = run.first_step >= config.train.steps
+    if made and is_evaluated(run):  # nothing to do, and nothing to write over
+        warn(f"already finished: {run.first_step} of {config.train.steps} steps")
+        return as_it_finished(run)
+    evaluates = config.eval.every_steps > 0 and stop_after is None
+    if not run.work.has_held_out and evaluates:
+        warn(nothing_held_out())
+    environment = read_environment(str(run.device))
+    if ranks.is_first and stop_after is None:
+        run.sessions = SessionLog(directory)
+        run.sessions.started(run.first_step, run.steps_file)
+    run.save_times = SaveTimes(run)
+    # First, since `config.yaml` says how the saves that these tell of were made.
+    keep_steps_before(run.steps_file, run.first_step)
+    if ranks.is_first:
+        describe(environment)
+        forget_steps(directory, from_step=run.first_step, num_ranks=ranks.num_ranks)
+    if record_samples:
+        run.samples = SampleLog(directory, ranks)
+        run.samples.begin(run.first_step)
+    last = config.train.steps if stop_after is None else min(stop_after, config.train.steps)
+    # Of several processes the first one tells; the others are measured without.
+    untold = stop_after is not None or not ranks.is_first
+    with (
+        trackers(settings, run, measuring=untold, warn=warn) as senders,
+        telemetry(directory, wanted=not untold, warn=warn) as newest,
+        run.sessions.lasting() if run.sessions is not None else nullcontext(),
+    ):
+        meter = Meter(progress, total=last, live=live_of(run, environment, newest))
+        loss, evaluation = train_to_the_end(
+            run,
+            stop_after=stop_after,
+            observers=(meter, run.save_times, run.save_mode, *senders),
+            notes=notes,
+            warn=warn,
+        )
+    if made:  # all but the last evaluation
+        return as_it_finished(run)
     return _finished(run, last, loss, evaluation, meter)
 
 
@@ -208,9 +243,9 @@ def take_up(run: Run) -> None:
         run.uploader.take(run.checkpoints / newest[-1].name, losses)
 
 
-def _resolved(
-    settings: Settings, device: torch.device, ranks: Ranks, warn: Callable[[str], None]
-) -> tuple[Settings, tuple[str, ...]]:
+def resolved(
+    settings: Settings[C], device: torch.device, ranks: Ranks, warn: Callable[[str], None]
+) -> tuple[Settings[C], tuple[str, ...]]:
     """Settings without `auto`, and the notes on them that `warn` was given. Raises `UsageError` for what cannot be trained here."""
     compiles = settings.config.train.compile is not False
     settings, notes = resolve(settings, read_machine(device, ranks, compiles=compiles))
@@ -224,15 +259,14 @@ def _resolved(
     return settings, notes
 
 
-def _refuse_other_runs(
+def refuse_other_runs(
     directory: Path,
-    config: RunConfig,
-    text: Corpora | Growing,
+    config: LoopConfig,
+    fingerprint: str,
     device: torch.device,
     rendezvous: Rendezvous,
 ) -> None:
     """Raises `UsageError` where `directory` holds another run, or another rank has other settings."""
-    fingerprint = text.fingerprint
     agreed = agreed_settings(config, device, fingerprint)
 
     def take() -> dict[str, Any]:
@@ -242,18 +276,29 @@ def _refuse_other_runs(
     refuse_differences(rendezvous.ranks, agreed, rendezvous.first(take))
 
 
-def describe(
-    settings: Settings, directory: Path, text: Corpora | Growing, environment: Environment
+def _describe(
+    settings: Settings, run: Run, text: Corpora | Growing, environment: Environment
 ) -> None:
-    """Write what the run is into its directory: settings, data, tokenizer, machine."""
-    store_settings(settings, directory / "config.yaml")
     paths = [text.path] if isinstance(text, Growing) else [each.path for each in text.members]
-    described = {
-        "path": os.pathsep.join(str(path.resolve()) for path in paths),
-        "manifest_sha256": text.fingerprint,
-    }
+    where = os.pathsep.join(str(path.resolve()) for path in paths)
+    describe(settings, run.directory, where, text.fingerprint, text.tokenizer_json, environment)
+    assert run.shape is not None
+    write_json(run.directory / MODEL_FILE, model_flops(run.shape))
+
+
+def describe(
+    settings: Settings[Any],
+    directory: Path,
+    data: str,
+    fingerprint: str,
+    tokenizer: bytes,
+    environment: Environment,
+) -> None:
+    """Write what a run is into its directory: settings, data, tokenizer, machine."""
+    store_settings(settings, directory / "config.yaml")
+    described = {"path": data, "manifest_sha256": fingerprint}
     write_atomically(directory / "data.json", json.dumps(described, indent=1).encode())
-    write_atomically(directory / "tokenizer.json", text.tokenizer_json)
+    write_atomically(directory / "tokenizer.json", tokenizer)
     write_json(directory / "environment.json", environment)
 
 

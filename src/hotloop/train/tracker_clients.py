@@ -79,7 +79,7 @@ def store_identity(directory: Path, name: str, identity: dict[str, str]) -> None
         write_atomically(directory / IDENTITIES, content.encode())
 
 
-def changed_origins(settings: Settings) -> dict[str, str]:
+def changed_origins(settings: Settings[Any]) -> dict[str, str]:
     """The origins of the values that are not defaults, by dotted key."""
     return {
         key: settings.origin(key)
@@ -132,7 +132,9 @@ FINISH_S = 20.0
 
 
 class WandbTracker:
-    def __init__(self, settings: Settings, directory: Path, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: Settings[Any], directory: Path, warn: Callable[[str], None]
+    ) -> None:
         self._settings = settings
         self._directory = directory
         self._warn = warn
@@ -214,7 +216,7 @@ IMPATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEO
 
 
 class MlflowTracker:
-    def __init__(self, settings: Settings, directory: Path) -> None:
+    def __init__(self, settings: Settings[Any], directory: Path) -> None:
         self._settings = settings
         self._directory = directory
         self._client: Any = None

@@ -14,8 +14,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
-from hotloop.core.config import RunConfig
+from hotloop.core.config import LoopConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.settings import Settings
 from hotloop.core.step import StepRecord
@@ -44,7 +45,7 @@ CLOSE_S = 40.0
 """Longest that the end of a run waits for what is still to be sent."""
 
 
-def refuse_missing_trackers(config: RunConfig) -> None:
+def refuse_missing_trackers(config: LoopConfig) -> None:
     """Raises `UsageError` when a tracker is asked for whose package is not installed."""
     for name, spoken in EXTRAS.items():
         if getattr(config.logging, name) not in (False, AUTO) and not is_installed(name):
@@ -61,7 +62,7 @@ def is_installed(name: str) -> bool:
 
 @contextmanager
 def trackers(
-    settings: Settings, run: Run, *, measuring: bool, warn: Callable[[str], None]
+    settings: Settings[Any], run: Run, *, measuring: bool, warn: Callable[[str], None]
 ) -> Iterator[tuple[Callable[[StepRecord], None], ...]]:
     """The observers to train with: one for each tracker asked for, none in a process that is measured."""
     senders = [] if measuring else [_sender(name, settings, run, warn) for name in EXTRAS]
@@ -77,7 +78,9 @@ def trackers(
             sender.finish(exit_code)
 
 
-def _sender(name: str, settings: Settings, run: Run, warn: Callable[[str], None]) -> Sender | None:
+def _sender(
+    name: str, settings: Settings[Any], run: Run, warn: Callable[[str], None]
+) -> Sender | None:
     asked = getattr(settings.config.logging, name)
     if not asked or (asked == AUTO and not is_installed(name)):
         return None
@@ -89,7 +92,7 @@ def _sender(name: str, settings: Settings, run: Run, warn: Callable[[str], None]
     return Sender(EXTRAS[name], tracker, NewEvaluations(run), warn)
 
 
-def build(name: str, settings: Settings, run: Run, warn: Callable[[str], None]) -> Tracker:
+def build(name: str, settings: Settings[Any], run: Run, warn: Callable[[str], None]) -> Tracker:
     """Imports the tracker's package here and not in its thread: that holds the interpreter for a second."""
     importlib.import_module("torch.utils.tensorboard" if name == "tensorboard" else name)
     if name == "tensorboard":

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from hotloop.core.config import RunConfig, computes_grad_norm
+from hotloop.core.config import LoopConfig, computes_grad_norm
 from hotloop.core.errors import UsageError
 from hotloop.optimizations.clipping.trainer import clip_through_optimizer, forget_factor
 from hotloop.train.optimizer import Muon
@@ -117,7 +117,7 @@ def start_momentum_at_zero(optimizer: torch.optim.Optimizer) -> None:
             optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
 
 
-def refuse_waiting_update(config: RunConfig, device: torch.device) -> None:
+def refuse_waiting_update(config: LoopConfig, device: torch.device) -> None:
     """Raises `UsageError` where leaving updates out would stall the device in every step."""
     skips = config.stability.nonfinite == "skip" or config.stability.spikes == "skip"
     if skips and device.type != "cpu" and not config.optimizer.fused:
@@ -130,7 +130,7 @@ def refuse_waiting_update(config: RunConfig, device: torch.device) -> None:
         )
 
 
-def learning_rate(config: RunConfig, step: int) -> float:
+def learning_rate(config: LoopConfig, step: int) -> float:
     """The learning rate of `step` (from 0): warmup, then the schedule's decay.
 
     The last step has `final_fraction` of the highest rate. cosine: Loshchilov and Hutter 2017, as nanoGPT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from collections.abc import Iterator
@@ -32,9 +33,14 @@ def _list_keys(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 
 @click.command()
-@click.argument("config", type=click.Path(path_type=Path))
+@click.argument("config", required=False, type=click.Path(path_type=Path))
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--out", type=click.Path(path_type=Path), help="Run directory [default: runs/NAME].")
+@click.option("--task", metavar="TASK", help="Fine-tune without a CONFIG: `classification`.")
+@click.option("--data", metavar="FILE", help="With --task: labelled texts, as csv, tsv or jsonl.")
+@click.option(
+    "--model", metavar="DIR", help="With --task: the model of transformers to start from."
+)
 @click.option(
     "--stop-after",
     type=click.IntRange(min=1),
@@ -68,16 +74,19 @@ def _list_keys(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="List every key with its default.",
 )
 def train(
-    config: Path,
+    config: Path | None,
     overrides: tuple[str, ...],
     out: Path | None,
+    task: str | None,
+    data: str | None,
+    model: str | None,
     stop_after: int | None,
     from_step: int | None,
     stretch: bool,
     record_samples: bool,
     json_file: str | None,
 ) -> None:
-    """Train a model from a CONFIG file; KEY=VALUE changes a setting.
+    """Train a model from a CONFIG file; KEY=VALUE changes a setting. With --task, fine-tune one on labelled texts.
 
     Ctrl-C saves. The same command again continues where it stopped. Several processes:
     `torchrun --nproc-per-node 2 -m hotloop train CONFIG`; they share the microbatches of each step.
@@ -87,16 +96,25 @@ def train(
     from hotloop.core.file_locks import refuse_busy
     from hotloop.core.progress import silent
     from hotloop.core.ranks import read_ranks
-    from hotloop.core.settings import load_settings
+    from hotloop.core.settings import has_task, load_settings
     from hotloop.report.memory import out_of_memory_answer
     from hotloop.train.early import refuse_early
 
+    config, overrides = _as_settings(config, overrides, task=task, data=data, model=model)
     if stop_after is not None and from_step is not None:
         raise UsageError(
             "--from-step continues a run, and --stop-after only measures",
             do="leave one of them out",
         )
     ranks = read_ranks(os.environ)
+    if config is None or has_task(config):
+        if ranks.num_ranks > 1 or record_samples:
+            raise UsageError(
+                "a fine-tuning is of one process, and records no samples",
+                do="start it without torchrun and without --record-samples",
+            )
+        _finetune(config, overrides, out, stop_after, from_step, stretch, json_file)
+        return
     with _rendezvous(ranks) as rendezvous:
         settings = load_settings(config, overrides)
         directory = out or Path("runs") / settings.config.name
@@ -174,6 +192,77 @@ def _out_of_memory(
     told = [*render_out_of_memory(found).split("\n"), "", asked]
     told = [f"  {line}" if line and number else line for number, line in enumerate(told)]
     return EnvironmentFailed("out of memory", where=str(directory), do="\n".join(told))
+
+
+def _as_settings(
+    config: Path | None,
+    overrides: tuple[str, ...],
+    *,
+    task: str | None,
+    data: str | None,
+    model: str | None,
+) -> tuple[Path | None, tuple[str, ...]]:
+    """The options as settings; without a config the first KEY=VALUE stands in its place."""
+    given = {"task": task, "data.file": data, "model.path": model}
+    words = [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
+    if task is not None and config is not None and "=" in str(config) and not config.exists():
+        config, overrides = None, (str(config), *overrides)
+    if config is None and task is None:
+        raise click.UsageError("Missing argument 'CONFIG' (or --task with --data and --model).")
+    return config, (*words, *overrides)
+
+
+def _finetune(
+    config: Path | None,
+    overrides: tuple[str, ...],
+    out: Path | None,
+    stop_after: int | None,
+    from_step: int | None,
+    stretch: bool,
+    json_file: str | None,
+) -> None:
+    from hotloop.cli.output import note, refuse_unwritable, write_object
+    from hotloop.cli.progress import progress_bar
+    from hotloop.core.file_locks import refuse_busy
+    from hotloop.core.finetune_config import FinetuneConfig
+    from hotloop.core.settings import load_settings
+    from hotloop.finetune.examples import read_dataset
+
+    settings = load_settings(config, overrides, kind=FinetuneConfig)
+    directory = out or Path("runs") / settings.config.name
+    refuse_unwritable(json_file, made=directory)
+    refuse_busy(directory)
+    dataset = read_dataset(settings.config.data, per_step=settings.config.sequences_per_step)
+    from hotloop.finetune.start import finetune
+
+    with progress_bar() as progress:
+        outcome = finetune(
+            settings,
+            dataset,
+            directory,
+            stop_after=stop_after,
+            from_step=from_step,
+            stretch=stretch,
+            progress=progress,
+            warn=note,
+        )
+    if json_file is not None:
+        write_object(asdict(outcome), json_file)
+    if json_file == "-":
+        return
+    _tell(outcome.training, directory)
+    if outcome.scores is not None:
+        click.echo(
+            f"accuracy {outcome.scores['accuracy']:.4f}, macro F1 {outcome.scores['macro_f1']:.4f}"
+        )
+        for each in outcome.scores["by_class"]:
+            parts = (
+                f"{name} {'-' if each[name] is None else format(each[name], '.3f')}"
+                for name in ("precision", "recall", "f1")
+            )
+            click.echo(f"  {each['label']}: {', '.join(parts)}, {each['num_examples']} examples")
+    if outcome.model is not None:
+        click.echo(f"{outcome.model}: the model, for transformers' from_pretrained")
 
 
 @contextmanager

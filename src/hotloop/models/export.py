@@ -52,7 +52,7 @@ def export(
     something or `transformers` has no class for the model, `EnvironmentFailed` when the disk refuses.
     """
     config = hf_config(model.shape, end_of_text)
-    with _appearing_whole(directory) as written:
+    with appearing_whole(directory) as written:
         _write_json(written / "config.json", config)
         tensors = {name: tensor.contiguous() for name, tensor in hf_weights(model).items()}
         safetensors.torch.save_file(tensors, written / "model.safetensors", {"format": "pt"})
@@ -93,7 +93,7 @@ def largest_difference(model: Decoder, directory: Path, *, seed: int = 0) -> flo
     """
     import transformers
 
-    with _quiet():
+    with quiet():
         theirs = transformers.AutoModelForCausalLM.from_pretrained(
             directory, local_files_only=True, dtype=torch.float32
         ).eval()
@@ -123,7 +123,7 @@ def largest_difference(model: Decoder, directory: Path, *, seed: int = 0) -> flo
 
 
 @contextlib.contextmanager
-def _appearing_whole(directory: Path) -> Iterator[Path]:
+def appearing_whole(directory: Path) -> Iterator[Path]:
     """A directory beside `directory` to fill, renamed to it at the end, removed after an error."""
     if directory.is_file() or (directory.is_dir() and any(directory.iterdir())):
         raise UsageError(
@@ -156,7 +156,7 @@ def _appearing_whole(directory: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without the bars and notes of `transformers`, which would stand between ours."""
     from transformers.utils import logging
 

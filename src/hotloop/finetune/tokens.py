@@ -1,0 +1,66 @@
+"""Each text as token ids, made once and kept in the cache: an epoch reads them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+from hotloop.core.cache import cache_directory, entry_in_use, make_room
+from hotloop.core.errors import UsageError
+from hotloop.core.files import storage_error
+from hotloop.finetune.examples import Examples
+
+Tokens = list[np.ndarray]
+"""int32, one array for each example, with the special tokens of the model."""
+
+
+def tokenized(tokenizer: Any, identity: str, examples: Examples, max_tokens: int) -> Tokens:
+    """`identity` names the tokenizer's contents. From the cache where these texts were tokenized before."""
+    digest = hashlib.sha256(f"{identity} {max_tokens}".encode())
+    for text in examples.texts:
+        digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
+    entry = cache_directory() / "pieces" / f"examples-{digest.hexdigest()[:32]}"
+    entry_in_use(entry)
+    path = entry / "tokens.safetensors"
+    if path.exists():
+        try:
+            stored = safetensors.numpy.load_file(path)
+            ids, lengths = stored["ids"], stored["lengths"]
+            if len(lengths) == len(examples) and lengths.sum() == len(ids):
+                return np.split(ids, np.cumsum(lengths)[:-1])
+        except (OSError, KeyError, safetensors.SafetensorError):
+            pass  # made again
+    found = tokenizer(
+        list(examples.texts),
+        truncation=True,
+        max_length=max_tokens,
+        padding=False,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+    )["input_ids"]
+    arrays = [np.asarray(ids, dtype=np.int32) for ids in found]
+    if any(not len(ids) for ids in arrays):
+        raise UsageError(
+            "the tokenizer makes no token of some text", do="it adds no special tokens"
+        )
+    _keep(path, arrays)
+    return arrays
+
+
+def _keep(path: Path, arrays: Tokens) -> None:
+    lengths = np.array([len(ids) for ids in arrays], dtype=np.int64)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent)
+        os.close(descriptor)
+        safetensors.numpy.save_file({"ids": np.concatenate(arrays), "lengths": lengths}, temporary)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise storage_error(error, path, "keep the tokens") from error
+    make_room()

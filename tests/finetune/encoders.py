@@ -1,0 +1,114 @@
+"""Small encoders of transformers with random weights, a tokenizer trained here, and labelled texts to learn."""
+
+import csv
+import random
+from pathlib import Path
+
+import torch
+import transformers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+TELLING = {
+    "bad": ["awful", "poor", "sad", "terrible"],
+    "good": ["great", "lovely", "happy", "superb"],
+    "so-so": ["plain", "usual", "okay", "fair"],
+}
+FILLER = [
+    "the",
+    "a",
+    "film",
+    "was",
+    "and",
+    "it",
+    "i",
+    "think",
+    "that",
+    "of",
+    "with",
+    "story",
+    "very",
+    "really",
+    "quite",
+]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def rows(num: int = 120) -> list[tuple[str, str]]:
+    """Texts of 3 to 100 words and their labels."""
+    draw = random.Random(0)
+    found = []
+    for _ in range(num):
+        label = draw.choice(list(TELLING))
+        length = min(100, max(3, int(draw.lognormvariate(2.3, 0.8))))
+        words = [draw.choice(FILLER + 3 * TELLING[label]) for _ in range(length)]
+        found.append((" ".join(words), label))
+    return found
+
+
+def write_csv(path: Path, num: int = 120) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("text", "label"), *rows(num)])
+    return path
+
+
+def tokenizer() -> transformers.PreTrainedTokenizerFast:
+    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer()
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=120, special_tokens=SPECIAL, show_progress=False)
+    made.train_from_iterator([text for text, _ in rows()], trainer)
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        unk_token="[UNK]",
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+    )
+
+
+def config(kind: str) -> transformers.PreTrainedConfig:
+    sizes = {
+        "vocab_size": 128,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 48,
+        "max_position_embeddings": 140,
+        "pad_token_id": 0,
+    }
+    match kind:
+        case "bert":
+            return transformers.BertConfig(**sizes)
+        case "roberta":
+            return transformers.RobertaConfig(**sizes)
+        case "electra":
+            return transformers.ElectraConfig(embedding_size=16, **sizes)
+        case "distilbert":
+            return transformers.DistilBertConfig(
+                vocab_size=128,
+                dim=32,
+                n_layers=2,
+                n_heads=2,
+                hidden_dim=48,
+                max_position_embeddings=140,
+            )
+        case "gpt2":  # its head reads the last token
+            return transformers.GPT2Config(
+                vocab_size=128, n_embd=32, n_layer=2, n_head=2, n_positions=140, pad_token_id=0
+            )
+        case "xlnet":  # takes no position ids
+            return transformers.XLNetConfig(
+                vocab_size=128, d_model=32, n_layer=2, n_head=2, d_inner=48, pad_token_id=0
+            )
+    raise AssertionError(kind)
+
+
+def save_encoder(kind: str, directory: Path) -> Path:
+    """Without a head, as pretrained encoders are."""
+    torch.manual_seed(0)
+    transformers.AutoModel.from_config(config(kind)).save_pretrained(directory)
+    tokenizer().save_pretrained(directory)
+    return directory

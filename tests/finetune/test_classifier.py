@@ -1,0 +1,84 @@
+"""Examples without padding: the same logits and gradients as with it."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from encoders import config
+
+from hotloop.finetune.classifier import Classifier, why_not_packed
+
+
+def model_of(kind: str) -> transformers.PreTrainedModel:
+    torch.manual_seed(1)
+    settings = config(kind)
+    settings.num_labels = 3
+    return transformers.AutoModelForSequenceClassification.from_config(settings).eval()
+
+
+def examples() -> tuple[list[np.ndarray], torch.Tensor]:
+    draw = np.random.default_rng(2)
+    lengths = [17, 3, 128, 40, 3, 9, 64, 25]
+    tokens = [draw.integers(5, 128, length).astype(np.int32) for length in lengths]
+    return tokens, torch.tensor([0, 1, 2, 2, 1, 0, 0, 1])
+
+
+def padded_loss(
+    model: torch.nn.Module, tokens: list[np.ndarray], labels: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and mean loss of the batch as everybody pads it."""
+    ids = torch.zeros(len(tokens), 128, dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for row, own in enumerate(tokens):
+        ids[row, : len(own)] = torch.from_numpy(own.astype(np.int64))
+        mask[row, : len(own)] = 1
+    found = model(input_ids=ids, attention_mask=mask, labels=labels)
+    return found.logits, found.loss
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "electra", "gpt2"])
+def test_logits_and_gradients_are_those_of_the_padded_batch(kind: str) -> None:
+    model, (tokens, labels) = model_of(kind), examples()
+    logits, loss = padded_loss(model, tokens, labels)
+    loss.backward()
+    wanted = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+
+    classifier = Classifier(model, packed=kind != "gpt2", pad_id=0)
+    order, inputs = classifier.arranged(tokens)
+    assert sum(each.shape[1] for each in inputs[:1]) == sum(map(len, tokens)) or kind == "gpt2"
+    torch.testing.assert_close(classifier.logits(*inputs), logits[order], atol=1e-5, rtol=0)
+    (classifier(labels[order], *inputs) / len(tokens)).backward()
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    assert found.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, atol=1e-5, rtol=0, msg=name)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "electra"])
+def test_encoders_whose_head_reads_the_first_token_are_packed(kind: str) -> None:
+    assert why_not_packed(model_of(kind), examples()[0][:4]) is None
+
+
+def test_classes_that_cannot_be_packed_are_found_out_and_left_as_they_were() -> None:
+    tokens = examples()[0][:4]
+    assert why_not_packed(model_of("xlnet"), tokens) == "it takes no position ids"
+    last_token = model_of("gpt2")
+    assert why_not_packed(last_token, tokens) is not None
+    assert not last_token.base_model._forward_hooks
+
+
+def test_packing_that_changes_logits_is_refused() -> None:
+    """An encoder that adds positions of its own, as if all were one text."""
+    model = model_of("bert")
+
+    def from_zero(
+        module: object, arguments: object, named: dict[str, torch.Tensor]
+    ) -> tuple[tuple[()], dict[str, torch.Tensor]]:
+        ids = named["input_ids"]
+        return (), {**named, "position_ids": torch.arange(ids.shape[1])[None] % 140}
+
+    model.bert.embeddings.register_forward_pre_hook(from_zero, with_kwargs=True)
+    reason = why_not_packed(model, examples()[0][:4])
+    assert reason is not None
+    assert "logits would differ by" in reason

@@ -105,7 +105,10 @@ class Run:
         """The loss of a microbatch by the model as it is written, in the precision of the run."""
         precision, compiled = self.config.train.precision, self.config.train.compile
         with autocast(self.device.type, precision), parts_uncompiled(compiled):
-            return self.model.forward(*inputs)  # .forward: not what the whole model compiles to
+            loss: Tensor = self.model.forward(
+                *inputs
+            )  # .forward: not what the whole model compiles to
+        return loss
 
     @property
     def checkpoints(self) -> Path:
@@ -227,6 +230,7 @@ def assemble(
     if not group.ranks.is_first:  # as seeded above, every process would drop the same units
         torch.manual_seed(seed_of(config.train.seed, 0, group.ranks.rank))
     if config.train.compile:
+        assert isinstance(model, Decoder), "no other is compiled yet"
         compile_model(model, config.train.compile)
     run.replica = group.replicate(model)
     return run

@@ -80,6 +80,20 @@ def config_keys() -> str:
     return "\n".join(lines)
 
 
+def finetune_keys() -> str:
+    """The settings of a fine-tuning that are not, or not with that default, those of `config.txt`."""
+    from hotloop.core.config import known_keys
+    from hotloop.core.finetune_config import FinetuneConfig
+
+    shared = known_keys()
+    lines = []
+    for name, key in known_keys(FinetuneConfig).items():
+        if name not in shared or shared[name] != key:
+            lines.append(f"{name} = {key.default or '(must be given)'}")
+            lines.extend(f"    {line}" for line in key.description.splitlines())
+    return "\n".join(lines)
+
+
 def findings() -> str:
     from hotloop.judge.findings import FINDINGS
 
@@ -148,6 +162,7 @@ def json_fields() -> str:
 SURFACE: dict[str, Callable[[], str]] = {
     "help.txt": help_texts,
     "config.txt": config_keys,
+    "finetune_config.txt": finetune_keys,
     "findings.txt": findings,
     "optimizations.txt": optimizations,
     FIXES: fixes_page,

@@ -218,6 +218,8 @@ def test_config_file_with_a_task_is_a_fine_tuning_and_nothing_else_takes_it(
     )
     assert "macro F1" in run(["train", str(file), *FAST, "--out", str(tmp_path / "run")])
     assert "this is the config of a fine-tuning" in run(["fit", str(file)], code=2)
+    assert "damaged" not in run(["report", str(tmp_path / "run")])
+    assert "whole" in run(["checkpoints", "list", str(tmp_path / "run")])
 
 
 def test_scores_are_those_of_the_counts() -> None:

@@ -170,9 +170,9 @@ def _root(run: Path) -> Path:
 
 
 def _rules(run: Path) -> CheckpointConfig:
-    from hotloop.core.settings import load_settings
+    from hotloop.core.settings import load_stored
 
-    return load_settings(run / "config.yaml").config.checkpoint
+    return load_stored(run / "config.yaml").config.checkpoint
 
 
 def _rows(run: str, *, hashes: bool) -> list[dict[str, Any]]:
@@ -180,13 +180,13 @@ def _rows(run: str, *, hashes: bool) -> list[dict[str, Any]]:
     from hotloop.checkpoint import store
     from hotloop.checkpoint.entries import held_out_losses
     from hotloop.checkpoint.remote import Remote
-    from hotloop.core.settings import load_settings
+    from hotloop.core.settings import load_stored
 
     here, losses, url = [], {}, run
     if "://" not in run:
         here = store.entries(_root(Path(run)), hashes=hashes)
         losses = held_out_losses(Path(run) / "evals.jsonl")
-        config = load_settings(Path(run) / "config.yaml").config
+        config = load_stored(Path(run) / "config.yaml").config
         base = None if hashes else config.checkpoint.upload  # to verify it is to download it
         url = f"{base.rstrip('/')}/{config.name}" if base else ""
     rows = [(each, ["local"], each.problem) for each in here]

@@ -18,7 +18,7 @@ from hotloop.core.files import read_json, to_plain
 from hotloop.core.judgement import MODEL_FILE, ModelFlops
 from hotloop.core.ledger import LEDGER_FILE, Ledger
 from hotloop.core.measurement import Environment
-from hotloop.core.settings import load_settings
+from hotloop.core.settings import load_stored
 from hotloop.core.step import steps_name, steps_of_ranks
 from hotloop.core.telemetry import TELEMETRY_FILE
 from hotloop.doctor.directory import TRIALS
@@ -108,7 +108,7 @@ def read_facts(directory: Path) -> RunFacts | None:
     stored = directory / "config.yaml"
     if not stored.is_file():
         return _not_begun(directory)
-    settings = load_settings(stored)
+    settings = load_stored(stored)
     train = settings.config.train
     described, census_file = directory / "environment.json", directory / "census.json"
     model = directory / MODEL_FILE

@@ -109,6 +109,14 @@ def load_settings(
     return Settings(config, origins)
 
 
+def load_stored(path: Path) -> Settings[LoopConfig]:
+    """Of a run of any kind. Raises like `load_settings`."""
+    from hotloop.core.finetune_config import FinetuneConfig
+
+    kind: type[LoopConfig] = FinetuneConfig if has_task(path) else RunConfig
+    return load_settings(path, kind=kind)
+
+
 def has_task(path: Path) -> bool:
     """True for the config of a fine-tuning. Raises `UsageError` where it cannot be read."""
     return "task" in read_yaml(_text_of(path), str(path))[0]

@@ -30,7 +30,7 @@ from hotloop.core.ledger import LEDGER_FILE, Ledger
 from hotloop.core.measurement import Environment, Measurement
 from hotloop.core.memory_use import MemoryProfile, OutOfMemory, read_memory_notes
 from hotloop.core.sessions import read_sessions
-from hotloop.core.settings import Settings, load_settings
+from hotloop.core.settings import Settings, has_task, load_settings
 from hotloop.core.step import StepRecord, readable_steps, steps_of_ranks
 from hotloop.core.telemetry import TELEMETRY_FILE, TelemetrySample, read_telemetry
 from hotloop.doctor.collect import other_ranks
@@ -191,7 +191,11 @@ def _quickstart(files: RunFiles) -> dict[str, Any] | None:
 def _read_training(files: RunFiles, known: CommandRun | None = None) -> StoredRun:
     """The files that a training, or one measured process, writes."""
     directory, config = files.directory, files.directory / "config.yaml"
-    settings = files.tried(lambda: load_settings(config)) if config.is_file() else None
+    settings = (
+        files.tried(lambda: None if has_task(config) else load_settings(config))
+        if config.is_file()
+        else None
+    )
     environment = files.stored("environment.json", Environment)
     command_run = known or files.stored(COMMAND_RUN_FILE, CommandRun)
     measurement = measurement_of(files, settings, environment, command_run)

@@ -84,11 +84,16 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def tiny_config(prepared: Path, tmp_path: Path) -> Path:
+def tiny_config(tiny_settings: str, tmp_path: Path) -> Path:
     """A config file that trains 12 steps in a second or two."""
     path = tmp_path / "tiny.yaml"
-    path.write_text(
-        f"""name: tiny
+    path.write_text(tiny_settings)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_settings(prepared: Path) -> str:
+    return f"""name: tiny
 data:
   prepared: {prepared}
 model:
@@ -111,5 +116,15 @@ checkpoint:
   every_steps: 4
   background: false  # saves beside the steps are where the clock has them
 """
-    )
-    return path
+
+
+@pytest.fixture(scope="session")
+def finished_run(tiny_settings: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the tiny config leaves, for tests that only read it."""
+    from hotloop.core.settings import load_settings
+    from hotloop.train.start import start
+
+    directory = tmp_path_factory.mktemp("finished")
+    (directory / "tiny.yaml").write_text(tiny_settings)
+    start(load_settings(directory / "tiny.yaml"), directory / "run")
+    return directory / "run"

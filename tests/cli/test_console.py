@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -165,3 +169,29 @@ def test_output_to_a_pipe_that_does_not_wait_is_written_whole() -> None:
     child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     out, _ = child.communicate(timeout=60)
     assert (child.returncode, len(out)) == (0, 1_000_001)
+
+
+def test_what_was_written_before_ctrl_c_is_not_written_again() -> None:
+    script = (
+        "import os; from hotloop.cli.output import guard_streams; guard_streams()\n"
+        "try: print('x' * 6000, flush=True)\n"
+        "except KeyboardInterrupt: os.write(2, b'!'); print('end', flush=True)\n"
+    )
+    reader, writer = os.pipe()
+    size = fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    with open(reader, "rb") as shown:
+        command = [sys.executable, "-c", script]
+        with subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE) as child:
+            os.close(writer)
+            assert child.stderr is not None
+            while child.poll() is None and held_by(reader) < size:  # then the write waits for room
+                time.sleep(0.02)
+            child.send_signal(signal.SIGINT)
+            assert child.stderr.read(1) == b"!"
+            out = shown.read()
+    assert (child.returncode, out) == (0, b"x" * size + b"end\n")
+
+
+def held_by(pipe: int) -> int:
+    """Bytes that wait to be read."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)

@@ -51,17 +51,16 @@ def test_a_trained_run_is_exported_verified_and_started_from_again(
 
 
 def test_without_transformers_it_exports_and_says_that_it_did_not_verify(
-    tiny_config: Path,
+    finished_run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    start(load_settings(tiny_config), tmp_path / "run")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
-    assert main.run(["export", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 0
+    assert main.run(["export", str(finished_run), "--out", str(tmp_path / "out")]) == 0
     assert "verified  no: transformers is not installed" in capsys.readouterr().out
-    asked = ["export", str(tmp_path / "run"), "--out", str(tmp_path / "other"), "--verify"]
+    asked = ["export", str(finished_run), "--out", str(tmp_path / "other"), "--verify"]
     assert main.run(asked) == 2
     assert "hotloop[export]" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -114,12 +116,13 @@ def generate(
     texts = [Text(each, seed + i) for i, each in enumerate(repeated)]
     screen = _Screen(texts, quiet=json_file == "-")
     began = time.perf_counter()
-    try:
+    with _Interruption() as interruption:
         for _ in write_texts(
             trained, texts, num_tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p
         ):
             screen.show()
-    except KeyboardInterrupt:
+            if interruption.asked:
+                break
         for text in texts:
             text.ended = text.ended or "interrupted"
         screen.show()
@@ -155,6 +158,32 @@ def _lines(file: Path) -> list[str]:
     return [line.removesuffix("\r") for line in lines]
 
 
+class _Interruption:
+    """While entered, the first Ctrl-C or SIGTERM is noted; a second one interrupts at once.
+
+    An exception between any two lines could not say whether a piece was written, or counted, already.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Interruption:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._heard)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
 class _Screen:
     """Standard output, one text below the other; the first that has not ended grows."""
 
@@ -169,18 +198,17 @@ class _Screen:
             text = self._texts[self._front]
             if not text.tokens and text.ended in (None, "interrupted"):
                 break
-            # What was written is counted first: Ctrl-C may come between any two lines, and nothing is written twice.
             if self._num_begun == self._front:
                 self._num_begun += 1
                 if len(self._texts) > 1:
                     self._write(f"--- {self._front + 1} of {len(self._texts)}, seed {text.seed}\n")
             whole = text.prompt + text.text
-            new, self._num_shown = whole[self._num_shown :], len(whole)
-            self._write(new)
+            self._write(whole[self._num_shown :])
+            self._num_shown = len(whole)
             if text.ended is None:
                 break
-            self._front, self._num_shown = self._front + 1, 0
             self._write("\n")
+            self._front, self._num_shown = self._front + 1, 0
 
     def _write(self, text: str) -> None:
         sys.stdout.write(printable(text) if sys.stdout.isatty() else text)

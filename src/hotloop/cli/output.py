@@ -29,7 +29,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Stream(io.FileIO):
-    """A descriptor whose writes do not fail; `lost` is what went wrong, if anything did."""
+    """A descriptor whose writes do not fail; `lost` is what went wrong, if anything did.
+
+    Text is kept only above it, not in a `BufferedWriter`: that one keeps what it gives to `write` until it returns, and
+    where Ctrl-C comes between the system's write and the return, what was written already is written again.
+    """
 
     def __init__(self, descriptor: int, *, was_closed: bool) -> None:
         super().__init__(descriptor, "w", closefd=False)
@@ -40,15 +44,18 @@ class _Stream(io.FileIO):
         try:
             if self._was_closed:
                 raise OSError(errno.EBADF, "it is closed")
-            while (written := super().write(data)) is None:  # a descriptor that does not wait
-                select.select([], [self], [])
-            return written
+            left = memoryview(data)
+            while left:
+                written = super().write(left)
+                if written is None:  # a descriptor that does not wait
+                    select.select([], [self], [])
+                left = left[written or 0 :]
         except OSError as error:
             self.lost = self.lost or error
             self._was_closed = False
             with contextlib.suppress(OSError):
                 _to_nowhere(self.fileno())
-            return len(data)
+        return len(data)
 
 
 def guard_streams() -> None:
@@ -68,7 +75,7 @@ def guard_streams() -> None:
             continue
         before = getattr(sys, name)
         stream = io.TextIOWrapper(
-            io.BufferedWriter(_Stream(descriptor, was_closed=was_closed)),
+            _Stream(descriptor, was_closed=was_closed),  # as with `python -u`
             encoding=getattr(before, "encoding", None) or "utf-8",
             errors="replace",  # a terminal that is not UTF-8 shows `?`
             line_buffering=name == "stderr" or os.isatty(descriptor),
@@ -87,8 +94,8 @@ def _to_nowhere(descriptor: int) -> None:
 def refuse_lost_output() -> None:
     """Raises `EnvironmentFailed` when standard output could not be written; not for a reader that left."""
     sys.stdout.flush()
-    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
-    lost = raw.lost if isinstance(raw, _Stream) else None
+    stream = getattr(sys.stdout, "buffer", None)
+    lost = stream.lost if isinstance(stream, _Stream) else None
     if lost is None or lost.errno == errno.EPIPE:
         return
     reason = "no space left on the disk" if lost.errno == errno.ENOSPC else lost.strerror

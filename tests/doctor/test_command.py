@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,17 @@ def test_flags_of_the_script_are_its_own(
     monkeypatch.chdir(tmp_path)
     for name in ("train.py", "x.py"):
         (tmp_path / name).touch()
-    refuse_unexaminable([sys.executable, *arguments.split()], ENVIRONMENT)
+    assert complaint([sys.executable, *arguments.split()]) == ""
+    assert "`-I`" in complaint([sys.executable, "-I", *arguments.split()])
+
+
+def complaint(command: list[str], environment: Mapping[str, str] = ENVIRONMENT) -> str:
+    """What is said of a command that is refused; empty for one that may be examined."""
+    try:
+        refuse_unexaminable(command, environment)
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 def test_a_python_behind_another_program_is_seen() -> None:
@@ -68,8 +79,9 @@ def test_a_bare_script_is_told_what_to_write(script: str) -> None:
 def test_a_script_that_may_be_executed_is_a_program(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("#!/usr/bin/env python3\n")
+    assert "is a script, not a program" in complaint([str(script)])
     script.chmod(0o755)
-    refuse_unexaminable([str(script)], ENVIRONMENT)
+    assert complaint([str(script)]) == ""
 
 
 def test_what_is_no_program_is_refused() -> None:
@@ -155,4 +167,6 @@ def test_script_of_another_machine_is_not_looked_for(
         (tmp_path / name).touch(mode=0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     words = command.format(sys.executable if "-m" in command else "nothere.py").split()
-    refuse_unexaminable(words, os.environ)
+    assert complaint(words, os.environ) == ""
+    here = [sys.executable, *words[words.index("python") + 1 :]] if "python" in words else words
+    assert ("no such script" in complaint(here, os.environ)) == (here is not words)

@@ -499,7 +499,8 @@ def test_neither_the_probe_nor_torch_is_the_scripts_own_code(inside: str) -> Non
 )
 def test_other_peoples_code_is_known_by_its_package(inside: str, code: str) -> None:
     seen = lines(("unattributed", "train", 0.2), inside=inside)
-    only(script(steps(OWN), replace(HEALTHY, lines=seen)), code)
+    finding = only(script(steps(OWN), replace(HEALTHY, lines=seen)), code)
+    assert finding.evidence["inside"] == inside
 
 
 def test_a_line_that_calls_the_model_as_well_is_computing() -> None:

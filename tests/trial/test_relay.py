@@ -279,10 +279,11 @@ def test_the_relay_holds_nothing_and_ends_though_hotloop_was_killed(tmp_path: Pa
 
     with subprocess.Popen([sys.executable, "-c", work]) as hotloop:
         try:
-            until(lambda: held() == ["/dev/null"] * 3 + ["anon_inode:", "socket:"])
+            assert until(lambda: held() == ["/dev/null"] * 3 + ["anon_inode:", "socket:"])
         finally:
             hotloop.send_signal(signal.SIGKILL)
-    until(lambda: relays(str(tmp_path)) == [])
+    assert hotloop.returncode == -signal.SIGKILL
+    assert until(lambda: relays(str(tmp_path)) == [])
 
 
 def test_the_relay_ends_by_itself_with_the_process_that_made_it(tmp_path: Path) -> None:
@@ -304,11 +305,14 @@ sys.stdin.read()
             assert made.stdout.readline() == b"made\n"
             assert len(relays(str(tmp_path))) == 2
             made.kill()
-        until(lambda: relays(str(tmp_path)) == [])
+        assert until(lambda: relays(str(tmp_path)) == [])
 
 
-def until(is_so: Callable[[], bool]) -> None:
+def until(is_so: Callable[[], bool]) -> bool:
+    """False if it is not so within a minute."""
     deadline = time.monotonic() + 60
     while not is_so():
-        assert time.monotonic() < deadline
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0.05)
+    return True

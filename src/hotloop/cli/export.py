@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -71,32 +72,35 @@ def export(
         end_of_text=trained.tokenizer.end_of_text,
         check=check,
     )
-    kind = CLASSES[model_type_of(trained.model.shape)]
-    parameters = num_weights(replace(trained.model.shape, pad_vocabulary_to=1))
+    found = {
+        "schema": "hotloop.export/1",
+        "out": str(out),
+        "step": trained.step,
+        "weights": trained.weights,
+        "class": CLASSES[model_type_of(trained.model.shape)],
+        "parameters": num_weights(replace(trained.model.shape, pad_vocabulary_to=1)),
+        "largest_logit_difference": difference,
+        "not_verified": None if verify else why_not,
+        "notes": list(trained.notes),
+    }
     if json_file is not None:
-        found = {
-            "schema": "hotloop.export/1",
-            "out": str(out),
-            "step": trained.step,
-            "weights": trained.weights,
-            "class": kind,
-            "parameters": parameters,
-            "largest_logit_difference": difference,
-            "not_verified": None if verify else why_not,
-            "notes": list(trained.notes),
-        }
         write_object(found, json_file)
     if json_file != "-":
-        click.echo(f"exported step {trained.step} as {kind}")
-        click.echo(f"  at        {out}")
-        which = "averaged" if trained.weights == "averaged" else "of the last step"
-        click.echo(f"  weights   {parameters:,}, fp32, {which}")
-        if (out / "tokenizer.model").exists():
-            click.echo(
-                "  tokenizer tokenizer.model, for sentencepiece's own library; whether transformers "
-                "reads it alike was not compared"
-            )
-        if difference is None:
-            click.echo(f"  verified  no: {why_not}")
-        else:
-            click.echo(f"  verified  logits of transformers differ by at most {difference:.1e}")
+        click.echo("\n".join(_answer(found)))
+
+
+def _answer(found: dict[str, Any]) -> Iterator[str]:
+    yield f"exported step {found['step']} as {found['class']}"
+    yield f"  at        {found['out']}"
+    which = "averaged" if found["weights"] == "averaged" else "of the last step"
+    yield f"  weights   {found['parameters']:,}, fp32, {which}"
+    if (Path(found["out"]) / "tokenizer.model").exists():
+        yield (
+            "  tokenizer tokenizer.model, for sentencepiece's own library; whether transformers "
+            "reads it alike was not compared"
+        )
+    if found["largest_logit_difference"] is None:
+        yield f"  verified  no: {found['not_verified']}"
+    else:
+        worst = found["largest_logit_difference"]
+        yield f"  verified  logits of transformers differ by at most {worst:.1e}"

@@ -1,0 +1,111 @@
+"""A process that ended well -> its `Measurement`: the records it left, which of them count, what it ran on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hotloop.core.census import Census
+from hotloop.core.errors import CommandFailed
+from hotloop.core.files import read_json
+from hotloop.core.measurement import Environment, Measurement, Plan, Sample
+from hotloop.core.step import StepRecord, read_steps
+from hotloop.hardware.environment import nvidia_driver
+from hotloop.trial.arm import Arm
+from hotloop.trial.process import Finished, tail
+
+
+def measurement_of(
+    arm: Arm,
+    command: Sequence[str],
+    plan: Plan,
+    environment: Environment,
+    finished: Finished,
+    run: Path,
+    log: Path,
+) -> Measurement:
+    """environment: of the machine, before it ran. Raises `CommandFailed` where it made too few steps."""
+    environment = dataclasses.replace(
+        environment, variables={**environment.variables, **dict(sorted(arm.env.items()))}
+    )
+    records: tuple[StepRecord, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    census: Census | None = None
+    returncode: int | None = finished.returncode
+    if arm.records == "none":
+        samples = (Sample(finished.wall_s, "s"),)
+    else:
+        clocked = arm.records == "step_clock"
+        steps = run / ("steps-0.jsonl" if clocked else "steps.jsonl")
+        found = tuple(read_steps(steps)) if steps.exists() else ()
+        wanted = plan.warmup_steps + plan.steps
+        if len(found) < wanted:
+            raise CommandFailed(
+                f"`{arm.name}` made {len(found)} steps, {wanted} were asked for "
+                f"({plan.warmup_steps} of warm-up and {plan.steps} that count)",
+                where=str(log),
+                do=_why_too_few(arm, len(found), run, log),
+                returncode=finished.returncode,
+            )
+        records = tuple(_marked(record, arm, plan) for record in found[:wanted])
+        used = run / ("census-0.json" if clocked else "census.json")
+        census = read_json(used, Census) if used.exists() else None
+        ran_on = run / ("clock-0.json" if clocked else "environment.json")
+        seen = json.loads(ran_on.read_text(encoding="utf-8")) if ran_on.exists() else {}
+        environment = _as_seen(environment, seen)
+        if clocked and seen["stopped"]:
+            returncode = None
+    return Measurement(
+        arm=arm.name,
+        command=tuple(command),
+        plan=plan,
+        environment=environment,
+        records=records,
+        samples=samples,
+        census=census,
+        process_s=finished.wall_s,
+        started_at=finished.started_at,
+        returncode=returncode,
+    )
+
+
+def _as_seen(host: Environment, seen: dict[str, Any]) -> Environment:
+    """What the process says that it ran on: its own Python and torch, and a GPU only where it used one."""
+    environment = dataclasses.replace(
+        host, python=seen.get("python", host.python), torch=seen.get("torch")
+    )
+    if seen.get("cuda") is None:
+        return environment
+    return dataclasses.replace(
+        environment,
+        device=seen["device"],
+        num_devices=seen["num_devices"],
+        cuda=seen["cuda"],
+        driver=nvidia_driver(),
+    )
+
+
+def _marked(record: StepRecord, arm: Arm, plan: Plan) -> StepRecord:
+    """With the work it did, and the tag `warmup` where it is not to be counted."""
+    tags = tuple(tag for tag in record.tags if tag != "warmup")
+    return dataclasses.replace(
+        record,
+        tokens=record.tokens if record.tokens is not None else arm.tokens_per_step,
+        samples=record.samples if record.samples is not None else arm.samples_per_step,
+        tags=("warmup", *tags) if record.step < plan.warmup_steps else tags,
+    )
+
+
+def _why_too_few(arm: Arm, found: int, run: Path, log: Path) -> str:
+    notes = run / "notes.txt"
+    if notes.exists():
+        return notes.read_text(encoding="utf-8").strip()
+    if found or arm.records == "run":
+        return f"ask for fewer steps, or let the command make more. {tail(log)}"
+    return (
+        "no step was seen: the clock needs a Python that reads PYTHONPATH (not -I, -E or -S) and a "
+        f"script that steps a torch optimizer, or calls `hotloop.step()`. {tail(log)}"
+    )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -41,6 +43,21 @@ def launch(command: Sequence[str], env: Mapping[str, str], log: Path) -> Forked:
     process = _CONTEXT.Process(target=_become, args=(list(command[3:]), dict(env), str(log)))
     process.start()
     return Forked(process)
+
+
+def killed_at(config: Path, directory: Path, step: int, *overrides: str) -> None:
+    """Trains in `directory` until this step is recorded; then it is killed."""
+    words = ["-m", "hotloop", "train", str(config), "--out", str(directory), *overrides]
+    log = directory.with_suffix(".log")
+    process = launch(["python", *words], dict(os.environ), log)
+    path, deadline = directory / "steps.jsonl", time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        if lines and json.loads(lines[-1])["step"] >= step:
+            break
+        time.sleep(0.001)
+    os.killpg(process.pid, 9)
+    assert process.wait() == -9, log.read_text()
 
 
 def _become(arguments: list[str], env: dict[str, str], log: str) -> None:

@@ -7,8 +7,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +16,8 @@ from typing import Any
 
 import pytest
 import torch
-from trainings import losses, records, train, wait_for_steps, weights
+from forked_trainings import killed_at
+from trainings import losses, records, train, weights
 
 from hotloop.checkpoint import store
 from hotloop.checkpoint.background import Saver
@@ -120,15 +119,8 @@ def test_run_killed_again_and_again_between_and_during_saves_comes_to_the_same_e
     often = (*BESIDE, "checkpoint.every_steps=7", "train.steps=200", "eval.every_steps=50")
     train(tiny_config, tmp_path / "whole", *often, "checkpoint.background=false")
     run, draw = tmp_path / "run", random.Random(5)
-    command = [sys.executable, "-m", "hotloop", "train", str(tiny_config), "--out", str(run)]
-    command += often
     for at in sorted(draw.sample(range(3, 190), 4)):
-        child = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        wait_for_steps(child, run / "steps.jsonl", at)
-        child.kill()
-        child.communicate()
+        killed_at(tiny_config, run, at, *often)
         assert len(records(run)) - store.newest_seen(run / "checkpoints") <= 7
     train(tiny_config, run, *often)
     assert losses(run) == losses(tmp_path / "whole")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 
 import pytest
-from forked_trainings import Forked, launch
+from forked_trainings import killed_at
 from trainings import records, train
 
 from hotloop.cli.main import run as command
@@ -16,20 +15,6 @@ from hotloop.core.errors import Interrupted
 from hotloop.core.files import SESSIONS_FILE
 from hotloop.core.sessions import read_sessions
 from hotloop.runs.stored_run import read_run
-
-
-def killed_at(config: Path, directory: Path, step: int, *overrides: str) -> None:
-    words = ["-m", "hotloop", "train", str(config), "--out", str(directory), *overrides]
-    process: Forked = launch(["python", *words], dict(os.environ), directory.with_suffix(".log"))
-    path, deadline = directory / "steps.jsonl", time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < deadline:
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-        if lines and json.loads(lines[-1])["step"] >= step:
-            break
-        time.sleep(0.001)
-    os.killpg(process.pid, 9)
-    process.wait()
-
 
 LONG = ("train.steps=400", "checkpoint.every_steps=100", "checkpoint.background=auto", "eval.every_steps=0")  # fmt: skip
 

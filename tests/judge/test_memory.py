@@ -113,6 +113,10 @@ def test_ways_of_a_config_keep_the_global_batch_and_leave_out_what_is_set() -> N
     assert "train.precision" not in named
     assert "checkpoint.background" not in named
     assert "train.host_memory" not in " ".join(ways_of_config(FLAT, replace(NOTE, device="cuda:0")))
+    again = [each for each in ways if "activation_checkpointing" in each]
+    assert ["selective" in each for each in again] == [True, False]
+    full = ways_of_config({**FLAT, "train.activation_checkpointing": "full"}, NOTE)
+    assert "activation_checkpointing" not in " ".join(full)
     assert not any(
         "train.microbatch" in each for each in ways_of_config({**FLAT, "train.microbatch": 1}, NOTE)
     )

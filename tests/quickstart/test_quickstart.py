@@ -124,7 +124,7 @@ def test_nothing_kept_means_no_final_ratio() -> None:
 def resolved(**train: object) -> RunConfig:
     values = {
         "compile": False, "precision": "bf16", "attention": "sdpa", "clip": "builtin",
-        "gelu": "tanh", "host_memory": "default", "gradient_compression": "none", "loss": "plain",
+        "gelu": "tanh", "host_memory": "default", "thread_binding": "none", "gradient_compression": "none", "loss": "plain",
         "activation_checkpointing": "none", **train,
     }  # fmt: skip
     return RunConfig.model_validate(

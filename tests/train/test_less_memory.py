@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -44,8 +45,15 @@ def test_a_chunked_loss_trains_the_same(
 
 @pytest.mark.parametrize(
     "settings",
-    [(), ("model.dropout=0.2", f"{AGAIN}=2"), (CHUNKED, "train.compile=true", "model.dropout=0.2")],
-    ids=["fp32", "every second, dropout", "chunked, compiled, dropout"],
+    [
+        (),
+        ("model.dropout=0.2", f"{AGAIN}=2"),
+        (CHUNKED, "train.compile=true", "model.dropout=0.2"),
+        ("model.dropout=0.2", f"{AGAIN}=selective"),
+        ("train.compile=true", f"{AGAIN}=selective"),
+        ("train.compile=true", f"{AGAIN}=budget=0.3"),
+    ],
+    ids=["fp32", "second", "chunked, compiled", "selective", "selective, compiled", "budget"],
 )
 def test_training_with_activations_computed_again_is_the_same_to_the_bit_and_resumes(
     tiny_config: Path,
@@ -110,7 +118,10 @@ def test_a_run_older_than_the_setting_goes_on_without_it(tiny_config: Path, tmp_
     assert losses(tmp_path / "run") == wanted
 
 
-@pytest.mark.parametrize(("value", "every"), [("none", None), ("full", 1), (3, 3), ("auto", None)])
+@pytest.mark.parametrize(
+    ("value", "every"),
+    [("none", None), ("full", 1), (3, 3), ("auto", None), ("selective", 1), ("budget=0.5", None)],
+)
 def test_every_nth_block(value: object, every: int | None) -> None:
     from hotloop.core.config import RunConfig
 
@@ -119,3 +130,30 @@ def test_every_nth_block(value: object, every: int | None) -> None:
     )
     shape: DecoderShape = decoder_shape(config, 50)
     assert (shape.checkpoint_every, shape.loss_chunk) == (every, None)
+    assert shape.keeps_products == (value == "selective")
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (f"{AGAIN}=budget=1.5", "activation_checkpointing"),
+        (f"{AGAIN}=0", "activation_checkpointing"),
+        (f"{AGAIN}=budget=0.5", "the model is not compiled"),
+        ("train.attention=efficient", "a kernel of GPUs"),
+        ("train.attention=flex", "no backward on a CPU"),
+        ("train.attention=flash model.dropout=0.1", "takes no dropout"),
+    ],
+)
+def test_what_cannot_be_had_here_is_one_clear_error(
+    tiny_config: Path, tmp_path: Path, setting: str, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        train(tiny_config, tmp_path, "train.compile=false", *setting.split())
+
+
+def test_a_kernel_that_torch_itself_refuses_is_one_clear_error(
+    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "decoder_shape", lambda *of: replace(decoder_shape(*of), attention="cudnn"))  # fmt: skip
+    with pytest.raises(UsageError, match="cannot compute this model's attention"):
+        train(tiny_config, tmp_path)

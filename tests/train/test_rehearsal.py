@@ -125,6 +125,17 @@ def test_activations_grow_with_the_microbatch_and_weights_do_not(rehearse: Rehea
     assert large.whole_bytes >= large.steps_bytes > small.steps_bytes
 
 
+def test_keeping_products_is_between_keeping_all_and_computing_all_again(tiny_config: Path) -> None:
+    again, left = "train.activation_checkpointing", {}
+    for value in ("none", "selective", "full"):
+        words = (*LARGER, "train.loss=chunked", "train.compile=false", f"{again}={value}")
+        given, machine = load_settings(tiny_config, words), read_machine(torch.device("cpu"))
+        traced = predict(resolve(given, machine)[0].config, BYTES + 1)
+        left[value] = traced.activations_bytes
+    assert left["full"] < 0.6 * left["selective"]
+    assert left["selective"] < 0.85 * left["none"]
+
+
 def test_addresses_set_aside_for_kept_memory_are_not_counted(rehearse: Rehearse) -> None:
     default, keep = (rehearse(*LARGER, f"train.host_memory={each}") for each in ("default", "keep"))
     assert keep.live_bytes == pytest.approx(default.live_bytes, rel=0.2)

@@ -203,6 +203,8 @@ class Census:
     """How gradients are clipped: `builtin` or `fused`; `None` when nothing is."""
     host_memory: str | None = None
     """`keep` where the allocator was told to keep what is freed, and agreed; else `default`."""
+    bound_threads: int | None = None
+    """Threads held to a CPU of their own."""
     num_ranks: int | None = None
     """Processes that train together."""
     num_local_ranks: int | None = None

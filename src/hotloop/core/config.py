@@ -27,6 +27,9 @@ from hotloop.core.model_config import (
     Seed,
 )
 
+MemoryBudget = Annotated[str, Field(pattern=r"^budget=(0?\.\d{1,6}|[01](\.0{1,6})?)$")]
+"""A part, 0 to 1, of the activations that a compiled model keeps."""
+
 
 class OptimizerConfig(Section):
     name: Literal["adamw", "sgd", "muon"] = "adamw"
@@ -98,18 +101,28 @@ class TrainConfig(Section):
     """Compile the model with `torch.compile`. Falls back to eager, and says so, without a C++ compiler. `blocks`: a
     transformer block for itself, once for all layers, which starts sooner where there are many. The others are torch's
     modes, of a GPU; the last two replay CUDA graphs, without gradient accumulation. Not yet run on a GPU."""
-    attention: Literal["auto", "sdpa", "plain"] = "auto"
-    """`sdpa` calls scaled_dot_product_attention; `plain` writes the product out, for the compiler to fuse."""
+    attention: Literal["auto", "sdpa", "plain", "flash", "efficient", "cudnn", "math", "flex"] = (
+        "auto"
+    )
+    """`sdpa` calls scaled_dot_product_attention, which chooses a kernel; `flash`, `efficient`, `cudnn` and `math` hold its
+    training steps to that one. `plain` writes the product out, for the compiler to fuse; `flex` is torch's FlexAttention,
+    compiled on a GPU alone. `efficient`, `cudnn` and `flex`: not yet run on a GPU."""
     gelu: Literal["auto", "tanh", "sigmoid"] = "auto"
     """How GELU's curve is computed, where the model has it: torch's `tanh` form, or the same by a `sigmoid`."""
     loss: Literal["auto", "plain", "chunked"] = "auto"
     """`plain` computes the logits of a whole microbatch; `chunked` those of some tokens at a time, each chunk with its
     gradients: less memory, the same loss."""
-    activation_checkpointing: Positive | Literal["auto", "none", "full"] = "auto"
+    activation_checkpointing: (
+        Positive | Literal["auto", "none", "full", "selective"] | MemoryBudget
+    ) = "auto"
     """`full` keeps no activations of the blocks and computes them again in the backward, N only of every Nth block (the
-    first included): less memory, slower, the same loss. `auto` is `none`."""
+    first included); `selective` keeps what products and attention made and computes the rest again; `budget=0.5` has the
+    compiler keep that part of what it would keep. Less memory, slower, the same loss. `auto` is `none`."""
     clip: Literal["auto", "builtin", "fused"] = "auto"
     """How gradients are clipped: `builtin` calls clip_grad_norm_; `fused` folds the factor into one pass."""
+    thread_binding: Literal["auto", "none", "cores"] = "auto"
+    """`cores` holds each thread that computes beside the first one to a CPU of its own, core by core and NUMA node by
+    node, so that its memory stays near. On a CPU alone."""
     host_memory: Literal["auto", "default", "keep"] = "auto"
     """`keep` leaves memory that a step frees with the process; `default` is the allocator's own way."""
     gradient_compression: Literal["auto", "none", "bf16", "fp16"] = "auto"

@@ -5,6 +5,7 @@ Foreign processes import this: the standard library alone, but for what is impor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -15,9 +16,23 @@ WAYS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"train.host_memory": "default"}, "slower steps on a CPU: freed memory is asked for again"),
     ({"train.precision": "bf16"}, "activations are rounded to bf16"),
     ({"train.compile": True}, "compiling takes a minute first"),
+    ({"train.activation_checkpointing": "selective"}, "all but products is computed twice"),
     ({"train.activation_checkpointing": "full"}, "the forward of each block is computed twice"),
 )
 """Settings that make a training smaller beside its microbatch, by what they cost it, and what that is."""
+
+
+def ways_left(flat: Mapping[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    """Those that a config with these settings does not have already. What is `auto` to the end takes memory where it is left."""
+
+    def has(key: str, value: Any) -> bool:
+        given = flat.get(key)
+        if key == "train.compile":
+            return bool(given)
+        return given in (value, "auto") or (value == "selective" and given != "none")
+
+    return [(c, why) for c, why in WAYS if not all(has(key, c[key]) for key in c)]
+
 
 REFUSALS = (
     "out of memory",

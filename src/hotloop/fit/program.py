@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotloop.core.errors import CommandFailed
-from hotloop.core.memory_use import WAYS, Fit, Rehearsed, Way
+from hotloop.core.memory_use import Fit, Rehearsed, Way, ways_left
 from hotloop.fit.processes import (
     ACCUMULATED,
     MICROBATCH,
@@ -34,8 +34,6 @@ NOT_EVEN_ADDRESSES = 1 << 62
 LOOKS = 4
 """Rehearsals with which the largest microbatch is looked for."""
 CONTEXT = "model.context"
-BESIDE = "checkpoint.background"
-COMPILE = "train.compile"
 OF_A_GPU = (
     "the CUDA context, and what the GPU's allocator keeps beyond its tensors",
     "what a compiler leaves out: the uncompiled model was traced, which takes more",
@@ -227,11 +225,7 @@ def _ways(processes: Processes, offset: int, limit_bytes: int, largest: int) -> 
         found.append(Way(settings, rehearsed.whole_bytes + offset, effect))
         return True
 
-    resolved = {**processes.with_changes({}).config.flat()}
-    if resolved[BESIDE] is not True:  # `auto` saves beside the steps where memory is left alone
-        resolved[BESIDE] = False
-    resolved[COMPILE] = bool(resolved[COMPILE])
-    singles = [(c, why) for c, why in WAYS if any(resolved[key] != v for key, v in c.items())]
+    singles = ways_left(processes.with_changes({}).config.flat())
     if processes.machine.device_type != "cpu":
         singles = [(c, why) for c, why in singles if "train.precision" in c]
     no_split = not any(

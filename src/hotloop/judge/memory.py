@@ -8,7 +8,7 @@ from typing import Any
 
 from hotloop.core.census import Census
 from hotloop.core.command_run import Killed
-from hotloop.core.memory_use import WAYS, MemoryNote, MemoryProfile, OutOfMemory
+from hotloop.core.memory_use import MemoryNote, MemoryProfile, OutOfMemory, ways_left
 from hotloop.core.telemetry import TelemetrySample
 
 REST = "activations and the rest"
@@ -130,14 +130,8 @@ def ways_of_config(flat: Mapping[str, Any], note: MemoryNote | None) -> tuple[st
             "smaller products"
         )
     on_cpu = note is None or not note.device.startswith("cuda")
-    for changes, effect in WAYS:
-        # What is `auto` to the end takes memory only where it is left.
-        takes = any(flat.get(key) not in (value, "auto") for key, value in changes.items())
-        if (
-            takes
-            and not NOT_TOLD & changes.keys()
-            and (on_cpu or "train.host_memory" not in changes)
-        ):
+    for changes, effect in ways_left(flat):
+        if not NOT_TOLD & changes.keys() and (on_cpu or "train.host_memory" not in changes):
             words = " ".join(f"{k}={str(v).lower()}" for k, v in changes.items())
             ways.append(f"{words}: {effect}")
     if _mostly_held(note):

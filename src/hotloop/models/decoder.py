@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from hotloop.models.attention import PINNED, CausalFlex, keeping_products, pinned
 from hotloop.models.chunked_loss import chunked_loss
 from hotloop.models.kv_cache import KeyValueCache
 from hotloop.models.shape import (
@@ -46,6 +47,8 @@ class Attention(nn.Module):
         self.widths = (shape.width, shape.kv_width, shape.kv_width)
         self.dropout = shape.dropout
         self.plain = shape.attention == "plain"
+        self.kernel = PINNED.get(shape.attention)
+        self.flex = CausalFlex(shape.context) if shape.attention == "flex" else None
         self.qkv = nn.Linear(shape.width, sum(self.widths), bias=shape.bias)
         self.out = nn.Linear(shape.width, shape.width, bias=shape.bias)
         self.qk_norm = shape.qk_norm
@@ -88,16 +91,19 @@ class Attention(nn.Module):
         if self.plain and extend is None:
             hidden = self.future if seen is None else ~seen
             mixed = attend(q, k, v, hidden, dropout)  # type: ignore[arg-type]
+        elif self.flex is not None and self.training and torch.compiler.is_compiling():
+            mixed = self.flex(q, k, v)  # uncompiled it would write out all scores
         else:
-            mixed = F.scaled_dot_product_attention(
-                q,
-                k,
-                v,
-                attn_mask=seen,
-                dropout_p=dropout,
-                is_causal=seen is None,
-                enable_gqa=self.shared_by > 1,
-            )
+            with pinned(self.kernel if self.training else None):
+                mixed = F.scaled_dot_product_attention(
+                    q,
+                    k,
+                    v,
+                    attn_mask=seen,
+                    dropout_p=dropout,
+                    is_causal=seen is None,
+                    enable_gqa=self.shared_by > 1,
+                )
         y: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         return F.dropout(y, dropout)
 
@@ -200,10 +206,13 @@ class Decoder(nn.Module):
             x = x + self.positions(torch.arange(length, device=tokens.device))
         x = F.dropout(x, self.shape.dropout if self.training else 0.0)
         every = self.shape.checkpoint_every if self.training else None
+        again = partial(checkpoint, use_reentrant=False)
+        if self.shape.keeps_products:
+            again = partial(again, context_fn=keeping_products)
         for i, block in enumerate(self.blocks):
             values = self.value_tokens[str(i)](tokens) if i in self.value_layers else None
             if every and i % every == 0:
-                x = checkpoint(block, x, rotary, values, seen, use_reentrant=False)
+                x = again(block, x, rotary, values, seen)
             else:
                 extend = None if cache is None else partial(cache.extend, i)
                 x = block(x, rotary, values, seen, extend)

@@ -29,7 +29,7 @@ class DecoderShape:
     heads: int
     dropout: float = 0.0
     attention: str = "sdpa"
-    """`sdpa` or `plain`; the same mathematics, summed in another order."""
+    """As in `train.attention`; the same mathematics, summed in another order."""
     norm: str = "layernorm"
     norm_epsilon: float = 1e-5
     positions: str = "learned"
@@ -41,6 +41,8 @@ class DecoderShape:
     """Most tokens whose logits a training holds at a time; `None`: those of the whole microbatch."""
     checkpoint_every: int | None = None
     """Of every so many blocks the first is computed again in the backward; `None`: none is."""
+    keeps_products: bool = False
+    """Of these what products and attention made is kept."""
     hidden: int | None = None
     """Inner width of the feed-forward part; `None` is 4 x width."""
     kv_heads: int | None = None

@@ -125,6 +125,8 @@ class Optimization:
     """The config key that it governs; empty for a technique that only foreign scripts need."""
     trainer_settings: tuple[Any, ...] = ()
     """Values of `key` worth trying beside `settings`, which scripts have as well."""
+    is_worth_trying: Callable[[Machine, Any], bool] = lambda machine, value: True
+    """Whether one of `trainer_settings` may be faster there: `hotloop tune` tries no others."""
     off: Any = None
     """The value of `key` that leaves the technique out."""
     after: tuple[str, ...] = ()

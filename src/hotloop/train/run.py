@@ -21,13 +21,16 @@ from hotloop.data.streaming import Growing
 from hotloop.data.tokenizer import fingerprint_of
 from hotloop.hardware.device import fast_dtypes, gpu_uuid
 from hotloop.hardware.limits import memory_limit_bytes
+from hotloop.models.attention import NO_KERNEL
 from hotloop.models.decoder import Decoder
 from hotloop.models.shape import DecoderShape, host_bytes, num_weights
+from hotloop.optimizations.activation_checkpointing import memory_budget
 from hotloop.optimizations.chunked_loss import most_tokens
 from hotloop.optimizations.clipping.trainer import can_clip_through
-from hotloop.optimizations.compiling.trainer import compile_model, parts_uncompiled
+from hotloop.optimizations.compiling.trainer import compile_model, keep_within, parts_uncompiled
 from hotloop.optimizations.host_memory.trainer import is_kept, keep_freed_memory
 from hotloop.optimizations.precision.autocast import autocast, gradient_scaler, set_tf32
+from hotloop.optimizations.thread_binding.trainer import bind_threads
 from hotloop.probe.attach.operators import watch_forward
 from hotloop.probe.foreign_process import describe_optimizer, parameter_dtypes
 from hotloop.probe.phases import PhaseClock, clock_read_s
@@ -84,6 +87,8 @@ class Run:
     """That of the steps that run."""
     uploader: Uploader | None = None
     """Of the first process, where `checkpoint.upload` is set."""
+    bound_threads: int = 0
+    """Threads that `train.thread_binding` holds to a CPU of their own."""
     stability: Stability = field(init=False)
     replica: nn.Module = field(init=False)
     """The model as the steps call it: among several processes, with the gradients summed over them."""
@@ -139,8 +144,9 @@ def decoder_shape(config: RunConfig, vocabulary: int) -> DecoderShape:
     if train.loss == "chunked":
         values["loss_chunk"] = most_tokens(wanted, config.model.width)
     again = train.activation_checkpointing
-    if again not in ("none", "auto"):  # `auto`: of a run older than the setting
-        values["checkpoint_every"] = 1 if again == "full" else again
+    if isinstance(again, int) or again in ("full", "selective"):
+        values["checkpoint_every"] = again if isinstance(again, int) else 1
+        values["keeps_products"] = again == "selective"
     return DecoderShape(**values)
 
 
@@ -227,10 +233,13 @@ def assemble(
     run = Run(config, directory, device, model, optimizer, scaler, work, shape, group=group)
     if config.averaging.name != "none":
         run.average = Average(config, model)
+    if config.train.thread_binding == "cores":
+        run.bound_threads = bind_threads()
     if not group.ranks.is_first:  # as seeded above, every process would drop the same units
         torch.manual_seed(seed_of(config.train.seed, 0, group.ranks.rank))
     if config.train.compile:
         assert isinstance(model, Decoder), "no other is compiled yet"
+        keep_within(memory_budget(config.train.activation_checkpointing))
         compile_model(model, config.train.compile)
     run.replica = group.replicate(model)
     return run
@@ -268,7 +277,18 @@ def observe(run: Run, notes: tuple[str, ...]) -> Census:
     """
     config = run.config
     inputs = to_device(run.work.sample(), run.device)
-    dtypes, attention = watch_forward(lambda: run.uncompiled(*inputs))
+    try:
+        dtypes, attention = watch_forward(lambda: run.uncompiled(*inputs))
+    except RuntimeError as error:
+        if not any(words in str(error) for words in NO_KERNEL):
+            raise
+        raise UsageError(
+            f"`train.attention: {config.train.attention}`: torch cannot compute this model's attention by it on this device",
+            where="train.attention",
+            do="set it to sdpa, which takes a kernel that can",
+        ) from error
+    if config.train.attention == "flex":
+        attention = ("flex",)  # as the compiled steps take it; uncompiled nothing does
     if run.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
         dtypes = tuple("tf32" if dtype == "float32" else dtype for dtype in dtypes)
     clipping = None if config.train.clip_norm is None else "builtin"
@@ -283,9 +303,18 @@ def observe(run: Run, notes: tuple[str, ...]) -> Census:
         optimizer=describe_optimizer(run.optimizer),
         clipping="fused" if clips_through(run) else clipping,
         host_memory="keep" if is_kept() else "default",
+        bound_threads=run.bound_threads,
         num_ranks=run.group.ranks.num_ranks,
         compiled=bool(config.train.compile),
         loader=dict(run.work.loader),
         clock_read_s=clock_read_s(),
         notes=notes,
+        how_often=_how_often(config),
     )
+
+
+def _how_often(config: LoopConfig) -> dict[str, str]:
+    """The settings that say how often a step evaluates and logs."""
+    sends = [f"logging.{name}" for name in ("tensorboard", "wandb", "mlflow") if getattr(config.logging, name)]  # fmt: skip
+    often = {"logging": ", ".join(sends), "eval": f"eval.every_steps={config.eval.every_steps}"}
+    return {phase: setting for phase, setting in often.items() if setting}

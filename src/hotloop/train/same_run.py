@@ -24,6 +24,7 @@ _OF_THE_MACHINE = (
     "train.device",  # what kind it is counts, however it is named
     "train.num_threads",
     "train.host_memory",
+    "train.thread_binding",
     "data.source",
     "data.reading",
     "data.end_of_text",

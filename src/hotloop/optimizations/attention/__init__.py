@@ -4,6 +4,9 @@ Which is faster depends on the device, the context and the compiler. On CPUs wit
 written-out product under the compiler wins, block by block of queries so that keys of the future are
 left out: forward and backward of one layer took 0.5 of the fused kernel's time at a context of 256 and
 512, 0.7 at 1024. Eager, it writes every score to memory.
+
+hotloop's trainer can hold torch's function to one of its kernels (`sdpa_backend` has that for scripts), or take
+FlexAttention, compiled with a causal mask of blocks. The kernels of GPUs and FlexAttention: not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -27,6 +30,44 @@ def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
     return Choice("sdpa", "the fused kernel is the safer choice here; not measured")
 
 
+KERNELS = ("flash", "efficient", "cudnn", "math")
+"""Of scaled_dot_product_attention."""
+
+
+def _why_not(machine: Machine, value: Any, config: Mapping[str, Any]) -> str | None:
+    """As far as the conditions of torch's `sdp_utils` are known without asking it: the rest it says when a run begins."""
+    if value in ("sdpa", "plain", "math"):
+        return None
+    on_cpu = machine.device_type == "cpu"
+    drops, masks = config["model.dropout"], _masks_documents(config)
+    if on_cpu and value != "flash":
+        there = "this is a kernel of GPUs; a CPU has flash and math"
+        return there if value in KERNELS else "FlexAttention has no backward on a CPU"
+    if value == "flex":
+        if not config["train.compile"]:
+            return "uncompiled, FlexAttention writes out all scores"
+        return "FlexAttention drops nothing: `model.dropout` is above 0" if drops else _of(masks)
+    if on_cpu:
+        return "torch's flash kernel for CPUs takes no dropout" if drops else None
+    if value == "efficient":
+        return None
+    if config["train.precision"] not in ("bf16", "fp16"):
+        return "on a GPU this kernel computes in bf16 or fp16 alone"
+    if "bfloat16" not in machine.fast_dtypes:
+        return "this kernel needs a GPU that computes bf16 (compute capability 8.0)"
+    return _of(masks) if value == "flash" else None
+
+
+def _of(masks: bool) -> str | None:
+    return "it takes no mask of documents (`data.document_mask`)" if masks else None
+
+
+def _masks_documents(config: Mapping[str, Any]) -> bool:
+    """Or rows of other lengths than the context, as buckets have them."""
+    layout, masks = config["data.layout"], config["data.document_mask"]
+    return layout == "bucket" or (layout == "pack" if masks is None else bool(masks))
+
+
 def _values(census: Census) -> tuple[Any, ...]:
     """Only where a model of Hugging Face's library wrote it out: attention of others is not rewritten."""
     if census.attention and "plain" not in census.attention:
@@ -41,11 +82,18 @@ ATTENTION = Optimization(
     parity_class="reduction_order",
     key="train.attention",
     off="sdpa",
-    after=("compile",),
+    after=("compile", "precision"),
     settings=("plain", "sdpa"),
+    trainer_settings=(*KERNELS, "flex"),
+    # A CPU's flash kernel is what `sdpa` takes there, and the math kernel is torch's last resort.
+    is_worth_trying=lambda machine, value: machine.device_type == "cuda" and value != "math",
     choose=_choose,
+    why_not=_why_not,
+    # Of the math kernel torch shows what it is made of.
     observed=lambda census, value: (
-        any(name.split(":")[0] == value for name in census.attention) if census.attention else None
+        any({"math": "plain"}.get(value, value) in name.split(":") for name in census.attention)
+        if census.attention
+        else None
     ),
     answers=("HL306",),
     source_form=(
@@ -60,7 +108,7 @@ ATTENTION = Optimization(
         "script wrote itself"
     ),
     live_form=live_in(__name__),
-    conflicts=("plain needs compile: eager, it is slower than sdpa",),
+    conflicts=("plain and flex need compile: eager, plain is slower than sdpa",),
     risks=(
         "Written out, memory grows with the square of the context. With sdpa nobody gets the attention "
         "weights, and dropout inside it draws other random numbers."

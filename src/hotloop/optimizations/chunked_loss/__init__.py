@@ -28,7 +28,7 @@ def most_tokens(vocabulary: int, width: int) -> int:
     return max(CHUNK_BYTES // (4 * vocabulary), width, 64)
 
 
-def _vocabulary(config: Mapping[str, Any]) -> int | None:
+def known_vocabulary(config: Mapping[str, Any]) -> int | None:
     """`None` where only the tokenizer knows."""
     kind, _, size = str(config["data.tokenizer"]).partition(":")
     known = int(size) if kind == "train" and size.isdigit() else None
@@ -39,7 +39,7 @@ def _choose(machine: Machine, config: Mapping[str, Any]) -> Choice:
     why_not = _why_not(machine, "chunked", config)
     if why_not is not None:
         return Choice("plain", why_not)
-    vocabulary = _vocabulary(config)
+    vocabulary = known_vocabulary(config)
     if vocabulary is None:
         return Choice("plain", "the size of the vocabulary is not in the config")
     tokens = config["train.microbatch"] * config["model.context"]

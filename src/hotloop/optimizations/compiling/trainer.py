@@ -23,6 +23,13 @@ def compile_model(model: Decoder, how: bool | str, *, backend: str = "inductor")
     model.read_out = torch.compile(model.read_out, dynamic=False, backend=backend)  # type: ignore[method-assign]
 
 
+def keep_within(budget: float | None) -> None:
+    """Of what is compiled from here on in this process, keep that part of the activations; `None`: all that it would keep."""
+    import torch._functorch.config as functorch
+
+    functorch.activation_memory_budget = 1.0 if budget is None else budget
+
+
 def parts_uncompiled(how: bool | str) -> AbstractContextManager[object]:
     """Within it the parts that `compile_model` compiled one by one compute as they are written."""
     return torch.compiler.set_stance("force_eager") if how == BLOCKS else nullcontext()

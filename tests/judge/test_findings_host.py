@@ -82,6 +82,17 @@ def test_evaluation_counts_from_fifteen_per_cent_and_not_in_every_step() -> None
     assert found(every("eval", 0.05, 1, first=0), "HL702") is None  # a teacher's forward
 
 
+def test_the_trainers_own_evaluation_and_logging_name_its_settings() -> None:
+    often = {"eval": "eval.every_steps=10", "logging": "logging.tensorboard=auto"}
+    own = replace(HEALTHY, loader={"kind": "memory map"}, how_often=often)
+    finding = only(replace(every("eval", 0.3, 10), census=own), "HL702")
+    assert "eval.windows" in finding.advice
+    assert "a tenth as often: at most 1.26x; set by `eval.every_steps=10`" in finding.advice
+    logs = script(steps({**STEP, "logging": 0.02}), own)
+    assert only(logs, "HL703").advice == "Turn off what nobody reads: logging.tensorboard=auto."
+    assert codes(diagnose(replace(logs, census=replace(own, how_often={})))) == []
+
+
 def test_small_forwards_in_every_step_do_not_hide_an_evaluation() -> None:
     def each(number: int, record: StepRecord) -> StepRecord:
         return with_phase(record, "eval", 0.4 if number % 10 == 3 else 1e-4)

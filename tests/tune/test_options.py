@@ -121,6 +121,8 @@ def test_what_is_not_understood_is_refused_in_one_line(
         ("--dataloader_num_workers", "bitwise", ""),
         ("--pin-memory", "bitwise", ""),
         ("OMP_NUM_THREADS", "reduction_order", ""),
+        ("OMP_PROC_BIND", "bitwise", ""),
+        ("KMP_AFFINITY", "bitwise", ""),
         ("--bf16", "reduced_precision", ""),
         ("--compile", "reduction_order", ""),
         ("--batch-size", "changes_training", "samples"),

@@ -88,6 +88,33 @@ def test_ways_to_compile_are_tried_where_the_machine_has_them(on: Any) -> None:
     assert sorted(tried(gpu)) == sorted([*both, "max-autotune", "reduce-overhead"])
 
 
+def test_kernels_of_attention_are_tried_where_they_may_be_faster(on: Any) -> None:
+    def tried(machine: Machine, *given: str) -> set[str]:
+        on(machine)
+        rest = tuning.options_for(load_settings(PLAIN, given), ())[1]
+        (ours,) = (each.values for each in rest if each.name == "train.attention")
+        return {each.removeprefix("train.attention=") for each in ours}
+
+    gpu = replace(FAST, device_type="cuda")
+    assert tried(gpu) == {"sdpa", "plain", "flash", "efficient", "cudnn", "flex"}
+    assert tried(gpu, "model.dropout=0.1") == {"sdpa", "plain", "flash", "efficient", "cudnn"}
+    assert tried(gpu, "train.precision=fp32") == {"sdpa", "plain", "efficient", "flex"}
+    assert tried(FAST) == {"sdpa", "plain"}
+    assert "train.thread_binding=cores" in values(tuning.options_for(load_settings(PLAIN), ())[1])
+
+
+def test_another_shape_is_shown_and_kept_only_where_it_is_accepted() -> None:
+    assert tuning.shapes_for(load_settings(PLAIN), ()) == []
+    assert tuning.shapes_for(load_settings(PLAIN, ["model.heads=8"]), ()) == []  # given
+    settings = load_settings(PLAIN).with_values({"model.heads": 8}, origin="x.yaml:3")
+    (shown,) = tuning.shapes_for(settings, ())
+    assert shown.values == ("model.heads=6",)
+    assert (shown.parity_class, shown.is_accepted) == ("changes_training", False)
+    assert shown.accepting(*shown.values) == "--vary model.heads=6 --accept model.heads"
+    assert shown.changes("model.heads=6", tuning.command_of(PLAIN, (), Path("x")))
+    assert tuning.shapes_for(settings, ["model.heads"]) == []
+
+
 def test_what_a_machine_cannot_do_is_not_tried(on: Any) -> None:
     on(SLOW)
     first, rest = tuning.options_for(load_settings(PLAIN), ())

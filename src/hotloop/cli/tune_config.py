@@ -41,6 +41,7 @@ def of_config(words: tuple[str, ...], out: Path | None, given: Given) -> Asked:
     directory = run_directory(command, settings.config.name, note)
     first, rest = tuning.options_for(settings, [each.name for each in named])
     more = [tuning.varied(each, settings) for each in named]
+    shapes = tuning.shapes_for(settings, [each.name for each in named])
 
     def told(ledger: Ledger) -> Ledger:
         if any(each.verdict for each in ledger.fixes):
@@ -51,7 +52,7 @@ def of_config(words: tuple[str, ...], out: Path | None, given: Given) -> Asked:
     return Asked(
         command,
         directory,
-        [first, [*rest, *more]],
+        [first, [*rest, *more], shapes],
         out,
         begins=["hotloop", "tune", *words],
         work=tuning.with_tokens,

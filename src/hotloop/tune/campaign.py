@@ -259,7 +259,8 @@ class Campaign(ValueTrials):
 
     def _show(self, value: Fix, result: SessionResult | None = None) -> None:
         """What changes the training and was not accepted, measured and not kept."""
-        why = f"changes what is trained; `--accept {value.value[0].key}` keeps it if it is proven"
+        option, text = value.value
+        why = f"changes what is trained; `{option.accepting(text)}` keeps it if it is proven"
         why += f": {showed(result.verdict)}" if result is not None else ""
         result = result or self.runner.timed([], [value], OTHERWISE)
         self._tell(value, "what_if", why, result)

@@ -42,6 +42,7 @@ KNOWN = (
     Known(r"(.*-)?(persistent-workers|prefetch(-factor)?)", "bitwise", ("loader_workers", "prefetch")),
     Known(r"(.*-)?pin-mem(ory)?", "bitwise", ("pinned_copies",)),
     Known(r"((omp|mkl|openblas)-num-|(.*-)?(num-)?n?)threads", "reduction_order", ("threads",)),
+    Known("omp-(proc-bind|places)|(kmp|gomp-cpu)-affinity", "bitwise", ("threads",)),
     Known(r"(use-|no-)?(amp|fp16|bf16|half|tf32|autocast|(mixed-)?precision|dtype|b?float16)", "reduced_precision", ("precision",)),
     Known(r"(use-|no-|torch-)?(compile(-mode)?|fused(-adamw?)?|channels-last|sdpa|flash(-attn|-attention)?)", "reduction_order", COMPILED),
     Known(r"(?!.*(eval|val|test))(.*-)?(batch-?size|bs|bsz|batch|b|accum(ulat.*)?|accum-.*)(-per-.*)?", "changes_training",
@@ -124,6 +125,10 @@ class Option:
     def details(self, value: str) -> str:
         """What the ledger says below a value, beside its label."""
         return ""
+
+    def accepting(self, value: str) -> str:
+        """What keeps it where it changes the training."""
+        return f"--accept {self.key}"
 
     def changes(self, value: str, command: Sequence[str]) -> bool:
         """Whether this command has another value, as far as it tells."""

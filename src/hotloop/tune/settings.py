@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,20 @@ from hotloop.core.settings import Settings, load_settings
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.hardware.limits import Machine
 from hotloop.optimizations.catalogue import CONFIGURED, parity_class_of, resolve
+from hotloop.optimizations.chunked_loss import known_vocabulary
+from hotloop.optimizations.optimization import Optimization
 from hotloop.report.ledger import ratio_words
 from hotloop.trial.arm import Arm
 from hotloop.tune.options import AUTO, Known, Option
+from hotloop.tune.shapes import nearby_shapes
 
 NOT_SENT = ("logging.wandb=false", "logging.mlflow=false", "checkpoint.upload=null")
 """In what is measured: nothing of it reaches a server."""
 MICROBATCH, ACCUMULATED, THREADS = "train.microbatch", "train.grad_accum_steps", "train.num_threads"
 OF_SEVERAL = "train.gradient_compression"
 """Acts between processes; one is tuned."""
+LAST = ("thread_binding",)
+"""Techniques that seldom bring anything: tried with what the others leave of the budget."""
 MOST_SPLITS = 3
 FREE = ("data.prefetch", "eval.", "checkpoint.", "logging.")
 """Settings that change nothing of what is learnt."""
@@ -51,6 +56,9 @@ class Words(Option):
     ) -> tuple[tuple[str, ...], dict[str, str]]:
         others = [each for each in command if _key(each) not in map(_key, value.split())]
         return (*others, *value.split()), dict(env)
+
+    def accepting(self, value: str) -> str:
+        return f"--vary {value} --accept {self.name}"
 
     def changes(self, value: str, command: Sequence[str]) -> bool:
         has = {**self.as_given, **{_key(each): _value(each) for each in command}}
@@ -102,22 +110,11 @@ def options_for(settings: Settings, named: Sequence[str]) -> tuple[list[Words], 
         value = " ".join(_word(each.key, chosen[each.key]) for each in changed)
         parity = parity_class_of(chosen, baseline=given)
         first.append(words(AUTO, [value], parity, *(each.name for each in changed)))
-    for each in free:
-        values = [chosen[each.key], given[each.key], each.off]
-        values += [*each.settings, *each.trainer_settings]
-        usable = []
-        for value in dict.fromkeys(values):
-            beside = {**chosen, each.key: value}
-            off = [
-                o
-                for o in CONFIGURED.values()
-                if o.why_not(machine, beside[o.key], beside)
-                and (o is each or not o.why_not(machine, chosen[o.key], chosen))
-            ]
-            if each not in off and pinned.isdisjoint(o.key for o in off):
-                settings_off = (_word(o.key, o.off) for o in off)  # chosen beside another value
-                usable.append(" ".join([_word(each.key, value), *settings_off]))
-        rest.append(words(each.key, usable, each.parity_class, each.name))
+    for each in sorted(free, key=lambda each: each.name in LAST):
+        values = [chosen[each.key], given[each.key], each.off, *each.settings]
+        values += [v for v in each.trainer_settings if each.is_worth_trying(machine, v)]
+        usable = (_usable(each, v, chosen, machine, pinned) for v in dict.fromkeys(values))
+        rest.append(words(each.key, filter(None, usable), each.parity_class, each.name))
     if THREADS not in pinned:
         most = max(machine.num_threads, int(given[THREADS]))
         counts = [1 << power for power in range(most.bit_length()) if 1 << power <= most]
@@ -127,6 +124,36 @@ def options_for(settings: Settings, named: Sequence[str]) -> tuple[list[Words], 
         splits = _splits(given[MICROBATCH], given[ACCUMULATED])
         rest.append(words("split", splits, "reduction_order"))
     return first, [each for each in rest if each.values]
+
+
+def shapes_for(settings: Settings, named: Sequence[str]) -> list[Words]:
+    """Shapes of the model to show the speed of, each an option of one value."""
+    flat = settings.config.flat()
+    return [
+        Words(key, (_word(key, value),), Known(""), "changes_training")
+        for key, value in nearby_shapes(flat, known_vocabulary(flat)).items()
+        if key not in named and settings.origin(key) != "flag"
+    ]
+
+
+def _usable(
+    technique: Optimization,
+    value: Any,
+    chosen: Mapping[str, Any],
+    machine: Machine,
+    pinned: Collection[str],
+) -> str | None:
+    """The words for a value beside all that `auto` chose, with what does not go with it turned off; `None` where it cannot be used."""
+    beside = {**chosen, technique.key: value}
+    off = [
+        each
+        for each in CONFIGURED.values()
+        if each.why_not(machine, beside[each.key], beside)
+        and (each is technique or not each.why_not(machine, chosen[each.key], chosen))
+    ]
+    if technique in off or any(each.key in pinned for each in off):
+        return None
+    return " ".join([_word(technique.key, value), *(_word(each.key, each.off) for each in off)])
 
 
 def varied(option: Option, given: Settings) -> Words:

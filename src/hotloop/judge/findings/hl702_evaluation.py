@@ -8,7 +8,7 @@ Evidence. `evaluation_fraction`: seconds of it over wall time, from one evaluati
 whole intervals (a run that ended by itself: over all of it); reported from 0.15. `num_evaluations`
 seen, `steps_between`. One alone says nothing about how often it comes. A forward without gradients in
 every step, like that of a teacher, is part of the step and not counted. `set_by`: the argument of a Trainer
-around the loop that sets how often it evaluates, as it is (`eval_steps=50`).
+around the loop that sets how often it evaluates, as it is (`eval_steps=50`), or hotloop's own setting.
 
 Gain at most. `1 / (1 - evaluation_fraction)`: no evaluation at all. Evaluating `k` times more rarely brings at most
 `1 / (1 - evaluation_fraction (1 - 1/k))`: `gain_half_as_often`, `gain_tenth_as_often` (left out where the
@@ -31,13 +31,15 @@ from hotloop.judge.judged_run import Found, JudgedRun
 from hotloop.judge.less_often import less_often
 from hotloop.judge.thresholds import EVALUATING, EVERY_STEP
 
+FOREIGN = "Evaluate less often, on a part of the data, or with a larger batch under torch.inference_mode()."
+OWN = "Evaluate less often (eval.every_steps), or fewer sequences (eval.windows)."
 TITLE = "Evaluation takes a large part of the time"
 
 
 def find(run: JudgedRun) -> Found | None:
     census = run.census
     found = run.recurring("eval")
-    if found is None or not run.is_foreign:
+    if found is None:
         return None
     if found.num > EVERY_STEP * run.breakdown.num_steps or not EVALUATING <= found.share < 1:
         return None
@@ -53,6 +55,5 @@ def find(run: JudgedRun) -> Found | None:
             "batch_size": evaluating[0].batch_size if evaluating else None,
             **fewer,
         },
-        advice="Evaluate less often, on a part of the data, or with a larger batch under "
-        f"torch.inference_mode().{sentence}",
+        advice=f"{FOREIGN if run.is_foreign else OWN}{sentence}",
     )

@@ -4,7 +4,8 @@ What it means. Printing, progress bars and loggers write from the training threa
 
 Evidence. `logging_fraction`: exposed seconds of it over wall time (on an accelerator at most the share
 in which it idled); reported from 0.01. `calls_per_step`; `what`: the costliest. `set_by`: the argument of a Trainer
-around the loop that sets how often it writes that, as it is (`logging_steps=1`).
+around the loop that sets how often it writes that, as it is (`logging_steps=1`); of hotloop's own trainer, which
+logs every step, the settings of what it sends to.
 
 Gain at most. `1 / (1 - logging_fraction)`: no logging. Writing `k` times more rarely brings at most
 `1 / (1 - logging_fraction (1 - 1/k))`: `gain_half_as_often`, `gain_tenth_as_often`. These are computed, not
@@ -29,9 +30,12 @@ TITLE = "Logging takes time in the loop"
 
 
 def find(run: JudgedRun) -> Found | None:
-    share = run.exposed_phase("logging")
-    if share < LOGGING or not run.is_foreign:
+    share, sends = run.exposed_phase("logging"), run.census.how_often.get("logging")
+    if share < LOGGING:
         return None
+    if not run.is_foreign:  # hotloop's own trainer, which logs every step, or to nobody
+        advice = f"Turn off what nobody reads: {sends}."
+        return Found(share=share, evidence={"logging_fraction": share, "set_by": sends}, advice=advice) if sends else None  # fmt: skip
     call = costliest(run.census.logs)
     fewer, sentence = less_often(run, "logging", share, seen=None, call=call)
     return Found(

@@ -112,3 +112,34 @@ def save_encoder(kind: str, directory: Path) -> Path:
     transformers.AutoModel.from_config(config(kind)).save_pretrained(directory)
     tokenizer().save_pretrained(directory)
     return directory
+
+
+NAMES = {"PLACE": (["great", "oslo"], "superb"), "PERSON": (["plain", "anna"], "usual")}
+"""First words of entities, of one token and of several, and the second one."""
+
+
+def tagged(num: int = 120) -> list[tuple[list[str], list[str]]]:
+    """Words and IOB2 tags, of entities of one or two words."""
+    draw = random.Random(1)
+    found = []
+    for _ in range(num):
+        words, tags = [], []
+        for _ in range(draw.randint(1, 6)):
+            for filler in draw.choices(FILLER, k=draw.randint(0, 3)):
+                words.append(filler)
+                tags.append("O")
+            kind = draw.choice(list(NAMES))
+            length = draw.randint(1, 2)
+            first, second = NAMES[kind]
+            words += [draw.choice(first), second][:length]
+            tags += [f"B-{kind}", f"I-{kind}"][:length]
+        found.append((words, tags))
+    return found
+
+
+def write_conll(path: Path, num: int = 120) -> Path:
+    sentences = (
+        "\n".join(f"{w} x {t}" for w, t in zip(*each, strict=True)) for each in tagged(num)
+    )
+    path.write_text("-DOCSTART- -X- O\n\n" + "\n\n".join(sentences) + "\n")
+    return path

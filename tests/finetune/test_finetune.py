@@ -13,7 +13,6 @@ import torch
 import transformers
 from encoders import rows, save_encoder, tokenizer, write_csv
 
-from hotloop.cli.main import run as run_here
 from hotloop.core.errors import UsageError
 from hotloop.core.finetune_config import ExamplesConfig
 from hotloop.core.step import read_steps
@@ -30,17 +29,6 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
     data, model = write_csv(tmp_path / "tweets.csv"), save_encoder("bert", tmp_path / "bert")
     return ["train", "--task", "classification", "--data", str(data), "--model", str(model), *FAST]
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    def running(arguments: list[str], *, code: int = 0) -> str:
-        ended = run_here(arguments)
-        said = "".join(capfd.readouterr())
-        assert ended == code, said
-        return " ".join(said.split()) if code == 0 else said
-
-    return running
 
 
 def test_texts_become_a_model_that_transformers_loads_and_that_has_learned(

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from hotloop.core.config import CheckpointConfig
 from hotloop.core.files import validated
+from hotloop.core.finetune_config import LOWER_IS_BETTER
 from hotloop.core.untrusted import object_lines, parse_object
 
 SCHEMA = "hotloop.checkpoint/1"
@@ -126,13 +127,29 @@ def retired(
     return [each for each in ordered if each.name not in kept]
 
 
-def held_out_losses(evals_file: Path) -> dict[int, float]:
-    """By step, with averaged weights where there are any; lines that tell none are passed over."""
+def best_step(losses: Mapping[int, float]) -> int:
+    """The first step of the lowest loss; one that is no number counts as the highest."""
+    return min(
+        losses, key=lambda step: (losses[step] if math.isfinite(losses[step]) else math.inf, step)
+    )
+
+
+def held_out_losses(evals_file: Path, metric: str = "loss") -> dict[int, float]:
+    """By step, with averaged weights where there are any; lines that tell none are passed over.
+
+    metric: one of `metrics`, in place of the loss; less than nothing where more is better, so that the least is the best.
+    """
     losses: dict[int, float] = {}
     try:
         for _, found in object_lines(evals_file, finite=False):
             if isinstance(found, dict) and isinstance(step := found.get("step"), int):
-                loss = found.get("averaged_loss", found.get("loss"))
+                if metric == "loss":
+                    loss = found.get("averaged_loss", found.get("loss"))
+                else:
+                    others = found.get("metrics")
+                    loss = others.get(metric) if isinstance(others, dict) else None
+                    if isinstance(loss, int | float) and metric not in LOWER_IS_BETTER:
+                        loss = -loss
                 if isinstance(loss, int | float):
                     losses[step] = loss
     except OSError:

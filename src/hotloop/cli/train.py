@@ -36,8 +36,14 @@ def _list_keys(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--out", type=click.Path(path_type=Path), help="Run directory [default: runs/NAME].")
-@click.option("--task", metavar="TASK", help="Fine-tune without a CONFIG: `classification`.")
-@click.option("--data", metavar="FILE", help="With --task: labelled texts, as csv, tsv or jsonl.")
+@click.option(
+    "--task",
+    metavar="TASK",
+    help="Fine-tune without a CONFIG: classification (or sentiment), multilabel, regression, tokens (or entities), classification+tokens.",
+)
+@click.option(
+    "--data", metavar="FILE", help="With --task: examples, as csv, tsv, jsonl or CoNLL's columns."
+)
 @click.option(
     "--model", metavar="DIR", help="With --task: the model of transformers to start from."
 )
@@ -232,7 +238,8 @@ def _finetune(
     directory = out or Path("runs") / settings.config.name
     refuse_unwritable(json_file, made=directory)
     refuse_busy(directory)
-    dataset = read_dataset(settings.config.data, per_step=settings.config.sequences_per_step)
+    data, each = settings.config.data, settings.config.sequences_per_step
+    dataset = read_dataset(data, per_step=each, task=settings.config.task)
     from hotloop.finetune.start import finetune
 
     with progress_bar() as progress:
@@ -252,15 +259,10 @@ def _finetune(
         return
     _tell(outcome.training, directory)
     if outcome.scores is not None:
-        click.echo(
-            f"accuracy {outcome.scores['accuracy']:.4f}, macro F1 {outcome.scores['macro_f1']:.4f}"
-        )
-        for each in outcome.scores["by_class"]:
-            parts = (
-                f"{name} {'-' if each[name] is None else format(each[name], '.3f')}"
-                for name in ("precision", "recall", "f1")
-            )
-            click.echo(f"  {each['label']}: {', '.join(parts)}, {each['num_examples']} examples")
+        from hotloop.report.held_out import scores_in_lines
+
+        for line in scores_in_lines(outcome.scores):
+            click.echo(line)
     if outcome.model is not None:
         click.echo(f"{outcome.model}: the model, for transformers' from_pretrained")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from hotloop.core.config import (
     EvalConfig,
@@ -15,16 +15,42 @@ from hotloop.core.config import (
 )
 from hotloop.core.model_config import MAX_COUNT, Natural, Positive, PositiveNumber, Section, Seed
 
+Task = Literal["classification", "multilabel", "regression", "tokens", "classification+tokens"]
+ALIASES = {"sentiment": "classification", "entities": "tokens", "ner": "tokens"}
+"""Other names of tasks."""
+LOWER_IS_BETTER = frozenset({"loss", "mae", "rmse"})
+"""Measures of an evaluation; of all others more is better."""
+MEASURES: dict[str, tuple[str, ...]] = {
+    "classification": ("loss", "macro_f1", "accuracy"),
+    "multilabel": ("loss", "macro_f1", "micro_f1", "accuracy"),
+    "regression": ("loss", "mae", "rmse", "r2"),
+    "tokens": ("loss", "f1", "precision", "recall", "accuracy"),
+    "classification+tokens": ("loss", "mean_f1"),
+}
+"""What an evaluation of each task can be judged by."""
+
+Column = Annotated[str, Field(min_length=1)]
+
 
 class ExamplesConfig(Section):
     file: str
-    """Labelled texts: a csv, tsv or jsonl file with a header or keys."""
-    text: Annotated[str, Field(min_length=1)] = "text"
+    """Labelled texts: a csv, tsv or jsonl file with a header or keys. Of `tokens` jsonl, or columns as CoNLL has them."""
+    text: Column = "text"
     """Column that holds the text."""
-    label: Annotated[str, Field(min_length=1)] = "label"
-    """Column that holds the label; any text or number, taken as text."""
+    label: Column | list[Column] = "label"
+    """Column that holds the label; any text or number, taken as text. Of `multilabel` also a list of columns, 0 or 1 each."""
+    separator: Column = "|"
+    """What stands between the labels of one text of `multilabel`."""
+    words: Column = "words"
+    """Of `tokens`, in jsonl: key of the words of a text."""
+    tags: Column = "tags"
+    """Of `tokens`, in jsonl: key of a tag for each word (O, B-PLACE, I-PLACE)."""
+    spans: Column = "spans"
+    """Of `tokens`, in jsonl, where there are no words: key of the entities of the text, each {start, end, label}, in characters."""
     held_out: Annotated[float, Field(ge=0, lt=1)] | str = 0.1
-    """Part of each label's examples that is evaluated on and not trained on, or a file of such examples."""
+    """Part of each label's examples that is evaluated on and not trained on, or a file of such examples. 0 trains on all."""
+    limit: Positive | None = None
+    """Most examples that are read, drawn at random; null reads all."""
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
     """What stands between columns; else a comma, or a tab in .tsv."""
     seed: Seed = 0
@@ -54,6 +80,8 @@ class FinetuneSchedule(ScheduleConfig):
 class FinetuneTrain(TrainConfig):
     epochs: Positive = 3
     """Passes over the examples; `train.steps` follows from them."""
+    class_weights: Literal["balanced"] | dict[str, PositiveNumber] | None = None
+    """How much an example counts, by its label: `balanced` as the labels are rare, or `{label: weight}`, 1 where none is given."""
     steps: Natural = 0
     """0 takes as many as `epochs` need; else that many are made, whatever the `epochs`."""
     microbatch: Positive = 16
@@ -72,14 +100,52 @@ class FinetuneTrain(TrainConfig):
 class FinetuneEval(EvalConfig):
     windows: Positive = MAX_COUNT
     """Held-out examples per evaluation, at most."""
+    every_epochs: Positive | None = None
+    """Evaluate after so many epochs, in place of `every_steps`."""
+    metric: str = "loss"
+    """What evaluations are compared by: loss, or a measure of the task (accuracy, macro_f1; f1 of `tokens`; mae, rmse, r2)."""
+    patience: Positive | None = None
+    """End the training after so many evaluations without a better `metric`; null trains to the end."""
+    export: Literal["last", "best"] = "last"
+    """Which weights become the model: those of the last step, or of the best evaluation, whose checkpoint is kept."""
 
 
 class FinetuneConfig(LoopConfig):
-    task: Literal["classification"]
-    """What is learned: `classification` gives each text one label."""
+    task: Task
+    """What is learned: `classification` gives each text one label, `multilabel` any number of them, `regression` a number,
+    `tokens` finds entities in it; `classification+tokens` learns a label and entities with one encoder."""
     data: ExamplesConfig
     model: EncoderConfig
     optimizer: FinetuneOptimizer = FinetuneOptimizer()
     schedule: FinetuneSchedule = FinetuneSchedule()
     train: FinetuneTrain = FinetuneTrain()
     eval: FinetuneEval = FinetuneEval()
+
+    @field_validator("task", mode="before")
+    @classmethod
+    def _one_name(cls, given: Any) -> Any:
+        if isinstance(given, list) and all(isinstance(each, str) for each in given):
+            given = "+".join(sorted(ALIASES.get(str(each), str(each)) for each in given))
+        return ALIASES.get(given, given) if isinstance(given, str) else given
+
+    @model_validator(mode="after")
+    def _of_this_task(self) -> Self:
+        measures = MEASURES[self.task]
+        if self.eval.metric not in measures:
+            raise ValueError(
+                f"`eval.metric` {self.eval.metric} is none of `task: {self.task}`, which has {', '.join(measures)}"
+            )
+        if isinstance(self.data.label, list) and self.task != "multilabel":
+            raise ValueError(f"`data.label` is one column with `task: {self.task}`")
+        if self.train.class_weights is not None and not self.task.startswith("classification"):
+            raise ValueError(f"`train.class_weights` has no effect with `task: {self.task}`")
+        chooses = self.eval.patience is not None or self.eval.export == "best"
+        if chooses and self.data.held_out == 0:
+            raise ValueError(
+                "`eval.patience` and `eval.export: best` need evaluations, and `data.held_out` 0 leaves no example for them"
+            )
+        if chooses and not (self.eval.every_steps or self.eval.every_epochs):
+            raise ValueError(
+                "`eval.patience` and `eval.export: best` need evaluations, and `eval.every_steps` 0 makes none"
+            )
+        return self

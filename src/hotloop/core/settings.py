@@ -88,6 +88,8 @@ def load_settings(
         if key in _sections(known) and _drop_empty(values, key):
             continue  # all that stood below it is commented out
         if key not in known and key.split(".")[0] not in ("origins", "digest"):
+            if any(key.startswith(f"{setting}.") for setting in known):
+                continue  # within the value of a setting, which is a mapping
             _refuse_unknown(key, known, place)
         if key in known and not stored:
             origins[key] = place

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hotloop.finetune.heads import Head, Logits
+from hotloop.finetune.labels import OneLabel
 from hotloop.train.batches import Inputs
 
 TOLERANCE = 1e-5
@@ -25,12 +26,18 @@ BUCKETS = 4
 """Lengths that a microbatch of a model that cannot be packed is padded to."""
 
 
+ONE_LABEL = OneLabel(())
+
+
 class Classifier(nn.Module):
     """`forward` gives the summed loss of a microbatch, as the training loop wants it."""
 
-    def __init__(self, model: nn.Module, *, packed: bool, pad_id: int) -> None:
+    def __init__(
+        self, model: nn.Module, *, packed: bool, pad_id: int, head: Head = ONE_LABEL
+    ) -> None:
         super().__init__()
         self.model = model
+        self.head = head
         self.packed = packed
         self._pad_id = pad_id
         self._starts: Tensor | None = None
@@ -38,25 +45,32 @@ class Classifier(nn.Module):
         self._offset = _first_position(base)
         self.hook = base.register_forward_hook(self._to_first_tokens)
 
-    def forward(self, labels: Tensor, *inputs: Tensor) -> Tensor:
-        return F.cross_entropy(self.logits(*inputs).float(), labels, reduction="sum")
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Targets of the head, then what `logits` takes."""
+        num = self.head.num_targets
+        return self.head.loss(in_fp32(self.logits(*inputs[num:])), *inputs[:num])
 
-    def logits(self, *inputs: Tensor) -> Tensor:
-        """(examples, classes), in the order of `arranged`."""
+    def logits(self, *inputs: Tensor) -> Logits:
+        """(examples, outputs) or (tokens, outputs), in the order of `arranged`; a pair of both where the head reads both."""
         if not self.packed:
             pairs = zip(inputs[::2], inputs[1::2], strict=True)
-            parts = [self.model(input_ids=ids, attention_mask=mask).logits for ids, mask in pairs]
-            return torch.cat(parts)
+            parts = [
+                _read(self.model(input_ids=ids, attention_mask=mask), self.head, mask.bool())
+                for ids, mask in pairs
+            ]
+            found = tuple(torch.cat(own) for own in zip(*parts, strict=True))
+            return found if len(found) > 1 else found[0]
         ids, positions, example_of, starts = inputs
         mask = (example_of[:, None] == example_of[None, :])[None, None]
-        self._starts = starts
+        self._starts = None if self.head.reads == "each" else starts
         try:
-            found: Tensor = self.model(
+            output = self.model(
                 input_ids=ids, position_ids=positions + self._offset, attention_mask=mask
-            ).logits
+            )
         finally:
             self._starts = None
-        return found
+        found = _read(output, self.head, torch.ones_like(ids, dtype=torch.bool))
+        return found if len(found) > 1 else found[0]
 
     def _to_first_tokens(self, base: Any, arguments: object, output: Any) -> Any:
         """A forward hook of the encoder: its output as that of one token per example."""
@@ -72,6 +86,19 @@ class Classifier(nn.Module):
         if not self.packed:
             return padded(tokens, self._pad_id)
         return list(range(len(tokens))), packed_row(tokens)
+
+
+def in_fp32(logits: Logits) -> Logits:
+    return tuple(each.float() for each in logits) if isinstance(logits, tuple) else logits.float()
+
+
+def _read(output: Any, head: Head, mask: Tensor) -> tuple[Tensor, ...]:
+    """What a model gave for rows (B, L); `mask` marks the tokens that are no padding."""
+    if head.reads == "first":
+        return (output.logits,)
+    if head.reads == "each":
+        return (output.logits[mask],)
+    return output.logits, output.token_logits[mask]
 
 
 def packed_row(tokens: Sequence[np.ndarray]) -> Inputs:
@@ -101,22 +128,31 @@ def padded(tokens: Sequence[np.ndarray], pad_id: int) -> tuple[list[int], Inputs
 
 
 @torch.no_grad()
-def why_not_packed(model: nn.Module, tokens: Sequence[np.ndarray]) -> str | None:
+def why_not_packed(
+    model: nn.Module, tokens: Sequence[np.ndarray], head: Head = ONE_LABEL
+) -> str | None:
     """`None` where the model gives a few examples the same logits packed as each by itself; else why not."""
-    if "position_ids" not in inspect.signature(model.forward).parameters:
+    if (
+        "position_ids"
+        not in inspect.signature(getattr(model, "sequence", model).forward).parameters
+    ):
         return "it takes no position ids"
     if not hasattr(model, "base_model") or model.base_model is model:
         return "it has no encoder apart from its head"
     was_training = model.training
     model.eval()
-    trial = Classifier(model, packed=True, pad_id=0)
+    trial = Classifier(model, packed=True, pad_id=0, head=head)
+    difference = 0.0
     try:
-        found = trial.logits(*packed_row(tokens)).float()
-        alone = [torch.from_numpy(ids.astype(np.int64))[None] for ids in tokens]
-        wanted = torch.cat([model(input_ids=ids).logits for ids in alone]).float()
-        if found.shape != wanted.shape:
-            return f"it gives {len(found)} results for {len(wanted)} examples"
-        difference = float((found - wanted).abs().max() / max(1.0, float(wanted.abs().max())))
+        packed = trial.logits(*packed_row(tokens))
+        rows = [torch.from_numpy(ids.astype(np.int64))[None] for ids in tokens]
+        alone = [_read(model(input_ids=ids), head, torch.ones_like(ids).bool()) for ids in rows]
+        for found, parts in zip(packed if isinstance(packed, tuple) else (packed,), zip(*alone, strict=True), strict=True):  # fmt: skip
+            wanted = torch.cat(parts).float()
+            if found.shape != wanted.shape:
+                return f"it gives {len(found)} results for {len(wanted)} examples"
+            off = float((found.float() - wanted).abs().max() / max(1.0, float(wanted.abs().max())))
+            difference = max(difference, off)
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         return f"it does not take them: {str(error).splitlines()[0][:120]}"
     finally:

@@ -16,6 +16,9 @@ from torch import nn
 
 from hotloop.core.errors import UsageError
 from hotloop.core.finetune_config import EncoderConfig
+from hotloop.finetune.heads import Head
+from hotloop.finetune.joint import Joint
+from hotloop.finetune.two_heads import TwoHeads
 from hotloop.models.export import TOLERANCE, ExportDiffers, appearing_whole, quiet
 
 Warn = Callable[[str], None]
@@ -24,7 +27,7 @@ Warn = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class Encoder:
     model: Any
-    """An `AutoModelForSequenceClassification`, in fp32 on the CPU."""
+    """Of the head's class, or `TwoHeads`; in fp32 on the CPU."""
     tokenizer: Any
     tokenizer_json: bytes
     fingerprint: str
@@ -58,8 +61,8 @@ def check_directory(path: str) -> None:
         )
 
 
-def load_encoder(config: EncoderConfig, classes: Sequence[str], warn: Warn) -> Encoder:
-    """With a head of as many classes, new where the directory has none that fits. Draws from torch's generator.
+def load_encoder(config: EncoderConfig, head: Head, warn: Warn) -> Encoder:
+    """With that head, new where the directory has none that fits. Draws from torch's generator.
 
     Raises `UsageError`.
     """
@@ -73,20 +76,37 @@ def load_encoder(config: EncoderConfig, classes: Sequence[str], warn: Warn) -> E
     directory = Path(config.path).expanduser()
     source = str(directory) if directory.is_dir() else config.path
     common = {"trust_remote_code": False, "local_files_only": directory.is_dir()}
-    names = dict(enumerate(classes))
+    new: set[str] = set()
+
+    def loaded(head: Head) -> Any:
+        names = dict(enumerate(head.outputs))
+        model, report = getattr(transformers, head.model_class).from_pretrained(
+            source,
+            num_labels=len(names),
+            id2label=names,
+            label2id={name: number for number, name in names.items()},
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            **({} if head.problem is None else {"problem_type": head.problem}),
+            **common,
+        )
+        new.update(str(each).rpartition(".")[0] for each in report["missing_keys"])
+        return model
+
     try:
         with quiet():
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, use_fast=True, **common)
-            model, report = transformers.AutoModelForSequenceClassification.from_pretrained(
-                source,
-                num_labels=len(classes),
-                id2label=names,
-                label2id={name: number for number, name in names.items()},
-                use_safetensors=True,
-                ignore_mismatched_sizes=True,
-                dtype=torch.float32,
-                output_loading_info=True,
-                **common,
+            if head.reads != "first" and getattr(tokenizer, "add_prefix_space", None) is False:
+                # else a word is taken for the end of the one before it
+                tokenizer = transformers.AutoTokenizer.from_pretrained(
+                    source, use_fast=True, add_prefix_space=True, **common
+                )
+            model = (
+                TwoHeads(loaded(head.first), loaded(head.each))
+                if isinstance(head, Joint)
+                else loaded(head)
             )
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError, safetensors.SafetensorError) as error:  # fmt: skip
         first = next((line for line in str(error).splitlines() if line.strip()), "")
@@ -97,26 +117,38 @@ def load_encoder(config: EncoderConfig, classes: Sequence[str], warn: Warn) -> E
         raise UsageError(
             "this model has no fast tokenizer", where=config.path, do="save one with it"
         )
-    if new := [str(each).rpartition(".")[0] for each in report["missing_keys"]]:
-        warn(f"new, with random weights: {', '.join(sorted(set(new)))}")
+    if new:
+        warn(f"new, with random weights: {', '.join(sorted(new))}")
+    if tokenizer.pad_token_id is None and tokenizer.eos_token is not None:
+        warn(f"the tokenizer has no pad token: `{tokenizer.eos_token}` takes its place")
+        tokenizer.pad_token = tokenizer.eos_token
+    for part in (model.sequence, model.token) if isinstance(model, TwoHeads) else (model,):
+        if getattr(part.config, "pad_token_id", None) is None:
+            part.config.pad_token_id = tokenizer.pad_token_id
     _check_length(model, config)
     tokenizer_json = backend.to_str().encode()
-    return Encoder(model, tokenizer, tokenizer_json, _fingerprint(model, tokenizer_json))
+    return Encoder(model, tokenizer, tokenizer_json, weights_fingerprint(model, tokenizer_json))
 
 
 def _check_length(model: Any, config: EncoderConfig) -> None:
+    longest = longest_text(model)
+    if longest is not None and config.max_tokens > longest:
+        raise UsageError(
+            f"this model reads at most {longest} tokens, and `model.max_tokens` is {config.max_tokens}",
+            where=config.path,
+            do=f"set `model.max_tokens={longest}`",
+        )
+
+
+def longest_text(model: Any) -> int | None:
+    """Tokens that a model with learned positions reads."""
     table = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
-    if isinstance(table, nn.Embedding):
-        longest = table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
-        if config.max_tokens > longest:
-            raise UsageError(
-                f"this model reads at most {longest} tokens, and `model.max_tokens` is {config.max_tokens}",
-                where=config.path,
-                do=f"set `model.max_tokens={longest}`",
-            )
+    if not isinstance(table, nn.Embedding):
+        return None
+    return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
 
 
-def _fingerprint(model: nn.Module, tokenizer: bytes) -> str:
+def weights_fingerprint(model: nn.Module, tokenizer: bytes) -> str:
     """With the weights as they were drawn and read, so that another transformers or seed is noticed, too."""
     digest = hashlib.sha256(tokenizer)
     for name, weight in model.named_parameters():
@@ -140,8 +172,15 @@ def check_ids(tokens: Sequence[np.ndarray], model: Any, path: str) -> None:
 
 
 @torch.no_grad()
-def export(model: Any, tokenizer: Any, directory: Path, tokens: Sequence[np.ndarray]) -> None:
-    """Write `directory`, whole or not at all, and check that it loads with the same weights, and gives `tokens` the same logits."""
+def export(
+    model: Any,
+    tokenizer: Any,
+    directory: Path,
+    tokens: Sequence[np.ndarray],
+    *,
+    auto: str = "AutoModelForSequenceClassification",
+) -> None:
+    """Write `directory`, whole or not at all, and check that `auto` loads it with the same weights, and gives `tokens` the same logits."""
     import transformers
 
     if directory.exists():  # of this run, before it went on or back
@@ -152,9 +191,11 @@ def export(model: Any, tokenizer: Any, directory: Path, tokens: Sequence[np.ndar
         with appearing_whole(directory) as written, quiet():
             model.save_pretrained(written)
             tokenizer.save_pretrained(written)
-            theirs = transformers.AutoModelForSequenceClassification.from_pretrained(
-                written, local_files_only=True, dtype=torch.float32
-            ).eval()
+            theirs = (
+                getattr(transformers, auto)
+                .from_pretrained(written, local_files_only=True, dtype=torch.float32)
+                .eval()
+            )
             own = dict(model.named_parameters())
             same = all(torch.equal(p, own[name]) for name, p in theirs.named_parameters())
             for each in tokens:

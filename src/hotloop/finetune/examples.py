@@ -1,19 +1,21 @@
-"""Labelled texts out of a csv, tsv or jsonl file, and which of them are held out."""
+"""Labelled examples out of a file, and which of them are held out."""
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
+import json
+import math
 import random
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hotloop.core.errors import UsageError
-from hotloop.core.finetune_config import ExamplesConfig
-from hotloop.core.untrusted import parse_object, read_bytes
+from hotloop.core.finetune_config import ExamplesConfig, Task
+from hotloop.finetune.tables import TextFile, cell, read_text_file, table_rows
+from hotloop.finetune.tagged import tagged_texts
 
 MAX_CLASSES = 10_000
 NO_LABELS = frozenset({"", "nan", "null", "none", "n/a", "na"})
@@ -21,10 +23,12 @@ NO_LABELS = frozenset({"", "nan", "null", "none", "n/a", "na"})
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Texts and their labels, in the order of the file."""
+    """In the order of the file."""
 
-    texts: tuple[str, ...]
-    labels: tuple[str, ...]
+    texts: tuple[Any, ...]
+    """A string each; of `tokens` its words."""
+    labels: tuple[Any, ...]
+    """The label of each; of `multilabel` several, of `regression` a number, of `tokens` a tag for each word, and with both a pair."""
     num_empty: int = 0
     """Left out, since they have no text."""
 
@@ -37,153 +41,242 @@ class Dataset:
     train: Examples
     held_out: Examples
     classes: tuple[str, ...]
-    """Sorted. The number of a label is its place here."""
+    """Sorted. The number of a label is its place here. Of `regression` the column alone, of `tokens` none."""
     fingerprint: str
     """Of the files and how they are read."""
+    kinds: tuple[str, ...] = ()
+    """Of the entities of `tokens`, sorted."""
 
     def numbers(self, examples: Examples) -> list[int]:
         known = {name: number for number, name in enumerate(self.classes)}
         return [known[label] for label in examples.labels]
 
 
-def read_dataset(config: ExamplesConfig, *, per_step: int) -> Dataset:
+def read_dataset(
+    config: ExamplesConfig, *, per_step: int, task: Task = "classification"
+) -> Dataset:
     """Raises `UsageError` for what cannot be trained on."""
     path = Path(config.file).expanduser()
-    examples, digest = read_examples(config, path)
+    examples, digest = read_examples(config, path, task)
     if isinstance(config.held_out, str):
-        train = examples
-        held_out, other = read_examples(config, Path(config.held_out).expanduser())
+        train = known = examples
+        held_out, other = read_examples(config, Path(config.held_out).expanduser(), task)
         digest += other
     else:
-        train, held_out = split(examples, config.held_out, config.seed)
+        stratum = _STRATA[task]
+        train, held_out = split(examples, config.held_out, config.seed, stratum)
+        known = examples
         digest += f" {config.held_out} {config.seed}"
-    classes = tuple(sorted(set(train.labels)))
-    if len(classes) < 2:
-        raise UsageError(
-            f"all examples have the label `{classes[0]}`: there is nothing to learn",
-            where=f"{path}, column `{config.label}`",
-            do="name the column of the labels with `data.label`",
-        )
-    if len(classes) > MAX_CLASSES or (len(classes) > 20 and 2 * len(classes) > len(train)):
-        raise UsageError(
-            f"{len(classes)} different labels on {len(train)} examples: that is no column of labels",
-            where=f"{path}, column `{config.label}`",
-            do="name the column of the labels with `data.label`",
-        )
-    if unknown := sorted(set(held_out.labels) - set(classes)):
-        raise UsageError(
-            f"the held-out examples have the label `{unknown[0]}`, which no training example has",
-            where=str(config.held_out),
-            do=f"the labels that are learned: {', '.join(classes[:10])}",
-        )
+    classes, kinds = _outputs(config, path, task, known.labels)
+    if isinstance(config.held_out, str):
+        _refuse_unknown(config.held_out, task, held_out.labels, classes, kinds)
+    train, held_out = (_limited(each, config) for each in (train, held_out))
     if len(train) < per_step:
         raise UsageError(
             f"one step takes {per_step} examples, and there are {len(train)} to train on",
             where=str(path),
             do=f"lower `train.microbatch` to {len(train)} or less, with `train.grad_accum_steps` 1",
         )
-    name = f"{digest} {config.text} {config.label} {config.delimiter}"
-    return Dataset(train, held_out, classes, hashlib.sha256(name.encode()).hexdigest())
+    name = f"{digest} {task} {json.dumps(config.model_dump(exclude={'file', 'held_out'}))}"
+    return Dataset(train, held_out, classes, hashlib.sha256(name.encode()).hexdigest(), kinds)
 
 
-def read_examples(config: ExamplesConfig, path: Path) -> tuple[Examples, str]:
+def read_examples(
+    config: ExamplesConfig, path: Path, task: Task = "classification"
+) -> tuple[Examples, str]:
     """With the checksum of the file."""
-    try:
-        content = read_bytes(path)
-        text = content.decode("utf-8-sig")
-    except FileNotFoundError as error:
-        raise UsageError("no such file of examples", where=str(path)) from error
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"not UTF-8 text (byte {error.start})", where=str(path), do="convert it to UTF-8"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read the examples: {error}", where=str(path)) from error
-    rows = _json_rows if path.suffix in (".jsonl", ".ndjson") else _csv_rows
+    file = read_text_file(path)
     texts, labels, num_empty = [], [], 0
-    for line, row in rows(config, path, text):
-        values = [row.get(config.text), row.get(config.label)]
-        body, label = (str(each).strip() if each is not None else "" for each in values)
-        if not body:
+    read = _read_tagged if task.endswith("tokens") else _read_labelled
+    for text, label in read(file, config, task):
+        if not text:
             num_empty += 1
             continue
-        if label.lower() in NO_LABELS:
-            raise UsageError(
-                f"no label (`{label}`)" if label else "no label",
-                where=f"{path}:{line}, column `{config.label}`",
-                do="give that example one, or remove it",
-            )
-        texts.append(body)
-        labels.append(label)
+        texts.append(text)
+        labels.append(label())
     if not texts:
+        name = config.text if task != "tokens" else config.words
         raise UsageError(
             "no example has a text" if num_empty else "no examples in this file",
-            where=f"{path}, column `{config.text}`",
+            where=f"{path}, column `{name}`" if file.is_json or task != "tokens" else str(path),
             do="name the column of the texts with `data.text`",
         )
-    digest = hashlib.sha256(content).hexdigest()
-    return Examples(tuple(texts), tuple(labels), num_empty), digest
+    return Examples(tuple(texts), tuple(labels), num_empty), file.sha256
 
 
-def _csv_rows(
-    config: ExamplesConfig, path: Path, text: str
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    delimiter = config.delimiter or ("\t" if path.suffix == ".tsv" else ",")
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    try:
-        names = [str(name) for name in reader.fieldnames or ()]
-        if len(names) == 1 and {config.text, config.label} - set(names):
-            raise UsageError(
-                f"only one column is found, `{names[0][:80]}`, with {delimiter!r} between columns",
-                where=f"{path}:1",
-                do="say what stands between them with `data.delimiter`, for example `data.delimiter=;`",
-            )
-        _check_columns(config, path, names)
-        for row in reader:
-            yield reader.line_num, row
-    except csv.Error as error:
+def _read_labelled(file: TextFile, config: ExamplesConfig, task: Task) -> Any:
+    """Text and, not to complain of an empty text, a function for its label."""
+    columns = {"data.text": config.text}
+    names = [config.label] if isinstance(config.label, str) else config.label
+    columns |= {"data.label" if len(names) == 1 else f"data.label ({n})": n for n in names}
+    for line, row in table_rows(file, delimiter=config.delimiter, columns=columns):
+        where = f"{file.path}:{line}"
+        yield cell(row, config.text), lambda row=row, where=where: _label(config, task, row, where)
+
+
+def _read_tagged(file: TextFile, config: ExamplesConfig, task: Task) -> Any:
+    if task != "tokens" and not file.is_json:
         raise UsageError(
-            f"damaged csv: {error}", where=f"{path}:{reader.line_num}", do="quote that field"
-        ) from error
+            f"`task: {task}` reads a label and entities of each text, which needs jsonl",
+            where=str(file.path),
+            do="give each line `label` beside `words` and `tags`, or beside `text` and `spans`",
+        )
+    for where, words, tags, row in tagged_texts(file, config):
 
-
-def _json_rows(
-    config: ExamplesConfig, path: Path, text: str
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            row = parse_object(line, finite=False)
-        except ValueError as error:
-            raise UsageError(f"damaged json: {error}", where=f"{path}:{number}") from error
-        _check_columns(config, path, list(row))
-        yield number, row
-
-
-def _check_columns(config: ExamplesConfig, path: Path, names: list[str]) -> None:
-    for key, name in (("data.text", config.text), ("data.label", config.label)):
-        if name not in names:
-            there = ", ".join(f"`{each[:80]}`" for each in names[:20]) or "none"
-            raise UsageError(
-                f"no column `{name}`",
-                where=str(path),
-                do=f"set `{key}` to one of those there: {there}",
+        def label(
+            tags: tuple[str, ...] = tags, row: dict[str, Any] = row, where: str = where
+        ) -> Any:
+            return (
+                tags if task == "tokens" else (_label(config, "classification", row, where), tags)
             )
 
+        yield words, label
 
-def split(examples: Examples, fraction: float, seed: int) -> tuple[Examples, Examples]:
+
+def _label(config: ExamplesConfig, task: Task, row: Mapping[str, Any], where: str) -> Any:
+    """Raises `UsageError`."""
+    if isinstance(config.label, list):
+        return tuple(name for name in config.label if _is_one(row, name, where))
+    if config.label not in row:
+        raise UsageError(f"no `{config.label}`", where=where, do="set `data.label` to its key")
+    value, where = cell(row, config.label), f"{where}, column `{config.label}`"
+    if task == "multilabel":
+        raw = row[config.label]
+        parts = raw if isinstance(raw, list) else value.split(config.separator)
+        return tuple(sorted({str(each).strip() for each in parts} - {""}))
+    if task == "regression":
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise UsageError(
+                f"no number (`{value[:80]}`)",
+                where=where,
+                do="give that example one, or remove it; a text is a label of `task: classification`",
+            )
+        return number
+    if value.lower() in NO_LABELS:
+        raise UsageError(
+            f"no label (`{value}`)" if value else "no label",
+            where=where,
+            do="give that example one, or remove it",
+        )
+    return value
+
+
+def _is_one(row: Mapping[str, Any], name: str, where: str) -> bool:
+    found = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
+    value = cell(row, name)
+    if value.lower() not in found:
+        raise UsageError(
+            f"neither 0 nor 1 (`{value[:80]}`)",
+            where=f"{where}, column `{name}`",
+            do="each column of `data.label` has 1 where that label holds, else 0",
+        )
+    return found[value.lower()]
+
+
+def _outputs(
+    config: ExamplesConfig, path: Path, task: Task, labels: Sequence[Any]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Classes, and kinds of entities. Raises `UsageError` where there is nothing to learn."""
+    do = "name the column of the labels with `data.label`"
+    where = f"{path}, column `{config.label}`"
+    kinds: tuple[str, ...] = ()
+    if task.endswith("tokens"):
+        every_tag = labels if task == "tokens" else [tags for _, tags in labels]
+        kinds = tuple(sorted({tag[2:] for tags in every_tag for tag in set(tags) - {"O"}}))
+        if not kinds:
+            raise UsageError(
+                "no text has an entity: there is nothing to learn",
+                where=str(path),
+                do="the tags are in the last column, or at the key that `data.tags` or `data.spans` names",
+            )
+        if task == "tokens":
+            return (), kinds
+        labels = [label for label, _ in labels]
+    if task == "regression":
+        if len(set(labels)) < 2:
+            what = f"all examples have the number {labels[0]:g}: there is nothing to learn"
+            raise UsageError(what, where=where, do=do)
+        return (str(config.label),), ()
+    if task == "multilabel":
+        counts = Counter(name for own in labels for name in own)
+        always = [name for name, number in counts.items() if number == len(labels)]
+        if len(always) == len(counts):
+            what = f"all examples have the labels {', '.join(always) or 'none'}: there is nothing to learn"
+            raise UsageError(what, where=where, do=f"{do}, what stands between labels with `data.separator`")  # fmt: skip
+        classes = tuple(config.label) if isinstance(config.label, list) else tuple(sorted(counts))
+    else:
+        classes = tuple(sorted(set(labels)))
+        if len(classes) < 2:
+            what = f"all examples have the label `{classes[0]}`: there is nothing to learn"
+            raise UsageError(what, where=where, do=do)
+    if len(classes) > MAX_CLASSES or (len(classes) > 20 and 2 * len(classes) > len(labels)):
+        raise UsageError(
+            f"{len(classes)} different labels on {len(labels)} examples: that is no column of labels",
+            where=where,
+            do=do,
+        )
+    return classes, kinds
+
+
+def _refuse_unknown(
+    file: str, task: Task, labels: Sequence[Any], classes: Sequence[str], kinds: Sequence[str]
+) -> None:
+    """Raises `UsageError` for held-out labels that are not learned."""
+    found: set[str] = set()
+    if task == "classification":
+        found = set(labels)
+    elif task == "multilabel":
+        found = {name for own in labels for name in own}
+    elif task.endswith("tokens"):
+        every_tag = labels if task == "tokens" else [tags for _, tags in labels]
+        found = {tag[2:] for tags in every_tag for tag in tags} - {""}
+        found |= set() if task == "tokens" else {label for label, _ in labels}
+    if unknown := sorted(found - {*classes, *kinds}):
+        raise UsageError(
+            f"the held-out examples have the label `{unknown[0]}`, which no training example has",
+            where=file,
+            do=f"the labels that are learned: {', '.join([*classes, *kinds][:10])}",
+        )
+
+
+_STRATA: dict[str, Callable[[Any], Any]] = {
+    "classification": lambda label: label,
+    "multilabel": lambda label: label[:1],
+    "regression": lambda label: None,
+    "tokens": lambda label: None,
+    "classification+tokens": lambda label: label[0],
+}
+"""Of each of these groups the same part is held out."""
+
+
+def split(
+    examples: Examples,
+    fraction: float,
+    seed: int,
+    stratum: Callable[[Any], Any] = _STRATA["classification"],
+) -> tuple[Examples, Examples]:
     """Training and held-out examples; of each label the same part is held out, and at least one is trained on."""
     order = list(range(len(examples)))
     random.Random(seed).shuffle(order)
-    by_label: dict[str, list[int]] = {}
+    by_label: dict[Any, list[int]] = {}
     for index in order:
-        by_label.setdefault(examples.labels[index], []).append(index)
+        by_label.setdefault(stratum(examples.labels[index]), []).append(index)
     out = set[int]()
     for indices in by_label.values():
         out.update(indices[: min(round(fraction * len(indices)), len(indices) - 1)])
     kept = [index for index in range(len(examples)) if index not in out]
     return _chosen(examples, kept), _chosen(examples, sorted(out))
+
+
+def _limited(examples: Examples, config: ExamplesConfig) -> Examples:
+    if config.limit is None or len(examples) <= config.limit:
+        return examples
+    drawn = random.Random(config.seed).sample(range(len(examples)), config.limit)
+    return _chosen(examples, sorted(drawn))
 
 
 def _chosen(examples: Examples, indices: list[int]) -> Examples:

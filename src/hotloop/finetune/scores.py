@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
+
+from hotloop.core.task_scores import ClassScore
 
 Confusion = list[list[int]]
 """Held-out examples by true class (row) and predicted class (column)."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClassScore:
-    """`None` where a ratio has no examples to go by."""
-
-    label: str
-    precision: float | None
-    recall: float | None
-    f1: float | None
-    num_examples: int
+Counts = Sequence[Sequence[int]]
+"""For each class how many were predicted rightly, predicted, and true."""
 
 
 def accuracy(confusion: Confusion) -> float:
@@ -26,45 +18,50 @@ def accuracy(confusion: Confusion) -> float:
     return sum(row[number] for number, row in enumerate(confusion)) / total
 
 
+def counts_of(confusion: Confusion) -> list[list[int]]:
+    return [
+        [confusion[number][number], sum(row[number] for row in confusion), sum(confusion[number])]
+        for number in range(len(confusion))
+    ]
+
+
+def class_score(label: str, right: int, predicted: int, true: int) -> ClassScore:
+    return ClassScore(
+        label,
+        precision=right / predicted if predicted else None,
+        recall=right / true if true else None,
+        f1=2 * right / (true + predicted) if true + predicted else None,
+        num_examples=true,
+    )
+
+
+def class_scores(counts: Counts, classes: Sequence[str]) -> list[ClassScore]:
+    return [class_score(label, *own) for label, own in zip(classes, counts, strict=True)]
+
+
 def by_class(confusion: Confusion, classes: Sequence[str]) -> list[ClassScore]:
-    found = []
-    for number, label in enumerate(classes):
-        right = confusion[number][number]
-        true, predicted = sum(confusion[number]), sum(row[number] for row in confusion)
-        found.append(
-            ClassScore(
-                label,
-                precision=right / predicted if predicted else None,
-                recall=right / true if true else None,
-                f1=2 * right / (true + predicted) if true + predicted else None,
-                num_examples=true,
-            )
-        )
-    return found
+    return class_scores(counts_of(confusion), classes)
+
+
+def mean_f1(counts: Counts) -> float:
+    """Mean over the classes that are true or predicted somewhere, as scikit-learn has it."""
+    known = [2 * right / (true + predicted) for right, predicted, true in counts if true + predicted]  # fmt: skip
+    return sum(known) / len(known) if known else 0.0
 
 
 def macro_f1(confusion: Confusion) -> float:
-    """Mean over the classes that are true or predicted somewhere, as scikit-learn has it."""
-    scores = [score.f1 for score in by_class(confusion, [""] * len(confusion))]
-    known = [f1 for f1 in scores if f1 is not None]
-    return sum(known) / len(known)
+    return mean_f1(counts_of(confusion))
+
+
+def total_score(counts: Counts) -> ClassScore:
+    """Of all classes together, each example (or entity) counted alike."""
+    return class_score("", *(sum(own[place] for own in counts) for place in range(3)))
 
 
 def metrics(confusion: Confusion) -> dict[str, Any]:
-    """What an evaluation records."""
+    """What an evaluation of one label per text records."""
     return {
         "accuracy": accuracy(confusion),
         "macro_f1": macro_f1(confusion),
         "confusion": confusion,
-    }
-
-
-def described(confusion: Confusion, classes: Sequence[str]) -> dict[str, Any]:
-    """For `task.json`."""
-    return {
-        "task": "classification",
-        "classes": list(classes),
-        **metrics(confusion),
-        "by_class": [asdict(score) for score in by_class(confusion, classes)],
-        "schema": "hotloop.task/1",
     }

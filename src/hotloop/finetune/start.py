@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import ValidationError
 
+from hotloop.checkpoint import state, store
+from hotloop.checkpoint.entries import best_step, held_out_losses
 from hotloop.checkpoint.upload import Uploader
 from hotloop.core.errors import UsageError
 from hotloop.core.file_locks import locked
@@ -19,12 +21,16 @@ from hotloop.core.files import write_json
 from hotloop.core.finetune_config import FinetuneConfig
 from hotloop.core.progress import Progress, silent
 from hotloop.core.settings import Settings
-from hotloop.finetune import scores
+from hotloop.core.task_scores import TASK_FILE, TaskScores
 from hotloop.finetune.classifier import Classifier, why_not_packed
 from hotloop.finetune.encoder import Encoder, check_ids, export, load_encoder
 from hotloop.finetune.examples import Dataset
-from hotloop.finetune.tokens import tokenized
-from hotloop.finetune.work import ClassificationWork, Labelled, steps_per_epoch
+from hotloop.finetune.heads import Head, head_of
+from hotloop.finetune.joint import Joint
+from hotloop.finetune.tokens import Tokens, tokenized
+from hotloop.finetune.two_heads import TwoHeads
+from hotloop.finetune.words import tokenized_words
+from hotloop.finetune.work import FinetuneWork, Labelled, steps_per_epoch
 from hotloop.hardware.device import pick_device
 from hotloop.train.evaluate import read_evaluations
 from hotloop.train.rendezvous import Rendezvous
@@ -33,6 +39,8 @@ from hotloop.train.same_run import claim_place
 from hotloop.train.start import Finished, conduct, describe, refuse_other_runs, resolved
 
 MODEL_DIRECTORY = "model"
+ENTITY_MODEL_DIRECTORY = "model-entities"
+"""Beside it, of a training of both heads: transformers has no class for both."""
 CHECKED = 4
 """Examples on which layouts and the exported model are compared."""
 
@@ -40,7 +48,7 @@ CHECKED = 4
 @dataclass(frozen=True, slots=True)
 class Finetuned:
     training: Finished
-    scores: dict[str, Any] | None
+    scores: TaskScores | None
     """What `task.json` holds; `None` where nothing was held out, or it was only measured."""
     model: str | None
     """Directory of the model, as transformers has it; `None` where it was only measured."""
@@ -68,8 +76,9 @@ def finetune(
         uploader = Uploader(config.checkpoint, config.name, warn)
         uploader.remote.listed(attempts=2)
     set_up_process(config, device)
-    encoder = load_encoder(config.model, dataset.classes, warn)
-    work = build_work(config, dataset, encoder, warn)
+    head = head_of(config, dataset.classes, dataset.kinds, dataset.train.labels)
+    encoder = load_encoder(config.model, head, warn)
+    work = build_work(config, dataset, encoder, head, warn)
     name = f"{dataset.fingerprint} {encoder.fingerprint} {work.model.packed}"
     fingerprint = hashlib.sha256(name.encode()).hexdigest()
     with locked(directory, wanted=True), uploader or nullcontext():
@@ -77,6 +86,8 @@ def finetune(
         torch.manual_seed(config.train.seed)  # dropout does not depend on which weights were drawn
         model = work.model.to(device)
         run = assemble(config, directory, device, model, work, alone.group(device, config))
+        run.metric = config.eval.metric
+        run.enough = partial(_is_enough, run, config.eval.patience)
         if uploader is not None:
             claim_place(uploader.remote, config, fingerprint, device)
             run.uploader = uploader
@@ -104,15 +115,28 @@ def finetune(
         )
         if stop_after is not None:
             return Finetuned(training, None, None)
-        return Finetuned(training, *_kept(run, encoder, work, dataset))
+        return Finetuned(training, *_kept(run, encoder, work))
 
 
 def with_steps(settings: Settings[FinetuneConfig], num_examples: int) -> Settings[FinetuneConfig]:
-    """With `train.steps` as the epochs need. Raises `UsageError` for a schedule that does not fit into them."""
+    """With `train.steps` as the epochs need, and evaluations and checkpoints as they are asked for in other words.
+
+    Raises `UsageError` for a schedule that does not fit into them.
+    """
     config = settings.config
+    each = steps_per_epoch(num_examples, config.sequences_per_step)
+    if config.eval.every_epochs is not None:
+        why = f"detected: {config.eval.every_epochs} epochs of {num_examples} examples"
+        settings = settings.with_values({"eval.every_steps": config.eval.every_epochs * each}, origin=why)  # fmt: skip
+    if config.eval.export == "best":
+        every, saved = settings.config.eval.every_steps, config.checkpoint.every_steps
+        kept: dict[str, int] = {"checkpoint.keep_best": max(config.checkpoint.keep_best, 1)}
+        if saved == "auto" or not saved or every % saved:
+            kept["checkpoint.every_steps"] = every
+        why = "detected: `eval.export: best` needs a checkpoint of each evaluation"
+        settings = settings.with_values(kept, origin=why)
     if config.train.steps:
         return settings
-    each = steps_per_epoch(num_examples, config.sequences_per_step)
     why = f"detected: {config.train.epochs} epochs of {num_examples} examples"
     try:
         return settings.with_values({"train.steps": config.train.epochs * each}, origin=why)
@@ -121,36 +145,61 @@ def with_steps(settings: Settings[FinetuneConfig], num_examples: int) -> Setting
         raise UsageError(what, where=settings.place("schedule.warmup_steps")) from error
 
 
+def _is_enough(run: Run, patience: int | None, step: int) -> bool:
+    """True after so many evaluations in a row, up to a step, that are no better than the best one before."""
+    if patience is None:
+        return False
+    losses = held_out_losses(run.evals_file, run.metric)
+    losses = {each: loss for each, loss in losses.items() if each <= step}
+    return bool(losses) and sum(each > best_step(losses) for each in losses) >= patience
+
+
 def build_work(
-    config: FinetuneConfig, dataset: Dataset, encoder: Encoder, warn: Callable[[str], None]
-) -> ClassificationWork:
+    config: FinetuneConfig,
+    dataset: Dataset,
+    encoder: Encoder,
+    head: Head,
+    warn: Callable[[str], None],
+) -> FinetuneWork:
     """Tokenize, and choose the layout. Raises `UsageError`."""
     parts: list[Labelled] = []
     identity = hashlib.sha256(encoder.tokenizer_json).hexdigest()
+    longest = config.model.max_tokens
     for examples in (dataset.train, dataset.held_out):
-        tokens = tokenized(encoder.tokenizer, identity, examples, config.model.max_tokens) if len(examples) else []  # fmt: skip
+        tokens: Tokens = []
+        words: Tokens | list[None] = [None] * len(examples)
+        if len(examples) and head.reads == "first":
+            tokens = tokenized(encoder.tokenizer, identity, examples, longest)
+        elif len(examples):
+            tokens, words = tokenized_words(encoder.tokenizer, identity, examples, longest)
         if tokens:
             check_ids(tokens, encoder.model, config.model.path)
-        parts.append(Labelled(tokens, dataset.numbers(examples)))
-    reason = why_not_packed(encoder.model, parts[0].tokens[:CHECKED])
+        pairs = zip(examples.labels, words, strict=True)
+        parts.append(Labelled(tokens, [head.label(label, own) for label, own in pairs]))
+    reason = why_not_packed(encoder.model, parts[0].tokens[:CHECKED], head)
     if reason is not None:
-        kind = type(encoder.model).__name__
+        kind = type(getattr(encoder.model, "sequence", encoder.model)).__name__
         warn(f"{kind} is not packed: {reason}; examples of similar length are padded together")
-    pad_id = encoder.tokenizer.pad_token_id or 0
-    model = Classifier(encoder.model, packed=reason is None, pad_id=pad_id)
-    train, held_out = parts
-    return ClassificationWork(config, model, train, held_out, len(dataset.classes))
+    pad_id = encoder.tokenizer.pad_token_id
+    if pad_id is None and reason is not None:
+        raise UsageError(
+            "this model has to be padded, and its tokenizer has no pad token",
+            where=config.model.path,
+            do="give it one: `tokenizer.add_special_tokens({'pad_token': '[PAD]'})`, then `save_pretrained`",
+        )
+    model = Classifier(encoder.model, packed=reason is None, pad_id=pad_id or 0, head=head)
+    return FinetuneWork(config, model, *parts)
 
 
-def arithmetic(config: FinetuneConfig, dataset: Dataset, work: ClassificationWork) -> list[str]:
+def arithmetic(config: FinetuneConfig, dataset: Dataset, work: FinetuneWork) -> list[str]:
     """What is trained on, in numbers."""
     lengths = [len(ids) for ids in work.train.tokens]
     tokens, padded = sum(lengths), len(lengths) * config.model.max_tokens
     cut = sum(length == config.model.max_tokens for length in lengths)
     each, steps = steps_per_epoch(len(lengths), config.sequences_per_step), config.train.steps
     lines = [
-        f"{len(lengths)} examples to train on and {len(work.held_out.labels)} held out, of "
-        f"{len(dataset.classes)} classes; {tokens} tokens an epoch, padded to {config.model.max_tokens} "
+        f"{len(lengths)} examples to train on and {len(work.held_out.labels)} held out"
+        f"{_of(config, dataset)}; {tokens} tokens an epoch, padded to {config.model.max_tokens} "
         f"they would be {padded} ({padded / tokens:.1f} times as many)",
         f"{each} steps of {config.sequences_per_step} examples an epoch, {steps} steps in {steps / each:g} epochs",
     ]
@@ -163,17 +212,41 @@ def arithmetic(config: FinetuneConfig, dataset: Dataset, work: ClassificationWor
     return lines
 
 
-def _kept(
-    run: Run, encoder: Encoder, work: ClassificationWork, dataset: Dataset
-) -> tuple[dict[str, Any] | None, str]:
+def _of(config: FinetuneConfig, dataset: Dataset) -> str:
+    named = [f"{len(dataset.classes)} classes"] if config.task != "regression" and dataset.classes else []  # fmt: skip
+    if dataset.kinds:
+        named.append(f"{len(dataset.kinds)} kinds of entities ({', '.join(dataset.kinds[:5])}{', ...' if len(dataset.kinds) > 5 else ''})")  # fmt: skip
+    return f", of {' and '.join(named)}" if named else ""
+
+
+def _kept(run: Run, encoder: Encoder, work: FinetuneWork) -> tuple[TaskScores | None, str]:
     """Write `task.json` and the model directory of a finished run."""
+    found = [each for each in read_evaluations(run) if each.metrics is not None]
+    last = chosen = found[-1] if found else None
+    if last is not None and work.config.eval.export == "best":
+        step = best_step(held_out_losses(run.evals_file, run.metric))
+        chosen = next(each for each in reversed(found) if each.step == step)
+        if chosen.step != last.step:
+            best = store.of_step(run.checkpoints, step)
+            state.restore_weights(store.load(best, ("model",))[0]["model"], run.model)
+            if run.average is not None:
+                run.average.restore(best)
+    head, model, tokens = work.model.head, encoder.model, work.train.tokens[:CHECKED]
     place = run.directory / MODEL_DIRECTORY
     averaged = run.average is not None and run.average.num_updates > 0
     with run.average.in_place() if run.average is not None and averaged else nullcontext():
-        export(encoder.model, encoder.tokenizer, place, work.train.tokens[:CHECKED])
-    found = [each.metrics for each in read_evaluations(run) if each.metrics is not None]
-    if not found:
+        if isinstance(head, Joint):
+            assert isinstance(model, TwoHeads)
+            export(model.sequence, encoder.tokenizer, place, tokens, auto=head.first.model_class)
+            with model.whole_token_model() as of_tokens:
+                beside = run.directory / ENTITY_MODEL_DIRECTORY
+                export(of_tokens, encoder.tokenizer, beside, tokens, auto=head.each.model_class)
+        else:
+            export(model, encoder.tokenizer, place, tokens, auto=head.model_class)
+    if chosen is None or last is None:
         return None, str(place)
-    told = scores.described(found[-1]["confusion"], dataset.classes)
-    write_json(run.directory / "task.json", told)
+    assert chosen.metrics is not None
+    early = last.step < work.config.train.steps
+    told = replace(head.scores(chosen.metrics), step=chosen.step, stopped_early=early)
+    write_json(run.directory / TASK_FILE, told)
     return told, str(place)

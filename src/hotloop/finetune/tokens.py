@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,30 +26,40 @@ def tokenized(tokenizer: Any, identity: str, examples: Examples, max_tokens: int
     digest = hashlib.sha256(f"{identity} {max_tokens}".encode())
     for text in examples.texts:
         digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
-    entry = cache_directory() / "pieces" / f"examples-{digest.hexdigest()[:32]}"
+
+    def make() -> Tokens:
+        found = tokenizer(
+            list(examples.texts),
+            truncation=True,
+            max_length=max_tokens,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+        )["input_ids"]
+        arrays = [np.asarray(ids, dtype=np.int32) for ids in found]
+        if any(not len(ids) for ids in arrays):
+            raise UsageError(
+                "the tokenizer makes no token of some text", do="it adds no special tokens"
+            )
+        return arrays
+
+    return cached(digest.hexdigest()[:32], len(examples), make)
+
+
+def cached(name: str, num: int, make: Callable[[], Tokens]) -> Tokens:
+    """What `make` gives, `num` arrays, from the cache where it was made before; `name` is unique to it."""
+    entry = cache_directory() / "pieces" / f"examples-{name}"
     entry_in_use(entry)
     path = entry / "tokens.safetensors"
     if path.exists():
         try:
             stored = safetensors.numpy.load_file(path)
             ids, lengths = stored["ids"], stored["lengths"]
-            if len(lengths) == len(examples) and lengths.sum() == len(ids):
+            if len(lengths) == num and lengths.sum() == len(ids):
                 return np.split(ids, np.cumsum(lengths)[:-1])
         except (OSError, KeyError, safetensors.SafetensorError):
             pass  # made again
-    found = tokenizer(
-        list(examples.texts),
-        truncation=True,
-        max_length=max_tokens,
-        padding=False,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-    )["input_ids"]
-    arrays = [np.asarray(ids, dtype=np.int32) for ids in found]
-    if any(not len(ids) for ids in arrays):
-        raise UsageError(
-            "the tokenizer makes no token of some text", do="it adds no special tokens"
-        )
+    arrays = make()
     _keep(path, arrays)
     return arrays
 

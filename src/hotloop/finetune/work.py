@@ -1,4 +1,4 @@
-"""Labelled texts as the training loop reads them: which examples a step takes, and how the held-out ones do."""
+"""Examples as the training loop reads them: which examples a step takes, and how the held-out ones do."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from hotloop.core.finetune_config import FinetuneConfig
-from hotloop.finetune.classifier import Classifier
-from hotloop.finetune.scores import metrics
+from hotloop.finetune.classifier import Classifier, in_fp32
 from hotloop.finetune.tokens import Tokens
 from hotloop.optimizations.precision.autocast import autocast
 from hotloop.train.batches import Inputs, StepData, to_device
@@ -24,27 +22,32 @@ from hotloop.train.work import EvaluationCut, HeldOut
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """Tokenized examples and the number of each one's class."""
+    """Tokenized examples and the label of each one, as the head takes it."""
 
     tokens: Tokens
-    labels: list[int]
+    labels: list[Any]
 
-    def inputs(self, model: Classifier, chosen: Sequence[int]) -> Inputs:
-        """Arguments of `model`: labels, then what its `logits` takes."""
+    def inputs(self, model: Classifier, chosen: Sequence[int], balance: float) -> Inputs:
+        """Arguments of `model`."""
+        return self.with_labels(model, chosen, balance)[0]
+
+    def with_labels(
+        self, model: Classifier, chosen: Sequence[int], balance: float
+    ) -> tuple[Inputs, list[Any]]:
+        """The same, and the labels in their order."""
         order, arranged = model.arranged([self.tokens[index] for index in chosen])
         labels = [self.labels[chosen[index]] for index in order]
-        return torch.tensor(labels, dtype=torch.int64), *arranged
+        return (*model.head.targets(labels, balance), *arranged), labels
 
 
 @dataclass(frozen=True, slots=True)
-class ClassificationWork:
+class FinetuneWork:
     """Of one process: a step takes the same examples as with padding, whatever they are laid out as."""
 
     config: FinetuneConfig
     model: Classifier
     train: Labelled
     held_out: Labelled
-    num_classes: int
 
     @property
     def loader(self) -> Mapping[str, Any]:
@@ -63,17 +66,21 @@ class ClassificationWork:
         size, per_step = self.config.train.microbatch, self.config.sequences_per_step
         num = len(self.train.labels)
         epoch, at = divmod(step, steps_per_epoch(num, per_step))
-        order = _order(self.config.data.seed, epoch, num)
+        order = epoch_order(self.config.data.seed, epoch, num)
         chosen = order[at * per_step : (at + 1) * per_step]
         parts = [chosen[each * size : (each + 1) * size] for each in own]
-        microbatches = [self.train.inputs(self.model, part) for part in parts if part]
+        labels = [self.train.labels[index] for index in chosen]
+        balance = self.model.head.balance(labels)
+        microbatches = [self.train.inputs(self.model, part, balance) for part in parts if part]
         if pinned:
             microbatches = [tuple(each.pin_memory() for each in inputs) for inputs in microbatches]
         num_tokens = sum(len(self.train.tokens[index]) for index in chosen)
-        return StepData(microbatches, len(chosen), num_tokens, len(chosen))
+        # at least 1: of words that the tokenizer does not know there may be none
+        num_targets = max(self.model.head.weight(labels), 1)
+        return StepData(microbatches, num_targets, num_tokens, len(chosen))
 
     def sample(self) -> Inputs:
-        return self.train.inputs(self.model, range(min(4, len(self.train.labels))))
+        return self.train.inputs(self.model, range(min(4, len(self.train.labels))), 1.0)
 
     @torch.no_grad()
     def evaluate(self, run: Run, stop: StopRequest) -> HeldOut | None:
@@ -83,25 +90,28 @@ class ClassificationWork:
         if not chosen:
             return None
         order = sorted(chosen, key=lambda index: len(held_out.tokens[index]))
-        confusion = torch.zeros(self.num_classes**2, dtype=torch.int64, device=run.device)
+        head = self.model.head
+        labels = [held_out.labels[index] for index in chosen]
+        balance, num_targets = head.balance(labels), max(head.weight(labels), 1)
+        tally = head.tally()
         total = torch.zeros((), device=run.device)
         self.model.eval()
         for begin in range(0, len(order), size):
             run.watchdog.passed()
             if stop.asked:
                 break
-            inputs = held_out.inputs(self.model, order[begin : begin + size])
-            labels, *arranged = to_device(inputs, run.device)
+            part = order[begin : begin + size]
+            inputs, labels = held_out.with_labels(self.model, part, balance)
+            on_device = to_device(inputs, run.device)
+            targets, arranged = on_device[: head.num_targets], on_device[head.num_targets :]
             with autocast(run.device.type, self.config.train.precision):
-                logits = self.model.logits(*arranged).float()
-            total += F.cross_entropy(logits, labels, reduction="sum")
-            cells = labels * self.num_classes + logits.argmax(1)
-            confusion += torch.bincount(cells, minlength=self.num_classes**2)
+                logits = in_fp32(self.model.logits(*arranged))
+            total += head.loss(logits, *targets)
+            tally.add(logits, targets, labels)
         self.model.train()
         if run.group.summed(torch.tensor(int(stop.asked))) > 0:
             raise EvaluationCut
-        counts = confusion.view(self.num_classes, self.num_classes).tolist()
-        return HeldOut(total.item() / len(chosen), len(chosen), metrics(counts))
+        return HeldOut(total.item() / num_targets, num_targets, tally.metrics())
 
 
 def steps_per_epoch(num_examples: int, per_step: int) -> int:
@@ -110,7 +120,7 @@ def steps_per_epoch(num_examples: int, per_step: int) -> int:
 
 
 @lru_cache(maxsize=2)
-def _order(seed: int, epoch: int, num: int) -> list[int]:
+def epoch_order(seed: int, epoch: int, num: int) -> list[int]:
     """A permutation: a function of its arguments alone, so that a run that was killed goes on in the same order."""
     found: list[int] = np.random.default_rng([seed, epoch]).permutation(num).tolist()
     return found

@@ -51,7 +51,7 @@ def train(
 ) -> tuple[float | None, Evaluation | None]:
     """Train from `run.first_step` to the end, or only up to `stop_after` steps in all.
 
-    Returns the last loss and the last evaluation. With `stop_after` the process measures: it neither evaluates nor saves, and ends there.
+    Returns the last loss and the last evaluation. Ends earlier where `run.enough` says so. With `stop_after` the process measures: it neither evaluates nor saves, and ends there.
     Raises `Interrupted` after Ctrl-C, once everything needed to continue is on the disk,
     `TrainingDiverged` when the numbers are beyond help, and `RollBack` for `start.py`.
     """
@@ -148,6 +148,8 @@ def train(
                         append_evaluation(run, evaluation)
                 except EvaluationCut:
                     stopping = True
+            if evaluates and not stopping and run.enough(done):
+                finished = saves = True
             if stopping and (evaluates or not finished):
                 with timed.phase("checkpoint"):
                     raise stopped(run, stop, done, book)
@@ -160,6 +162,8 @@ def train(
             if run.save_times.held(done):
                 with timed.phase("checkpoint"):
                     run.saver.finish()
+            if finished:
+                break
         known = run.stability.checked(book.write_closed(), known, measuring=measuring)
 
     if group.ranks.is_first:
@@ -261,7 +265,7 @@ def save(run: Run, step: int, *, beside: bool = False) -> None:
         extra["stability"] = run.stability.state()
         if run.average is not None:
             tensors |= run.average.files()
-        losses = held_out_losses(run.evals_file)
+        losses = held_out_losses(run.evals_file, run.metric)
         good_until = run.stability.left_out_since(step)
 
         def keep() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -65,6 +66,10 @@ class Run:
     work: Work
     shape: DecoderShape | None = None
     """`None` for a model that is not written here."""
+    metric: str = "loss"
+    """What evaluations are compared by."""
+    enough: Callable[[int], bool] = lambda step: False
+    """True if the evaluations up to a step say that going on does not help."""
     first_step: int = 0
     """Steps already done by an earlier process."""
     average: Average | None = None

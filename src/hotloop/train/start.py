@@ -180,7 +180,7 @@ def conduct(
     for note in resume(run, from_step=from_step, stretch=stretch):
         warn(note)
     take_up(run)
-    made = run.first_step >= config.train.steps
+    made = run.first_step >= config.train.steps or run.enough(run.first_step)
     if made and is_evaluated(run):  # nothing to do, and nothing to write over
         warn(f"already finished: {run.first_step} of {config.train.steps} steps")
         return as_it_finished(run)
@@ -218,6 +218,11 @@ def conduct(
         )
     if made:  # all but the last evaluation
         return as_it_finished(run)
+    if evaluation is not None and run.enough(evaluation.step):
+        last = evaluation.step
+        warn(
+            f"ended early, after {last} of {config.train.steps} steps: `{run.metric}` no longer gets better"
+        )
     return _finished(run, last, loss, evaluation, meter)
 
 
@@ -239,7 +244,7 @@ def take_up(run: Run) -> None:
     """Begin to upload the newest checkpoint where that was cut short."""
     newest = [each for each in store.entries(run.checkpoints) if each.step == run.first_step]
     if run.uploader is not None and newest:
-        losses = held_out_losses(run.evals_file)
+        losses = held_out_losses(run.evals_file, run.metric)
         run.uploader.take(run.checkpoints / newest[-1].name, losses)
 
 

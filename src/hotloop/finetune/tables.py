@@ -1,0 +1,103 @@
+"""Rows of a csv, tsv or jsonl file, each with its line. Whatever is wrong is one `UsageError` with its place."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hotloop.core.errors import UsageError
+from hotloop.core.untrusted import parse_object, read_bytes
+
+Row = tuple[int, dict[str, Any]]
+JSON_LINES = (".jsonl", ".ndjson")
+
+
+@dataclass(frozen=True, slots=True)
+class TextFile:
+    path: Path
+    text: str
+    sha256: str
+
+    @property
+    def is_json(self) -> bool:
+        return self.path.suffix in JSON_LINES
+
+
+def read_text_file(path: Path) -> TextFile:
+    try:
+        content = read_bytes(path)
+        text = content.decode("utf-8-sig")
+    except FileNotFoundError as error:
+        raise UsageError("no such file of examples", where=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"not UTF-8 text (byte {error.start})", where=str(path), do="convert it to UTF-8"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the examples: {error}", where=str(path)) from error
+    return TextFile(path, text, hashlib.sha256(content).hexdigest())
+
+
+def table_rows(
+    file: TextFile, *, delimiter: str | None, columns: Mapping[str, str]
+) -> Iterator[Row]:
+    """columns: those that must be there, by the option that names each."""
+    if file.is_json:
+        yield from _json_rows(file, columns)
+    else:
+        yield from _csv_rows(file, delimiter, columns)
+
+
+def _csv_rows(file: TextFile, given: str | None, columns: Mapping[str, str]) -> Iterator[Row]:
+    delimiter = given or ("\t" if file.path.suffix == ".tsv" else ",")
+    reader = csv.DictReader(io.StringIO(file.text, newline=""), delimiter=delimiter, strict=True)
+    option = "--delimiter" if "--column" in columns else "data.delimiter"
+    try:
+        names = [str(name) for name in reader.fieldnames or ()]
+        if len(names) == 1 and set(columns.values()) - set(names):
+            raise UsageError(
+                f"only one column is found, `{names[0][:80]}`, with {delimiter!r} between columns",
+                where=f"{file.path}:1",
+                do=f"say what stands between them with `{option}`, for example `{option}=;`",
+            )
+        check_columns(file.path, names, columns)
+        for row in reader:
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise UsageError(
+            f"damaged csv: {error}", where=f"{file.path}:{reader.line_num}", do="quote that field"
+        ) from error
+
+
+def _json_rows(file: TextFile, columns: Mapping[str, str]) -> Iterator[Row]:
+    for number, line in enumerate(file.text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = parse_object(line, finite=False)
+        except ValueError as error:
+            raise UsageError(f"damaged json: {error}", where=f"{file.path}:{number}") from error
+        check_columns(f"{file.path}:{number}", row, columns)
+        yield number, row
+
+
+def check_columns(where: Path | str, names: Iterable[str], columns: Mapping[str, str]) -> None:
+    for key, name in columns.items():
+        if name not in names:
+            there = ", ".join(f"`{each[:80]}`" for each in list(names)[:20]) or "none"
+            raise UsageError(
+                f"no column `{name}`",
+                where=str(where),
+                do=f"set `{key}` to one of those there: {there}",
+            )
+
+
+def cell(row: Mapping[str, Any], name: str) -> str:
+    """A cell as text; empty where there is none."""
+    value = row.get(name)
+    return "" if value is None else str(value).strip()

@@ -1,0 +1,59 @@
+"""Texts that are given as words: their token ids, and which word each token is of."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from hotloop.core.errors import UsageError
+from hotloop.finetune.examples import Examples
+from hotloop.finetune.tokens import Tokens, cached
+
+NO_WORD = -1
+"""Of a special token."""
+
+
+def tokenized_words(
+    tokenizer: Any, identity: str, examples: Examples, max_tokens: int
+) -> tuple[Tokens, Tokens]:
+    """ids and words of the tokens of each example, int32. From the cache where these were tokenized before."""
+    digest = hashlib.sha256(f"words {identity} {max_tokens}".encode())
+    for words in examples.texts:
+        for word in (*words, ""):
+            digest.update(word.encode("utf-8", "surrogatepass") + b"\0")
+    both = cached(
+        digest.hexdigest()[:32],
+        len(examples),
+        lambda: [
+            np.concatenate(each)
+            for each in zip(*encode_words(tokenizer, examples.texts, max_tokens), strict=True)
+        ],
+    )
+    halves = [np.split(each, 2) for each in both]
+    return [ids for ids, _ in halves], [words for _, words in halves]
+
+
+def encode_words(tokenizer: Any, texts: Any, max_tokens: int) -> tuple[Tokens, Tokens]:
+    found = tokenizer(
+        [list(words) for words in texts],
+        is_split_into_words=True,
+        truncation=True,
+        max_length=max_tokens,
+        padding=False,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+    )
+    tokens = [np.asarray(ids, dtype=np.int32) for ids in found["input_ids"]]
+    if any(not len(ids) for ids in tokens):
+        raise UsageError(
+            "the tokenizer makes no token of some text", do="it adds no special tokens"
+        )
+    words = [
+        np.asarray(
+            [NO_WORD if each is None else each for each in found.word_ids(n)], dtype=np.int32
+        )
+        for n in range(len(tokens))
+    ]
+    return tokens, words

@@ -1,0 +1,72 @@
+"""How well a fine-tuned model does on held-out examples, in words and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hotloop.core.task_scores import ClassScore, TaskScores
+
+NAMES = {"macro_f1": "macro F1", "micro_f1": "micro F1", "f1": "F1", "mae": "mean absolute error", "rmse": "root mean square error", "r2": "R2", "mean_f1": "mean F1"}  # fmt: skip
+CLASS_HEAD = ("label", "precision", "recall", "F1", "examples")
+WIDEST = 20
+"""Classes of a confusion matrix: a wider one is no picture."""
+MOST_MISTAKES = 20
+
+
+def measures_in_words(scores: TaskScores) -> str:
+    found = ", ".join(f"{NAMES.get(n, n)} {value:.4f}" for n, value in scores.measures().items())
+    if scores.entities is not None:
+        found += f"; of entities {measures_in_words(scores.entities)}"
+    return found
+
+
+def class_rows(scores: Sequence[ClassScore]) -> list[tuple[str, ...]]:
+    return [
+        (each.label, *(ratio(own) for own in (each.precision, each.recall, each.f1)), str(each.num_examples))
+        for each in scores
+    ]  # fmt: skip
+
+
+def ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def class_tables(scores: TaskScores) -> list[tuple[str, list[tuple[str, ...]]]]:
+    """Titles and rows: labels, kinds of entities, or both."""
+    of_labels = [] if scores.task == "tokens" else [("by label", class_rows(scores.by_class))]
+    entities = scores if scores.task == "tokens" else scores.entities
+    if entities is not None:
+        of_labels.append(("by kind of entity", class_rows(entities.by_class)))
+    return [(title, rows) for title, rows in of_labels if rows]
+
+
+def confusion_table(scores: TaskScores) -> list[tuple[str, ...]]:
+    """A row for each true class, of the predicted ones; the first row names them. Empty where it is too wide."""
+    if scores.confusion is None or len(scores.confusion) > WIDEST:
+        return []
+    rows = zip(scores.classes, scores.confusion, strict=False)
+    return [("true, then predicted as", *scores.classes), *((n, *map(str, own)) for n, own in rows)]
+
+
+def mistakes(scores: TaskScores) -> list[tuple[str, str, str]]:
+    """The classes that are mistaken most: true, predicted, how many examples."""
+    found = [
+        (count, true, guess)
+        for true, row in zip(scores.classes, scores.confusion or (), strict=False)
+        for guess, count in zip(scores.classes, row, strict=False)
+        if count and true != guess
+    ]
+    found.sort(key=lambda each: -each[0])
+    return [(true, guess, str(count)) for count, true, guess in found[:MOST_MISTAKES]]
+
+
+def scores_in_lines(scores: TaskScores) -> list[str]:
+    """The measures, then a line for each class."""
+    lines = [measures_in_words(scores)]
+    for title, rows in class_tables(scores):
+        what = "entities" if "entity" in title else "examples"
+        lines += [
+            f"  {label}: precision {precision}, recall {recall}, f1 {f1}, {num} {what}"
+            for label, precision, recall, f1, num in rows
+        ]
+    return lines

@@ -26,6 +26,7 @@ COMMANDS = {
     "prepare": "Turn text into token shards to train from.",
     "train": "Train a model from a config file.",
     "verify-resume": "Prove that a run resumes exactly: kill it again and again, and compare.",
+    "predict": "Label the texts of a file with a fine-tuned model.",
     "generate": "Continue a prompt with a trained model.",
     "export": "Write a trained model for Hugging Face transformers.",
     "checkpoints": "List, verify, show, delete and export the checkpoints of a run.",

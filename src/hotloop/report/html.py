@@ -19,11 +19,13 @@ from hotloop.core.judgement import Diagnosis, Target, Verdict
 from hotloop.core.ledger import Ledger
 from hotloop.core.measurement import Environment as Machine
 from hotloop.core.memory_use import MemoryProfile, OutOfMemory
+from hotloop.core.task_scores import TaskScores
 from hotloop.report import (
     canvas,
     comparison,
     course,
     evidence,
+    held_out,
     ledger,
     machine,
     memory,
@@ -42,6 +44,7 @@ OF_A_RUN = {
     "before-after": "Before and after",
     "time": "Where a step's time goes",
     "loss": "Loss",
+    "scores": "Held-out examples",
     "speed": "Speed",
     "memory-use": "Memory",
     "targets": "Targets",
@@ -93,6 +96,8 @@ class Page:
     steps: StepCourse | None = None
     held_out: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
     """`(step, loss)` of evaluations, by name."""
+    task: TaskScores | None = None
+    """How well a fine-tuned model does on held-out examples."""
     machine: MachineCourse | None = None
     cpus: float | None = None
     """CPUs that the run may use."""
@@ -163,6 +168,7 @@ def _templates() -> Environment:
         comparison,
         course,
         evidence,
+        held_out,
         ledger,
         machine,
         memory,

@@ -214,7 +214,7 @@ def render_settings(rows: Iterable[tuple[str, str, str]], *, num_defaults: int =
     return "\n".join(["settings", *aligned])
 
 
-def render_rows(title: str, rows: Sequence[tuple[str, str]]) -> str:
+def render_rows(title: str, rows: Sequence[tuple[str, ...]]) -> str:
     """A titled list of names and values."""
     return "\n".join([title, *columns(rows)]) if rows else ""
 

@@ -19,6 +19,7 @@ from hotloop.judge.course import arms_course, machine_course, pace, pair_speeds,
 from hotloop.judge.findings import FINDINGS
 from hotloop.report import memory, numbers, terminal
 from hotloop.report.examined import command_rows, examined_answer
+from hotloop.report.held_out import CLASS_HEAD, class_tables, measures_in_words
 from hotloop.report.html import Page
 from hotloop.report.ledger import render_ledger
 from hotloop.report.machine import (
@@ -83,6 +84,8 @@ def facts_of(found: StoredRun, *, brief: bool = False) -> list[tuple[str, str]]:
         )
         if (averaged := last_eval.get("averaged_loss")) is not None:
             facts.append((f"{of}with averaged weights", numbers.loss(averaged)))
+    if run.task is not None:
+        facts.append((f"{of}on held-out examples", measures_in_words(run.task)))
     if run.diagnosis is not None and run.diagnosis.steps.tokens_per_s is not None:
         speed = numbers.rate(run.diagnosis.steps.tokens_per_s, "tokens")
         facts.append((f"{of}speed, slow steps included", speed))
@@ -155,6 +158,9 @@ def text_of(found: StoredRun, *, of_a_block: bool = False) -> str:
     about = [terminal.render_rows("run", facts), "\n".join(found.notes)]
     if found.command_run is None:
         parts.extend(about)
+    if found.run.task is not None:
+        for title, scored in class_tables(found.run.task):
+            parts.append(terminal.render_rows(f"{title}: {', '.join(CLASS_HEAD[1:])}", scored))
     parts.append(terminal.render_pairs(pairs_of(found)) if found.verdict is None else "")
     if found.diagnosis is not None:
         parts.append(terminal.render_diagnosis(found.diagnosis))
@@ -224,6 +230,7 @@ def page_of(found: StoredRun) -> Page:
         ranks=rank_rows(run.ranks) if run.ranks is not None else (),
         steps=step_course(records),
         held_out=held_out,
+        task=run.task,
         machine=machine_course(run.telemetry),
         cpus=environment.cpu_quota if environment is not None else None,
         use=utilization_rows(run.utilization),
@@ -315,6 +322,7 @@ def object_of(found: StoredRun) -> dict[str, Any]:
         "pairs": [to_plain(pair) for pair in pairs_of(found)],
         "quickstart": found.quickstart,
         "evals": list(found.evals),
+        "task": plain(found.run.task),
         "memory": plain(found.run.memory),
         "out_of_memory": plain(found.run.out_of_memory),
         "settings": {

@@ -32,6 +32,7 @@ from hotloop.core.memory_use import MemoryProfile, OutOfMemory, read_memory_note
 from hotloop.core.sessions import read_sessions
 from hotloop.core.settings import Settings, has_task, load_settings
 from hotloop.core.step import StepRecord, readable_steps, steps_of_ranks
+from hotloop.core.task_scores import TASK_FILE, TaskScores
 from hotloop.core.telemetry import TELEMETRY_FILE, TelemetrySample, read_telemetry
 from hotloop.doctor.collect import other_ranks
 from hotloop.doctor.directory import mapping_of
@@ -78,6 +79,8 @@ class StoredRun:
     evals: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
     """What is missing, unfinished or otherwise good to know."""
+    task: TaskScores | None = None
+    """How well a fine-tuned model does on held-out examples."""
     utilization: Utilization | None = None
     goodput: Goodput | None = None
     """Where the time of all processes of a training went."""
@@ -218,6 +221,7 @@ def _read_training(files: RunFiles, known: CommandRun | None = None) -> StoredRu
         measurement=measurement,
         diagnosis=diagnosis,
         evals=evals,
+        task=files.stored(TASK_FILE, TaskScores),
         utilization=_utilization(files, settings, measurement),
         goodput=_goodput(files, measurement),
         ranks=_ranks(files, measurement, first=0 if command_run is None else None),

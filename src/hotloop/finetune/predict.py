@@ -1,0 +1,246 @@
+"""An exported model over many texts: labels with probabilities, numbers, or entities.
+
+Texts are computed beside others of about their length, so that next to nothing is padding, and come out in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import safetensors
+import torch
+from torch import Tensor
+
+from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.core.progress import Progress, silent
+from hotloop.finetune.encoder import check_directory, check_ids, longest_text
+from hotloop.finetune.entities import entities_of
+from hotloop.finetune.start import ENTITY_MODEL_DIRECTORY, MODEL_DIRECTORY
+from hotloop.finetune.tagged import word_spans
+from hotloop.finetune.words import encode_words
+from hotloop.models.export import quiet
+
+CHUNK = 4096
+"""Texts that are tokenized and sorted together, and whose answers are kept until they are in order."""
+BATCH_TOKENS = 2048
+WIDEST = 1.15
+"""The longest text of a batch, as a multiple of its shortest."""
+MOST_TOKENS = 1 << 16
+Kind = Literal["classification", "multilabel", "regression", "tokens"]
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Predictor:
+    model: Any
+    tokenizer: Any
+    kind: Kind
+    names: tuple[str, ...]
+    longest: int
+    device: torch.device
+
+
+def answer_columns(predictors: Sequence[Predictor]) -> list[str]:
+    """What answers have but for the list of all probabilities."""
+    found = {
+        "tokens": ["entities"],
+        "classification": ["predicted", "probability"],
+        "multilabel": ["predicted"],
+        "regression": ["predicted"],
+    }
+    return [name for own in predictors for name in found[own.kind]]
+
+
+def load_predictors(
+    directory: Path, device: torch.device, warn: Callable[[str], None]
+) -> list[Predictor]:
+    """Of a model directory, or of a run of fine-tuning; two where it has labels and entities. Raises `UsageError`."""
+    if (directory / "config.yaml").is_file() and not (directory / "config.json").is_file():
+        own = [directory / name for name in (MODEL_DIRECTORY, ENTITY_MODEL_DIRECTORY)]
+        there = [each for each in own if each.is_dir()]
+        if not there:
+            raise UsageError(
+                "this run has no model yet",
+                where=str(directory),
+                do="run the same `hotloop train` again to its end; of a run that trains on text, `hotloop generate` is the command",
+            )
+        return [load_predictor(each, device, warn) for each in there]
+    return [load_predictor(directory, device, warn)]
+
+
+def load_predictor(directory: Path, device: torch.device, warn: Callable[[str], None]) -> Predictor:
+    check_directory(str(directory))
+    import transformers
+
+    source = str(directory)
+    try:
+        with quiet():
+            config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+            kind, auto = _kind_of(config, source)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+            model, report = getattr(transformers, auto).from_pretrained(
+                source,
+                trust_remote_code=False,
+                use_safetensors=True,
+                dtype=torch.float32,
+                output_loading_info=True,
+            )
+    except UsageError:
+        raise
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError, safetensors.SafetensorError) as error:  # fmt: skip
+        first = next((line for line in str(error).splitlines() if line.strip()), "")
+        what = f"transformers cannot load this model: {first[:200] or type(error).__name__}"
+        raise UsageError(what, where=source) from error
+    if report["missing_keys"]:
+        what = f"this model has no trained head: {sorted(map(str, report['missing_keys']))[0]} is missing"
+        raise UsageError(what, where=source, do="fine-tune it first: `hotloop train --task ...`")
+    if not getattr(tokenizer, "is_fast", False):
+        raise UsageError("this model has no fast tokenizer", where=source)
+    names = tuple(str(config.id2label[number]) for number in range(config.num_labels))
+    longest = min(longest_text(model) or MOST_TOKENS, tokenizer.model_max_length, MOST_TOKENS)
+    return Predictor(model.eval().to(device), tokenizer, kind, names, longest, device)
+
+
+def _kind_of(config: Any, source: str) -> tuple[Kind, str]:
+    name = next(iter(config.architectures or ()), "")
+    if name.endswith("ForTokenClassification"):
+        return "tokens", "AutoModelForTokenClassification"
+    if not name.endswith("ForSequenceClassification"):
+        raise UsageError(
+            f"this is a {name or 'model without a class'}, which gives neither labels nor entities",
+            where=source,
+            do="give a directory that `hotloop train --task ...` made, or its run",
+        )
+    kinds: dict[str, Kind] = {
+        "multi_label_classification": "multilabel",
+        "regression": "regression",
+        "single_label_classification": "classification",
+    }
+    plain: Kind = "regression" if config.num_labels == 1 else "classification"
+    return kinds.get(config.problem_type or "", plain), "AutoModelForSequenceClassification"
+
+
+def predict(
+    predictors: Sequence[Predictor],
+    texts: Sequence[str],
+    *,
+    progress: Progress = silent,
+    warn: Callable[[str], None] = lambda message: None,
+) -> Iterator[list[Answer]]:
+    """Answers in the order of the texts, some of them at a time. An empty text has none: `{}`."""
+    done = num_cut = 0
+    for begin in range(0, len(texts), CHUNK):
+        chunk = texts[begin : begin + CHUNK]
+        answers: list[Answer] = [{} for _ in chunk]
+        there = [number for number, text in enumerate(chunk) if text.strip()]
+        for own in predictors:
+            spans = [word_spans(chunk[n]) for n in there] if own.kind == "tokens" else []
+            ids, words, cut = _encoded(own, [chunk[n] for n in there], spans)
+            num_cut += cut
+            for place, logits in _computed(own, ids):
+                number = there[place]
+                found = (
+                    _entities(own, logits, words[place], spans[place], chunk[number])
+                    if own.kind == "tokens"
+                    else _labels(own, logits)
+                )
+                answers[number] |= found
+                done += 1
+                progress("predicting", done / len(predictors), len(texts), "")
+        yield answers
+    if num_cut:
+        warn(f"{num_cut} texts are longer than the model reads ({min(p.longest for p in predictors)} tokens) and were cut")  # fmt: skip
+
+
+def _encoded(
+    own: Predictor, texts: Sequence[str], spans: Sequence[Sequence[tuple[int, int]]]
+) -> tuple[list[np.ndarray], list[np.ndarray], int]:
+    """ids, words (of `tokens`), and how many texts fill the model."""
+    if not texts:
+        return [], [], 0
+    words: list[np.ndarray] = []
+    if own.kind == "tokens":
+        pieces = [[text[a:b] for a, b in parts] for text, parts in zip(texts, spans, strict=True)]
+        ids, words = encode_words(own.tokenizer, pieces, own.longest)
+    else:
+        found = own.tokenizer(
+            list(texts), truncation=True, max_length=own.longest, return_attention_mask=False
+        )
+        ids = [np.asarray(each, dtype=np.int32) for each in found["input_ids"]]
+    check_ids(ids, own.model, own.model.name_or_path)
+    return ids, words, sum(len(each) >= own.longest for each in ids)
+
+
+@torch.no_grad()
+def _computed(own: Predictor, ids: Sequence[np.ndarray]) -> Iterator[tuple[int, Tensor]]:
+    """The place of each text and its logits: (outputs), or (tokens, outputs)."""
+    order = sorted(range(len(ids)), key=lambda place: len(ids[place]))
+    begin = 0
+    while begin < len(order):
+        shortest = max(len(ids[order[begin]]), 1)
+        end = begin + 1
+        while end < len(order):
+            width = len(ids[order[end]])
+            if width > WIDEST * shortest + 1 or width * (end + 1 - begin) > BATCH_TOKENS:
+                break
+            end += 1
+        chosen, begin = order[begin:end], end
+        width = len(ids[chosen[-1]])
+        rows = torch.full((len(chosen), width), own.tokenizer.pad_token_id or 0)
+        mask = torch.zeros_like(rows)
+        for row, place in enumerate(chosen):
+            size = len(ids[place])
+            rows[row, :size], mask[row, :size] = torch.from_numpy(ids[place]).long(), 1
+        named = {"input_ids": rows.to(own.device), "attention_mask": mask.to(own.device)}
+        logits = own.model(**named).logits.float().cpu()
+        if not torch.isfinite(logits).all():
+            raise EnvironmentFailed(
+                "the model gives no numbers (NaN or infinity)",
+                where=own.model.name_or_path,
+                do="its training diverged: train it again with a lower rate",
+            )
+        for row, place in enumerate(chosen):
+            yield place, logits[row, : len(ids[place])] if own.kind == "tokens" else logits[row]
+
+
+def _labels(own: Predictor, logits: Tensor) -> Answer:
+    if own.kind == "regression":
+        return {"predicted": float(logits[0])}
+    chances = logits.sigmoid() if own.kind == "multilabel" else logits.softmax(0)
+    each = dict(zip(own.names, (round(float(p), 6) for p in chances), strict=True))
+    if own.kind == "multilabel":
+        return {"predicted": [name for name, p in each.items() if p > 0.5], "probabilities": each}
+    best = own.names[int(chances.argmax())]
+    return {"predicted": best, "probability": each[best], "probabilities": each}
+
+
+def _entities(
+    own: Predictor,
+    logits: Tensor,
+    words: np.ndarray,
+    spans: Sequence[tuple[int, int]],
+    text: str,
+) -> Answer:
+    chances, best = logits.softmax(1).max(1)
+    tags, sure = ["O"] * len(spans), [0.0] * len(spans)
+    before = -1
+    for place, word in enumerate(words.tolist()):
+        if word >= 0 and word != before:
+            tags[word], sure[word] = own.names[int(best[place])], float(chances[place])
+            before = word
+    return {
+        "entities": [
+            {
+                "label": kind,
+                "start": spans[first][0],
+                "end": spans[last][1],
+                "text": text[spans[first][0] : spans[last][1]],
+                "probability": round(min(sure[first : last + 1]), 6),
+            }
+            for kind, first, last in entities_of(tags)
+        ]
+    }

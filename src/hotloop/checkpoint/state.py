@@ -26,6 +26,11 @@ def random_file(rank: int) -> str:
     return f"random-{rank}" if rank else "random"
 
 
+def trained_weights(model: nn.Module) -> dict[str, nn.Parameter]:
+    """By name. What is not trained (beside an adapter) is read from where the run started."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
 def capture(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -50,7 +55,7 @@ def capture(
     tensors = {
         # copies: tied weights share memory, which safetensors refuses to write twice
         "model": copied(
-            {n: p.detach() for n, p in model.named_parameters()}, into.get("model", {})
+            {n: p.detach() for n, p in trained_weights(model).items()}, into.get("model", {})
         ),
         "optimizer": copied(optimizer_tensors, into.get("optimizer", {})),
         "random": random_tensors,
@@ -77,7 +82,7 @@ def restore(
     Every name, shape and type is compared with the model's before anything is touched: the fused kernels
     of torch trust them, and would write past the end of a tensor that is too small. Raises `UsageError`.
     """
-    weights = dict(model.named_parameters())
+    weights = trained_weights(model)
     refuse_unlike("weight", tensors["model"], weights)
     stored = tensors["optimizer"]
     if updated or stored:
@@ -185,7 +190,8 @@ def restore_random(states: dict[str, Tensor], device: torch.device) -> None:
 
 def restore_weights(weights: dict[str, Tensor], model: nn.Module) -> None:
     """Copy weights into the model. Raises `UsageError` naming the first that does not fit."""
-    refuse_unlike("weight", weights, dict(model.named_parameters()))
+    own = trained_weights(model)
+    refuse_unlike("weight", weights, own)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, parameter in own.items():
             parameter.copy_(weights[name])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hotloop.core.causal_config import CAUSAL_TASKS
 from hotloop.core.config import known_keys
 from hotloop.core.errors import EnvironmentFailed, HotloopError, Interrupted, UsageError
 
@@ -39,10 +40,12 @@ def _list_keys(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option(
     "--task",
     metavar="TASK",
-    help="Fine-tune without a CONFIG: classification (or sentiment), multilabel, regression, tokens (or entities), classification+tokens.",
+    help="Fine-tune without a CONFIG: classification (or sentiment), multilabel, regression, tokens (or entities), classification+tokens, instructions, text.",
 )
 @click.option(
-    "--data", metavar="FILE", help="With --task: examples, as csv, tsv, jsonl or CoNLL's columns."
+    "--data",
+    metavar="FILE",
+    help="With --task: what is learned from, as csv, tsv, jsonl or CoNLL's columns.",
 )
 @click.option(
     "--model", metavar="DIR", help="With --task: the model of transformers to start from."
@@ -92,7 +95,7 @@ def train(
     record_samples: bool,
     json_file: str | None,
 ) -> None:
-    """Train a model from a CONFIG file; KEY=VALUE changes a setting. With --task, fine-tune one on labelled texts.
+    """Train a model from a CONFIG file; KEY=VALUE changes a setting. With --task, fine-tune one of transformers.
 
     Ctrl-C saves. The same command again continues where it stopped. Several processes:
     `torchrun --nproc-per-node 2 -m hotloop train CONFIG`; they share the microbatches of each step.
@@ -102,7 +105,7 @@ def train(
     from hotloop.core.file_locks import refuse_busy
     from hotloop.core.progress import silent
     from hotloop.core.ranks import read_ranks
-    from hotloop.core.settings import has_task, load_settings
+    from hotloop.core.settings import has_task, load_settings, task_of
     from hotloop.report.memory import out_of_memory_answer
     from hotloop.train.early import refuse_early
 
@@ -119,6 +122,11 @@ def train(
                 "a fine-tuning is of one process, and records no samples",
                 do="start it without torchrun and without --record-samples",
             )
+        if (task or (config and task_of(config))) in CAUSAL_TASKS:
+            from hotloop.cli.train_decoder import train_decoder
+
+            train_decoder(config, overrides, out, stop_after, from_step, stretch, json_file)
+            return
         _finetune(config, overrides, out, stop_after, from_step, stretch, json_file)
         return
     with _rendezvous(ranks) as rendezvous:

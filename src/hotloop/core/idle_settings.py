@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from hotloop.core.causal_config import CausalConfig, idle_causal_settings
 from hotloop.core.config import LoopConfig, RunConfig, computes_grad_norm
 from hotloop.core.data_config import idle_data_settings
 
@@ -37,7 +38,8 @@ def without_effect(config: LoopConfig, given: Collection[str]) -> tuple[str, str
         ("model.rotary_theta", config.model.parts.positions != "rotary", "set `model.positions: rotary`, or remove it"),
     )
     # fmt: on
+    of_causal = idle_causal_settings(config) if isinstance(config, CausalConfig) else ()
     idle = (
-        (key, fix) for keys, is_idle, fix in (*rows, *of_text) if is_idle for key in keys.split()
+        (key, fix) for keys, is_idle, fix in (*rows, *of_text, *of_causal) if is_idle for key in keys.split()
     )
     return next(((key, fix) for key, fix in idle if key in given), None)

@@ -113,15 +113,21 @@ def load_settings(
 
 def load_stored(path: Path) -> Settings[LoopConfig]:
     """Of a run of any kind. Raises like `load_settings`."""
+    from hotloop.core.causal_config import CAUSAL_TASKS, CausalConfig
     from hotloop.core.finetune_config import FinetuneConfig
 
     kind: type[LoopConfig] = FinetuneConfig if has_task(path) else RunConfig
-    return load_settings(path, kind=kind)
+    return load_settings(path, kind=CausalConfig if task_of(path) in CAUSAL_TASKS else kind)
 
 
 def has_task(path: Path) -> bool:
     """True for the config of a fine-tuning. Raises `UsageError` where it cannot be read."""
     return "task" in read_yaml(_text_of(path), str(path))[0]
+
+
+def task_of(path: Path) -> Any:
+    """What the config of a fine-tuning says it is; `None` for any other."""
+    return read_yaml(_text_of(path), str(path))[0].get("task")
 
 
 def store_settings(settings: Settings[Any], path: Path) -> None:

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -118,7 +119,7 @@ def finetune(
         return Finetuned(training, *_kept(run, encoder, work))
 
 
-def with_steps(settings: Settings[FinetuneConfig], num_examples: int) -> Settings[FinetuneConfig]:
+def with_steps(settings: Settings[Any], num_examples: int) -> Settings[Any]:
     """With `train.steps` as the epochs need, and evaluations and checkpoints as they are asked for in other words.
 
     Raises `UsageError` for a schedule that does not fit into them.

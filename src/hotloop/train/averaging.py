@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hotloop.checkpoint import store
-from hotloop.checkpoint.state import refuse_unlike
+from hotloop.checkpoint.state import refuse_unlike, trained_weights
 from hotloop.core.config import LoopConfig
 from hotloop.core.errors import UsageError
 
@@ -32,7 +32,7 @@ class Average:
     def __init__(self, config: LoopConfig, model: nn.Module) -> None:
         """Allocates at once: not in the last fifth of a run, when memory was thought to suffice."""
         self._config = config
-        self._weights = dict(model.named_parameters())
+        self._weights = trained_weights(model)
         self._mean = {name: torch.zeros_like(p) for name, p in self._weights.items()}
         self.num_updates = 0
         """How many times the weights were taken in; 0 means that there is no mean yet."""

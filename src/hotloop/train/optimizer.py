@@ -76,8 +76,8 @@ def build_optimizer(
 
 
 def decayed_apart(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
-    """Groups for an optimizer: matrices, with its weight decay; and vectors, without any."""
-    every = list(parameters)
+    """Groups for an optimizer, of what is trained: matrices, with its weight decay; and vectors, without any."""
+    every = [p for p in parameters if p.requires_grad]
     matrices, vectors = [p for p in every if p.ndim >= 2], [p for p in every if p.ndim < 2]
     groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]

@@ -106,8 +106,9 @@ class Run:
 
     @property
     def state_bytes(self) -> int:
-        """Weights, their mean, and what the optimizer keeps: about the size of a checkpoint."""
-        weights = list(self.model.parameters()) * (1 if self.average is None else 2)
+        """Weights that are trained, their mean, and what the optimizer keeps: about the size of a checkpoint."""
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        weights = trained * (1 if self.average is None else 2)
         slots = [each for kept in self.optimizer.state.values() for each in kept.values()]
         return sum(each.nbytes for each in (*weights, *slots) if isinstance(each, Tensor))
 

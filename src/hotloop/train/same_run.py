@@ -46,6 +46,7 @@ _FREE_KEYS = (
     "train.activation_checkpointing",
     "train.steps",  # looked at once the checkpoint is known
     "train.epochs",  # they are the steps of a fine-tuning
+    "model.lora.merge",  # of the end
     "train.rank_timeout_s",
     "train.hang_timeout_s",
 )

@@ -1,0 +1,278 @@
+"""Fine-tuning a decoder on answers, without padding, against transformers' Trainer: tokens per CPU second, and what is learned.
+
+    python benchmarks/finetune_causal.py [--rounds 3] [--examples 320] [--kind llama] [--out FILE.json]
+
+Pieces of the Python standard library: a prompt that is only read, and what follows it, which is learned. Lengths are
+log-normal, of prompts about 30 tokens in the median (sigma 0.9) and of answers 60 (sigma 1.0), as sets of instructions are
+spread, cut at 512. All arms start from the same random decoder (4 layers, width 256, 8192 tokens), take 8 examples per step
+and the same number of steps, and run in fresh processes of one thread, interleaved. Trainer pads each batch to its longest
+example, which is its default with the collator that it brings for this. Counted are CPU seconds of the training alone, without
+loading, evaluations and saves; and the mean loss over the held-out answers afterwards, by the same code for all arms.
+Trainer needs `accelerate`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+BATCH, RATE, MAX_TOKENS, VOCABULARY = 8, 1e-3, 512, 8192
+ARMS = ("hotloop", "hotloop-bf16", "trainer", "trainer-bf16-grouped")
+
+
+def make(directory: Path, num: int, kind: str) -> None:
+    """train.jsonl, held-out.jsonl and a model directory."""
+    import torch
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    library = Path(sysconfig.get_paths()["stdlib"])
+    text = "\n".join(
+        path.read_text(encoding="utf-8", errors="replace")
+        for path in sorted(library.glob("*.py"))[:120]
+    )
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.train_from_iterator(
+        text.split("\n"),
+        trainers.BpeTrainer(
+            vocab_size=VOCABULARY,
+            special_tokens=["<|end|>"],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    places = made.encode(text[:2_000_000]).offsets
+    draw = random.Random(0)
+    rows, lengths = [], []
+
+    def length(median: float, sigma: float, most: int) -> int:
+        return min(most, max(2, round(draw.lognormvariate(math.log(median), sigma))))
+
+    for _ in range(num + num // 4):
+        prompt = length(30, 0.9, MAX_TOKENS // 2)
+        answer = length(60, 1.0, MAX_TOKENS - prompt - 2)
+        begin = draw.randrange(len(places) - MAX_TOKENS)
+        a, b, c = (places[begin + n][0] for n in (0, prompt, prompt + answer))
+        rows.append({"prompt": text[a:b], "completion": text[b:c]})
+        lengths.append(prompt + answer + 1)
+    for name, part in (("train.jsonl", rows[:num]), ("held-out.jsonl", rows[num:])):
+        (directory / name).write_text("".join(json.dumps(row) + "\n" for row in part))
+    mean = statistics.fmean(lengths[:num])
+    each = [lengths[at : at + BATCH] for at in range(0, num, BATCH)]
+    padded = sum(max(batch) * len(batch) for batch in each) / sum(lengths[:num])
+    print(
+        f"{num} examples of {min(lengths)} to {max(lengths)} tokens, {mean:.1f} in the mean; padded to the longest of {BATCH} they are {padded:.2f} times as many"
+    )
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, eos_token="<|end|>", pad_token="<|end|>"
+    )
+    tokenizer.save_pretrained(directory / "model")
+    torch.manual_seed(0)
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    if kind == "gpt2":
+        config: Any = transformers.GPT2Config(
+            vocab_size=VOCABULARY, n_embd=256, n_layer=4, n_head=4, n_positions=MAX_TOKENS, **ends
+        )
+    else:
+        config = transformers.LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=256,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            intermediate_size=688,
+            max_position_embeddings=MAX_TOKENS,
+            pad_token_id=None,
+            **ends,
+        )
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(directory / "model")
+
+
+def examples(place: Path, name: str, tokenizer: Any) -> list[Any]:
+    from hotloop.core.causal_config import CausalConfig
+    from hotloop.finetune.chats import read_sources
+    from hotloop.finetune.sequences import Counts, examples_of
+
+    config = CausalConfig.model_validate(
+        {
+            "task": "instructions",
+            "data": {"file": str(place / name), "held_out": 0.0},
+            "model": {"path": "", "max_tokens": MAX_TOKENS},
+        }
+    )
+    return examples_of(config, tokenizer, name, read_sources(config).train, Counts())
+
+
+def held_out_loss(place: Path, model: Any) -> float:
+    """The same for all arms: each example by itself, the mean over what is learned."""
+    import torch
+    import torch.nn.functional as F
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place / "model")
+    total, number = 0.0, 0
+    model.eval()
+    with torch.no_grad():
+        for each in examples(place, "held-out.jsonl", tokenizer):
+            ids = torch.from_numpy(each.ids.astype("int64"))[None]
+            labels = ids[0].where(torch.from_numpy(each.learned), torch.tensor(-100))
+            logits = model(input_ids=ids).logits[0].float()
+            total += float(F.cross_entropy(logits[:-1], labels[1:], reduction="sum"))
+            number += each.num_targets
+    return total / number
+
+
+def by_hotloop(place: Path, out: Path, epochs: int, arm: str) -> float:
+    """CPU seconds. Called in a process of its own."""
+    from hotloop.cli.main import run
+    from hotloop.train import loop, start
+
+    seconds = {"train": 0.0, "evaluate": 0.0, "save": 0.0}
+
+    def timed(module: Any, name: str) -> None:
+        real = getattr(module, name)
+
+        def call(*args: Any, **named: Any) -> Any:
+            began = time.process_time()
+            try:
+                return real(*args, **named)
+            finally:
+                seconds[name] += time.process_time() - began
+
+        setattr(module, name, call)
+
+    timed(start, "train")
+    timed(loop, "evaluate")
+    timed(loop, "save")
+    words = ["train", "--task", "instructions"]
+    words += ["--data", str(place / "train.jsonl"), "--model", str(place / "model")]
+    words += [f"data.held_out={place / 'held-out.jsonl'}", f"train.epochs={epochs}"]
+    words += [f"train.microbatch={BATCH}", f"optimizer.learning_rate={RATE}"]
+    words += [f"train.precision={'bf16' if arm.endswith('bf16') else 'fp32'}"]
+    words += [f"model.max_tokens={MAX_TOKENS}", "eval.every_steps=100000"]
+    words += ["checkpoint.every_steps=0", "logging.tensorboard=false", "train.num_threads=1"]
+    if run([*words, "--out", str(out)]):
+        raise SystemExit(1)
+    return seconds["train"] - seconds["evaluate"] - seconds["save"]
+
+
+def by_trainer(place: Path, out: Path, epochs: int, arm: str) -> float:
+    """CPU seconds. Called in a process of its own."""
+    import numpy as np
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place / "model")
+    model = transformers.AutoModelForCausalLM.from_pretrained(place / "model")
+    rows = [
+        {
+            "input_ids": each.ids.tolist(),
+            "attention_mask": [1] * len(each.ids),
+            "labels": np.where(each.learned, each.ids, -100).tolist(),
+        }
+        for each in examples(place, "train.jsonl", tokenizer)
+    ]
+    named: dict[str, Any] = {}
+    if arm == "trainer-bf16-grouped":
+        fields = transformers.TrainingArguments.__dataclass_fields__
+        grouped = {"train_sampling_strategy": "group_by_length"}
+        named = {
+            "bf16": True,
+            **(grouped if "train_sampling_strategy" in fields else {"group_by_length": True}),
+        }
+    arguments = transformers.TrainingArguments(
+        output_dir=str(out),
+        num_train_epochs=epochs,
+        per_device_train_batch_size=BATCH,
+        learning_rate=RATE,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        **named,
+    )
+    collator = transformers.DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=-100)
+    trainer = transformers.Trainer(
+        model=model, args=arguments, train_dataset=rows, data_collator=collator
+    )
+    began = time.process_time()
+    trainer.train()
+    seconds = time.process_time() - began
+    trainer.model.save_pretrained(out / "model")
+    return seconds
+
+
+def one(place: Path, out: Path, epochs: int, arm: str) -> dict[str, Any]:
+    import transformers
+
+    by = by_hotloop if arm.startswith("hotloop") else by_trainer
+    seconds = by(place, out, epochs, arm)
+    model = transformers.AutoModelForCausalLM.from_pretrained(out / "model")
+    return {"seconds": seconds, "loss": held_out_loss(place, model)}
+
+
+def measured(place: Path, arm: str, number: int, epochs: int) -> dict[str, Any]:
+    words = [sys.executable, __file__, "--arm", arm, str(place), str(place / f"{arm}-{number}")]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HOTLOOP_CACHE": str(place / "cache"),
+    }
+    ended = subprocess.run(
+        [*words, str(epochs)], check=True, capture_output=True, text=True, env=environment
+    )
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--arm"]:
+        arm, place, out, epochs = sys.argv[2:]
+        print(json.dumps(one(Path(place), Path(out), int(epochs), arm)))
+        return
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--examples", type=int, default=320)
+    parser.add_argument("--kind", choices=("llama", "gpt2"), default="llama")
+    parser.add_argument("--arms", nargs="+", default=ARMS, choices=ARMS)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    found: dict[str, list[dict[str, Any]]] = {arm: [] for arm in given.arms}
+    with tempfile.TemporaryDirectory() as directory:
+        make(Path(directory), given.examples, given.kind)
+        for number in range(given.rounds):
+            for arm in random.Random(number).sample(given.arms, len(given.arms)):
+                found[arm].append(measured(Path(directory), arm, number, given.epochs))
+                print(number, arm, json.dumps(found[arm][-1]), flush=True)
+    print(f"{platform.processor() or platform.machine()}, {given.kind}, one thread")
+    for arm in given.arms:
+        seconds = [each["seconds"] for each in found[arm]]
+        loss = statistics.fmean(each["loss"] for each in found[arm])
+        told = f"{arm:22} {statistics.median(seconds):7.1f} CPU seconds, held-out loss {loss:.4f}"
+        for own in ("hotloop", "hotloop-bf16"):
+            if own in found:
+                pairs = zip(seconds, found[own], strict=True)
+                ratios = [theirs / each["seconds"] for theirs, each in pairs]
+                told += f"; {own} is {statistics.median(ratios):.2f}x ({min(ratios):.2f} to {max(ratios):.2f})"
+        print(told)
+    if given.out:
+        given.out.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""LoRA and QLoRA by peft: low-rank matrices that are trained in place of the weights."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hotloop.core.causal_config import LoraConfig
+from hotloop.core.errors import EnvironmentFailed, UsageError
+from hotloop.models.export import TOLERANCE, ExportDiffers, appearing_whole, quiet
+
+MERGED_TOLERANCE = 1e-4
+"""The same as `TOLERANCE`, where the adapter is added to the weights before and not after their product."""
+
+
+def check_lora(config: LoraConfig, device: torch.device) -> None:
+    """Raises `UsageError` for what is not installed, `EnvironmentFailed` for what this machine has not."""
+    if not config.rank:
+        return
+    if importlib.util.find_spec("peft") is None:
+        raise UsageError(
+            "`model.lora` needs peft, which is not installed",
+            where="model.lora.rank",
+            do="pip install 'hotloop[lora]'",
+        )
+    if config.quantize == "none":
+        return
+    if device.type != "cuda":
+        raise EnvironmentFailed(
+            "`model.lora.quantize: 4bit` needs a GPU, and this run is on the CPU",
+            where="model.lora.quantize",
+            do="leave it out: `model.lora.rank` alone trains an adapter here, too",
+        )
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise UsageError(
+            "`model.lora.quantize: 4bit` needs bitsandbytes, which is not installed",
+            where="model.lora.quantize",
+            do="pip install bitsandbytes",
+        )
+
+
+def quantization(config: LoraConfig, device: torch.device) -> dict[str, Any]:
+    """Arguments for `from_pretrained`: the settings of the QLoRA paper. Not yet run on a GPU."""
+    if config.quantize == "none":
+        return {}
+    import transformers
+
+    wanted = transformers.BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
+    return {"quantization_config": wanted, "device_map": {"": device}}
+
+
+def add_adapter(model: Any, config: LoraConfig, path: str) -> Any:
+    """Puts the adapter into `model`, whose own weights are fixed from then on; returns what peft saves it with.
+
+    Draws from torch's generator. Raises `UsageError` for layers that are not there.
+    """
+    import peft
+    from transformers.pytorch_utils import Conv1D
+
+    if config.quantize != "none":
+        model = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    targets = [config.target] if isinstance(config.target, str) else config.target
+    lora = peft.LoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        lora_dropout=config.dropout,
+        target_modules="all-linear" if targets == ["auto"] else targets,
+        fan_in_fan_out=any(isinstance(each, Conv1D) for each in model.modules()),
+        task_type="CAUSAL_LM",
+    )
+    try:
+        with quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return peft.get_peft_model(model, lora)
+    except ValueError as error:
+        there = sorted({name.rpartition(".")[2] for name, each in model.named_modules() if isinstance(each, torch.nn.Linear | Conv1D)})  # fmt: skip
+        raise UsageError(
+            f"no adapter for this model: {str(error)[:200]}",
+            where=f"{path}, `model.lora.target`",
+            do=f"its linear layers: {', '.join(there[:20])}",
+        ) from error
+
+
+@torch.no_grad()
+def export_adapter(
+    adapter: Any,
+    config: LoraConfig,
+    tokenizer: Any,
+    directory: Path,
+    tokens: Sequence[np.ndarray],
+    merged: Path,
+) -> None:
+    """Write `directory`, whole or not at all, and check that it gives `tokens` the same logits; so `merged`, where asked for."""
+    import peft
+    import transformers
+
+    model = adapter.get_base_model()
+    was_training = model.training
+    model.eval()
+    device = next(model.parameters()).device
+    inputs = [torch.from_numpy(each.astype(np.int64))[None].to(device) for each in tokens]
+    wanted = [model(input_ids=ids).logits.float() for ids in inputs]
+    base = adapter.peft_config["default"].base_model_name_or_path
+    source = {"local_files_only": Path(base).is_dir(), "dtype": torch.float32}
+    try:
+        with quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _forget(directory)
+            with appearing_whole(directory) as written:
+                adapter.save_pretrained(written)
+                tokenizer.save_pretrained(written)
+                if config.quantize != "none":  # what is read back unquantized is another model
+                    return
+                theirs = transformers.AutoModelForCausalLM.from_pretrained(base, **source)
+                theirs = peft.PeftModel.from_pretrained(theirs, str(written)).to(device).eval()
+                _compare(theirs, inputs, wanted, directory, TOLERANCE)
+            if not config.merge:
+                return
+            _forget(merged)
+            theirs = theirs.merge_and_unload()
+            with appearing_whole(merged) as written:
+                theirs.save_pretrained(written)
+                tokenizer.save_pretrained(written)
+                read = transformers.AutoModelForCausalLM.from_pretrained(written, local_files_only=True, dtype=torch.float32)  # fmt: skip
+                _compare(read.to(device).eval(), inputs, wanted, merged, MERGED_TOLERANCE)
+    finally:
+        model.train(was_training)
+
+
+def _forget(directory: Path) -> None:
+    if directory.exists():  # of this run, before it went on or back
+        shutil.rmtree(directory)
+
+
+def _compare(
+    model: Any,
+    inputs: Sequence[torch.Tensor],
+    wanted: Sequence[torch.Tensor],
+    directory: Path,
+    tolerance: float,
+) -> None:
+    for ids, logits in zip(inputs, wanted, strict=True):
+        difference = float((model(input_ids=ids).logits.float() - logits).abs().max())
+        if not difference <= tolerance * max(1.0, float(logits.abs().max())):
+            raise ExportDiffers(
+                f"what was exported computes other logits: they differ by {difference:.1e}",
+                where=str(directory),
+                do="nothing was kept; this is a bug in hotloop, or in peft",
+            )

@@ -1,0 +1,189 @@
+"""A decoder of transformers that learns marked tokens, without padding between examples and without logits of others.
+
+Packed: the examples of a microbatch lie one after the other in one row, with positions that begin again and attention
+that stays inside each (`packed_attention.py`). The output layer, most of a small decoder's work, computes only the
+tokens whose next one is learned. Whether a model can do so is checked, not assumed; else examples of similar length
+are padded together.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hotloop.core.causal_config import CausalConfig
+from hotloop.finetune.packed_attention import packed_attention
+from hotloop.finetune.sequences import Example
+from hotloop.finetune.work import epoch_order, steps_per_epoch
+from hotloop.optimizations.precision.autocast import autocast
+from hotloop.train.batches import Inputs, StepData, to_device
+from hotloop.train.interruption import StopRequest
+from hotloop.train.run import Run
+from hotloop.train.work import EvaluationCut, HeldOut
+
+TOLERANCE = 1e-5
+"""Largest difference of a packed logit from that of the example by itself, in fp32, relative to the largest where that is above 1."""
+BUCKETS = 4
+"""Lengths that a microbatch of a model that cannot be packed is padded to."""
+
+
+class CausalLearner(nn.Module):
+    """`forward` gives the summed loss of a microbatch, as the training loop wants it."""
+
+    def __init__(self, model: nn.Module, *, packed: bool, longest: int) -> None:
+        super().__init__()
+        self.model = model
+        self.packed = packed
+        self._longest = longest
+        self._selects = "logits_to_keep" in inspect.signature(model.forward).parameters
+
+    def forward(self, targets: Tensor, *inputs: Tensor) -> Tensor:
+        return F.cross_entropy(self.logits(*inputs).float(), targets, reduction="sum")
+
+    def logits(self, *inputs: Tensor) -> Tensor:
+        """(targets, vocabulary), in the order of `arranged`."""
+        if not self.packed:
+            parts = []
+            for ids, mask, where in zip(*(inputs[n::3] for n in range(3)), strict=True):
+                found = self.model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+                parts.append(found.flatten(0, 1)[where])
+            return torch.cat(parts)
+        ids, positions, lengths, where = inputs
+        selects = {"logits_to_keep": where} if self._selects else {}
+        with packed_attention(self.model, lengths, self._longest):
+            found = self.model(input_ids=ids, position_ids=positions, use_cache=False, **selects).logits  # fmt: skip
+        picked: Tensor = found[0] if self._selects else found[0, where]
+        return picked
+
+    def arranged(self, examples: Sequence[Example]) -> Inputs:
+        """Arguments of `forward`: the targets, then what `logits` takes."""
+        return packed_row(examples) if self.packed else padded(examples)
+
+
+def packed_row(examples: Sequence[Example]) -> Inputs:
+    """targets (N); ids and positions (1, T), the length of each example, where in the row a target is predicted (N).
+
+    The last token of an example is predicted, never read.
+    """
+    lengths = np.array([each.num_read for each in examples], dtype=np.int64)
+    ids = np.concatenate([each.ids[:-1] for each in examples]).astype(np.int64)
+    nexts = np.concatenate([each.ids[1:] for each in examples]).astype(np.int64)
+    where = np.flatnonzero(np.concatenate([each.learned[1:] for each in examples]))
+    positions = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    arrays = (nexts[where], ids[None], positions[None], lengths, where)
+    return tuple(torch.from_numpy(each) for each in arrays)
+
+
+def padded(examples: Sequence[Example]) -> Inputs:
+    """targets (N); then of each bucket ids and mask (examples, length) and where in it (flat) a target is predicted.
+
+    The shortest examples first, padded within their bucket alone. What is read of padding has no effect: it stands behind.
+    """
+    order = sorted(examples, key=lambda each: each.num_read)
+    targets: list[np.ndarray] = []
+    inputs: list[Tensor] = []
+    for chosen in np.array_split(np.arange(len(order)), min(BUCKETS, len(order))):
+        bucket = [order[index] for index in chosen]
+        width = max(each.num_read for each in bucket)
+        ids = np.zeros((len(bucket), width), dtype=np.int64)
+        mask, learned = np.zeros_like(ids), np.zeros_like(ids, dtype=bool)
+        for row, each in enumerate(bucket):
+            ids[row, : each.num_read], mask[row, : each.num_read] = each.ids[:-1], 1
+            learned[row, : each.num_read] = each.learned[1:]
+            targets.append(each.ids[1:][each.learned[1:]])
+        inputs += map(torch.from_numpy, (ids, mask, np.flatnonzero(learned)))
+    return torch.from_numpy(np.concatenate(targets).astype(np.int64)), *inputs
+
+
+@torch.no_grad()
+def why_not_packed(model: nn.Module, examples: Sequence[Example], longest: int) -> str | None:
+    """`None` where the model gives a few examples the same logits packed as each by itself; else why not."""
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        return "it takes no position ids"
+    was_training, device = model.training, next(model.parameters()).device
+    model.eval()
+    trial = CausalLearner(model, packed=True, longest=longest)
+    whole = [Example(each.ids, np.arange(len(each.ids)) > 0) for each in examples]
+    try:
+        found = trial.logits(*to_device(packed_row(whole)[1:], device)).float()
+        alone = [torch.from_numpy(each.ids[:-1].astype(np.int64))[None].to(device) for each in whole]  # fmt: skip
+        wanted = torch.cat([model(input_ids=ids, use_cache=False).logits[0] for ids in alone]).float()  # fmt: skip
+        if found.shape != wanted.shape:
+            return f"it gives {len(found)} results for {len(wanted)} tokens"
+        difference = float((found - wanted).abs().max() / max(1.0, float(wanted.abs().max())))
+        half = any(p.dtype != torch.float32 for p in model.parameters())
+    except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, ImportError) as error:  # fmt: skip
+        return f"it does not take them: {(str(error).splitlines() or [''])[0][:120]}"
+    finally:
+        model.train(was_training)
+    allowed = 2e-2 if half else TOLERANCE  # of a quantized model
+    return None if difference <= allowed else f"logits would differ by {difference:.1e}"
+
+
+@dataclass(frozen=True, slots=True)
+class CausalWork:
+    """Of one process: a step takes the same examples as with padding, and its loss is the mean over their targets."""
+
+    config: CausalConfig
+    model: CausalLearner
+    train: list[Example]
+    held_out: list[Example]
+
+    @property
+    def loader(self) -> Mapping[str, Any]:
+        layout = "packed" if self.model.packed else "length buckets"
+        return {"kind": "memory", "num_workers": 0, "order": "shuffled", "layout": layout}
+
+    @property
+    def prefetch(self) -> int | None:
+        return None
+
+    @property
+    def has_held_out(self) -> bool:
+        return bool(self.held_out)
+
+    def read(self, step: int, *, own: Sequence[int], pinned: bool) -> StepData:
+        size, per_step = self.config.train.microbatch, self.config.sequences_per_step
+        epoch, at = divmod(step, steps_per_epoch(len(self.train), per_step))
+        order = epoch_order(self.config.data.seed, epoch, len(self.train))
+        chosen = [self.train[index] for index in order[at * per_step : (at + 1) * per_step]]
+        parts = [chosen[each * size : (each + 1) * size] for each in own]
+        microbatches = [self.model.arranged(part) for part in parts if part]
+        if pinned:
+            microbatches = [tuple(each.pin_memory() for each in inputs) for inputs in microbatches]
+        num_targets = sum(each.num_targets for each in chosen)
+        return StepData(microbatches, num_targets, sum(each.num_read for each in chosen), len(chosen))  # fmt: skip
+
+    def sample(self) -> Inputs:
+        return self.model.arranged(self.train[:4])
+
+    @torch.no_grad()
+    def evaluate(self, run: Run, stop: StopRequest) -> HeldOut | None:
+        """Over all held-out examples, those of a length together."""
+        size = self.config.train.microbatch
+        chosen = sorted(self.held_out[: self.config.eval.windows], key=lambda each: each.num_read)
+        if not chosen:
+            return None
+        total = torch.zeros((), device=run.device)
+        self.model.eval()
+        for begin in range(0, len(chosen), size):
+            run.watchdog.passed()
+            if stop.asked:
+                break
+            inputs = to_device(self.model.arranged(chosen[begin : begin + size]), run.device)
+            with autocast(run.device.type, self.config.train.precision):
+                total += self.model(*inputs)
+        self.model.train()
+        if run.group.summed(torch.tensor(int(stop.asked))) > 0:
+            raise EvaluationCut
+        num_targets = sum(each.num_targets for each in chosen)
+        loss = total.item() / num_targets
+        return HeldOut(loss, num_targets, {"perplexity": math.exp(min(loss, 700.0))})

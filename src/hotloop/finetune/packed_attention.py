@@ -1,0 +1,120 @@
+"""Attention of several examples that lie in one row, as if each were alone.
+
+It takes the place of a decoder's own attention for the time of one forward, through the interface that transformers has
+for such functions. On a CPU each example is a causal product by itself: nothing is computed between examples, and no
+mask of the whole row is made. On a GPU one kernel of variable lengths does the same. Not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+NAME = "hotloop_packed"
+UNKNOWN = ("softcap", "s_aux", "position_bias", "sinks", "cache")
+"""Arguments by which some models ask for more than is computed here."""
+
+
+@dataclass(slots=True)
+class Row:
+    """The examples of the row that is computed now."""
+
+    lengths: Tensor
+    """int64 (examples), on the device."""
+    longest: int
+    """Tokens that none of them exceeds."""
+    each: list[int] | None = None
+    bounds: Tensor | None = None
+
+    def as_list(self) -> list[int]:
+        """On a GPU this waits for all that it was given to do before."""
+        if self.each is None:
+            self.each = self.lengths.tolist()
+        return self.each
+
+    def as_bounds(self) -> Tensor:
+        """int32 (examples + 1): where each begins, and the end."""
+        if self.bounds is None:
+            self.bounds = F.pad(self.lengths.cumsum(0), (1, 0)).to(torch.int32)
+        return self.bounds
+
+
+_rows: list[Row] = []
+"""That of the running forward, innermost last."""
+
+
+@contextmanager
+def packed_attention(model: Any, lengths: Tensor, longest: int) -> Iterator[None]:
+    """The model's attention stays inside examples of these lengths. Raises `AttributeError` for a model without the interface."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, attend)
+    config = model.config
+    before = config._attn_implementation
+    config._attn_implementation = NAME
+    _rows.append(Row(lengths, longest))
+    try:
+        yield
+    finally:
+        _rows.pop()
+        config._attn_implementation = before
+
+
+def attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    is_causal: bool | None = None,
+    **named: Any,
+) -> tuple[Tensor, None]:
+    """(1, heads, T, size) each to (1, T, heads, size). Raises `ValueError` for what it does not compute."""
+    if attention_mask is not None or not (is_causal or getattr(module, "is_causal", True)):
+        raise ValueError("it brings a mask of its own")
+    if asked := [name for name in UNKNOWN if named.get(name) is not None]:
+        raise ValueError(f"its attention has `{asked[0]}`")
+    row, groups = _rows[-1], query.shape[1] // key.shape[1]
+    if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and not dropout:
+        from torch.nn.attention.varlen import varlen_attn
+
+        window = (-1 if sliding_window is None else sliding_window - 1, 0)
+        q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))
+        bounds, longest = row.as_bounds(), row.longest
+        found = varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scaling, window_size=window, enable_gqa=groups > 1)  # fmt: skip
+        assert isinstance(found, Tensor)
+        return found[None], None
+    if groups > 1:
+        # Faster on a CPU than the kernel for grouped heads, which writes the product out.
+        key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
+    # Split and not sliced: the backward of a slice writes a gradient of the whole row.
+    parts = zip(*(each.split(row.as_list(), dim=2) for each in (query, key, value)), strict=True)
+    outputs = [_alone(*part, dropout, scaling, sliding_window) for part in parts]
+    return torch.cat([each.transpose(1, 2) for each in outputs], dim=1), None
+
+
+def _alone(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout: float,
+    scaling: float | None,
+    window: int | None,
+) -> Tensor:
+    length, mask = query.shape[2], None
+    if window is not None and length > window:
+        at = torch.arange(length, device=query.device)
+        behind = at[:, None] - at[None, :]
+        mask = (behind >= 0) & (behind < window)
+    return F.scaled_dot_product_attention(
+        query, key, value, mask, dropout, is_causal=mask is None, scale=scaling
+    )

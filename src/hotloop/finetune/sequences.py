@@ -1,0 +1,223 @@
+"""Examples as token ids, with a mark on each token that is learned."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hotloop.core.causal_config import CausalConfig
+from hotloop.core.errors import UsageError
+from hotloop.core.untrusted import read_bytes
+from hotloop.finetune.chats import Message, Source
+from hotloop.finetune.tokens import Tokens, cached
+
+Span = tuple[int, int]
+GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+"""What some chat templates have around that which an assistant says."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Example:
+    """Ends with the last token that is learned: what is behind it teaches nothing."""
+
+    ids: np.ndarray
+    """int32."""
+    learned: np.ndarray
+    """bool, of each token; never of the first, which nothing comes before."""
+
+    @property
+    def num_targets(self) -> int:
+        return int(self.learned.sum())
+
+    @property
+    def num_read(self) -> int:
+        """All but the last."""
+        return len(self.ids) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """The text of an example and the parts of it that are learned."""
+
+    text: str
+    spans: tuple[Span, ...]
+
+
+@dataclass(slots=True)
+class Counts:
+    """What of the examples is not learned as it stands in the file."""
+
+    cut: int = 0
+    """Examples longer than `model.max_tokens`."""
+    without_target: int = 0
+    """Examples left out, since their prompt fills `model.max_tokens`."""
+    turns: int = 0
+    """Turns of an assistant that the template writes in another way once the chat goes on."""
+
+    def notes(self, max_tokens: int) -> list[str]:
+        told = {
+            f"examples are longer than `model.max_tokens` {max_tokens} and are cut": self.cut,
+            "examples are left out: `model.max_tokens` ends before what is learned of them": self.without_target,
+            "turns of the assistant are only read: the chat template writes them otherwise once the chat goes on": self.turns,
+        }
+        return [f"{number} {what}" for what, number in told.items() if number]
+
+
+def examples_of(
+    config: CausalConfig, tokenizer: Any, identity: str, sources: Sequence[Source], counts: Counts
+) -> list[Example]:
+    """`identity` names the tokenizer's contents. Raises `UsageError`."""
+    found: list[Example] = []
+    longest, is_text = config.model.max_tokens, config.task == "text"
+    assert isinstance(longest, int), "auto is resolved before"
+    if not sources:
+        return found
+    is_chat = sources[0].chat is not None  # a file has chats, or none
+    if is_chat and tokenizer.chat_template is None:
+        raise UsageError(
+            "this model's tokenizer has no chat template, which says how chats are written out",
+            where=config.model.path,
+            do="give one with `data.chat_template=FILE` (jinja), or columns `prompt` and `completion`",
+        )
+    spans_of = _span_reader(tokenizer)
+    marked = [_written(each, spans_of, counts) if is_chat else _joined(each) for each in sources]
+    for ids, learned in _tokenized(tokenizer, identity, marked, is_chat=is_chat):
+        starts = range(0, max(1, len(ids) - 1), longest - 1) if is_text else (0,)
+        counts.cut += not is_text and bool(learned[longest:].any())
+        for start in starts:  # of a long text each begins with the last token of the one before
+            part = learned[start : start + longest].copy()
+            part[:1] = False
+            if not part.any():
+                counts.without_target += not is_text
+                continue
+            end = len(part) - int(part[::-1].argmax())
+            found.append(Example(ids[start : start + end], part[:end]))
+    return found
+
+
+def use_template(tokenizer: Any, file: str | None) -> None:
+    """Raises `UsageError` for a file that cannot be read."""
+    if file is None:
+        return
+    try:
+        tokenizer.chat_template = read_bytes(Path(file).expanduser()).decode()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the chat template: {error}", where=file) from error
+
+
+def _joined(source: Source) -> Marked:
+    text = source.prompt + source.completion
+    return Marked(text, ((len(source.prompt), len(text)),))
+
+
+def _written(
+    source: Source, spans_of: Callable[[tuple[Message, ...]], tuple[Marked, int]], counts: Counts
+) -> Marked:
+    import jinja2
+
+    assert source.chat is not None
+    try:
+        marked, unlearned = spans_of(source.chat)
+    except jinja2.TemplateSyntaxError as error:
+        what = f"the chat template is damaged: {error.message}"
+        raise UsageError(what, where=f"its line {error.lineno}") from error
+    except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
+        raise UsageError(
+            f"the chat template does not take this chat: {str(error)[:200]}", where=source.place
+        ) from error
+    counts.turns += unlearned
+    return marked
+
+
+def _span_reader(tokenizer: Any) -> Callable[[tuple[Message, ...]], tuple[Marked, int]]:
+    """Writes a chat out; also says how many turns of the assistant are not learned."""
+
+    def written(chat: Sequence[Message], *, asks: bool = False) -> str:
+        text = tokenizer.apply_chat_template(list(chat), tokenize=False, add_generation_prompt=asks)
+        assert isinstance(text, str)
+        return text
+
+    def by_prefix(chat: tuple[Message, ...]) -> tuple[Marked, int]:
+        """A turn is what comes between the text up to its header and the text up to its end."""
+        text, spans, unlearned = written(chat), [], 0
+        for number, message in enumerate(chat):
+            if message["role"] != "assistant":
+                continue
+            before = written(chat[:number], asks=True) if number else ""
+            until = text if number == len(chat) - 1 else written(chat[: number + 1])
+            pairs = enumerate(zip(text, before, strict=False))
+            begin = next((at for at, (a, b) in pairs if a != b), min(len(text), len(before)))
+            # The header that asks for an answer may have more than is kept of it, but no less.
+            follows = begin == len(before) or begin >= len(written(chat[:number]))
+            if follows and begin < len(until) and text.startswith(until):
+                spans.append((begin, len(until)))
+            else:
+                unlearned += 1
+        return Marked(text, tuple(spans)), unlearned
+
+    template = tokenizer.chat_template
+    if not isinstance(template, str) or not GENERATION.search(template):
+        return by_prefix
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    def by_marks(chat: tuple[Message, ...]) -> tuple[Marked, int]:
+        texts, spans = render_jinja_template(
+            conversations=[list(chat)],
+            chat_template=template,
+            return_assistant_tokens_mask=True,
+            **tokenizer.special_tokens_map,
+        )
+        return Marked(texts[0], tuple((begin, end) for begin, end in spans[0])), 0
+
+    return by_marks
+
+
+def _tokenized(
+    tokenizer: Any, identity: str, marked: Sequence[Marked], *, is_chat: bool
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """ids (int32) and marks (bool) of each. From the cache where the same was tokenized before.
+
+    A prompt and its completion are tokenized as one text; the token that begins in the one and ends in the other is learned.
+    """
+    digest = hashlib.sha256(f"marked {identity} {is_chat}".encode())
+    for each in marked:
+        digest.update(hashlib.sha256(each.text.encode("utf-8", "surrogatepass")).digest())
+        digest.update(repr(each.spans).encode())
+
+    def make() -> Tokens:
+        made = tokenizer(
+            [each.text for each in marked],
+            add_special_tokens=not is_chat,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            return_offsets_mapping=True,
+        )
+        ends_with = None if is_chat else tokenizer.eos_token_id
+        ids: Tokens = []
+        marks: Tokens = []
+        for own, places, each in zip(
+            made["input_ids"], made["offset_mapping"], marked, strict=True
+        ):
+            at = np.asarray(places, dtype=np.int64).reshape(-1, 2)
+            inside = at[:, 1] > at[:, 0]
+            learned = np.zeros(len(own), dtype=bool)
+            for begin, end in each.spans:
+                learned |= inside & (at[:, 1] > begin) & (at[:, 0] < end)
+            if not is_chat and learned.any():  # what the tokenizer itself puts at the end
+                learned[len(own) - int(inside[::-1].argmax()) :] = True
+            if ends_with is not None and (not own or own[-1] != ends_with):
+                own, learned = [*own, ends_with], np.append(learned, True)
+            ids.append(np.asarray(own, dtype=np.int32))
+            marks.append(learned.astype(np.int32))
+        return [*ids, *marks]
+
+    found = cached(digest.hexdigest()[:32], 2 * len(marked), make)
+    halves = zip(found[: len(marked)], found[len(marked) :], strict=True)
+    return [(ids, learned.astype(bool)) for ids, learned in halves]

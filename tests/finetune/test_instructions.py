@@ -1,0 +1,265 @@
+"""`hotloop train --task instructions` and `--task text`, from a file to a decoder that transformers loads."""
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from decoders import (
+    MARKED_TEMPLATE,
+    TEMPLATE,
+    asked,
+    chat,
+    save_decoder,
+    tokenizer,
+    write_chats,
+    write_lines,
+    write_prompts,
+)
+
+from hotloop.cli.main import run as run_here
+from hotloop.core.causal_config import CausalConfig
+from hotloop.core.errors import UsageError
+from hotloop.core.step import read_steps
+from hotloop.finetune.chats import read_sources
+from hotloop.finetune.sequences import Counts, Example, examples_of
+
+Run = Callable[..., str]
+FAST = ["optimizer.learning_rate=1e-2", "logging.tensorboard=false"]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> list[str]:
+    data, model = write_prompts(tmp_path / "asked.jsonl"), save_decoder("llama", tmp_path / "llama")
+    return ["train", "--task", "instructions", "--data", str(data), "--model", str(model), *FAST]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    def running(arguments: list[str], *, code: int = 0) -> str:
+        ended = run_here(arguments)
+        said = "".join(capfd.readouterr())
+        assert ended == code, said
+        return " ".join(said.split())
+
+    return running
+
+
+def test_answers_become_a_decoder_that_transformers_loads_and_that_has_learned(
+    job: list[str], tmp_path: Path, run: Run
+) -> None:
+    said = run([*job, "train.epochs=12", "--out", str(tmp_path / "run")])
+    task = json.loads((tmp_path / "run/task.json").read_text())
+    assert task["perplexity"] == math.exp(task["held_out_loss"])
+    assert task["perplexity"] < 1.6
+    assert f"perplexity {task['perplexity']:.3f} over {task['num_targets']} held-out tokens" in said
+    assert "8 steps of 8 examples an epoch, 96 steps in 12 epochs" in said
+    assert [s.samples for s in read_steps(tmp_path / "run/steps.jsonl")] == ([8] * 7 + [2]) * 12
+
+    own = transformers.AutoTokenizer.from_pretrained(tmp_path / "run/model")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "run/model").eval()
+    right = 0
+    for prompt, answer in asked()[:10]:
+        ids = own(prompt, return_tensors="pt").input_ids
+        with torch.no_grad():
+            made = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=30, do_sample=False, pad_token_id=0)  # fmt: skip
+        right += own.decode(made[0, ids.shape[1] :]) == f"{answer}<|end|>"
+    assert right >= 8
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, MARKED_TEMPLATE])
+def test_only_what_the_assistant_says_is_learned(template: str, tmp_path: Path) -> None:
+    turns = [
+        {"role": "system", "content": "be short"},
+        *chat("the sky", "blue"),
+        *chat("and snow", "white"),
+        {"role": "user", "content": "thanks"},
+    ]
+    path = write_lines(tmp_path / "chats.jsonl", [{"messages": turns}])
+    (example,), counts = made(path, template=template)
+    own = tokenizer()
+    learned = own.decode(example.ids[example.learned])
+    assert learned.replace("\n", "") == "blue<|im_end|>white<|im_end|>"
+    # What stands behind the last of it is not even read.
+    assert own.decode(example.ids).rstrip().endswith("white<|im_end|>")
+    assert counts == Counts()
+
+
+def test_turn_that_the_template_writes_otherwise_later_is_read_and_not_learned(
+    tmp_path: Path,
+) -> None:
+    """As templates do that drop the reasoning of earlier answers."""
+    reasoning = TEMPLATE.replace(
+        "{{ m.content }}<|im_end|>",
+        "{% if m.role == 'assistant' and loop.last %}<think></think>{% endif %}{{ m.content }}<|im_end|>",
+    )
+    path = write_lines(
+        tmp_path / "chats.jsonl", [{"messages": [*chat("sky", "blue"), *chat("snow", "white")]}]
+    )
+    (example,), counts = made(path, template=reasoning)
+    learned = tokenizer().decode(example.ids[example.learned])
+    assert learned == "<think></think>white<|im_end|>\n"
+    assert counts.turns == 1
+    assert "1 turns of the assistant are only read" in counts.notes(64)[0]
+
+
+def test_completions_end_with_the_end_of_text_and_prompts_are_not_learned(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [{"prompt": "sky:", "completion": " blue"}])
+    (example,), _ = made(path)
+    own = tokenizer()
+    assert own.decode(example.ids) == "sky: blue<|end|>"
+    assert own.decode(example.ids[example.learned]) == " blue<|end|>"
+
+
+def test_examples_are_cut_or_left_out_and_counted(tmp_path: Path) -> None:
+    long = " ".join(["sky"] * 80)
+    rows = [
+        {"prompt": "sky:", "completion": long},
+        {"prompt": long, "completion": " blue"},
+        {"prompt": "sky:", "completion": ""},
+        {"prompt": "sky:", "completion": " blue"},
+    ]
+    path = write_lines(tmp_path / "a.jsonl", rows)
+    found, counts = made(path, max_tokens=16)
+    assert [len(each.ids) for each in found] == [16, len(tokenizer()("sky: blue").input_ids) + 1]
+    assert counts == Counts(cut=1, without_target=1)
+    assert read_sources(config_of(path)).num_empty == 1
+
+
+def test_every_token_of_a_long_text_is_predicted_once(tmp_path: Path) -> None:
+    text = "the sky is blue\n" * 100
+    path = tmp_path / "a.txt"
+    path.write_text(text)
+    found, _ = made(path, task="text", max_tokens=32, held_out=0.25)
+    whole = tokenizer()(read_sources(config_of(path, "text", held_out=0.25)).train[0].completion)
+    ids = [*whole.input_ids, 0]
+    assert all(len(each.ids) <= 32 for each in found)
+    assert np.concatenate([each.ids[each.learned] for each in found]).tolist() == ids[1:]
+    held_out = read_sources(config_of(path, "text", held_out=0.25)).held_out[0].completion
+    assert len(held_out) == pytest.approx(len(text) / 4, rel=0.05)
+    assert text.endswith(held_out)
+
+
+def test_text_is_learned_on_from_a_file_or_a_column(tmp_path: Path, run: Run) -> None:
+    model = save_decoder("gpt2", tmp_path / "gpt2")
+    column = write_lines(tmp_path / "a.jsonl", [{"text": a + b} for a, b in asked()])
+    plain = tmp_path / "a.txt"
+    plain.write_text("\n".join(a + b for a, b in asked()))
+    for data in (column, plain):
+        out = tmp_path / f"run{data.suffix}"
+        words = ["--data", str(data), "--model", str(model), "--out", str(out)]
+        run(["train", "--task", "text", *words, *FAST, "train.epochs=3", "model.max_tokens=40"])
+        losses = [step.loss for step in read_steps(out / "steps.jsonl")]
+        assert losses[-1] < losses[0] - 1
+        assert json.loads((out / "task.json").read_text())["task"] == "text"
+
+
+def test_killed_with_minus_9_it_continues_to_the_same_bits(tmp_path: Path, run: Run) -> None:
+    model = save_decoder("gpt2", tmp_path / "gpt2", TEMPLATE)  # which has dropout
+    data = write_chats(tmp_path / "chats.jsonl", 40)
+    job = ["train", "--task", "instructions", "--data", str(data), "--model", str(model), *FAST]
+    job += ["train.epochs=3", "eval.every_steps=4", "checkpoint.every_steps=4"]
+    job += ["checkpoint.background=false"]
+    run([*job, "--out", str(tmp_path / "whole")])
+    killed = {
+        "arguments": [*job, "--out", str(tmp_path / "cut")],
+        "at": "update",
+        "nth": 11,
+        "signals": ["SIGKILL"],
+    }
+    program = Path(__file__).parents[1] / "train/interrupted_program.py"
+    ended = subprocess.run([sys.executable, str(program), json.dumps(killed)], capture_output=True)
+    assert ended.returncode == -9, ended.stderr
+    run([*job, "--out", str(tmp_path / "cut")])
+    for name in ("model/model.safetensors", "evals.jsonl", "task.json"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert "already finished" in run([*job, "--out", str(tmp_path / "cut")])
+    assert "damaged" not in run(["report", str(tmp_path / "cut")])
+    assert "holds a run" in run([*job, "data.seed=1", "--out", str(tmp_path / "cut")], code=2)
+
+
+def test_model_that_cannot_be_packed_is_trained_in_buckets_and_says_so(
+    job: list[str], tmp_path: Path, run: Run
+) -> None:
+    job[6] = str(save_decoder("bloom", tmp_path / "bloom"))
+    said = run([*job, "train.epochs=1", "--out", str(tmp_path / "run")])
+    assert "BloomForCausalLM is not packed: it takes no position ids" in said
+    assert (tmp_path / "run/model/model.safetensors").exists()
+
+
+def config_of(path: Path, task: str = "instructions", **data: Any) -> CausalConfig:
+    held_out = data.pop("held_out", 0.0)
+    longest = data.pop("max_tokens", 80)
+    values = {"file": str(path), "held_out": held_out, **data}
+    model = {"path": "DIR", "max_tokens": longest}
+    return CausalConfig.model_validate({"task": task, "data": values, "model": model})
+
+
+def made(
+    path: Path, *, template: str | None = None, **settings: Any
+) -> tuple[list[Example], Counts]:
+    own, counts, config = tokenizer(), Counts(), config_of(path, **settings)
+    own.chat_template = template
+    return examples_of(config, own, "own", read_sources(config).train, counts), counts
+
+
+ROW = {"prompt": "a", "completion": "b"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "wanted"),
+    [
+        ([{"question": "a"}], {}, r"neither chats \(`messages`\) nor .* there: `question`"),
+        ([ROW, {"prompt": "a"}], {}, r"no column `completion`\n.*:2"),
+        ([{**ROW, "completion": " "}], {}, r"no example has a text to learn"),
+        ([{**ROW, "completion": ["b"]}], {}, r"`completion` is list, not text\n.*:1"),
+        ([], {}, r"no examples in this file"),
+        ([{"messages": "hello"}], {}, r"no chat\n.*:1"),
+        ([{"messages": [{"content": "a"}]}], {}, r"has no role"),
+        ([{"messages": [{"role": "user", "content": "a"}]}], {}, r"nobody is `assistant`"),
+        ([{"messages": [{"role": "assistant", "content": 3}]}], {}, r"is no text"),
+        ([{"messages": chat("a", "b")}], {}, r"has no chat template.*\n.*\n.*data.chat_template"),
+        ([{"messages": chat("a", "b")}], {"template": "{% if %}"}, r"template is damaged"),
+        (
+            [{"messages": chat("a", "b")}],
+            {"template": "{{ raise_exception('no system') }}"},
+            r"does not take this chat: no system\n.*:1",
+        ),
+        ([{"text": 3}], {"task": "text"}, r"`text` is int, not text"),
+        ([ROW], {"held_out": "gone.jsonl"}, r"no such file of examples"),
+    ],
+)
+def test_bad_examples_are_one_clear_error(
+    rows: list[dict[str, Any]], settings: dict[str, Any], wanted: str, tmp_path: Path
+) -> None:
+    path = write_lines(tmp_path / "a.jsonl", rows)
+    with pytest.raises(UsageError, match=wanted):
+        made(path, **settings)
+
+
+def test_bad_settings_are_one_clear_error(job: list[str], tmp_path: Path, run: Run) -> None:
+    out = ["--out", str(tmp_path / "run")]
+    assert "reads at most 160 tokens" in run([*job, "model.max_tokens=200", *out], code=2)
+    assert "ends before what is learned" in run([*job, "model.max_tokens=2", *out], code=2)
+    assert "one step takes 512 examples" in run([*job, "train.microbatch=512", *out], code=2)
+    assert "`model.lora.alpha` has no effect" in run([*job, "model.lora.alpha=8", *out], code=2)
+    assert "`data.text` has no effect" in run([*job, "data.text=x", *out], code=2)
+    quantized = [*job, "model.lora.quantize=4bit", *out]
+    assert "set `model.lora.rank`" in run(quantized, code=2)
+    job[4] = str(tmp_path / "gone.jsonl")
+    assert "no such file of examples" in run([*job, *out], code=2)
+    (tmp_path / "a.txt").write_text("text")
+    job[4] = str(tmp_path / "a.txt")
+    assert "read out of jsonl, csv or tsv" in run([*job, *out], code=2)

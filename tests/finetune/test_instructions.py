@@ -1,7 +1,9 @@
 """`hotloop train --task instructions` and `--task text`, from a file to a decoder that transformers loads."""
 
+import importlib.util
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peft
 import pytest
 import torch
 import transformers
@@ -23,6 +26,7 @@ from decoders import (
     write_lines,
     write_prompts,
 )
+from safetensors.torch import load_file
 
 from hotloop.cli.main import run as run_here
 from hotloop.core.causal_config import CausalConfig
@@ -166,6 +170,7 @@ def test_text_is_learned_on_from_a_file_or_a_column(tmp_path: Path, run: Run) ->
         assert json.loads((out / "task.json").read_text())["task"] == "text"
 
 
+@pytest.mark.slow
 def test_killed_with_minus_9_it_continues_to_the_same_bits(tmp_path: Path, run: Run) -> None:
     model = save_decoder("gpt2", tmp_path / "gpt2", TEMPLATE)  # which has dropout
     data = write_chats(tmp_path / "chats.jsonl", 40)
@@ -188,6 +193,46 @@ def test_killed_with_minus_9_it_continues_to_the_same_bits(tmp_path: Path, run: 
     assert "already finished" in run([*job, "--out", str(tmp_path / "cut")])
     assert "damaged" not in run(["report", str(tmp_path / "cut")])
     assert "holds a run" in run([*job, "data.seed=1", "--out", str(tmp_path / "cut")], code=2)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks for it
+def test_adapter_alone_is_trained_saved_continued_and_merged(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = save_decoder(
+        "gpt2", tmp_path / "gpt2"
+    )  # whose linear layers are stored the other way round
+    data = write_prompts(tmp_path / "asked.jsonl", 24)
+    job = ["train", "--task", "instructions", "--data", str(data), "--model", str(base), *FAST]
+    job += ["model.lora.rank=4", "schedule.name=constant", "eval.every_steps=2"]
+    said = run([*job, "train.steps=6", "--out", str(tmp_path / "whole")])
+    assert re.search(r"(\d+) weights of an adapter are trained", said)
+    run([*job, "train.steps=4", "--out", str(tmp_path / "cut")])
+    run([*job, "train.steps=6", "--out", str(tmp_path / "cut")])
+    for name in ("model/adapter_model.safetensors", "evals.jsonl"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    stored = load_file(next((tmp_path / "cut/checkpoints").glob("*/model.safetensors")))
+    assert stored
+    assert all(".lora_" in name for name in stored)
+
+    assert not (tmp_path / "cut/merged").exists()
+    run([*job, "train.steps=6", "model.lora.merge=true", "--out", str(tmp_path / "cut")])
+    ids = torch.arange(3, 30)[None]
+    plain = transformers.AutoModelForCausalLM.from_pretrained(base).eval()
+    merged = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "cut/merged").eval()
+    with torch.no_grad():
+        before, after = plain(ids).logits, merged(ids).logits
+        adapted = peft.PeftModel.from_pretrained(plain, tmp_path / "cut/model").eval()(ids).logits
+    assert (after - before).abs().max() > 0.1
+    torch.testing.assert_close(after, adapted, atol=1e-5, rtol=1e-5)
+
+    out = ["--out", str(tmp_path / "other")]
+    assert "its linear layers: c_attn, c_fc, c_proj" in run(
+        [*job, "model.lora.target=q_proj", *out], code=2
+    )
+    assert "4bit` needs a GPU" in run([*job, "model.lora.quantize=4bit", *out], code=4)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "pip install 'hotloop[lora]'" in run([*job, *out], code=2)
 
 
 def test_model_that_cannot_be_packed_is_trained_in_buckets_and_says_so(
@@ -221,7 +266,7 @@ ROW = {"prompt": "a", "completion": "b"}
 @pytest.mark.parametrize(
     ("rows", "settings", "wanted"),
     [
-        ([{"question": "a"}], {}, r"neither chats \(`messages`\) nor .* there: `question`"),
+        ([{"question": "a"}], {}, r"neither chats \(`messages`\) nor .*\n.*\n.* there: `question`"),
         ([ROW, {"prompt": "a"}], {}, r"no column `completion`\n.*:2"),
         ([{**ROW, "completion": " "}], {}, r"no example has a text to learn"),
         ([{**ROW, "completion": ["b"]}], {}, r"`completion` is list, not text\n.*:1"),

@@ -40,6 +40,9 @@ def without_effect(config: LoopConfig, given: Collection[str]) -> tuple[str, str
     # fmt: on
     of_causal = idle_causal_settings(config) if isinstance(config, CausalConfig) else ()
     idle = (
-        (key, fix) for keys, is_idle, fix in (*rows, *of_text, *of_causal) if is_idle for key in keys.split()
+        (key, fix)
+        for keys, is_idle, fix in (*rows, *of_text, *of_causal)
+        if is_idle
+        for key in keys.split()
     )
     return next(((key, fix) for key, fix in idle if key in given), None)

@@ -89,7 +89,7 @@ def examples_of(
     marked = [_written(each, spans_of, counts) if is_chat else _joined(each) for each in sources]
     for ids, learned in _tokenized(tokenizer, identity, marked, is_chat=is_chat):
         starts = range(0, max(1, len(ids) - 1), longest - 1) if is_text else (0,)
-        counts.cut += not is_text and bool(learned[longest:].any())
+        num_before = len(found)
         for start in starts:  # of a long text each begins with the last token of the one before
             part = learned[start : start + longest].copy()
             part[:1] = False
@@ -98,6 +98,8 @@ def examples_of(
                 continue
             end = len(part) - int(part[::-1].argmax())
             found.append(Example(ids[start : start + end], part[:end]))
+        whole = is_text or not learned[longest:].any()
+        counts.cut += not whole and len(found) > num_before
     return found
 
 

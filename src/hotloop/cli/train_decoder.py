@@ -50,7 +50,7 @@ def train_decoder(
     _tell(outcome.training, directory)
     if outcome.scores is not None:
         click.echo(
-            f"perplexity {outcome.scores['perplexity']:.3f} over {outcome.scores['num_targets']} held-out tokens"
+            f"perplexity {outcome.scores.perplexity:.3f} over {outcome.scores.num_targets} held-out tokens"
         )
     if outcome.model is not None:
         lora = settings.config.model.lora

@@ -43,6 +43,11 @@ class TaskScores:
     r2: float | None = None
     mean_f1: float | None = None
     """Of labels (macro) and entities."""
+    held_out_loss: float | None = None
+    """Of a decoder: mean over the tokens that are learned, in nats."""
+    perplexity: float | None = None
+    num_targets: Count | None = None
+    """Held-out tokens that those two are over."""
     confusion: tuple[tuple[Count, ...], ...] | None = None
     """Held-out examples by true class (row) and predicted class (column)."""
     by_class: tuple[ClassScore, ...] = ()
@@ -55,5 +60,5 @@ class TaskScores:
 
     def measures(self) -> dict[str, float]:
         """Those that the task has."""
-        names = ("accuracy", "macro_f1", "micro_f1", "precision", "recall", "f1", "mae", "rmse", "r2", "mean_f1")  # fmt: skip
+        names = ("accuracy", "macro_f1", "micro_f1", "precision", "recall", "f1", "mae", "rmse", "r2", "mean_f1", "perplexity")  # fmt: skip
         return {name: value for name in names if (value := getattr(self, name)) is not None}

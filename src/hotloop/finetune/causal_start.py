@@ -17,6 +17,7 @@ from hotloop.core.file_locks import locked
 from hotloop.core.files import write_json
 from hotloop.core.progress import Progress, silent
 from hotloop.core.settings import Settings
+from hotloop.core.task_scores import TASK_FILE, TaskScores
 from hotloop.finetune.adapters import check_lora, export_adapter
 from hotloop.finetune.causal import CausalLearner, CausalWork, why_not_packed
 from hotloop.finetune.chats import Sources
@@ -167,7 +168,7 @@ def arithmetic(work: CausalWork, model: Any) -> list[str]:
 
 def _kept(
     run: Run, decoder: LoadedDecoder, tokenizer: Any, work: CausalWork
-) -> tuple[dict[str, Any] | None, str]:
+) -> tuple[TaskScores | None, str]:
     """Write `task.json` and the model directory of a finished run."""
     place = run.directory / MODEL_DIRECTORY
     averaged = run.average is not None and run.average.num_updates > 0
@@ -184,12 +185,12 @@ def _kept(
     newest = found[-1]
     assert newest.metrics is not None
     loss = newest.loss if newest.averaged_loss is None else newest.averaged_loss
-    told = {
-        "task": work.config.task,
-        "held_out_loss": loss,
-        "perplexity": newest.metrics["perplexity"],
-        "num_targets": newest.num_targets,
-        "schema": "hotloop.task/1",
-    }
-    write_json(run.directory / "task.json", told)
+    told = TaskScores(
+        work.config.task,
+        held_out_loss=loss,
+        perplexity=newest.metrics["perplexity"],
+        num_targets=newest.num_targets,
+        step=newest.step,
+    )
+    write_json(run.directory / TASK_FILE, told)
     return told, str(place)

@@ -97,8 +97,8 @@ def attend(
         # Faster on a CPU than the kernel for grouped heads, which writes the product out.
         key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
     # Split and not sliced: the backward of a slice writes a gradient of the whole row.
-    parts = zip(*(each.split(row.as_list(), dim=2) for each in (query, key, value)), strict=True)
-    outputs = [_alone(*part, dropout, scaling, sliding_window) for part in parts]
+    parts = [torch.split(each, row.as_list(), dim=2) for each in (query, key, value)]
+    outputs = [_alone(q, k, v, dropout, scaling, sliding_window) for q, k, v in zip(*parts, strict=True)]  # fmt: skip
     return torch.cat([each.transpose(1, 2) for each in outputs], dim=1), None
 
 

@@ -128,10 +128,8 @@ def retired(
 
 
 def best_step(losses: Mapping[int, float]) -> int:
-    """The first step of the lowest loss; one that is no number counts as the highest."""
-    return min(
-        losses, key=lambda step: (losses[step] if math.isfinite(losses[step]) else math.inf, step)
-    )
+    """The last step of the lowest loss, as `retired` keeps it; one that is no number counts as the highest."""
+    return min(losses, key=lambda each: (losses[each] if math.isfinite(losses[each]) else math.inf, -each))  # fmt: skip
 
 
 def held_out_losses(evals_file: Path, metric: str = "loss") -> dict[int, float]:

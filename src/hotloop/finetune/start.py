@@ -152,7 +152,11 @@ def _is_enough(run: Run, patience: int | None, step: int) -> bool:
         return False
     losses = held_out_losses(run.evals_file, run.metric)
     losses = {each: loss for each, loss in losses.items() if each <= step}
-    return bool(losses) and sum(each > best_step(losses) for each in losses) >= patience
+    if not losses:
+        return False
+    lowest = losses[best_step(losses)]
+    first = min([each for each, loss in losses.items() if loss == lowest] or losses)
+    return sum(each > first for each in losses) >= patience
 
 
 def build_work(
@@ -226,7 +230,7 @@ def _kept(run: Run, encoder: Encoder, work: FinetuneWork) -> tuple[TaskScores | 
     last = chosen = found[-1] if found else None
     if last is not None and work.config.eval.export == "best":
         step = best_step(held_out_losses(run.evals_file, run.metric))
-        chosen = next(each for each in reversed(found) if each.step == step)
+        chosen = next(each for each in found if each.step == step)
         if chosen.step != last.step:
             best = store.of_step(run.checkpoints, step)
             state.restore_weights(store.load(best, ("model",))[0]["model"], run.model)

@@ -1,0 +1,88 @@
+"""Early stopping and the best evaluation: the same end again, and the weights of that evaluation."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from encoders import save_encoder, write_csv
+
+from hotloop.checkpoint import store
+from hotloop.checkpoint.entries import best_step, held_out_losses
+from hotloop.finetune import labels
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    data, model = write_csv(tmp_path / "a.csv", 80), save_encoder("bert", tmp_path / "bert")
+    words = ["train", "--task", "sentiment", "--data", str(data), "--model", str(model)]
+    words += ["optimizer.learning_rate=2e-2", "logging.tensorboard=false", "train.epochs=8"]
+    return [*words, "eval.every_epochs=1", "--out", str(tmp_path / "run")]
+
+
+def test_a_training_that_no_longer_gets_better_ends_and_exports_its_best_weights(
+    job: list[str], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, planted = labels._Tally.metrics, iter([0.2, 0.5, 0.3, 0.4, 0.6])
+    monkeypatch.setattr(
+        labels._Tally, "metrics", lambda own: real(own) | {"macro_f1": next(planted)}
+    )
+    job += ["eval.patience=2", "eval.export=best", "eval.metric=macro_f1"]
+    said = run(job)
+    out = tmp_path / "run"
+    scores = held_out_losses(out / "evals.jsonl", "macro_f1")
+    best, steps = best_step(scores), sorted(scores)
+    assert (steps, best) == ([5, 10, 15, 20], 10)
+    assert "`macro_f1` no longer gets better" in said
+    task = json.loads((out / "task.json").read_text())
+    assert (task["step"], task["stopped_early"], task["macro_f1"]) == (best, True, -scores[best])
+    kept = store.load(store.of_step(out / "checkpoints", best), ("model",))[0]["model"]
+    exported = safetensors.torch.load_file(out / "model/model.safetensors")
+    assert all(torch.equal(kept[f"model.{name}"], weight) for name, weight in exported.items())
+    newest = store.load(store.of_step(out / "checkpoints", steps[-1]), ("model",))[0]["model"]
+    assert any(not torch.equal(newest[f"model.{name}"], own) for name, own in exported.items())
+
+    again = run(job)
+    assert f"already finished: {steps[-1]} of 40 steps" in again
+    assert held_out_losses(out / "evals.jsonl", "macro_f1") == scores
+    assert json.loads((out / "task.json").read_text()) == task
+
+
+def test_more_patience_goes_on_with_the_same_run(job: list[str], tmp_path: Path, run: Run) -> None:
+    job += ["optimizer.learning_rate=1e-9", "eval.metric=macro_f1"]  # nothing gets better
+    run([*job, "eval.patience=1"])
+    first = (tmp_path / "run/evals.jsonl").read_text()
+    assert len(first.splitlines()) == 2
+    run(job)
+    whole = (tmp_path / "run/evals.jsonl").read_text()
+    assert whole.startswith(first)
+    assert len(whole.splitlines()) == 8
+
+
+def test_every_example_is_trained_on_when_none_is_held_out(
+    job: list[str], tmp_path: Path, run: Run
+) -> None:
+    said = run([*job, "data.held_out=0", "train.epochs=1"])
+    assert "80 examples to train on and 0 held out" in said
+    assert "leaves no example" in said
+    assert not (tmp_path / "run/task.json").exists()
+    assert (tmp_path / "run/model/model.safetensors").exists()
+
+
+def test_report_has_the_classes_and_what_is_mistaken_for_what(
+    job: list[str], tmp_path: Path, run: Run
+) -> None:
+    run([*job, "train.epochs=1"])
+    said = run(["report", str(tmp_path / "run"), "--html", str(tmp_path / "a.html")])
+    assert "by label: precision, recall, F1, examples" in said
+    page = (tmp_path / "a.html").read_text()
+    assert "Confusion matrix" in page
+    for name in ("bad", "good", "so-so"):
+        assert f"<td>{name}</td>" in page
+    (tmp_path / "run/task.json").write_text('{"schema": "hotloop.task/1", "task": 3}')
+    assert "damaged" in run(["report", str(tmp_path / "run")], code=2)

@@ -1,0 +1,116 @@
+"""Examples of the other tasks that cannot be learned from: what, where, what to do."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.core.errors import UsageError
+from hotloop.core.finetune_config import ExamplesConfig
+from hotloop.finetune.examples import read_dataset
+
+SPAN = {"text": "we met Anna Lee in Oslo.", "spans": [{"start": 7, "end": 15, "label": "PER"}, {"start": 19, "end": 23, "label": "LOC"}]}  # fmt: skip
+
+
+def line(**more: Any) -> str:
+    return json.dumps(SPAN | more) + "\n"
+
+
+def span(begin: Any, end: Any, label: Any = "PER") -> dict[str, Any]:
+    return {"spans": [{"start": begin, "end": end, "label": label}]}
+
+
+CONLL = "EU B-ORG\nrejects O\n\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "task", "settings", "wanted"),
+    [
+        ("a.conll", CONLL + "Oslo\n", "tokens", {}, r"1 column here, and 2 in the lines before\n.*:4"),
+        ("a.conll", CONLL + "Oslo x B-LOC\n", "tokens", {}, r"3 columns here, and 2 .*\n.*:4"),
+        ("a.conll", CONLL + "Oslo\tB-LOC\nx NN\n", "tokens", {}, r"`NN` is no tag\n.*:5"),
+        ("a.conll", "EU O\n\nx O\n", "tokens", {}, r"no text has an entity"),
+        ("a.conll", "\n\n", "tokens", {}, r"no examples in this file"),
+        ("a.conll", CONLL, "classification+tokens", {}, r"needs jsonl"),
+        ("a.jsonl", '{"words": ["a", "b"], "tags": ["O"]}\n', "tokens", {}, r"2 words and 1 tags\n.*:1"),
+        ("a.jsonl", '{"words": ["a"], "tags": [3]}\n', "tokens", {}, r"`tags` is not a list of words\n.*:1"),
+        ("a.jsonl", '{"words": ["a"]}\n', "tokens", {}, r"no `tags`\n.*:1\n.*data.tags"),
+        ("a.jsonl", '{"tokens": ["a"]}\n', "tokens", {}, r"neither `words` .*\n.*:1\n.*there: `tokens`"),
+        ("a.jsonl", line() + line(**span(8, 15)), "tokens", {}, r"span 8 to 15, `nna Lee`, does not begin and end where words do\n.*:2"),
+        ("a.jsonl", line(**span(7, 99)), "tokens", {}, r"not within its text of 24 characters\n.*:1"),
+        ("a.jsonl", line(**span("7", 15)), "tokens", {}, r"a span without start, end or label\n.*:1"),
+        ("a.jsonl", line(spans=SPAN["spans"] * 2), "tokens", {}, r"spans of `PER` and `PER` overlap at character 7\n.*:1"),
+        ("a.jsonl", line(), "classification+tokens", {}, r"no `label`\n.*:1\n.*data.label"),
+        ("a.jsonl", line() * 3, "tokens", {"held_out": "other.jsonl"}, r"have the label `MISC`, which no training example has\n.*other.jsonl\n.*LOC, PER"),
+        ("a.csv", "text,label\na,1\nb,nan\n", "regression", {}, r"no number \(`nan`\)\n.*:3, column `label`"),
+        ("a.csv", "text,label\na,good\n", "regression", {}, r"no number \(`good`\)\n.*:2"),
+        ("a.csv", "text,label\na,1\nb,1\n", "regression", {}, r"all examples have the number 1"),
+        ("a.csv", "text,x,y\na,1,2\n", "multilabel", {"label": ["x", "y"]}, r"neither 0 nor 1 \(`2`\)\n.*:2, column `y`"),
+        ("a.csv", "text,x\na,1\n", "multilabel", {"label": ["x", "y"]}, r"no column `y`"),
+        ("a.csv", "text,label\na,x|y\nb,y|x\n", "multilabel", {}, r"all examples have the labels .*\n.*\n.*data.separator"),
+        ("a.csv", "text,label\na,\nb,\n", "multilabel", {}, r"have the labels none"),
+    ],
+)  # fmt: skip
+def test_bad_examples_are_one_clear_error(
+    name: str,
+    content: str,
+    task: Any,
+    settings: dict[str, Any],
+    wanted: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(content)
+    Path("other.jsonl").write_text(line(**span(7, 15, "MISC")))
+    with pytest.raises(UsageError, match=wanted):
+        read_dataset(ExamplesConfig(file=name, **settings), per_step=1, task=task)
+
+
+def test_columns_words_and_spans_hold_the_same_examples(tmp_path: Path) -> None:
+    words, tags = ("we", "met", "Anna", "Lee", "in", "Oslo", "."), ("O", "O", "B-PER", "I-PER", "O", "B-LOC", "O")  # fmt: skip
+    pairs = list(zip(words, tags, strict=True))
+    (tmp_path / "a.conll").write_text(
+        "-DOCSTART- O\n\n# a text\n" + "".join(f"{w} {t}\n" for w, t in pairs)
+    )
+    (tmp_path / "b.tsv").write_text(
+        "".join(f"{w}\tNN\t{t.replace('B-', 'I-')}\n" for w, t in pairs)
+    )
+    (tmp_path / "c.jsonl").write_text(
+        json.dumps({"words": words, "tags": tags}) + '\n{"words": [], "tags": []}\n'
+    )
+    (tmp_path / "d.jsonl").write_text(
+        line(**{"spans": [{"start": 6, "end": 15, "label": "PER"}, SPAN["spans"][1]]})
+    )
+    for name in ("a.conll", "b.tsv", "c.jsonl", "d.jsonl"):
+        config = ExamplesConfig(file=str(tmp_path / name), held_out=0.0)
+        found = read_dataset(config, per_step=1, task="tokens")
+        assert found.train.texts == (words,), name
+        assert found.train.labels == (tags,), name
+        assert found.train.num_empty == (name == "c.jsonl")
+        assert found.kinds == ("LOC", "PER")
+
+
+def test_several_labels_stand_in_one_column_or_each_in_its_own(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,label\none,x|y\ntwo,\nthree, y \n")
+    (tmp_path / "b.csv").write_text("text,x,y\none,1,true\ntwo,0,0\nthree,0,1.0\n")
+    (tmp_path / "c.jsonl").write_text(
+        '{"text": "one", "label": ["x", "y"]}\n{"text": "two", "label": []}\n{"text": "three", "label": "y"}\n'
+    )
+    for name, label in (("a.csv", "label"), ("b.csv", ["x", "y"]), ("c.jsonl", "label")):
+        config = ExamplesConfig(file=str(tmp_path / name), label=label, held_out=0.0)
+        found = read_dataset(config, per_step=1, task="multilabel")
+        assert found.train.labels == (("x", "y"), (), ("y",)), name
+        assert found.classes == ("x", "y")
+
+
+def test_a_limit_draws_examples_and_keeps_all_labels(tmp_path: Path) -> None:
+    rows = "".join(f"t{n},{n % 3}\n" for n in range(90))
+    (tmp_path / "a.csv").write_text("text,label\n" + rows)
+    config = ExamplesConfig(file=str(tmp_path / "a.csv"), limit=20, held_out=0.5)
+    found = read_dataset(config, per_step=1)
+    assert (len(found.train), len(found.held_out)) == (20, 20)
+    assert not set(found.train.texts) & set(found.held_out.texts)
+    assert found.classes == ("0", "1", "2")
+    assert found == read_dataset(config, per_step=1)

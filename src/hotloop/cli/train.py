@@ -51,6 +51,13 @@ def _list_keys(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     "--model", metavar="DIR", help="With --task: the model of transformers to start from."
 )
 @click.option(
+    "--profile",
+    type=click.Choice(["test", "full"]),
+    default="full",
+    show_default=True,
+    help="Of a fine-tuning: `test` rehearses it in minutes: a sample, a few steps, evaluation, save, resume, export.",
+)
+@click.option(
     "--stop-after",
     type=click.IntRange(min=1),
     metavar="N",
@@ -89,6 +96,7 @@ def train(
     task: str | None,
     data: str | None,
     model: str | None,
+    profile: str,
     stop_after: int | None,
     from_step: int | None,
     stretch: bool,
@@ -122,13 +130,31 @@ def train(
                 "a fine-tuning is of one process, and records no samples",
                 do="start it without torchrun and without --record-samples",
             )
-        if (task or (config and task_of(config))) in CAUSAL_TASKS:
+        causal = (task or (config and task_of(config))) in CAUSAL_TASKS
+        if profile == "test":
+            if stop_after is not None or from_step is not None:
+                raise UsageError(
+                    "--profile test makes its own steps",
+                    do="leave --stop-after and --from-step out",
+                )
+            if causal:
+                raise UsageError(
+                    "--profile test is of encoders",
+                    do="`--stop-after N` measures N steps of a decoder's training",
+                )
+            _rehearse(config, overrides, out, json_file)
+        elif causal:
             from hotloop.cli.train_decoder import train_decoder
 
             train_decoder(config, overrides, out, stop_after, from_step, stretch, json_file)
-            return
-        _finetune(config, overrides, out, stop_after, from_step, stretch, json_file)
+        else:
+            _finetune(config, overrides, out, stop_after, from_step, stretch, json_file)
         return
+    if profile == "test":
+        raise UsageError(
+            "--profile test is of fine-tunings",
+            do="for a training on text, `--stop-after N` measures N of its steps",
+        )
     with _rendezvous(ranks) as rendezvous:
         settings = load_settings(config, overrides)
         directory = out or Path("runs") / settings.config.name
@@ -273,6 +299,33 @@ def _finetune(
             click.echo(line)
     if outcome.model is not None:
         click.echo(f"{outcome.model}: the model, for transformers' from_pretrained")
+
+
+def _rehearse(
+    config: Path | None, overrides: tuple[str, ...], out: Path | None, json_file: str | None
+) -> None:
+    from hotloop.cli.output import note, refuse_unwritable, write_object
+    from hotloop.cli.progress import progress_bar
+    from hotloop.core.errors import ExitCode
+    from hotloop.core.file_locks import refuse_busy
+    from hotloop.core.finetune_config import FinetuneConfig
+    from hotloop.core.settings import load_settings
+    from hotloop.finetune.profile import rehearse
+    from hotloop.report.held_out import profile_lines
+
+    settings = load_settings(config, overrides, kind=FinetuneConfig)
+    directory = out or Path("runs") / f"{settings.config.name}-test"
+    refuse_unwritable(json_file, made=directory)
+    refuse_busy(directory)
+    with progress_bar() as progress:
+        found = rehearse(settings, directory, progress=progress, warn=note)
+    if json_file is not None:
+        write_object(asdict(found), json_file)
+    if json_file != "-":
+        for line in profile_lines(asdict(found)):
+            click.echo(line)
+    if not found.resumed_equal:
+        raise click.exceptions.Exit(ExitCode.FOUND)
 
 
 @contextmanager

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hotloop.core.task_scores import ClassScore, TaskScores
+from hotloop.report.numbers import loss, seconds
 
 NAMES = {"macro_f1": "macro F1", "micro_f1": "micro F1", "f1": "F1", "mae": "mean absolute error", "rmse": "root mean square error", "r2": "R2", "mean_f1": "mean F1"}  # fmt: skip
 CLASS_HEAD = ("label", "precision", "recall", "F1", "examples")
@@ -70,3 +72,22 @@ def scores_in_lines(scores: TaskScores) -> list[str]:
             for label, precision, recall, f1, num in rows
         ]
     return lines
+
+
+def profile_lines(found: Mapping[str, Any]) -> list[str]:
+    """What `--profile test` found, a line each, and what the whole job would take."""
+    losses = [loss(each) for each in (found["first_loss"], found["last_loss"]) if each is not None]
+    same = (
+        "to the same bits"
+        if found["resumed_equal"]
+        else "to OTHER weights: it does not resume exactly"
+    )
+    takes = "not known" if found["full_s"] is None else f"about {seconds(found['full_s'])} of steps, evaluations and saves left out"  # fmt: skip
+    return [
+        f"trained    {found['steps']} steps on {found['examples']} examples, loss {' to '.join(losses)}",
+        "evaluated  "
+        + ("yes" if found["evaluated"] else "no: nothing is held out, or `eval.every_steps` is 0"),
+        f"resumed    from the checkpoint of step {found['resumed_from']}, {same}",
+        f"exported   {found['model']}: loads in transformers with the same logits",
+        f"full job   {found['full_examples']} examples, {found['full_steps']} steps, {takes}",
+    ]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import safetensors
 import torch
+from tokenizers.pre_tokenizers import ByteLevel
 from torch import nn
 
 from hotloop.core.errors import UsageError
@@ -98,11 +99,13 @@ def load_encoder(config: EncoderConfig, head: Head, warn: Warn) -> Encoder:
     try:
         with quiet():
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, use_fast=True, **common)
-            if head.reads != "first" and getattr(tokenizer, "add_prefix_space", None) is False:
+            splitter = getattr(getattr(tokenizer, "backend_tokenizer", None), "pre_tokenizer", None)
+            if head.reads != "first" and isinstance(splitter, ByteLevel) and not splitter.add_prefix_space:  # fmt: skip
                 # else a word is taken for the end of the one before it
                 tokenizer = transformers.AutoTokenizer.from_pretrained(
                     source, use_fast=True, add_prefix_space=True, **common
                 )
+                tokenizer.backend_tokenizer.pre_tokenizer.add_prefix_space = True
             model = (
                 TwoHeads(loaded(head.first), loaded(head.each))
                 if isinstance(head, Joint)

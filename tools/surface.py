@@ -31,6 +31,7 @@ JSON_MODULES = (
     "hotloop.core.memory_use",
     "hotloop.core.sessions",
     "hotloop.core.stack_profile",
+    "hotloop.core.task_scores",
     "hotloop.core.telemetry",
     "hotloop.data.manifest",
 )

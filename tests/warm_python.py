@@ -31,9 +31,11 @@ def run(
     cwd: Path,
     timeout: float | None = None,
     fresh: bool = False,
+    trainer: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """`python ARGUMENTS`, a script and its own arguments, with its streams as text.
 
+    trainer: the process that it is forked from holds hotloop's trainer, too, another second and a half.
     Raises `subprocess.TimeoutExpired` after `timeout` seconds, as `subprocess.run` does.
     """
     if fresh or not _may_fork(arguments, env):
@@ -41,11 +43,9 @@ def run(
         return subprocess.run(
             command, capture_output=True, text=True, timeout=timeout, cwd=cwd, env=dict(env)
         )
-    global _host
-    if _host is None:
-        _host = _Host()
-        atexit.register(_host.close)
-    return _host.run([str(each) for each in arguments], dict(env), str(cwd), timeout)
+    if not _hosts:
+        _hosts.extend(_start())
+    return _hosts[trainer].run([str(each) for each in arguments], dict(env), str(cwd), timeout)
 
 
 def _may_fork(arguments: Sequence[str], env: Mapping[str, str]) -> bool:
@@ -57,18 +57,31 @@ def _may_fork(arguments: Sequence[str], env: Mapping[str, str]) -> bool:
     return not str(arguments[0]).startswith("-") and read_at_start(env) == read_at_start(os.environ)
 
 
-class _Host:
-    """The process that holds torch, and the way to it."""
+TRAINER = ("hotloop.cli.train", "hotloop.train.start")
 
-    def __init__(self) -> None:
-        own, theirs = socket.socketpair()
-        with theirs:
-            environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-            self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                env=environment,
-            )
+
+def _start() -> list[_Host]:
+    """The processes that hold torch, and torch and the trainer; the second one is forked from the first."""
+    pairs = [socket.socketpair() for _ in range(2)]
+    descriptors = [theirs.fileno() for _, theirs in pairs]
+    process = subprocess.Popen(
+        [sys.executable, __file__, *map(str, descriptors)],
+        pass_fds=descriptors,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+    )
+    for _, theirs in pairs:
+        theirs.close()
+    hosts = [_Host(own) for own, _ in pairs]
+    atexit.register(process.wait)
+    for host in hosts:
+        atexit.register(host.close)  # before the wait
+    return hosts
+
+
+class _Host:
+    """The way to a process that holds modules."""
+
+    def __init__(self, own: socket.socket) -> None:
         self._socket = own
         self._answers = own.makefile("r")
 
@@ -106,10 +119,9 @@ class _Host:
     def close(self) -> None:
         self._answers.close()
         self._socket.close()
-        self._process.wait()
 
 
-_host: _Host | None = None
+_hosts: list[_Host] = []
 
 
 def _read(descriptor: int, said: list[str], number: int) -> None:
@@ -117,13 +129,17 @@ def _read(descriptor: int, said: list[str], number: int) -> None:
         said[number] = file.read()
 
 
-def _serve(descriptor: int) -> dict[str, Any]:
+def _serve(plain: int, with_trainer: int) -> dict[str, Any]:
     """Returns in each fork, with what it is to run."""
     import gc
+    import importlib
 
     import torch
     import torch._dynamo  # what the first optimizer of a script loads: another second
 
+    is_trainer = os.fork() == 0
+    descriptor, others = (with_trainer, plain) if is_trainer else (plain, with_trainer)
+    os.close(others)
     with socket.socket(fileno=descriptor) as connection:
         while True:
             begun, ends, _, _ = socket.recv_fds(connection, 1, 2)
@@ -132,13 +148,16 @@ def _serve(descriptor: int) -> dict[str, Any]:
             line = begun
             while not line.endswith(b"\n"):
                 line += connection.recv(1 << 16)
+            for name in TRAINER if is_trainer else ():
+                importlib.import_module(name)
             gc.freeze()  # a fork that collects, as each does at its end, would copy every page
             pid = os.fork()
             if pid == 0:
                 for number, end in enumerate(ends, 1):
                     os.dup2(end, number)
                     os.close(end)
-                _import_again(torch)
+                if not is_trainer:
+                    _import_again(torch)
                 return dict(json.loads(line))
             for end in ends:
                 os.close(end)
@@ -224,4 +243,4 @@ def _end(code: int) -> None:
 
 
 if __name__ == "__main__":
-    _become(_serve(int(sys.argv[1])))
+    _become(_serve(*map(int, sys.argv[1:])))

@@ -181,7 +181,9 @@ def test_killed_with_minus_9_it_continues_to_the_same_mean_bit_by_bit(
     script = tmp_path / "killer.py"
     script.write_text(KILLER)
     arguments = [script, tiny_config, tmp_path / "killed", killed_after, *settings]
-    ended = warm_python.run([*map(str, arguments)], env=os.environ, cwd=tmp_path, timeout=120)
+    ended = warm_python.run(
+        [*map(str, arguments)], env=os.environ, cwd=tmp_path, timeout=120, trainer=True
+    )
     assert ended.returncode == -signal.SIGKILL
     start(load_settings(tiny_config, settings), tmp_path / "killed")
     whole, killed = (weights(tmp_path / name, "average") for name in ("whole", "killed"))

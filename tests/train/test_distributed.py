@@ -19,6 +19,7 @@ import pytest
 import torch
 from trainings import killed_after, losses, records, train, wait_for_steps, weights
 
+import warm_python
 from hotloop.checkpoint import store
 from hotloop.checkpoint.state import FILES, random_file
 from hotloop.runs.stored_run import read_run
@@ -153,14 +154,8 @@ logging: {{tensorboard: false}}
         arguments = ["train", str(made.config), *job.get("settings", ()), "--out", str(directory)]
         jobs.append({**job, "arguments": arguments})
     (made.root / "jobs.json").write_text(json.dumps(jobs))
-    command = [sys.executable, str(PROGRAM), str(made.root / "jobs.json")]
-    ended = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    command = [str(PROGRAM), str(made.root / "jobs.json")]
+    ended = warm_python.run(command, env=os.environ, cwd=made.root, timeout=300, trainer=True)
     assert ended.returncode == 0, ended
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ def held_up(
 ) -> subprocess.CompletedProcess[str]:
     job = {"arguments": ["train", str(config), "--out", str(run), limit], "signals": [], **job}
     return warm_python.run(
-        [str(PROGRAM), json.dumps(job)], env=dict(os.environ), cwd=run.parent, timeout=120
+        [str(PROGRAM), json.dumps(job)], env=os.environ, cwd=run.parent, timeout=120, trainer=True
     )
 
 
@@ -73,8 +72,9 @@ def test_hang_of_one_rank_shows_the_stacks_of_all(tiny_config: Path, tmp_path: P
     arguments = ["train", str(tiny_config), "--out", str(run), "train.grad_accum_steps=2"]
     arguments += ["train.hang_timeout_s=2"]
     jobs.write_text(json.dumps([{"arguments": arguments, "sick_rank": 1, "hangs_after": 5}]))
-    command = [sys.executable, str(RANKS), str(jobs)]
-    subprocess.run(command, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
+    warm_python.run(
+        [str(RANKS), str(jobs)], env=os.environ, cwd=tmp_path, timeout=120, trainer=True
+    )
     first_code, second_code = json.loads((tmp_path / "ended.json").read_text())
     assert second_code == 75
     # Where the other one ended a moment before, the lost connection is what ends this one.

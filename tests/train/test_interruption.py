@@ -32,7 +32,7 @@ def interrupted(
     arguments = ["train", str(config), "--out", str(run), *SETTINGS, *overrides]
     job = {"arguments": arguments, "signals": ["SIGTERM"], **job}
     return warm_python.run(
-        [str(PROGRAM), json.dumps(job)], env=dict(os.environ), cwd=run.parent, timeout=120
+        [str(PROGRAM), json.dumps(job)], env=os.environ, cwd=run.parent, timeout=120, trainer=True
     )
 
 

@@ -541,7 +541,7 @@ def test_process_that_is_killed_at_any_request_of_an_upload_continues_and_upload
 
     def command(directory: str) -> Any:
         arguments = [str(script), str(pid), "train", str(tiny_config), f"checkpoint.upload={bucket}", "--out", str(tmp_path / directory)]  # fmt: skip
-        return warm_python.run(arguments, env=dict(os.environ), cwd=tmp_path, timeout=120)
+        return warm_python.run(arguments, env=os.environ, cwd=tmp_path, timeout=120, trainer=True)
 
     proxy.fault = kills
     first = command("run")

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from simulated_trials import trying
+
+from hotloop.core.measurement import Measurement
+from hotloop.doctor import trial_runner
+from hotloop.trial import forking
+from hotloop.trial.arm import Arm
+from hotloop.trial.forking import ForkServer, Imports
+from hotloop.trial.measure import server_environment
+from hotloop.trial.sandbox.layered import Layered
 
 __all__ = ["trying"]
 
@@ -57,3 +67,30 @@ def recording(workdir: Path) -> Recording:
         return [sys.executable, str(path)]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def torch_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    place = tmp_path_factory.mktemp("torch-server")
+    arm = Arm("any", (sys.executable, "train.py"), "step_clock", workdir=place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "without_compiler"))
+        program = Path(__file__).with_name("torch_server.py")
+        patch.setattr(forking, "fork_server", SimpleNamespace(__file__=str(program)))
+        environment = server_environment(arm, place, cache=place / "cache")
+        imports = Imports({"torch": "", "numpy": ""}, {})
+        server = ForkServer.started(arm, imports, environment, place)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def forked_losses(torch_server: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes whose losses are compared are forks, too, and not fresh ones: twelve in some tests, two seconds each."""
+    real = trial_runner.trial
+
+    def trial(arm: Arm, place: Path, **rest: Any) -> Measurement:
+        layered = isinstance(rest["workdir"], Layered)
+        return real(arm, place, server=torch_server if layered else None, **rest)
+
+    monkeypatch.setattr(trial_runner, "trial", trial)

@@ -22,7 +22,7 @@ from hotloop.optimizations.source_edit import Keywords
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
 
-pytestmark = pytest.mark.usefixtures("without_compiler")
+pytestmark = pytest.mark.usefixtures("without_compiler", "forked_losses")
 
 HEAD = """
 import random

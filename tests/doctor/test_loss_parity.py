@@ -17,7 +17,7 @@ from hotloop.optimizations.catalogue import CATALOGUE
 from hotloop.trial.arm import Arm
 from hotloop.trial.plan import TrialPlan
 
-pytestmark = pytest.mark.usefixtures("without_compiler")
+pytestmark = pytest.mark.usefixtures("without_compiler", "forked_losses")
 
 BATCH_NORM = """
 import torch, torch.nn as nn, torch.nn.functional as F

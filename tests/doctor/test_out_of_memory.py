@@ -12,6 +12,8 @@ from hotloop.core.errors import ExitCode
 from hotloop.runs.stored_run import StoredRun, read_run
 from hotloop.trial.memory_group import memory_group
 
+pytestmark = pytest.mark.usefixtures("without_compiler")
+
 SCRIPT = """
 import os, sys
 import torch

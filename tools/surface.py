@@ -13,6 +13,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = Path("tests") / "golden" / "surface"
@@ -83,12 +84,24 @@ def config_keys() -> str:
 
 def finetune_keys() -> str:
     """The settings of a fine-tuning that are not, or not with that default, those of `config.txt`."""
-    from hotloop.core.config import known_keys
     from hotloop.core.finetune_config import FinetuneConfig
+
+    return _unlike_shared(FinetuneConfig)
+
+
+def causal_keys() -> str:
+    """Those of a decoder's."""
+    from hotloop.core.causal_config import CausalConfig
+
+    return _unlike_shared(CausalConfig)
+
+
+def _unlike_shared(kind: Any) -> str:
+    from hotloop.core.config import known_keys
 
     shared = known_keys()
     lines = []
-    for name, key in known_keys(FinetuneConfig).items():
+    for name, key in known_keys(kind).items():
         if name not in shared or shared[name] != key:
             lines.append(f"{name} = {key.default or '(must be given)'}")
             lines.extend(f"    {line}" for line in key.description.splitlines())
@@ -164,6 +177,7 @@ SURFACE: dict[str, Callable[[], str]] = {
     "help.txt": help_texts,
     "config.txt": config_keys,
     "finetune_config.txt": finetune_keys,
+    "causal_config.txt": causal_keys,
     "findings.txt": findings,
     "optimizations.txt": optimizations,
     FIXES: fixes_page,

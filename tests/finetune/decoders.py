@@ -66,7 +66,7 @@ def tokenizer() -> transformers.PreTrainedTokenizerFast:
     return transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|end|>")
 
 
-def config(kind: str) -> transformers.PreTrainedConfig:
+def config(kind: str) -> Any:
     sizes: dict[str, Any] = {
         "vocab_size": 328,
         "hidden_size": 32,

@@ -7,10 +7,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from decoders import model_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hotloop.finetune.causal import CausalLearner, why_not_packed
 from hotloop.finetune.sequences import Example
 
+LLAMA = model_of("llama")
 LENGTHS = [17, 3, 120, 40, 2, 9, 64, 25]
 
 
@@ -66,6 +69,17 @@ def test_decoders_are_packed(kind: str) -> None:
     assert why_not_packed(model, examples()[:4], 160) is None
     assert model.training
     assert model.config._attn_implementation == "sdpa"
+
+
+@given(lengths=st.lists(st.integers(2, 60), min_size=1, max_size=6), seed=st.integers(0, 99))
+@settings(max_examples=20, deadline=None)
+def test_no_example_sees_another(lengths: list[int], seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    batch = [
+        Example(draw.integers(0, 328, each).astype(np.int32), np.arange(each) > 0)
+        for each in lengths
+    ]
+    assert why_not_packed(LLAMA, batch, 160) is None
 
 
 def test_decoders_that_cannot_be_packed_are_found_out() -> None:

@@ -5,7 +5,7 @@
 Pieces of the Python standard library: a prompt that is only read, and what follows it, which is learned. Lengths are
 log-normal, of prompts about 30 tokens in the median (sigma 0.9) and of answers 60 (sigma 1.0), as sets of instructions are
 spread, cut at 512. All arms start from the same random decoder (4 layers, width 256, 8192 tokens), take 8 examples per step
-and the same number of steps, and run in fresh processes of one thread, interleaved. Trainer pads each batch to its longest
+and the same number of steps, each round in an order of its own, and run in fresh processes of one thread, interleaved. Trainer pads each batch to its longest
 example, which is its default with the collator that it brings for this. Counted are CPU seconds of the training alone, without
 loading, evaluations and saves; and the mean loss over the held-out answers afterwards, by the same code for all arms.
 Trainer needs `accelerate`.
@@ -136,7 +136,7 @@ def held_out_loss(place: Path, model: Any) -> float:
     return total / number
 
 
-def by_hotloop(place: Path, out: Path, epochs: int, arm: str) -> float:
+def by_hotloop(place: Path, out: Path, epochs: int, arm: str, seed: int) -> float:
     """CPU seconds. Called in a process of its own."""
     from hotloop.cli.main import run
     from hotloop.train import loop, start
@@ -161,6 +161,7 @@ def by_hotloop(place: Path, out: Path, epochs: int, arm: str) -> float:
     words = ["train", "--task", "instructions"]
     words += ["--data", str(place / "train.jsonl"), "--model", str(place / "model")]
     words += [f"data.held_out={place / 'held-out.jsonl'}", f"train.epochs={epochs}"]
+    words += [f"data.seed={seed}", f"train.seed={seed}"]
     words += [f"train.microbatch={BATCH}", f"optimizer.learning_rate={RATE}"]
     words += [f"train.precision={'bf16' if arm.endswith('bf16') else 'fp32'}"]
     words += [f"model.max_tokens={MAX_TOKENS}", "eval.every_steps=100000"]
@@ -170,7 +171,7 @@ def by_hotloop(place: Path, out: Path, epochs: int, arm: str) -> float:
     return seconds["train"] - seconds["evaluate"] - seconds["save"]
 
 
-def by_trainer(place: Path, out: Path, epochs: int, arm: str) -> float:
+def by_trainer(place: Path, out: Path, epochs: int, arm: str, seed: int) -> float:
     """CPU seconds. Called in a process of its own."""
     import numpy as np
     import transformers
@@ -196,6 +197,7 @@ def by_trainer(place: Path, out: Path, epochs: int, arm: str) -> float:
     arguments = transformers.TrainingArguments(
         output_dir=str(out),
         num_train_epochs=epochs,
+        seed=seed,
         per_device_train_batch_size=BATCH,
         learning_rate=RATE,
         save_strategy="no",
@@ -215,11 +217,11 @@ def by_trainer(place: Path, out: Path, epochs: int, arm: str) -> float:
     return seconds
 
 
-def one(place: Path, out: Path, epochs: int, arm: str) -> dict[str, Any]:
+def one(place: Path, out: Path, epochs: int, arm: str, seed: int) -> dict[str, Any]:
     import transformers
 
     by = by_hotloop if arm.startswith("hotloop") else by_trainer
-    seconds = by(place, out, epochs, arm)
+    seconds = by(place, out, epochs, arm, seed)
     model = transformers.AutoModelForCausalLM.from_pretrained(out / "model")
     return {"seconds": seconds, "loss": held_out_loss(place, model)}
 
@@ -233,7 +235,11 @@ def measured(place: Path, arm: str, number: int, epochs: int) -> dict[str, Any]:
         "HOTLOOP_CACHE": str(place / "cache"),
     }
     ended = subprocess.run(
-        [*words, str(epochs)], check=True, capture_output=True, text=True, env=environment
+        [*words, str(epochs), str(number)],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=environment,
     )
     found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return found
@@ -241,8 +247,8 @@ def measured(place: Path, arm: str, number: int, epochs: int) -> dict[str, Any]:
 
 def main() -> None:
     if sys.argv[1:2] == ["--arm"]:
-        arm, place, out, epochs = sys.argv[2:]
-        print(json.dumps(one(Path(place), Path(out), int(epochs), arm)))
+        arm, place, out, epochs, *seed = sys.argv[2:]
+        print(json.dumps(one(Path(place), Path(out), int(epochs), arm, int((seed or [0])[0]))))
         return
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
@@ -262,8 +268,8 @@ def main() -> None:
     print(f"{platform.processor() or platform.machine()}, {given.kind}, one thread")
     for arm in given.arms:
         seconds = [each["seconds"] for each in found[arm]]
-        loss = statistics.fmean(each["loss"] for each in found[arm])
-        told = f"{arm:22} {statistics.median(seconds):7.1f} CPU seconds, held-out loss {loss:.4f}"
+        losses = [each["loss"] for each in found[arm]]
+        told = f"{arm:22} {statistics.median(seconds):7.1f} CPU seconds, held-out loss {statistics.fmean(losses):.4f} ({min(losses):.4f} to {max(losses):.4f})"
         for own in ("hotloop", "hotloop-bf16"):
             if own in found:
                 pairs = zip(seconds, found[own], strict=True)

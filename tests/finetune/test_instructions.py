@@ -31,6 +31,7 @@ from safetensors.torch import load_file
 from hotloop.cli.main import run as run_here
 from hotloop.core.causal_config import CausalConfig
 from hotloop.core.errors import UsageError
+from hotloop.core.settings import load_settings
 from hotloop.core.step import read_steps
 from hotloop.finetune.chats import read_sources
 from hotloop.finetune.sequences import Counts, Example, examples_of
@@ -71,6 +72,9 @@ def test_answers_become_a_decoder_that_transformers_loads_and_that_has_learned(
     assert f"perplexity {task['perplexity']:.3f} over {task['num_targets']} held-out tokens" in said
     assert "8 steps of 8 examples an epoch, 96 steps in 12 epochs" in said
     assert [s.samples for s in read_steps(tmp_path / "run/steps.jsonl")] == ([8] * 7 + [2]) * 12
+
+    shown = run(["report", str(tmp_path / "run")])
+    assert "damaged" not in shown
 
     own = transformers.AutoTokenizer.from_pretrained(tmp_path / "run/model")
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "run/model").eval()
@@ -308,3 +312,14 @@ def test_bad_settings_are_one_clear_error(job: list[str], tmp_path: Path, run: R
     (tmp_path / "a.txt").write_text("text")
     job[4] = str(tmp_path / "a.txt")
     assert "read out of jsonl, csv or tsv" in run([*job, *out], code=2)
+
+
+def test_config_in_the_docs_is_one(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/FINETUNE.md").read_text()
+    (block,) = re.findall(r"```yaml\n(task: instructions.*?)```", page, flags=re.DOTALL)
+    path = tmp_path / "chats.yaml"
+    path.write_text(block)
+    config = load_settings(path, kind=CausalConfig).config
+    assert (config.model.lora.rank, config.train.epochs) == (8, 3)
+    with pytest.raises(UsageError, match="this is the config of a fine-tuning"):
+        load_settings(path)

@@ -142,24 +142,20 @@ def test_endless_command_is_ended_after_so_many_seconds_of_steps_all_ranks_after
     assert "Traceback" not in done.stderr, done.stderr
 
 
-def test_command_whose_steps_find_no_room_on_the_disk_is_ended(tmp_path: Path) -> None:
+def test_command_whose_steps_find_no_room_on_the_disk_is_ended(
+    tmp_path: Path, without_compiler: None
+) -> None:
     (tmp_path / "train.py").write_text(ENDLESS.replace("torch.distributed.init_process_group", "print").replace(
         "torch.nn.parallel.DistributedDataParallel", ""))  # fmt: skip
-    mount = ["mount", "-t", "tmpfs", "-o", "size=180k", "none", str(tmp_path / "runs")]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=140k", "none", str(tmp_path / "runs")]
     (tmp_path / "runs").mkdir()
     if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("needs the right to mount a small disk")
     try:
         done = subprocess.run(
             [
-                sys.executable,
-                "-m",
-                "hotloop",
-                "doctor",
-                "--no-try",
-                "--",
-                sys.executable,
-                "train.py",
+                *(sys.executable, "-m", "hotloop", "doctor", "--no-try", "--"),
+                *(sys.executable, "train.py"),
             ],
             cwd=tmp_path,
             capture_output=True,

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from hotloop import __version__
+from hotloop.api.recent_steps import RecentSteps
 from hotloop.api.run import Run
 from hotloop.core.child import DOCTOR, OF_A_TRIAL
 from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun, Ended
@@ -48,16 +49,19 @@ class Watched(Run):
         self._steps, self._shows = steps, show
         self._out = None if out is None else Path(out)
         self._examined: Examined | None = None
-        self._is_examined_already = False
+        self.is_examined_already = False
+        self.is_enough = False
+        """All the steps that were asked for have been seen."""
+        self.recent = RecentSteps()
 
     def __enter__(self) -> Self:
         if DOCTOR in os.environ or any(name in os.environ for name in OF_A_TRIAL):
-            self._is_examined_already = True  # its numbers would be those of two probes
+            self.is_examined_already = True  # its numbers would be those of two probes
             return self
         if _now:
             raise UsageError(
                 "hotloop.watch inside hotloop.watch",
-                do="end the block of the first one before; it sees the steps of both loops",
+                do="end the block, or the training, of the first one before; it sees the steps of both loops",
             )
         try:
             from hotloop.probe.attach.install import install
@@ -89,18 +93,18 @@ class Watched(Run):
         write_json(self.directory / COMMAND_RUN_FILE, self._run)
         self._watching = ExitStack()
         self._watching.enter_context(telemetry(self.directory))
-        self._is_enough = False
         self._finish = install(
             self.directory,
             bound="" if self._steps is None else str(self._steps),
             ended=self._enough,
             start_s=lambda: time.perf_counter() - began,
+            saw=self.recent.saw,
         )
         _now.append(self)
         return self
 
     def _enough(self) -> None:
-        self._is_enough = True
+        self.is_enough = True
 
     def __exit__(
         self,
@@ -111,7 +115,7 @@ class Watched(Run):
         from hotloop.probe.entry import let_go
         from hotloop.probe.imports import AfterImport
 
-        if self._is_examined_already:
+        if self.is_examined_already:
             return
         _now.remove(self)
         try:
@@ -125,7 +129,7 @@ class Watched(Run):
                 if each in self._finders or not isinstance(each, AfterImport)
             ]
             self._watching.close()
-        ended: Ended = "enough_steps" if self._is_enough else "by_itself"
+        ended: Ended = "enough_steps" if self.is_enough else "by_itself"
         if error is not None:
             ended = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         self._run = replace(
@@ -147,7 +151,7 @@ class Watched(Run):
         display(self)
 
     def __str__(self) -> str:
-        if self._is_examined_already:
+        if self.is_examined_already:
             return "hotloop.watch saw nothing: hotloop examines this process from outside"
         if self._examined is None:
             return NOTHING

@@ -21,6 +21,7 @@ from hotloop.probe.attach.own_frames import (
 from hotloop.probe.attach.passes import watch_passes
 from hotloop.probe.attach.side_calls import watch_device_calls, watch_side_calls, when_cuda_starts
 from hotloop.probe.attach.sites import caller
+from hotloop.probe.attach.step_calls import Step
 from hotloop.probe.attach.step_profiler import StepProfiler
 from hotloop.probe.attach.trainer_seen import trainer_seen
 from hotloop.probe.attach.watch import Watch, num_ranks
@@ -95,12 +96,14 @@ def install(
     bound: str,
     ended: Callable[[], object] = end_process,
     start_s: Callable[[], float | None] = seconds_since_start,
+    saw: Callable[[Step], None] = lambda step: None,
 ) -> Callable[[], None]:
     """Hook this process. bound: call `ended` after so many steps that count, or seconds of them (see `Enough`), and after
-    the profile. start_s: what its start has taken by now. Returns what writes all that was seen, and looks no longer."""
+    the profile. start_s: what its start has taken by now. saw: called with each step, in the thread that steps. Returns what writes all that was seen, and looks no longer."""
     parts = Parts(directory, profile_after=int(bound) if bound.isdecimal() else None)
     watch, writer = parts.watch, Writer(parts)
     enough = Enough(watch, parts.profiler, bound)
+    watch.saw = saw
     watch.at_boundary = partial(_at_boundary, parts)
     parts.model.start_so_far = start_s
     watch.after_boundary = partial(_after_boundary, parts, writer, enough, ended)

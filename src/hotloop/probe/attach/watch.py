@@ -78,6 +78,8 @@ class Watch:
         self.resume: Callable[[], None] = lambda: None
         """Has the threads go on that ended for a fork; called where one may have been made."""
         self.after_boundary: Callable[[], None] = lambda: None
+        self.saw: Callable[[Step], None] = lambda step: None
+        """Called with each step whose times are known."""
         self.device: DeviceClock | None = None
         """Set once training is seen to happen on one that has a clock of its own."""
         self._waiting: deque[tuple[Step, DeviceStep | None]] = deque()
@@ -200,7 +202,7 @@ class Watch:
         step.own_s = self.own_s + (device.own_s if device is not None else 0.0)
         self.now = Step(samples=None if step.samples is None else 0)
         if device is None:
-            self.closed.append(step)
+            self._hand_over(step)
         else:
             step.on_device = True
             self._waiting.append((step, device.cut()))
@@ -226,7 +228,11 @@ class Watch:
                 elif passed is False and not all_of_them and len(waiting) < MAX_WAITING:
                     return
             waiting.popleft()
-            self.closed.append(closed)
+            self._hand_over(closed)
+
+    def _hand_over(self, step: Step) -> None:
+        self.closed.append(step)
+        self.saw(step)
 
     def set_profiling(self, *, on: bool) -> None:
         """From this step on, or no longer, a profiler is at work."""

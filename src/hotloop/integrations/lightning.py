@@ -1,0 +1,51 @@
+"""`hotloop.watch` around the fit of a Lightning Trainer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import Callback
+
+from hotloop.integrations.session import Session
+
+
+class LightningWatch(Session, Callback):  # type: ignore[misc]
+    """`lightning.Trainer(callbacks=[LightningWatch()])`: what each step's time goes to, found out while it trains.
+
+    `hotloop/*` goes to each of the Trainer's loggers, every `log_every_n_steps`. Arguments as of `Session`.
+    """
+
+    _trainer: Any = None
+    """The one that is watched: another one's error says nothing of it."""
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Before data loaders are made."""
+        if stage == "fit" and trainer.is_global_zero:
+            self.begin()
+            self._trainer = trainer
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *about: Any) -> None:
+        """Enough may have been seen."""
+        self.end_after_bound()
+        if trainer.global_step % trainer.log_every_n_steps == 0:
+            self._log(trainer)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """The fit is over, also one that made no step; the loggers still take values."""
+        if trainer is self._trainer:
+            self._ended(trainer)
+            self._log(trainer)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Ctrl-C, too, which Lightning keeps from the caller."""
+        self._ended(trainer, exception)
+
+    def _ended(self, trainer: Any, error: BaseException | None = None) -> None:
+        if trainer is self._trainer:
+            self._trainer = None
+            self.end(error)
+
+    def _log(self, trainer: Any) -> None:
+        if found := self.metrics():
+            for logger in trainer.loggers:
+                logger.log_metrics(found, step=trainer.global_step)

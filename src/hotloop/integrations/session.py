@@ -1,0 +1,94 @@
+"""One `hotloop.watch` per training of a framework, begun and ended by its callback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hotloop.api.watched import Watched
+from hotloop.core.errors import HotloopError, UsageError
+from hotloop.core.judgement import Finding
+
+
+class Session:
+    """What the callbacks share. Afterwards `findings`, and `seen`, which is what `hotloop.watch` gives.
+
+    steps: look no longer than at so many, after the warm-up; what was found is printed then, and the training goes on
+    without being watched; `None`: to its end. out: a new directory to keep what was recorded in; each further training
+    with the same callback takes `out-2`, `out-3`, ... show: print what was found.
+    """
+
+    def __init__(
+        self, *, steps: int | None = 200, out: str | Path | None = None, show: bool = True
+    ) -> None:
+        Watched(steps=steps, out=out, show=show)  # what is wrong with them is raised here
+        self._steps, self._out, self._shows = steps, out, show
+        self._num_trainings = 0
+        self._watching: Watched | None = None
+        self._tells_cost = False
+        self.seen: Watched | None = None
+        """Of the newest training; `None` before the first."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What could be better, the largest gain first. Raises `UsageError` until it was found out."""
+        if self.seen is None:
+            raise UsageError("nothing was seen yet: no training has begun")
+        return self.seen.findings
+
+    def begin(self) -> None:
+        """Watch from here on. Raises `UsageError` where this one watches already, and as `hotloop.watch`."""
+        if self._watching is not None:
+            raise UsageError(
+                f"this {type(self).__name__} watches another training at this moment",
+                do="train one after the other; or give only one of them a callback, of its own",
+            )
+        number = self._num_trainings + 1
+        out = self._out if self._out is None or number == 1 else f"{self._out}-{number}"
+        watching = Watched(steps=self._steps, out=out, show=self._shows)
+        watching.__enter__()
+        self.seen = self._watching = watching
+        self._num_trainings = number
+        self._tells_cost = False
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Say what was seen, once, and let go of torch; the training itself never fails here."""
+        watching, self._watching = self._watching, None
+        if watching is None:
+            return
+        if self._shows:
+            sys.stderr.write("\n")  # a progress bar stands in the line
+        try:
+            watching.__exit__(type(error) if error else None, error, None)
+            self._tells_cost = not watching.is_examined_already
+        except HotloopError as refused:  # a full disk, for one
+            sys.stderr.write(f"hotloop: {refused}\n")
+
+    def end_after_bound(self) -> None:
+        """End where all the steps that were asked for have been seen."""
+        if self._watching is not None and self._watching.is_enough:
+            self.end()
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """Begin, and end however the block does."""
+        self.begin()
+        try:
+            yield
+        except BaseException as error:
+            self.end(error)
+            raise
+        self.end()
+
+    def metrics(self) -> dict[str, float]:
+        """What a logger is given: of the steps since the last call, and once, at the end, what watching cost."""
+        if self.seen is None:
+            return {}
+        found = self.seen.recent.take()
+        if self._tells_cost:
+            self._tells_cost = False
+            cost = self.seen.diagnosis.probe_overhead_fraction
+            found |= {} if cost is None else {"watch_cost_fraction": cost}
+        return {f"hotloop/{name}": value for name, value in found.items()}

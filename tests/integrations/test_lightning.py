@@ -1,0 +1,105 @@
+"""`LightningWatch` in the real Trainer."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from planted_training import BATCH, Model, Rows, entries
+from torch.utils.data import DataLoader
+
+from hotloop.core.errors import UsageError
+
+lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
+
+from lightning.pytorch.loggers import CSVLogger  # noqa: E402
+
+from hotloop.integrations import LightningWatch  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning itself
+
+
+class Module(lightning.LightningModule):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Model()
+
+    def training_step(self, batch: Any, number: int) -> torch.Tensor:
+        loss: torch.Tensor = self.model(**batch)["loss"]
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+
+def fit(directory: Path, *callbacks: Any, steps: int = 40, breaks_at: int | None = None) -> Any:
+    trainer = lightning.Trainer(
+        max_steps=steps,
+        callbacks=[*callbacks],
+        logger=CSVLogger(str(directory)),
+        log_every_n_steps=5,
+        enable_progress_bar=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        accelerator="cpu",
+    )
+    trainer.fit(Module(), DataLoader(Rows(10_000, breaks_at=breaks_at), batch_size=BATCH))
+    return trainer
+
+
+def logged(trainer: Any) -> list[dict[str, str]]:
+    with (Path(trainer.logger.log_dir) / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_it_finds_what_was_planted_and_writes_to_the_logger(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = entries()
+    callback = LightningWatch(steps=None)
+    watched = fit(tmp_path, callback)
+    assert entries() == before
+    assert "HL106" in [each.code for each in callback.findings]
+    assert callback.seen.diagnosis.breakdown["data_wait"] > 0.3
+    assert capsys.readouterr().err.count("watching took") == 1
+    rows = logged(watched)
+    assert len([each for each in rows if each["hotloop/step_s"]]) >= 2
+    assert all(
+        float(each["hotloop/data_wait_fraction"]) > 0.3 for each in rows if each["hotloop/step_s"]
+    )
+    assert 0 < float(rows[-1]["hotloop/watch_cost_fraction"]) < 0.2
+    plain = logged(fit(tmp_path / "plain"))
+    assert [e["loss"] for e in plain if e["loss"]] == [e["loss"] for e in rows if e["loss"]]
+
+
+def test_a_fit_that_raises_is_let_go_of_and_the_next_one_is_watched(tmp_path: Path) -> None:
+    before = entries()
+    callback = LightningWatch(steps=10, show=False)
+    with pytest.raises(RuntimeError, match="row 100 is broken"):
+        fit(tmp_path, callback, breaks_at=100)
+    assert entries() == before
+    assert callback.seen.to_dict()["doctor"]["ended"] == "failed"
+    fit(tmp_path, callback, steps=60)
+    assert callback.seen.to_dict()["doctor"]["ended"] == "enough_steps"
+
+
+def test_two_at_once_are_refused_at_the_start_of_the_second(tmp_path: Path) -> None:
+    callback = LightningWatch(show=False)
+    seen: list[str] = []
+
+    class Nests(lightning.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, trainer: Any, module: Any, out: Any, batch: Any, number: int) -> None:  # fmt: skip
+            if number == 3:
+                for each in (callback, LightningWatch()):
+                    with pytest.raises(UsageError) as error:
+                        fit(tmp_path / "inner", each)
+                    seen.append(str(error.value))
+
+    fit(tmp_path, callback, Nests())
+    assert "this LightningWatch watches another training" in seen[0]
+    assert "hotloop.watch inside hotloop.watch" in seen[1]
+    assert callback.seen.to_dict()["doctor"]["ended"] == "by_itself"

@@ -1,0 +1,45 @@
+"""The notebooks of examples/, run from their beginning by a real kernel."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import nbclient
+import nbformat
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def executed(name: str, directory: Path) -> tuple[Any, str]:
+    """The notebook, and all that it printed."""
+    made = nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)
+    where = {"metadata": {"path": str(directory)}}
+    nbclient.NotebookClient(made, timeout=300, resources=where).execute()
+    outputs = [each for cell in made.cells for each in cell.get("outputs", [])]
+    return made, "".join(each.get("text", "") for each in outputs)
+
+
+@pytest.mark.slow
+def test_a_loop_watched_before_and_after(tmp_path: Path) -> None:
+    made, said = executed("watch_a_loop", tmp_path)
+    shown = [each for cell in made.cells for each in cell.get("outputs", []) if "data" in each]
+    assert sum("<iframe" in each["data"].get("text/html", "") for each in shown) == 2
+    assert "HL111" in said  # much of each batch is padding
+    ratio = float(said.rpartition(" times as fast")[0].split()[-1])
+    assert ratio > 1.3
+    assert (tmp_path / "before.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("accelerate") is None, reason="transformers' Trainer needs accelerate"
+)
+def test_entities_with_the_trainer(tmp_path: Path) -> None:
+    _, said = executed("entities_with_trainer", tmp_path)
+    ratio = float(said.rpartition(" times as fast")[0].split()[-1])
+    assert ratio > 1.3
+    assert "- Much of each batch is padding" in said
+    assert said.count("F1 {'keyword': 0.9") == 2

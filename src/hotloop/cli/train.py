@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hotloop.core.causal_config import CAUSAL_TASKS
 from hotloop.core.config import known_keys
 from hotloop.core.errors import EnvironmentFailed, HotloopError, Interrupted, UsageError
 
@@ -108,48 +106,39 @@ def train(
     Ctrl-C saves. The same command again continues where it stopped. Several processes:
     `torchrun --nproc-per-node 2 -m hotloop train CONFIG`; they share the microbatches of each step.
     """
+    from hotloop.cli import finetune
     from hotloop.cli.output import note, refuse_unwritable, write_object
     from hotloop.cli.progress import progress_bar
     from hotloop.core.file_locks import refuse_busy
     from hotloop.core.progress import silent
     from hotloop.core.ranks import read_ranks
-    from hotloop.core.settings import has_task, load_settings, task_of
+    from hotloop.core.settings import load_settings
     from hotloop.report.memory import out_of_memory_answer
     from hotloop.train.early import refuse_early
 
-    config, overrides = _as_settings(config, overrides, task=task, data=data, model=model)
+    words = finetune.as_settings(config, overrides, task=task, data=data, model=model)
     if stop_after is not None and from_step is not None:
         raise UsageError(
             "--from-step continues a run, and --stop-after only measures",
             do="leave one of them out",
         )
     ranks = read_ranks(os.environ)
-    if config is None or has_task(config):
+    if words.task is not None:
         if ranks.num_ranks > 1 or record_samples:
             raise UsageError(
                 "a fine-tuning is of one process, and records no samples",
                 do="start it without torchrun and without --record-samples",
             )
-        causal = (task or (config and task_of(config))) in CAUSAL_TASKS
-        if profile == "test":
-            if stop_after is not None or from_step is not None:
-                raise UsageError(
-                    "--profile test makes its own steps",
-                    do="leave --stop-after and --from-step out",
-                )
-            if causal:
-                raise UsageError(
-                    "--profile test is of encoders",
-                    do="`--stop-after N` measures N steps of a decoder's training",
-                )
-            _rehearse(config, overrides, out, json_file)
-        elif causal:
-            from hotloop.cli.train_decoder import train_decoder
-
-            train_decoder(config, overrides, out, stop_after, from_step, stretch, json_file)
-        else:
-            _finetune(config, overrides, out, stop_after, from_step, stretch, json_file)
+        if profile == "full":
+            finetune.train(words, out, json_file, stop_after=stop_after, from_step=from_step, stretch=stretch)  # fmt: skip
+            return
+        if stop_after is not None or from_step is not None:
+            raise UsageError(
+                "--profile test makes its own steps", do="leave --stop-after and --from-step out"
+            )
+        finetune.rehearse(words, out, json_file)
         return
+    assert config is not None
     if profile == "test":
         raise UsageError(
             "--profile test is of fine-tunings",
@@ -195,7 +184,7 @@ def train(
         if json_file is not None:
             write_object(asdict(outcome), json_file)
         if json_file != "-":
-            _tell(outcome, directory)
+            tell(outcome, directory)
         if outcome.not_uploaded is not None:
             raise EnvironmentFailed(
                 outcome.not_uploaded,
@@ -234,100 +223,6 @@ def _out_of_memory(
     return EnvironmentFailed("out of memory", where=str(directory), do="\n".join(told))
 
 
-def _as_settings(
-    config: Path | None,
-    overrides: tuple[str, ...],
-    *,
-    task: str | None,
-    data: str | None,
-    model: str | None,
-) -> tuple[Path | None, tuple[str, ...]]:
-    """The options as settings; without a config the first KEY=VALUE stands in its place."""
-    given = {"task": task, "data.file": data, "model.path": model}
-    words = [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
-    if task is not None and config is not None and "=" in str(config) and not config.exists():
-        config, overrides = None, (str(config), *overrides)
-    if config is None and task is None:
-        raise click.UsageError("Missing argument 'CONFIG' (or --task with --data and --model).")
-    return config, (*words, *overrides)
-
-
-def _finetune(
-    config: Path | None,
-    overrides: tuple[str, ...],
-    out: Path | None,
-    stop_after: int | None,
-    from_step: int | None,
-    stretch: bool,
-    json_file: str | None,
-) -> None:
-    from hotloop.cli.output import note, refuse_unwritable, write_object
-    from hotloop.cli.progress import progress_bar
-    from hotloop.core.file_locks import refuse_busy
-    from hotloop.core.finetune_config import FinetuneConfig
-    from hotloop.core.settings import load_settings
-    from hotloop.finetune.examples import read_dataset
-
-    settings = load_settings(config, overrides, kind=FinetuneConfig)
-    directory = out or Path("runs") / settings.config.name
-    refuse_unwritable(json_file, made=directory)
-    refuse_busy(directory)
-    data, each = settings.config.data, settings.config.sequences_per_step
-    dataset = read_dataset(data, per_step=each, task=settings.config.task)
-    from hotloop.finetune.start import finetune
-
-    with progress_bar() as progress:
-        outcome = finetune(
-            settings,
-            dataset,
-            directory,
-            stop_after=stop_after,
-            from_step=from_step,
-            stretch=stretch,
-            progress=progress,
-            warn=note,
-        )
-    if json_file is not None:
-        write_object(asdict(outcome), json_file)
-    if json_file == "-":
-        return
-    _tell(outcome.training, directory)
-    if outcome.scores is not None:
-        from hotloop.report.held_out import scores_in_lines
-
-        for line in scores_in_lines(outcome.scores):
-            click.echo(line)
-    if outcome.model is not None:
-        click.echo(f"{outcome.model}: the model, for transformers' from_pretrained")
-
-
-def _rehearse(
-    config: Path | None, overrides: tuple[str, ...], out: Path | None, json_file: str | None
-) -> None:
-    from hotloop.cli.output import note, refuse_unwritable, write_object
-    from hotloop.cli.progress import progress_bar
-    from hotloop.core.errors import ExitCode
-    from hotloop.core.file_locks import refuse_busy
-    from hotloop.core.finetune_config import FinetuneConfig
-    from hotloop.core.settings import load_settings
-    from hotloop.finetune.profile import rehearse
-    from hotloop.report.held_out import profile_lines
-
-    settings = load_settings(config, overrides, kind=FinetuneConfig)
-    directory = out or Path("runs") / f"{settings.config.name}-test"
-    refuse_unwritable(json_file, made=directory)
-    refuse_busy(directory)
-    with progress_bar() as progress:
-        found = rehearse(settings, directory, progress=progress, warn=note)
-    if json_file is not None:
-        write_object(asdict(found), json_file)
-    if json_file != "-":
-        for line in profile_lines(asdict(found)):
-            click.echo(line)
-    if not found.resumed_equal:
-        raise click.exceptions.Exit(ExitCode.FOUND)
-
-
 @contextmanager
 def _rendezvous(ranks: Ranks) -> Iterator[Rendezvous | None]:
     """With the other processes of a `torchrun`; an error that all of them have is shown by one."""
@@ -343,7 +238,7 @@ def _rendezvous(ranks: Ranks) -> Iterator[Rendezvous | None]:
         raise click.exceptions.Exit(ended.exit_code) from ended
 
 
-def _tell(outcome: Finished, directory: Path) -> None:
+def tell(outcome: Finished, directory: Path) -> None:
     from hotloop.report.numbers import rate
     from hotloop.report.words import trouble
 

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from hotloop.checkpoint.upload import Uploader
 from hotloop.core.causal_config import CausalConfig
 from hotloop.core.errors import UsageError
-from hotloop.core.file_locks import locked
-from hotloop.core.files import write_json
-from hotloop.core.progress import Progress, silent
 from hotloop.core.settings import Settings
-from hotloop.core.task_scores import TASK_FILE, TaskScores
+from hotloop.core.task_scores import TaskScores
 from hotloop.finetune.adapters import check_lora, export_adapter
 from hotloop.finetune.causal import CausalLearner, CausalWork, why_not_packed
 from hotloop.finetune.chats import Sources
@@ -30,14 +23,20 @@ from hotloop.finetune.decoder import (
 )
 from hotloop.finetune.encoder import check_ids, export
 from hotloop.finetune.sequences import Counts, Example, examples_of, use_template
-from hotloop.finetune.start import CHECKED, MODEL_DIRECTORY, Finetuned, with_steps
+from hotloop.finetune.start import (
+    CHECKED,
+    MODEL_DIRECTORY,
+    Evaluated,
+    Finetuned,
+    Prepared,
+    Steps,
+    conduct_finetuning,
+    with_steps,
+)
 from hotloop.finetune.work import steps_per_epoch
 from hotloop.hardware.device import pick_device
-from hotloop.train.evaluate import read_evaluations
 from hotloop.train.rendezvous import Rendezvous
-from hotloop.train.run import Run, assemble, set_up_process
-from hotloop.train.same_run import claim_place
-from hotloop.train.start import conduct, describe, refuse_other_runs, resolved
+from hotloop.train.run import Run
 
 MERGED_DIRECTORY = "merged"
 
@@ -46,16 +45,10 @@ def finetune_decoder(
     settings: Settings[CausalConfig],
     sources: Sources,
     directory: Path,
-    *,
-    stop_after: int | None = None,
-    from_step: int | None = None,
-    stretch: bool = False,
-    progress: Progress = silent,
-    warn: Callable[[str], None] = lambda message: None,
+    steps: Steps = Steps(),  # noqa: B008 (it cannot be changed)
 ) -> Finetuned:
     """Like `train.start.start`, of answers or texts."""
-    alone = Rendezvous()
-    device = pick_device(settings.config.train.device, alone.ranks)
+    device = pick_device(settings.config.train.device, Rendezvous().ranks)
     check_lora(settings.config.model.lora, device)
     vocabulary = load_vocabulary(settings.config.model.path)
     longest = longest_example(settings.config.model, vocabulary)
@@ -64,59 +57,25 @@ def finetune_decoder(
     )
     counts = Counts()
     train, held_out = _tokenized(settings.config, sources, vocabulary, counts)
-    settings, notes = resolved(with_steps(settings, len(train)), device, alone.ranks, warn)
-    config = settings.config
-    uploader = None
-    if config.checkpoint.upload is not None and stop_after is None:
-        uploader = Uploader(config.checkpoint, config.name, warn)
-        uploader.remote.listed(attempts=2)
-    set_up_process(config, device)
-    decoder = load_decoder(config.model, device, warn)
-    check_ids([each.ids for each in (*train, *held_out)], decoder.model, config.model.path)
-    reason = why_not_packed(decoder.model, _few(train), longest)
-    if reason is not None:
-        kind = type(decoder.model).__name__
-        warn(f"{kind} is not packed: {reason}; examples of similar length are padded together")
-    model = CausalLearner(decoder.model, packed=reason is None, longest=longest)
-    work = CausalWork(config, model, train, held_out)
-    identity = hashlib.sha256(vocabulary.tokenizer_json).hexdigest()
-    name = f"{sources.fingerprint} {decoder.fingerprint} {identity} {reason is None} {vocabulary.tokenizer.chat_template}"
-    fingerprint = hashlib.sha256(name.encode()).hexdigest()
-    with locked(directory, wanted=True), uploader or nullcontext():
-        refuse_other_runs(directory, config, fingerprint, device, alone)
-        torch.manual_seed(config.train.seed)  # dropout does not depend on which weights were drawn
-        model = model.to(device)
-        run = assemble(config, directory, device, model, work, alone.group(device, config))
-        if uploader is not None:
-            claim_place(uploader.remote, config, fingerprint, device)
-            run.uploader = uploader
-        for line in (*arithmetic(work, decoder.model), *counts.notes(longest)):
-            warn(line)
+
+    def prepare(config: CausalConfig) -> Prepared:
+        decoder = load_decoder(config.model, device, steps.warn)
+        check_ids([each.ids for each in (*train, *held_out)], decoder.model, config.model.path)
+        reason = why_not_packed(decoder.model, _few(train), longest)
+        if reason is not None:
+            kind = type(decoder.model).__name__
+            steps.warn(f"{kind} is not packed: {reason}; examples of similar length are padded together")  # fmt: skip
+        model = CausalLearner(decoder.model, packed=reason is None, longest=longest)
+        work = CausalWork(config, model, train, held_out)
+        identity = hashlib.sha256(vocabulary.tokenizer_json).hexdigest()
+        fingerprint = f"{sources.fingerprint} {decoder.fingerprint} {identity} {reason is None} {vocabulary.tokenizer.chat_template}"
+        lines = [*arithmetic(work, decoder.model), *counts.notes(longest)]
         if sources.num_empty:
-            warn(f"{sources.num_empty} examples without anything to learn are left out")
-        training = conduct(
-            settings,
-            run,
-            describe=lambda environment: describe(
-                settings,
-                directory,
-                str(Path(config.data.file).expanduser().resolve()),
-                fingerprint,
-                vocabulary.tokenizer_json,
-                environment,
-            ),
-            nothing_held_out=lambda: "nothing is evaluated: `data.held_out` leaves no example",
-            notes=notes,
-            stop_after=stop_after,
-            from_step=from_step,
-            stretch=stretch,
-            record_samples=False,
-            progress=progress,
-            warn=warn,
-        )
-        if stop_after is not None:
-            return Finetuned(training, None, None)
-        return Finetuned(training, *_kept(run, decoder, vocabulary.tokenizer, work))
+            lines.append(f"{sources.num_empty} examples without anything to learn are left out")
+        keep = partial(_keep, decoder=decoder, tokenizer=vocabulary.tokenizer, work=work)
+        return Prepared(model, work, fingerprint, vocabulary.tokenizer_json, lines, keep)
+
+    return conduct_finetuning(with_steps(settings, len(train)), device, directory, prepare, steps)
 
 
 def _tokenized(
@@ -166,31 +125,30 @@ def arithmetic(work: CausalWork, model: Any) -> list[str]:
     return lines
 
 
-def _kept(
-    run: Run, decoder: LoadedDecoder, tokenizer: Any, work: CausalWork
-) -> tuple[TaskScores | None, str]:
-    """Write `task.json` and the model directory of a finished run."""
-    place = run.directory / MODEL_DIRECTORY
-    averaged = run.average is not None and run.average.num_updates > 0
-    tokens = [each.ids for each in work.train[:CHECKED]]
-    with run.average.in_place() if run.average is not None and averaged else nullcontext():
-        if decoder.adapter is None:
-            export(decoder.model, tokenizer, place, tokens, auto="AutoModelForCausalLM")
-        else:
-            merged = run.directory / MERGED_DIRECTORY
-            export_adapter(decoder.adapter, work.config.model.lora, tokenizer, place, tokens, merged)  # fmt: skip
-    found = [each for each in read_evaluations(run) if each.metrics is not None]
-    if not found:
-        return None, str(place)
-    newest = found[-1]
-    assert newest.metrics is not None
-    loss = newest.loss if newest.averaged_loss is None else newest.averaged_loss
-    told = TaskScores(
-        work.config.task,
-        held_out_loss=loss,
-        perplexity=newest.metrics["perplexity"],
-        num_targets=newest.num_targets,
-        step=newest.step,
+def _keep(
+    run: Run, evaluated: Evaluated, *, decoder: LoadedDecoder, tokenizer: Any, work: CausalWork
+) -> Finetuned:
+    place, merged = run.directory / MODEL_DIRECTORY, run.directory / MERGED_DIRECTORY
+    lora, tokens = work.config.model.lora, [each.ids for each in work.train[:CHECKED]]
+    if decoder.adapter is None:
+        export(decoder.model, tokenizer, place, tokens, auto="AutoModelForCausalLM")
+    else:
+        export_adapter(decoder.adapter, lora, tokenizer, place, tokens, merged)
+    told = None
+    if (newest := evaluated.chosen) is not None:
+        assert newest.metrics is not None
+        told = TaskScores(
+            work.config.task,
+            held_out_loss=newest.loss if newest.averaged_loss is None else newest.averaged_loss,
+            perplexity=newest.metrics["perplexity"],
+            num_targets=newest.num_targets,
+            step=newest.step,
+            stopped_early=evaluated.stopped_early,
+        )
+    return Finetuned(
+        evaluated.training,
+        told,
+        str(place),
+        merged=str(merged) if lora.rank and lora.merge else None,
+        is_adapter=decoder.adapter is not None,
     )
-    write_json(run.directory / TASK_FILE, told)
-    return told, str(place)

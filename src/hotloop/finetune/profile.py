@@ -16,7 +16,7 @@ from hotloop.core.progress import Progress, silent
 from hotloop.core.settings import Settings
 from hotloop.core.step import read_steps
 from hotloop.finetune.examples import read_dataset
-from hotloop.finetune.start import MODEL_DIRECTORY, Finetuned, finetune, with_steps
+from hotloop.finetune.start import MODEL_DIRECTORY, Steps, finetune, with_steps
 
 STEPS = 8
 """Half of them before the checkpoint that is gone on from."""
@@ -59,18 +59,12 @@ def rehearse(
     short = _shortened(settings, per_step)
     dataset = read_dataset(short.config.data, per_step=per_step, task=task)
     _emptied(directory)
-    first = finetune(short, dataset, directory, progress=progress, warn=warn)
+    first = finetune(short, dataset, directory, Steps(progress=progress, warn=warn))
     model = directory / MODEL_DIRECTORY / "model.safetensors"
     records = list(read_steps(directory / "steps.jsonl"))
     wanted = hashlib.sha256(model.read_bytes()).digest()
-    again: Finetuned = finetune(
-        short,
-        dataset,
-        directory,
-        from_step=STEPS // 2,
-        progress=progress,
-        warn=lambda message: None,  # it says the same as before
-    )
+    # It says the same as before.
+    again = finetune(short, dataset, directory, Steps(from_step=STEPS // 2, progress=progress))
     plain = [
         record.wall_s for record in records[1:] if not {"eval", "checkpoint"} & set(record.tags)
     ]

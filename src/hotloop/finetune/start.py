@@ -8,14 +8,16 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from pydantic import ValidationError
+from torch import nn
 
 from hotloop.checkpoint import state, store
 from hotloop.checkpoint.entries import best_step, held_out_losses
 from hotloop.checkpoint.upload import Uploader
+from hotloop.core.causal_config import CausalConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.file_locks import locked
 from hotloop.core.files import write_json
@@ -33,12 +35,14 @@ from hotloop.finetune.two_heads import TwoHeads
 from hotloop.finetune.words import tokenized_words
 from hotloop.finetune.work import FinetuneWork, Labelled, steps_per_epoch
 from hotloop.hardware.device import pick_device
-from hotloop.train.evaluate import read_evaluations
+from hotloop.train.evaluate import Evaluation, read_evaluations
 from hotloop.train.rendezvous import Rendezvous
 from hotloop.train.run import Run, assemble, set_up_process
 from hotloop.train.same_run import claim_place
 from hotloop.train.start import Finished, conduct, describe, refuse_other_runs, resolved
+from hotloop.train.work import Work
 
+F = TypeVar("F", FinetuneConfig, CausalConfig)
 MODEL_DIRECTORY = "model"
 ENTITY_MODEL_DIRECTORY = "model-entities"
 """Beside it, of a training of both heads: transformers has no class for both."""
@@ -53,70 +57,125 @@ class Finetuned:
     """What `task.json` holds; `None` where nothing was held out, or it was only measured."""
     model: str | None
     """Directory of the model, as transformers has it; `None` where it was only measured."""
+    merged: str | None = None
+    """Where `model` is an adapter: that of the model with the adapter in its weights, if asked for."""
+    is_adapter: bool = False
     schema: str = "hotloop.finetune/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Which steps a call makes, and who hears of it."""
+
+    stop_after: int | None = None
+    from_step: int | None = None
+    stretch: bool = False
+    progress: Progress = silent
+    warn: Callable[[str], None] = lambda message: None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A model and its examples, before the first step."""
+
+    model: nn.Module
+    work: Work
+    fingerprint: str
+    """Of data, model and layout: a run is gone on with where it is the same."""
+    tokenizer_json: bytes
+    lines: list[str]
+    """What is trained on, in words."""
+    keep: Callable[[Run, Evaluated], Finetuned]
+    """Writes what a finished run leaves, with the weights that are kept in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The evaluation that is told, and the end."""
+
+    training: Finished
+    chosen: Evaluation | None
+    """Of the weights that are kept; `None` where nothing was held out."""
+    stopped_early: bool = False
 
 
 def finetune(
     settings: Settings[FinetuneConfig],
     dataset: Dataset,
     directory: Path,
-    *,
-    stop_after: int | None = None,
-    from_step: int | None = None,
-    stretch: bool = False,
-    progress: Progress = silent,
-    warn: Callable[[str], None] = lambda message: None,
+    steps: Steps = Steps(),
 ) -> Finetuned:
     """Like `train.start.start`, of labelled texts."""
+    device = pick_device(settings.config.train.device, Rendezvous().ranks)
+    settings = with_steps(settings, len(dataset.train))
+
+    def prepare(config: FinetuneConfig) -> Prepared:
+        head = head_of(config, dataset.classes, dataset.kinds, dataset.train.labels)
+        encoder = load_encoder(config.model, head, steps.warn)
+        work = build_work(config, dataset, encoder, head, steps.warn)
+        fingerprint = f"{dataset.fingerprint} {encoder.fingerprint} {work.model.packed}"
+        lines = arithmetic(config, dataset, work)
+        keep = partial(_keep, encoder=encoder, work=work)
+        return Prepared(work.model, work, fingerprint, encoder.tokenizer_json, lines, keep)
+
+    return conduct_finetuning(settings, device, directory, prepare, steps)
+
+
+def conduct_finetuning(
+    settings: Settings[F],
+    device: torch.device,
+    directory: Path,
+    prepare: Callable[[F], Prepared],
+    steps: Steps,
+) -> Finetuned:
+    """From settings to what is kept, whatever is learned. `prepare` gets a config without `auto`."""
     alone = Rendezvous()
-    device = pick_device(settings.config.train.device, alone.ranks)
-    settings, notes = resolved(with_steps(settings, len(dataset.train)), device, alone.ranks, warn)
+    settings, notes = resolved(settings, device, alone.ranks, steps.warn)
     config = settings.config
     uploader = None
-    if config.checkpoint.upload is not None and stop_after is None:
-        uploader = Uploader(config.checkpoint, config.name, warn)
+    if config.checkpoint.upload is not None and steps.stop_after is None:
+        uploader = Uploader(config.checkpoint, config.name, steps.warn)
         uploader.remote.listed(attempts=2)
     set_up_process(config, device)
-    head = head_of(config, dataset.classes, dataset.kinds, dataset.train.labels)
-    encoder = load_encoder(config.model, head, warn)
-    work = build_work(config, dataset, encoder, head, warn)
-    name = f"{dataset.fingerprint} {encoder.fingerprint} {work.model.packed}"
-    fingerprint = hashlib.sha256(name.encode()).hexdigest()
+    found = prepare(config)
+    fingerprint = hashlib.sha256(found.fingerprint.encode()).hexdigest()
+    file = str(Path(config.data.file).expanduser().resolve())
     with locked(directory, wanted=True), uploader or nullcontext():
         refuse_other_runs(directory, config, fingerprint, device, alone)
         torch.manual_seed(config.train.seed)  # dropout does not depend on which weights were drawn
-        model = work.model.to(device)
-        run = assemble(config, directory, device, model, work, alone.group(device, config))
+        model = found.model.to(device)
+        run = assemble(config, directory, device, model, found.work, alone.group(device, config))
         run.metric = config.eval.metric
         run.enough = partial(_is_enough, run, config.eval.patience)
         if uploader is not None:
             claim_place(uploader.remote, config, fingerprint, device)
             run.uploader = uploader
-        for line in arithmetic(config, dataset, work):
-            warn(line)
+        for line in found.lines:
+            steps.warn(line)
         training = conduct(
             settings,
             run,
             describe=lambda environment: describe(
-                settings,
-                directory,
-                str(Path(config.data.file).expanduser().resolve()),
-                fingerprint,
-                encoder.tokenizer_json,
-                environment,
+                settings, directory, file, fingerprint, found.tokenizer_json, environment
             ),
             nothing_held_out=lambda: "nothing is evaluated: `data.held_out` leaves no example",
             notes=notes,
-            stop_after=stop_after,
-            from_step=from_step,
-            stretch=stretch,
+            stop_after=steps.stop_after,
+            from_step=steps.from_step,
+            stretch=steps.stretch,
             record_samples=False,
-            progress=progress,
-            warn=warn,
+            progress=steps.progress,
+            warn=steps.warn,
         )
-        if stop_after is not None:
+        if steps.stop_after is not None:
             return Finetuned(training, None, None)
-        return Finetuned(training, *_kept(run, encoder, work))
+        evaluated = _chosen(run, config, training)
+        averaged = run.average is not None and run.average.num_updates > 0
+        with run.average.in_place() if run.average is not None and averaged else nullcontext():
+            kept = found.keep(run, evaluated)
+        if kept.scores is not None:
+            write_json(directory / TASK_FILE, kept.scores)
+        return kept
 
 
 def with_steps(settings: Settings[Any], num_examples: int) -> Settings[Any]:
@@ -224,34 +283,37 @@ def _of(config: FinetuneConfig, dataset: Dataset) -> str:
     return f", of {' and '.join(named)}" if named else ""
 
 
-def _kept(run: Run, encoder: Encoder, work: FinetuneWork) -> tuple[TaskScores | None, str]:
-    """Write `task.json` and the model directory of a finished run."""
+def _chosen(run: Run, config: FinetuneConfig | CausalConfig, training: Finished) -> Evaluated:
+    """Put the weights that are kept into the model: of the last step, or of the best evaluation."""
     found = [each for each in read_evaluations(run) if each.metrics is not None]
-    last = chosen = found[-1] if found else None
-    if last is not None and work.config.eval.export == "best":
+    if not found:
+        return Evaluated(training, None)
+    last = chosen = found[-1]
+    if config.eval.export == "best":
         step = best_step(held_out_losses(run.evals_file, run.metric))
-        chosen = next(each for each in found if each.step == step)
+        chosen = next(each for each in reversed(found) if each.step == step)
         if chosen.step != last.step:
             best = store.of_step(run.checkpoints, step)
             state.restore_weights(store.load(best, ("model",))[0]["model"], run.model)
             if run.average is not None:
                 run.average.restore(best)
+    return Evaluated(training, chosen, stopped_early=last.step < config.train.steps)
+
+
+def _keep(run: Run, evaluated: Evaluated, *, encoder: Encoder, work: FinetuneWork) -> Finetuned:
     head, model, tokens = work.model.head, encoder.model, work.train.tokens[:CHECKED]
     place = run.directory / MODEL_DIRECTORY
-    averaged = run.average is not None and run.average.num_updates > 0
-    with run.average.in_place() if run.average is not None and averaged else nullcontext():
-        if isinstance(head, Joint):
-            assert isinstance(model, TwoHeads)
-            export(model.sequence, encoder.tokenizer, place, tokens, auto=head.first.model_class)
-            with model.whole_token_model() as of_tokens:
-                beside = run.directory / ENTITY_MODEL_DIRECTORY
-                export(of_tokens, encoder.tokenizer, beside, tokens, auto=head.each.model_class)
-        else:
-            export(model, encoder.tokenizer, place, tokens, auto=head.model_class)
-    if chosen is None or last is None:
-        return None, str(place)
-    assert chosen.metrics is not None
-    early = last.step < work.config.train.steps
-    told = replace(head.scores(chosen.metrics), step=chosen.step, stopped_early=early)
-    write_json(run.directory / TASK_FILE, told)
-    return told, str(place)
+    if isinstance(head, Joint):
+        assert isinstance(model, TwoHeads)
+        export(model.sequence, encoder.tokenizer, place, tokens, auto=head.first.model_class)
+        with model.whole_token_model() as of_tokens:
+            beside = run.directory / ENTITY_MODEL_DIRECTORY
+            export(of_tokens, encoder.tokenizer, beside, tokens, auto=head.each.model_class)
+    else:
+        export(model, encoder.tokenizer, place, tokens, auto=head.model_class)
+    told = None
+    if evaluated.chosen is not None:
+        assert evaluated.chosen.metrics is not None
+        told = head.scores(evaluated.chosen.metrics)
+        told = replace(told, step=evaluated.chosen.step, stopped_early=evaluated.stopped_early)
+    return Finetuned(evaluated.training, told, str(place))

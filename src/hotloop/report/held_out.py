@@ -19,6 +19,8 @@ def measures_in_words(scores: TaskScores) -> str:
     found = ", ".join(f"{NAMES.get(n, n)} {value:.4f}" for n, value in scores.measures().items())
     if scores.entities is not None:
         found += f"; of entities {measures_in_words(scores.entities)}"
+    if scores.num_targets is not None:
+        found += f" over {scores.num_targets} held-out tokens"
     return found
 
 

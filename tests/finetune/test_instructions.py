@@ -69,7 +69,7 @@ def test_answers_become_a_decoder_that_transformers_loads_and_that_has_learned(
     task = json.loads((tmp_path / "run/task.json").read_text())
     assert task["perplexity"] == math.exp(task["held_out_loss"])
     assert task["perplexity"] < 1.6
-    assert f"perplexity {task['perplexity']:.3f} over {task['num_targets']} held-out tokens" in said
+    assert f"perplexity {task['perplexity']:.4f} over {task['num_targets']} held-out tokens" in said
     assert "8 steps of 8 examples an epoch, 96 steps in 12 epochs" in said
     assert [s.samples for s in read_steps(tmp_path / "run/steps.jsonl")] == ([8] * 7 + [2]) * 12
 

@@ -43,7 +43,14 @@ def test_a_training_that_no_longer_gets_better_ends_and_exports_its_best_weights
     assert (task["step"], task["stopped_early"], task["macro_f1"]) == (best, True, -scores[best])
     kept = store.load(store.of_step(out / "checkpoints", best), ("model",))[0]["model"]
     exported = safetensors.torch.load_file(out / "model/model.safetensors")
-    assert all(torch.equal(kept[f"model.{name}"], weight) for name, weight in exported.items())
+    for name, weight in exported.items():
+        own = kept[f"model.{name}"]
+        if "word_embeddings" in name:  # the checkpoint has the rows that the examples read
+            assert len(own) < len(weight)
+            rows = {row.numpy().tobytes() for row in weight}
+            assert all(row.numpy().tobytes() in rows for row in own)
+        else:
+            assert torch.equal(own, weight), name
     newest = store.load(store.of_step(out / "checkpoints", steps[-1]), ("model",))[0]["model"]
     assert any(not torch.equal(newest[f"model.{name}"], own) for name, own in exported.items())
 

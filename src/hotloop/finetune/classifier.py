@@ -3,7 +3,8 @@
 Packed: all examples of a microbatch lie one after the other in one row, with positions that begin again and
 attention that stays inside each. The encoder then computes every token once and no padding. What comes out is
 gathered to one row per example that holds its first token alone, which is all that the heads of BERT and its
-relatives read, and the class's own head goes on from there. Whether a class can do so is checked, not assumed.
+relatives read, and the class's own head goes on from there. So the last layer computes its keys and values for all
+tokens, and everything else for the first ones. Whether a class can do so is checked, not assumed.
 """
 
 from __future__ import annotations
@@ -18,14 +19,13 @@ from torch import Tensor, nn
 
 from hotloop.finetune.heads import Head, Logits
 from hotloop.finetune.labels import OneLabel
+from hotloop.finetune.packing import ATTENTION, Layout, attention, packed
 from hotloop.train.batches import Inputs
 
 TOLERANCE = 1e-5
 """Largest difference of a packed logit from that of the example by itself, in fp32."""
 BUCKETS = 4
 """Lengths that a microbatch of a model that cannot be packed is padded to."""
-
-
 ONE_LABEL = OneLabel(())
 
 
@@ -40,10 +40,22 @@ class Classifier(nn.Module):
         self.head = head
         self.packed = packed
         self._pad_id = pad_id
-        self._starts: Tensor | None = None
+        self._layout: Layout | None = None
+        from transformers import AttentionInterface
+
+        AttentionInterface.register(ATTENTION, attention)
         base: Any = model.base_model
         self._offset = _first_position(base)
-        self.hook = base.register_forward_hook(self._to_first_tokens)
+        self._heads = int(getattr(base.config, "num_attention_heads", 1))
+        self._last = _last_layer(base) if head.reads == "first" else None
+        self.hooks = [base.register_forward_hook(self._to_first_tokens)]
+        if self._last is not None:
+            _, query, behind = self._last
+            self.hooks += [
+                query.register_forward_pre_hook(self._only_first),
+                query.register_forward_hook(self._with_the_others),
+                behind.register_forward_pre_hook(self._only_first),
+            ]
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Targets of the head, then what `logits` takes."""
@@ -60,32 +72,49 @@ class Classifier(nn.Module):
             ]
             found = tuple(torch.cat(own) for own in zip(*parts, strict=True))
             return found if len(found) > 1 else found[0]
-        ids, positions, example_of, starts = inputs
-        mask = (example_of[:, None] == example_of[None, :])[None, None]
-        self._starts = None if self.head.reads == "each" else starts
+        ids, positions, is_read, starts, there, back, *masks = inputs
+        base: Any = self.model.base_model
+        before = base.config._attn_implementation
+        last = None if self._last is None else self._last[0]
+        self._layout = Layout(starts, there, back, masks, ids.shape[1], last)
+        base.config._attn_implementation = ATTENTION
         try:
             output = self.model(
-                input_ids=ids, position_ids=positions + self._offset, attention_mask=mask
+                input_ids=ids, position_ids=positions + self._offset, layout=self._layout
             )
         finally:
-            self._starts = None
-        found = _read(output, self.head, torch.ones_like(ids, dtype=torch.bool))
+            self._layout = None
+            base.config._attn_implementation = before
+        found = _read(output, self.head, is_read)
         return found if len(found) > 1 else found[0]
 
     def _to_first_tokens(self, base: Any, arguments: object, output: Any) -> Any:
         """A forward hook of the encoder: its output as that of one token per example."""
-        if self._starts is None:
+        if self._layout is None or self.head.reads == "each":
             return output
-        output["last_hidden_state"] = output.last_hidden_state[0, self._starts].unsqueeze(1)
+        rows = output.last_hidden_state[0]
+        if self._last is None:
+            rows = rows[self._layout.starts]
+        output["last_hidden_state"] = rows.unsqueeze(1)
         if getattr(base, "pooler", None) is not None:
             output["pooler_output"] = base.pooler(output.last_hidden_state)
         return output
+
+    def _only_first(self, module: object, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Before what is computed for first tokens alone."""
+        if self._layout is None:
+            return inputs
+        return tuple(each[:, self._layout.starts] for each in inputs)
+
+    def _with_the_others(self, module: object, inputs: object, output: Tensor) -> Tensor:
+        """Zeros for the tokens that were left out, since attention takes apart what is of the whole row."""
+        return output if self._layout is None else self._layout.spread_out(output)
 
     def arranged(self, tokens: Sequence[np.ndarray]) -> tuple[list[int], Inputs]:
         """Examples as `logits` reads them, and the order in which it has them."""
         if not self.packed:
             return padded(tokens, self._pad_id)
-        return list(range(len(tokens))), packed_row(tokens)
+        return packed(tokens, self._heads)
 
 
 def in_fp32(logits: Logits) -> Logits:
@@ -99,17 +128,6 @@ def _read(output: Any, head: Head, mask: Tensor) -> tuple[Tensor, ...]:
     if head.reads == "each":
         return (output.logits[mask],)
     return output.logits, output.token_logits[mask]
-
-
-def packed_row(tokens: Sequence[np.ndarray]) -> Inputs:
-    """ids and positions (1, T), the example of each token (T), the first token of each example (examples)."""
-    lengths = np.array([len(ids) for ids in tokens], dtype=np.int64)
-    starts = np.cumsum(lengths) - lengths
-    ids = np.concatenate(tokens).astype(np.int64)
-    example_of = np.repeat(np.arange(len(tokens)), lengths)
-    positions = np.arange(len(ids)) - starts[example_of]
-    as_row = (torch.from_numpy(ids)[None], torch.from_numpy(positions)[None])
-    return *as_row, torch.from_numpy(example_of), torch.from_numpy(starts)
 
 
 def padded(tokens: Sequence[np.ndarray], pad_id: int) -> tuple[list[int], Inputs]:
@@ -144,10 +162,11 @@ def why_not_packed(
     trial = Classifier(model, packed=True, pad_id=0, head=head)
     difference = 0.0
     try:
-        packed = trial.logits(*packed_row(tokens))
-        rows = [torch.from_numpy(ids.astype(np.int64))[None] for ids in tokens]
+        order, inputs = trial.arranged(tokens)
+        together = trial.logits(*inputs)
+        rows = [torch.from_numpy(tokens[index].astype(np.int64))[None] for index in order]
         alone = [_read(model(input_ids=ids), head, torch.ones_like(ids).bool()) for ids in rows]
-        for found, parts in zip(packed if isinstance(packed, tuple) else (packed,), zip(*alone, strict=True), strict=True):  # fmt: skip
+        for found, parts in zip(together if isinstance(together, tuple) else (together,), zip(*alone, strict=True), strict=True):  # fmt: skip
             wanted = torch.cat(parts).float()
             if found.shape != wanted.shape:
                 return f"it gives {len(found)} results for {len(wanted)} examples"
@@ -156,7 +175,8 @@ def why_not_packed(
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         return f"it does not take them: {str(error).splitlines()[0][:120]}"
     finally:
-        trial.hook.remove()
+        for hook in trial.hooks:
+            hook.remove()
         model.train(was_training)
     return None if difference <= TOLERANCE else f"logits would differ by {difference:.1e}"
 
@@ -166,3 +186,21 @@ def _first_position(base: Any) -> int:
     table = getattr(getattr(base, "embeddings", None), "position_embeddings", None)
     padding = getattr(table, "padding_idx", None)
     return 0 if padding is None else int(padding) + 1
+
+
+LAST_LAYERS = (
+    ("attention.self", "attention.self.query", "attention.output"),  # BERT, RoBERTa, ELECTRA
+    ("attention", "attention.q_lin", "sa_layer_norm"),  # DistilBERT
+)
+"""Attention of a layer, its queries, and the first module behind it; what follows goes token by token."""
+
+
+def _last_layer(base: Any) -> tuple[nn.Module, ...] | None:
+    stacks = [each for each in base.modules() if isinstance(each, nn.ModuleList) and len(each)]
+    for stack in stacks[:1]:
+        for names in LAST_LAYERS:
+            try:
+                return tuple(stack[-1].get_submodule(name) for name in names)
+            except AttributeError:
+                continue
+    return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,12 +26,14 @@ from hotloop.core.progress import Progress, silent
 from hotloop.core.settings import Settings
 from hotloop.core.task_scores import TASK_FILE, TaskScores
 from hotloop.finetune.classifier import Classifier, why_not_packed
+from hotloop.finetune.dropout import replace_dropout
 from hotloop.finetune.encoder import Encoder, check_ids, export, load_encoder
 from hotloop.finetune.examples import Dataset
 from hotloop.finetune.heads import Head, head_of
 from hotloop.finetune.joint import Joint
 from hotloop.finetune.tokens import Tokens, tokenized
 from hotloop.finetune.two_heads import TwoHeads
+from hotloop.finetune.vocabulary import keep_used_rows
 from hotloop.finetune.words import tokenized_words
 from hotloop.finetune.work import FinetuneWork, Labelled, steps_per_epoch
 from hotloop.hardware.device import pick_device
@@ -251,8 +253,15 @@ def build_work(
             where=config.model.path,
             do="give it one: `tokenizer.add_special_tokens({'pad_token': '[PAD]'})`, then `save_pretrained`",
         )
+    replace_dropout(encoder.model)
     model = Classifier(encoder.model, packed=reason is None, pad_id=pad_id or 0, head=head)
-    return FinetuneWork(config, model, *parts)
+    used = None
+    if model.packed and not config.optimizer.weight_decay:  # which moves the rows that nobody reads
+        embedding = encoder.model.get_input_embeddings()
+        used = keep_used_rows(embedding, [each for part in parts for each in part.tokens])
+        parts = [replace(part, tokens=used.renumbered(part.tokens)) for part in parts]
+    train, held_out = parts
+    return FinetuneWork(config, model, train, held_out, used)
 
 
 def arithmetic(config: FinetuneConfig, dataset: Dataset, work: FinetuneWork) -> list[str]:
@@ -267,6 +276,10 @@ def arithmetic(config: FinetuneConfig, dataset: Dataset, work: FinetuneWork) -> 
         f"they would be {padded} ({padded / tokens:.1f} times as many)",
         f"{each} steps of {config.sequences_per_step} examples an epoch, {steps} steps in {steps / each:g} epochs",
     ]
+    if work.used is not None:
+        lines.append(
+            f"{len(work.used.ids)} of the {len(work.used.table)} token embeddings are used and trained"
+        )
     if dataset.train.num_empty:
         lines.append(f"{dataset.train.num_empty} examples without a text are left out")
     if cut:
@@ -303,14 +316,18 @@ def _chosen(run: Run, config: FinetuneConfig | CausalConfig, training: Finished)
 def _keep(run: Run, evaluated: Evaluated, *, encoder: Encoder, work: FinetuneWork) -> Finetuned:
     head, model, tokens = work.model.head, encoder.model, work.train.tokens[:CHECKED]
     place = run.directory / MODEL_DIRECTORY
-    if isinstance(head, Joint):
-        assert isinstance(model, TwoHeads)
-        export(model.sequence, encoder.tokenizer, place, tokens, auto=head.first.model_class)
-        with model.whole_token_model() as of_tokens:
-            beside = run.directory / ENTITY_MODEL_DIRECTORY
-            export(of_tokens, encoder.tokenizer, beside, tokens, auto=head.each.model_class)
-    else:
-        export(model, encoder.tokenizer, place, tokens, auto=head.model_class)
+    whole: AbstractContextManager[None] = nullcontext()
+    if work.used is not None:
+        tokens, whole = work.used.token_ids(tokens), work.used.whole()
+    with whole:
+        if isinstance(head, Joint):
+            assert isinstance(model, TwoHeads)
+            export(model.sequence, encoder.tokenizer, place, tokens, auto=head.first.model_class)
+            with model.whole_token_model() as of_tokens:
+                beside = run.directory / ENTITY_MODEL_DIRECTORY
+                export(of_tokens, encoder.tokenizer, beside, tokens, auto=head.each.model_class)
+        else:
+            export(model, encoder.tokenizer, place, tokens, auto=head.model_class)
     told = None
     if evaluated.chosen is not None:
         assert evaluated.chosen.metrics is not None

@@ -13,6 +13,7 @@ import torch
 from hotloop.core.finetune_config import FinetuneConfig
 from hotloop.finetune.classifier import Classifier, in_fp32
 from hotloop.finetune.tokens import Tokens
+from hotloop.finetune.vocabulary import UsedRows
 from hotloop.optimizations.precision.autocast import autocast
 from hotloop.train.batches import Inputs, StepData, to_device
 from hotloop.train.interruption import StopRequest
@@ -48,6 +49,8 @@ class FinetuneWork:
     model: Classifier
     train: Labelled
     held_out: Labelled
+    used: UsedRows | None = None
+    """`None` where the whole table of token embeddings is trained."""
 
     @property
     def loader(self) -> Mapping[str, Any]:

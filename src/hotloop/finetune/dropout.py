@@ -1,0 +1,35 @@
+"""Dropout on a CPU that draws 16 bits for a number, four numbers at a time.
+
+torch draws one number after the other wherever the processor is not Intel's: on an AMD EPYC a tenth of a step.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def dropout(x: Tensor, p: float) -> Tensor:
+    """As `F.dropout` in training, with `p` to the next 1/65536. Draws from torch's generator."""
+    if x.device.type != "cpu":
+        return F.dropout(x, p)
+    num, dropped = x.numel(), round(p * 65536)
+    if not num or dropped in (0, 65536):
+        return x * (not dropped)
+    bits = torch.empty(-(-num // 4), dtype=torch.int64).random_(-(2**63), None)
+    kept = bits.view(torch.int16)[:num] >= dropped - 32768
+    return x * kept.to(x.dtype).mul_(65536 / (65536 - dropped)).view(x.shape)
+
+
+class Dropout(nn.Dropout):
+    def forward(self, input: Tensor) -> Tensor:
+        return dropout(input, self.p) if self.training and self.p else input
+
+
+def replace_dropout(model: nn.Module) -> None:
+    """In place: every `nn.Dropout` by the above, which has no weights either."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Dropout:
+                setattr(parent, name, Dropout(child.p).train(child.training))

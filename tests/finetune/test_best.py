@@ -54,6 +54,8 @@ def test_a_training_that_no_longer_gets_better_ends_and_exports_its_best_weights
     newest = store.load(store.of_step(out / "checkpoints", steps[-1]), ("model",))[0]["model"]
     assert any(not torch.equal(newest[f"model.{name}"], own) for name, own in exported.items())
 
+    run(["checkpoints", "prune", str(out), "--yes"])  # by the same measure, not by the loss
+    assert best in store.steps(out / "checkpoints")
     again = run(job)
     assert f"already finished: {steps[-1]} of 40 steps" in again
     assert held_out_losses(out / "evals.jsonl", "macro_f1") == scores

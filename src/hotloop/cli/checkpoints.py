@@ -12,7 +12,7 @@ from hotloop.cli.output import json_option, note, printable, write_object
 from hotloop.core.errors import EnvironmentFailed, ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from hotloop.core.config import CheckpointConfig
+    from hotloop.core.config import LoopConfig
 
 RUN = click.argument("run", type=click.Path(path_type=Path))
 
@@ -113,7 +113,8 @@ def prune(run: Path, keep: int | None, yes: bool) -> None:
     from hotloop.core.untrusted import parse_object, read_bytes
 
     root = _root(run)
-    rules = _rules(run)
+    config = _config(run)
+    rules, metric = config.checkpoint, getattr(config.eval, "metric", "loss")
     rules = rules.model_copy(update={"keep": keep}) if keep else rules
     with locked(run):
         there = store.entries(root, hashes=True)
@@ -124,7 +125,7 @@ def prune(run: Path, keep: int | None, yes: bool) -> None:
         state = parse_object(read_bytes(root / newest.name / "state.json"), finite=False)
         skipped = (state.get("stability") or {}).get("skipped_in_a_row")
         good_until = newest.step - skipped if isinstance(skipped, int) and skipped else None
-        losses, now = held_out_losses(run / "evals.jsonl"), time.time()
+        losses, now = held_out_losses(run / "evals.jsonl", metric), time.time()
         going = retired(whole, rules, newest=newest.name, now=now, losses=losses, good_until=good_until)  # fmt: skip
         going += [e for e in there if e.state != "whole" and (e.state != "damaged" or e.step < newest.step)]  # fmt: skip
         for each in going:
@@ -169,10 +170,10 @@ def _root(run: Path) -> Path:
     return run / "checkpoints"
 
 
-def _rules(run: Path) -> CheckpointConfig:
+def _config(run: Path) -> LoopConfig:
     from hotloop.core.settings import load_stored
 
-    return load_stored(run / "config.yaml").config.checkpoint
+    return load_stored(run / "config.yaml").config
 
 
 def _rows(run: str, *, hashes: bool) -> list[dict[str, Any]]:

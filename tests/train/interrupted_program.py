@@ -27,7 +27,7 @@ import torch
 
 from hotloop.checkpoint import store
 from hotloop.cli.main import run
-from hotloop.train import evaluate, loop
+from hotloop.train import loop, text_work
 from hotloop.train import run as run_module
 
 
@@ -100,20 +100,20 @@ def planted(job: dict[str, Any]) -> None:
         run_module.compile_model = lambda model, how: model.compile(dynamic=False, backend=backend)
     else:
         places = {
-            "data": (loop, "read_step"),
+            "data": (text_work, "read_step"),
             "update": (loop, "update"),
-            "eval": (evaluate, "as_tensors"),
+            "eval": (text_work, "as_tensors"),
             "file": (store, "_flushed"),
         }
         before(*places[job["at"]])
     if "eval_s" in job:
-        as_tensors = evaluate.as_tensors
+        as_tensors = text_work.as_tensors
 
         def slowly(*args: Any, **named: Any) -> Any:
             time.sleep(job["eval_s"])
             return as_tensors(*args, **named)
 
-        evaluate.as_tensors = slowly
+        text_work.as_tensors = slowly
     if "save_s" in job:
         real = store.save
 

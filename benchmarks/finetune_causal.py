@@ -19,6 +19,7 @@ import math
 import os
 import platform
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -237,10 +238,11 @@ def measured(place: Path, arm: str, number: int, epochs: int) -> dict[str, Any]:
     ended = subprocess.run(
         [*words, str(epochs), str(number)],
         check=True,
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
         env=environment,
     )
+    shutil.rmtree(place / f"{arm}-{number}")
     found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return found
 

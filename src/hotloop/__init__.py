@@ -60,6 +60,25 @@ def doctor(
     return doctor(command, budget, out, options)
 
 
+def compare(
+    baseline: str | Sequence[str],
+    candidate: str | Sequence[str],
+    *,
+    steps: int = 60,
+    warmup_steps: int = 20,
+    out: str | Path | None = None,
+) -> Run:
+    """Which of two commands trains faster: `hotloop.compare("python train.py", "python train.py --fused")`.
+
+    Each runs for so many steps in 4 to 10 interleaved pairs of fresh processes, until these decide; what they write is thrown
+    away. out: where the run is kept, and goes on. Returns the run: its `verdict` has the outcome, ratio, interval and whether
+    both learn the same. Raises `UsageError`, `EnvironmentFailed`, `CommandFailed`, and `Interrupted` after Ctrl-C.
+    """
+    from hotloop.api.run import compare
+
+    return compare(baseline, candidate, steps, warmup_steps, out)
+
+
 def load_run(directory: str | Path) -> Run:
     """What a run directory of any hotloop command holds. Raises `UsageError` where it is none."""
     from hotloop.api.run import Run

@@ -156,3 +156,33 @@ print(json.dumps([run.diagnosis.breakdown == again.diagnosis.breakdown, str(run)
         done = ran(call, tmp_path)
         assert done.returncode != 0
         assert what in done.stderr
+
+
+@pytest.mark.slow
+def test_two_commands_are_compared_and_the_comparison_read_again(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOP + "train(60, float(sys.argv[1]))")
+    body = """
+found = hotloop.compare("python train.py 0.02", "python train.py 0.005", steps=20, warmup_steps=5, out="kept")
+again = hotloop.load_run("kept").verdict
+print(json.dumps([found.verdict.outcome, found.verdict.ratio_low, found.verdict.parity.result, again == found.verdict]))
+"""
+    outcome, low, parity, is_same = said(ran(body, tmp_path))
+    assert outcome == "improved"
+    assert low > 1.3
+    assert parity in ("same", "within_noise")
+    assert is_same
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        ('hotloop.compare("", "python b.py")', "there is no command to examine"),
+        ('hotloop.compare("nothing-here", "python b.py")', "cannot run `nothing-here`"),
+    ],
+)
+def test_a_comparison_that_cannot_begin_is_one_clear_error(
+    tmp_path: Path, call: str, what: str
+) -> None:
+    done = ran(call, tmp_path)
+    assert done.returncode != 0
+    assert what in done.stderr

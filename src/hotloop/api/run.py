@@ -11,15 +11,22 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from hotloop.core.child import STEP_CLOCK_SAMPLES
 from hotloop.core.command_run import CommandRun
 from hotloop.core.errors import CommandFailed, EnvironmentFailed, ExitCode, Interrupted, UsageError
 from hotloop.core.judgement import Diagnosis, Finding, Verdict
+from hotloop.doctor.starting_point import start_of
 from hotloop.report.html import render_html, write_html
 from hotloop.runs.run_page import object_of, page_of, text_of
 from hotloop.runs.stored_run import StoredRun, read_run
+from hotloop.trial.arm import Arm
+from hotloop.trial.plan import TrialPlan
+from hotloop.trial.session import compare_arms
 
 HEIGHT = 640
 """Pixels of the page in a notebook."""
+TIMEOUT_S = 900.0
+"""For one process of a comparison, its start included."""
 EXECUTES = "import sys; from nbclient.cli import main; main(sys.argv[1:])"
 """Runs a notebook from its beginning."""
 
@@ -82,17 +89,22 @@ class Run:
         return read_run(self.directory, known=known)
 
 
-def doctor(
-    command: str | Sequence[str], budget: str | None, out: str | Path | None, options: Sequence[str]
-) -> Run:
-    """As `hotloop.doctor`."""
+def _words(command: str | Sequence[str], example: str) -> list[str]:
     words = shlex.split(command) if isinstance(command, str) else [*map(str, command)]
     if not words:
-        raise UsageError("there is no command to examine", do='hotloop.doctor("python train.py")')
+        raise UsageError("there is no command to examine", do=example)
     if len(words) == 1 and words[0].endswith(".ipynb"):
         words = [sys.executable, "-c", EXECUTES, *words]
     if words[0] in ("python", "python3"):
         words[0] = sys.executable  # that of the kernel, whatever stands first in PATH
+    return words
+
+
+def doctor(
+    command: str | Sequence[str], budget: str | None, out: str | Path | None, options: Sequence[str]
+) -> Run:
+    """As `hotloop.doctor`."""
+    words = _words(command, 'hotloop.doctor("python train.py")')
     directory = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="hotloop-doctor-"))
     if out is None:
         directory.rmdir()  # the doctor makes it
@@ -120,3 +132,40 @@ def doctor(
         case ExitCode.RESUMABLE:
             raise Interrupted("interrupted", where=str(directory), do="the same call goes on")
     return Run(directory)
+
+
+def compare(
+    baseline: str | Sequence[str],
+    candidate: str | Sequence[str],
+    steps: int,
+    warmup_steps: int,
+    out: str | Path | None,
+) -> Run:
+    """As `hotloop.compare`."""
+    workdir = Path.cwd()
+    arms = [
+        Arm(
+            name,
+            tuple(_words(command, 'hotloop.compare("python train.py", "python faster.py")')),
+            "step_clock",
+            # Where loaders give samples, they are the work: a larger batch is not a slower step.
+            env={STEP_CLOCK_SAMPLES: "1"},
+            workdir=workdir,
+            sandboxed=True,
+        )
+        for name, command in (("baseline", baseline), ("candidate", candidate))
+    ]
+    directory = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="hotloop-compare-"))
+    compare_arms(
+        *arms,
+        directory=directory / "trials",
+        plan=TrialPlan(warmup_steps=warmup_steps, steps=steps, timeout_s=TIMEOUT_S),
+        parity_class="reduced_precision",
+        workdir=start_of(directory, workdir),
+        on_pair=lambda pair: _note(f"pair {pair.number} of up to {pair.up_to}"),
+    )
+    return Run(directory)
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"hotloop: {text}\n")

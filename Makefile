@@ -52,7 +52,8 @@ else
 	@$(PYTHON) -m venv --clear $(VENV) || \
 	  { echo "error: $(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
 endif
-	$(BIN)/python -m pip install --disable-pip-version-check $(PIP_FLAGS) $(PACKAGES)
+	$(BIN)/python -m pip install --disable-pip-version-check --no-compile $(PIP_FLAGS) $(PACKAGES)
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true # as pip does, but on all CPUs; a package may hold what is no Python
 	@touch $(READY)
 
 quickstart: setup

@@ -61,7 +61,8 @@ SLOW: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("what", SLOW)
 def test_what_is_slow_for_a_reason_is_no_hang(tiny_config: Path, tmp_path: Path, what: str) -> None:
-    tiny_config.write_text(tiny_config.read_text().replace("windows: 4", "windows: 16"))
+    text = tiny_config.read_text().replace("every_steps: 4", "every_steps: 6")
+    tiny_config.write_text(text.replace("windows: 4", "windows: 12"))
     ended = held_up(tiny_config, tmp_path / "run", "train.hang_timeout_s=2", **SLOW[what])
     assert ended.returncode == 0, ended
     assert "hangs" not in ended.stderr

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
@@ -116,12 +118,12 @@ def generate(
     texts = [Text(each, seed + i) for i, each in enumerate(repeated)]
     screen = _Screen(texts, quiet=json_file == "-")
     began = time.perf_counter()
-    with _Interruption() as interruption:
+    with _noted() as signals:
         for _ in write_texts(
             trained, texts, num_tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p
         ):
             screen.show()
-            if interruption.asked:
+            if signals:
                 break
         for text in texts:
             text.ended = text.ended or "interrupted"
@@ -158,30 +160,28 @@ def _lines(file: Path) -> list[str]:
     return [line.removesuffix("\r") for line in lines]
 
 
-class _Interruption:
-    """While entered, the first Ctrl-C or SIGTERM is noted; a second one interrupts at once.
+@contextmanager
+def _noted() -> Iterator[list[int]]:
+    """Ctrl-C or SIGTERM, once it came; a second one interrupts at once.
 
     An exception between any two lines could not say whether a piece was written, or counted, already.
     """
+    came: list[int] = []
+    before: dict[int, Any] = {}
 
-    def __init__(self) -> None:
-        self.asked = False
-        self._before: dict[int, Any] = {}
+    def note_it(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        signal.signal(number, before[number])
 
-    def __enter__(self) -> _Interruption:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._heard)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+    for each in (signal.SIGINT, signal.SIGTERM):
+        if (handler := signal.getsignal(each)) is not signal.SIG_IGN:
+            before[each] = handler
+            signal.signal(each, note_it)
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)
-
-    def _heard(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
 
 
 class _Screen:

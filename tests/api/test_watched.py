@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import warm_python
 from hotloop.core.child import DOCTOR
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -36,13 +36,8 @@ def train(steps, sleep_s=0.0):
 
 def ran(body: str, directory: Path, **env: str) -> subprocess.CompletedProcess[str]:
     (directory / "loop.py").write_text(LOOP + body)
-    return subprocess.run(
-        [sys.executable, "loop.py"],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(SOURCE), **env},
+    return warm_python.run(
+        ["loop.py"], cwd=directory, env={**os.environ, "PYTHONPATH": str(SOURCE), **env}
     )
 
 

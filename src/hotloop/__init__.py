@@ -7,10 +7,11 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
+    from hotloop.api.fit import Fitted
     from hotloop.api.run import Run
     from hotloop.api.watched import Watched
 
@@ -77,6 +78,43 @@ def compare(
     from hotloop.api.run import compare
 
     return compare(baseline, candidate, steps, warmup_steps, out)
+
+
+def fit(
+    model: Any,
+    data: Any,
+    *,
+    task: str | None = None,
+    validation: Any = None,
+    loss: Callable[[Any, Any], Any] | None = None,
+    collate: Callable[[list[Any]], Any] | None = None,
+    epochs: int = 3,
+    batch: int | None = None,
+    out: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Fitted:
+    """Train with hotloop's loop: its precision, fused optimizer, checkpoints, and a run that goes on after a kill.
+
+    `hotloop.fit(module, dataset, loss=F.cross_entropy)` trains a `torch.nn.Module` in place. An example is (input, ...,
+    target), or a dict that the model is called with; without `loss` the model returns its loss, or has it as `.loss`.
+    `hotloop.fit("DIR", "tweets.csv", task="classification")` fine-tunes a model of transformers. validation: other examples, or
+    another file. settings: any of the config's, by name: `{"optimizer.learning_rate": 1e-3}`. out: the run [runs/fit]; the
+    same call goes on in it. Raises `UsageError`, `EnvironmentFailed`, and `Interrupted` after Ctrl-C, which saves.
+    """
+    from hotloop.api.fit import fit
+
+    return fit(
+        model,
+        data,
+        task=task,
+        validation=validation,
+        loss=loss,
+        collate=collate,
+        epochs=epochs,
+        batch=batch,
+        out=out,
+        settings=settings,
+    )
 
 
 def load_run(directory: str | Path) -> Run:

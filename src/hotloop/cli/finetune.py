@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +44,7 @@ def as_settings(
     if config is None and task is None:
         raise click.UsageError("Missing argument 'CONFIG' (or --task with --data and --model).")
     found = task or (task_of(config) if config is not None else None)
-    return Words(config, (*words, *overrides), None if found is None else str(found))
+    return Words(config, (*words, *overrides), found)
 
 
 def train(
@@ -59,48 +58,24 @@ def train(
 ) -> None:
     from hotloop.cli.output import note, refuse_unwritable, write_object
     from hotloop.cli.progress import progress_bar
-    from hotloop.core.causal_config import CausalConfig
     from hotloop.core.file_locks import refuse_busy
-    from hotloop.core.finetune_config import FinetuneConfig
-    from hotloop.core.settings import load_settings
+    from hotloop.finetune.job import job_of
 
-    def begin(name: str) -> Path:
-        directory = out or Path("runs") / name
-        refuse_unwritable(json_file, made=directory)
-        refuse_busy(directory)
-        return directory
-
-    if words.task in CAUSAL_TASKS:
-        from hotloop.finetune.chats import read_sources
-
-        decoder = load_settings(words.config, words.overrides, kind=CausalConfig)
-        directory = begin(decoder.config.name)
-        sources = read_sources(decoder.config)
-        from hotloop.finetune.causal_start import finetune_decoder
-
-        start = partial(finetune_decoder, decoder, sources, directory)
-    else:
-        from hotloop.finetune.examples import read_dataset
-
-        encoder = load_settings(words.config, words.overrides, kind=FinetuneConfig)
-        config = encoder.config
-        directory = begin(config.name)
-        dataset = read_dataset(config.data, per_step=config.sequences_per_step, task=config.task)
-        from hotloop.finetune.start import finetune
-
-        start = partial(finetune, encoder, dataset, directory)
+    job = job_of(words.task or "", words.config, words.overrides)
+    directory = out or Path("runs") / job.settings.config.name
+    refuse_unwritable(json_file, made=directory)
+    refuse_busy(directory)
     from hotloop.finetune.start import Steps
 
     with progress_bar() as progress:
-        outcome = start(
-            Steps(
-                stop_after=stop_after,
-                from_step=from_step,
-                stretch=stretch,
-                progress=progress,
-                warn=note,
-            )
+        steps = Steps(
+            stop_after=stop_after,
+            from_step=from_step,
+            stretch=stretch,
+            progress=progress,
+            warn=note,
         )
+        outcome = job.start(directory, steps)
     if json_file is not None:
         write_object(asdict(outcome), json_file)
     if json_file != "-":

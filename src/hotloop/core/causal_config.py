@@ -6,13 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hotloop.core.config import LoopConfig
-from hotloop.core.finetune_config import (
-    FinetuneEval,
-    FinetuneOptimizer,
-    FinetuneSchedule,
-    FinetuneTrain,
-)
+from hotloop.core.finetune_config import FinetuneEval, FinetuneLoop, FinetuneTrain
 from hotloop.core.model_config import Natural, Positive, PositiveNumber, Section, Seed
 
 CAUSAL_TASKS = ("instructions", "text")
@@ -71,15 +65,18 @@ class CausalTrain(FinetuneTrain):
     """Examples in one forward and backward. The last step of an epoch takes what is left."""
 
 
-class CausalConfig(LoopConfig):
+class CausalEval(FinetuneEval):
+    metric: Literal["loss"] = "loss"
+    """What evaluations are compared by: the held-out loss."""
+
+
+class CausalConfig(FinetuneLoop):
     task: Literal["instructions", "text"]
     """What is learned: `instructions` answers to prompts or in chats, `text` all that is there (continued pretraining)."""
     data: CausalData
     model: CausalModel
-    optimizer: FinetuneOptimizer = FinetuneOptimizer()
-    schedule: FinetuneSchedule = FinetuneSchedule()
     train: CausalTrain = CausalTrain()
-    eval: FinetuneEval = FinetuneEval()
+    eval: CausalEval = CausalEval()
 
     @model_validator(mode="after")
     def _quantized(self) -> Self:
@@ -99,6 +96,7 @@ def idle_causal_settings(config: CausalConfig) -> tuple[tuple[str, bool, str], .
     of_chats = "data.messages data.prompt data.completion data.chat_template"
     text = config.task == "text"
     return (
+        ("train.class_weights", True, "remove it: a decoder has no classes"),
         (lora, not config.model.lora.rank, "set `model.lora.rank`, or remove it"),
         (of_chats, text, "set `task: instructions`, or remove it"),
         ("data.text", not text, "set `task: text`, or remove it"),

@@ -286,6 +286,11 @@ class LoopConfig(Section):
         """The last steps, over which `wsd` falls."""
         return round(self.schedule.decay_fraction * self.train.steps)
 
+    @property
+    def end_of_decay(self) -> int:
+        """The step (from 0) whose rate is `schedule.final_fraction` of the highest: the last one."""
+        return self.train.steps - 1
+
     def flat(self) -> dict[str, Any]:
         """`{"train.steps": 1000, ...}` for every setting."""
         return dict(_flatten(self.model_dump(mode="json"), ""))

@@ -110,16 +110,26 @@ class FinetuneEval(EvalConfig):
     """Which weights become the model: those of the last step, or of the best evaluation, whose checkpoint is kept."""
 
 
-class FinetuneConfig(LoopConfig):
+class FinetuneLoop(LoopConfig):
+    """What fine-tunings of every kind share."""
+
+    optimizer: FinetuneOptimizer = FinetuneOptimizer()
+    schedule: FinetuneSchedule = FinetuneSchedule()
+    eval: FinetuneEval = FinetuneEval()
+
+    @property
+    def end_of_decay(self) -> int:
+        """As `Trainer` of transformers counts: a rate that falls to 0 does so behind the last step, which still learns."""
+        return self.train.steps
+
+
+class FinetuneConfig(FinetuneLoop):
     task: Task
     """What is learned: `classification` gives each text one label, `multilabel` any number of them, `regression` a number,
     `tokens` finds entities in it; `classification+tokens` learns a label and entities with one encoder."""
     data: ExamplesConfig
     model: EncoderConfig
-    optimizer: FinetuneOptimizer = FinetuneOptimizer()
-    schedule: FinetuneSchedule = FinetuneSchedule()
     train: FinetuneTrain = FinetuneTrain()
-    eval: FinetuneEval = FinetuneEval()
 
     @field_validator("task", mode="before")
     @classmethod

@@ -115,19 +115,18 @@ def load_stored(path: Path) -> Settings[LoopConfig]:
     """Of a run of any kind. Raises like `load_settings`."""
     from hotloop.core.causal_config import CAUSAL_TASKS, CausalConfig
     from hotloop.core.finetune_config import FinetuneConfig
+    from hotloop.core.module_config import ModuleConfig
 
-    kind: type[LoopConfig] = FinetuneConfig if has_task(path) else RunConfig
-    return load_settings(path, kind=CausalConfig if task_of(path) in CAUSAL_TASKS else kind)
-
-
-def has_task(path: Path) -> bool:
-    """True for the config of a fine-tuning. Raises `UsageError` where it cannot be read."""
-    return "task" in read_yaml(_text_of(path), str(path))[0]
+    task = task_of(path)
+    kinds: dict[str | None, type[LoopConfig]] = dict.fromkeys(CAUSAL_TASKS, CausalConfig)
+    kinds |= {None: RunConfig, "module": ModuleConfig}
+    return load_settings(path, kind=kinds.get(task, FinetuneConfig))
 
 
-def task_of(path: Path) -> Any:
-    """What the config of a fine-tuning says it is; `None` for any other."""
-    return read_yaml(_text_of(path), str(path))[0].get("task")
+def task_of(path: Path) -> str | None:
+    """What the config of a fine-tuning says it is; `None` for any other. Raises `UsageError` where it cannot be read."""
+    found = read_yaml(_text_of(path), str(path))[0].get("task")
+    return None if found is None else str(found)
 
 
 def store_settings(settings: Settings[Any], path: Path) -> None:

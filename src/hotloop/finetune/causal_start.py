@@ -73,7 +73,8 @@ def finetune_decoder(
         if sources.num_empty:
             lines.append(f"{sources.num_empty} examples without anything to learn are left out")
         keep = partial(_keep, decoder=decoder, tokenizer=vocabulary.tokenizer, work=work)
-        return Prepared(model, work, fingerprint, vocabulary.tokenizer_json, lines, keep)
+        file = str(Path(config.data.file).expanduser().resolve())
+        return Prepared(model, work, fingerprint, file, vocabulary.tokenizer_json, lines, keep)
 
     return conduct_finetuning(with_steps(settings, len(train)), device, directory, prepare, steps)
 

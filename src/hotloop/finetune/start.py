@@ -17,11 +17,10 @@ from torch import nn
 from hotloop.checkpoint import state, store
 from hotloop.checkpoint.entries import best_step, held_out_losses
 from hotloop.checkpoint.upload import Uploader
-from hotloop.core.causal_config import CausalConfig
 from hotloop.core.errors import UsageError
 from hotloop.core.file_locks import locked
 from hotloop.core.files import write_json
-from hotloop.core.finetune_config import FinetuneConfig
+from hotloop.core.finetune_config import FinetuneConfig, FinetuneLoop
 from hotloop.core.progress import Progress, silent
 from hotloop.core.settings import Settings
 from hotloop.core.task_scores import TASK_FILE, TaskScores
@@ -44,7 +43,7 @@ from hotloop.train.same_run import claim_place
 from hotloop.train.start import Finished, conduct, describe, refuse_other_runs, resolved
 from hotloop.train.work import Work
 
-F = TypeVar("F", FinetuneConfig, CausalConfig)
+F = TypeVar("F", bound=FinetuneLoop)
 MODEL_DIRECTORY = "model"
 ENTITY_MODEL_DIRECTORY = "model-entities"
 """Beside it, of a training of both heads: transformers has no class for both."""
@@ -84,11 +83,14 @@ class Prepared:
     work: Work
     fingerprint: str
     """Of data, model and layout: a run is gone on with where it is the same."""
-    tokenizer_json: bytes
+    data: str
+    """Where the examples are from."""
+    tokenizer_json: bytes | None
     lines: list[str]
     """What is trained on, in words."""
     keep: Callable[[Run, Evaluated], Finetuned]
     """Writes what a finished run leaves, with the weights that are kept in place."""
+    why_not_evaluated: str = "`data.held_out` leaves no example"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,8 @@ def finetune(
         fingerprint = f"{dataset.fingerprint} {encoder.fingerprint} {work.model.packed}"
         lines = arithmetic(config, dataset, work)
         keep = partial(_keep, encoder=encoder, work=work)
-        return Prepared(work.model, work, fingerprint, encoder.tokenizer_json, lines, keep)
+        file = str(Path(config.data.file).expanduser().resolve())
+        return Prepared(work.model, work, fingerprint, file, encoder.tokenizer_json, lines, keep)
 
     return conduct_finetuning(settings, device, directory, prepare, steps)
 
@@ -141,7 +144,6 @@ def conduct_finetuning(
     set_up_process(config, device)
     found = prepare(config)
     fingerprint = hashlib.sha256(found.fingerprint.encode()).hexdigest()
-    file = str(Path(config.data.file).expanduser().resolve())
     with locked(directory, wanted=True), uploader or nullcontext():
         refuse_other_runs(directory, config, fingerprint, device, alone)
         torch.manual_seed(config.train.seed)  # dropout does not depend on which weights were drawn
@@ -158,9 +160,9 @@ def conduct_finetuning(
             settings,
             run,
             describe=lambda environment: describe(
-                settings, directory, file, fingerprint, found.tokenizer_json, environment
+                settings, directory, found.data, fingerprint, found.tokenizer_json, environment
             ),
-            nothing_held_out=lambda: "nothing is evaluated: `data.held_out` leaves no example",
+            nothing_held_out=lambda: f"nothing is evaluated: {found.why_not_evaluated}",
             notes=notes,
             stop_after=steps.stop_after,
             from_step=steps.from_step,
@@ -296,7 +298,7 @@ def _of(config: FinetuneConfig, dataset: Dataset) -> str:
     return f", of {' and '.join(named)}" if named else ""
 
 
-def _chosen(run: Run, config: FinetuneConfig | CausalConfig, training: Finished) -> Evaluated:
+def _chosen(run: Run, config: FinetuneLoop, training: Finished) -> Evaluated:
     """Put the weights that are kept into the model: of the last step, or of the best evaluation."""
     found = [each for each in read_evaluations(run) if each.metrics is not None]
     if not found:

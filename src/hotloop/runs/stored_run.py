@@ -30,7 +30,7 @@ from hotloop.core.ledger import LEDGER_FILE, Ledger
 from hotloop.core.measurement import Environment, Measurement
 from hotloop.core.memory_use import MemoryProfile, OutOfMemory, read_memory_notes
 from hotloop.core.sessions import read_sessions
-from hotloop.core.settings import Settings, has_task, load_settings
+from hotloop.core.settings import Settings, load_settings, task_of
 from hotloop.core.step import StepRecord, readable_steps, steps_of_ranks
 from hotloop.core.task_scores import TASK_FILE, TaskScores
 from hotloop.core.telemetry import TELEMETRY_FILE, TelemetrySample, read_telemetry
@@ -195,7 +195,7 @@ def _read_training(files: RunFiles, known: CommandRun | None = None) -> StoredRu
     """The files that a training, or one measured process, writes."""
     directory, config = files.directory, files.directory / "config.yaml"
     settings = (
-        files.tried(lambda: None if has_task(config) else load_settings(config))
+        files.tried(lambda: None if task_of(config) else load_settings(config))
         if config.is_file()
         else None
     )

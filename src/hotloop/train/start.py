@@ -296,14 +296,15 @@ def describe(
     directory: Path,
     data: str,
     fingerprint: str,
-    tokenizer: bytes,
+    tokenizer: bytes | None,
     environment: Environment,
 ) -> None:
     """Write what a run is into its directory: settings, data, tokenizer, machine."""
     store_settings(settings, directory / "config.yaml")
     described = {"path": data, "manifest_sha256": fingerprint}
     write_atomically(directory / "data.json", json.dumps(described, indent=1).encode())
-    write_atomically(directory / "tokenizer.json", tokenizer)
+    if tokenizer is not None:
+        write_atomically(directory / "tokenizer.json", tokenizer)
     write_json(directory / "environment.json", environment)
 
 

@@ -133,13 +133,13 @@ def refuse_waiting_update(config: LoopConfig, device: torch.device) -> None:
 def learning_rate(config: LoopConfig, step: int) -> float:
     """The learning rate of `step` (from 0): warmup, then the schedule's decay.
 
-    The last step has `final_fraction` of the highest rate. cosine: Loshchilov and Hutter 2017, as nanoGPT
+    The last step has `final_fraction` of the highest rate; of a fine-tuning the one behind it would. cosine: Loshchilov and Hutter 2017, as nanoGPT
     computes it, `lr_decay_iters` being the last step. linear: the same in a straight line. wsd, with
     1 - sqrt: Hu et al. 2024, Hägele et al. 2024; over the last steps, each of them one further down, as
     torchtitan counts them. onecycle: Smith and Topin 2018, point by point that of
     `torch.optim.lr_scheduler.OneCycleLR` with `total_steps` and `pct_start = warmup_steps / total_steps`.
     """
-    schedule, last = config.schedule, config.train.steps - 1
+    schedule, last = config.schedule, config.end_of_decay
     highest, warmup = config.highest_rate, schedule.warmup_steps
     if schedule.name == "onecycle":
         if step < warmup - 1:

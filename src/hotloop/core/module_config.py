@@ -1,0 +1,37 @@
+"""The settings of `hotloop.fit` with a module and examples of one's own."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from hotloop.core.finetune_config import FinetuneEval, FinetuneLoop, FinetuneTrain
+from hotloop.core.model_config import Positive, Section, Seed
+
+
+class ModuleData(Section):
+    seed: Seed = 0
+    """Seed of the order, a permutation per epoch."""
+
+
+class NoSettings(Section):
+    """The module is what it was built as."""
+
+
+class ModuleTrain(FinetuneTrain):
+    microbatch: Positive = 32
+    """Examples in one forward and backward. The last step of an epoch takes what is left."""
+    class_weights: None = None
+    """No effect here: the loss is given."""
+
+
+class ModuleEval(FinetuneEval):
+    metric: Literal["loss"] = "loss"
+    """What evaluations are compared by: the held-out loss."""
+
+
+class ModuleConfig(FinetuneLoop):
+    task: Literal["module"] = "module"
+    data: ModuleData = ModuleData()
+    model: NoSettings = NoSettings()
+    train: ModuleTrain = ModuleTrain()
+    eval: ModuleEval = ModuleEval()

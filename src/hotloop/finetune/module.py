@@ -1,0 +1,250 @@
+"""Anybody's module and examples in the training loop of hotloop: `hotloop.fit`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.utils.data import default_collate
+
+from hotloop.core.errors import UsageError
+from hotloop.core.module_config import ModuleConfig
+from hotloop.core.settings import Settings
+from hotloop.finetune.start import (
+    Evaluated,
+    Finetuned,
+    Prepared,
+    Steps,
+    conduct_finetuning,
+    with_steps,
+)
+from hotloop.finetune.work import epoch_order, steps_per_epoch
+from hotloop.hardware.device import pick_device
+from hotloop.optimizations.precision.autocast import autocast
+from hotloop.train.batches import Inputs, StepData, to_device
+from hotloop.train.interruption import StopRequest
+from hotloop.train.rendezvous import Rendezvous
+from hotloop.train.run import Run
+from hotloop.train.work import EvaluationCut, HeldOut
+
+WEIGHTS_FILE = "model.safetensors"
+Loss = Callable[[Any, Tensor], Tensor]
+Collate = Callable[[list[Any]], Any]
+
+
+class Learner(nn.Module):
+    """`forward` gives the loss of a microbatch summed over its examples, as the training loop wants it."""
+
+    def __init__(self, model: nn.Module, loss: Loss | None, keys: tuple[str, ...] | None) -> None:
+        super().__init__()
+        self.model, self._loss, self._keys = model, loss, keys
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        if self._keys is not None:
+            found = self.model(**dict(zip(self._keys, inputs, strict=True)))
+        elif self._loss is None:
+            found = self.model(*inputs)
+        else:
+            found = self._loss(self.model(*inputs[:-1]), inputs[-1])
+        if self._keys is not None and self._loss is not None:
+            raise UsageError(
+                "examples that are dicts are given to the model by name, and it computes its loss itself",
+                do="leave `loss` out, or let an example be (input, target)",
+            )
+        mean = getattr(found, "loss", found)
+        if not isinstance(mean, Tensor) or mean.numel() != 1:
+            raise UsageError(
+                "no single number came out as the loss of a batch",
+                where="`loss`" if self._loss is not None else type(self.model).__name__,
+                do="give `loss`, which takes the model's output and the target and returns their mean loss",
+            )
+        return mean.reshape(()).float() * len(inputs[0])
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleWork:
+    """Of one process: a permutation of the examples per epoch."""
+
+    config: ModuleConfig
+    model: Learner
+    train: Any
+    held_out: Any
+    collate: Collate
+    keys: tuple[str, ...] | None
+
+    @property
+    def loader(self) -> Mapping[str, Any]:
+        return {"kind": "dataset", "num_workers": 0, "order": "shuffled", "layout": "as collated"}
+
+    @property
+    def prefetch(self) -> int | None:
+        return None
+
+    @property
+    def has_held_out(self) -> bool:
+        return self.held_out is not None
+
+    def read(self, step: int, *, own: Sequence[int], pinned: bool) -> StepData:
+        size, per_step = self.config.train.microbatch, self.config.sequences_per_step
+        epoch, at = divmod(step, steps_per_epoch(len(self.train), per_step))
+        order = epoch_order(self.config.data.seed, epoch, len(self.train))
+        chosen = order[at * per_step : (at + 1) * per_step]
+        parts = [chosen[each * size : (each + 1) * size] for each in own]
+        microbatches = [self.inputs(self.train, part) for part in parts if part]
+        if pinned:
+            microbatches = [tuple(each.pin_memory() for each in inputs) for inputs in microbatches]
+        return StepData(microbatches, len(chosen), len(chosen), len(chosen))
+
+    def inputs(self, examples: Any, chosen: Sequence[int]) -> Inputs:
+        return tensors_of(self.collate([examples[index] for index in chosen]), self.keys)
+
+    def sample(self) -> Inputs:
+        return self.inputs(self.train, range(min(4, len(self.train))))
+
+    @torch.no_grad()
+    def evaluate(self, run: Run, stop: StopRequest) -> HeldOut | None:
+        """The mean loss over the held-out examples."""
+        if self.held_out is None:
+            return None
+        num, size = min(self.config.eval.windows, len(self.held_out)), self.config.train.microbatch
+        total = torch.zeros((), device=run.device)
+        self.model.eval()
+        for begin in range(0, num, size):
+            run.watchdog.passed()
+            if stop.asked:
+                break
+            inputs = self.inputs(self.held_out, range(begin, min(begin + size, num)))
+            with autocast(run.device.type, self.config.train.precision):
+                total += self.model(*to_device(inputs, run.device))
+        self.model.train()
+        if run.group.summed(torch.tensor(int(stop.asked))) > 0:
+            raise EvaluationCut
+        return HeldOut(total.item() / num, num, {})
+
+
+def tensors_of(batch: Any, keys: tuple[str, ...] | None) -> Inputs:
+    """A collated batch as arguments of `Learner`. Raises `UsageError`."""
+    values = [batch[key] for key in keys] if keys is not None else batch
+    found = tuple(values) if isinstance(values, (tuple, list)) else (values,)
+    if not found or not all(isinstance(each, Tensor) for each in found):
+        kinds = ", ".join(type(each).__name__ for each in found)
+        raise UsageError(
+            f"a batch has to be of tensors, and is of {kinds or 'nothing'}",
+            do="let the examples be tuples or dicts of tensors and numbers, or give `collate`",
+        )
+    return found
+
+
+def fit_module(
+    settings: Settings[ModuleConfig],
+    directory: Path,
+    model: nn.Module,
+    train: Any,
+    held_out: Any,
+    loss: Loss | None,
+    collate: Collate | None,
+    steps: Steps,
+) -> Finetuned:
+    """Train `model` in place; `directory` keeps the run, and `model.safetensors` its weights. Raises `UsageError`."""
+    for name, examples in (("data", train), ("validation", held_out)):
+        _check(name, examples, optional=name == "validation")
+    if not any(p.requires_grad for p in model.parameters()):
+        raise UsageError("the model has no weights to train", where=type(model).__name__)
+    device = pick_device(settings.config.train.device, Rendezvous().ranks)
+    collate = collate or default_collate
+    first = train[0]
+    keys = tuple(first) if isinstance(first, Mapping) else None
+
+    def prepare(config: ModuleConfig) -> Prepared:
+        learner = Learner(model, loss, keys)
+        work = ModuleWork(config, learner, train, held_out, collate, keys)
+        _try(learner, work)
+        fingerprint = _fingerprint(model, work)
+        each = steps_per_epoch(len(train), config.sequences_per_step)
+        held = 0 if held_out is None else len(held_out)
+        lines = [
+            f"{len(train)} examples to train on and {held} held out",
+            f"{each} steps of {config.sequences_per_step} examples an epoch, "
+            f"{config.train.steps} steps in {config.train.steps / each:g} epochs",
+        ]
+        return Prepared(
+            learner,
+            work,
+            fingerprint,
+            type(train).__name__,
+            None,
+            lines,
+            _keep,
+            "no `validation` was given",
+        )
+
+    found = conduct_finetuning(with_steps(settings, len(train)), device, directory, prepare, steps)
+    if found.model is not None:  # averaged weights, those of the best evaluation
+        safetensors.torch.load_model(model, found.model, device=str(device))
+    return found
+
+
+@torch.no_grad()
+def _try(learner: Learner, work: ModuleWork) -> None:
+    """One forward where it stands, for clear words on what cannot be computed."""
+    sample = work.sample()
+    device = next(learner.parameters()).device
+    was_training = learner.training
+    learner.eval()
+    try:
+        learner(*(each.to(device) for each in sample))
+    except (TypeError, RuntimeError, ValueError, IndexError, KeyError) as error:
+        shapes = ", ".join(str(tuple(each.shape)) for each in sample)
+        raise UsageError(
+            f"the model and its loss cannot be computed for a batch of tensors {shapes}: "
+            f"{(str(error).splitlines() or [type(error).__name__])[0][:200]}",
+            where=type(learner.model).__name__,
+            do="an example is (input, ..., target) with `loss`; without it the model gets all of it, and returns its loss",
+        ) from error
+    finally:
+        learner.train(was_training)
+
+
+def _keep(run: Run, evaluated: Evaluated) -> Finetuned:
+    assert isinstance(run.model, Learner)
+    path = run.directory / WEIGHTS_FILE
+    temporary = path.with_suffix(".part")
+    safetensors.torch.save_model(run.model.model, str(temporary))
+    os.replace(temporary, path)
+    return Finetuned(evaluated.training, None, str(path))
+
+
+def _check(name: str, examples: Any, *, optional: bool) -> None:
+    if examples is None and optional:
+        return
+    if not hasattr(examples, "__len__") or not hasattr(examples, "__getitem__"):
+        raise UsageError(
+            "examples are drawn by number, and these have no length or no numbers",
+            where=f"`{name}`, {type(examples).__name__}",
+            do="give a list, or a Dataset with __len__ and __getitem__",
+        )
+    if not len(examples):
+        raise UsageError("there are no examples", where=f"`{name}`")
+
+
+def _fingerprint(model: nn.Module, work: ModuleWork) -> str:
+    """Of the shapes of the model, and the number of examples and a few of them. Weights differ until they are read back."""
+    digest = hashlib.sha256()
+    for name, weight in model.state_dict().items():
+        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype};".encode())
+    for examples in (work.train, work.held_out):
+        num = 0 if examples is None else len(examples)
+        digest.update(f"{num};".encode())
+        for index in sorted({0, num // 2, num - 1} if num else ()):
+            for tensor in work.inputs(examples, [index]):
+                digest.update(
+                    tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+                )
+    return digest.hexdigest()

@@ -1,0 +1,177 @@
+"""`hotloop.fit`: a module and examples of one's own, and a directory of transformers, from a program."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from encoders import save_encoder
+from torch import nn
+from torch.utils.data import IterableDataset, TensorDataset
+
+import hotloop
+from hotloop.core.errors import UsageError
+
+PLAIN = {
+    "train.precision": "fp32",
+    "optimizer.learning_rate": 0.05,
+    "train.num_threads": 1,
+    "logging.tensorboard": False,
+    "checkpoint.background": False,
+}
+
+
+def points(num: int, seed: int) -> TensorDataset:
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(num, 6, generator=draw)
+    return TensorDataset(x, (x[:, 0] > x[:, 1]).long())
+
+
+def classifier(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 2))
+
+
+def test_a_module_learns_in_place_and_its_run_is_kept(tmp_path: Path) -> None:
+    model, held_out = classifier(), points(64, 1)
+    out = tmp_path / "run"
+    run = hotloop.fit(
+        model, points(250, 0), loss=F.cross_entropy, validation=held_out, epochs=5, out=out, settings=PLAIN
+    )  # fmt: skip
+    assert run.steps == 5 * 8  # the last step of an epoch takes the 26 that are left
+    x, y = held_out.tensors
+    with torch.no_grad():
+        assert run.held_out_loss == pytest.approx(float(F.cross_entropy(model(x), y)), abs=1e-6)
+    assert run.held_out_loss < 0.3
+    again = classifier(7)
+    from safetensors.torch import load_model
+
+    load_model(again, str(run.model))
+    assert all(torch.equal(a, b) for a, b in zip(again.state_dict().values(), model.state_dict().values(), strict=True))  # fmt: skip
+    assert "hotloop" in run._repr_html_()
+
+
+def test_each_step_is_that_of_a_plain_loop_over_the_same_examples(tmp_path: Path) -> None:
+    data, model, plain = points(40, 0), classifier(), classifier()
+    settings = PLAIN | {"optimizer.name": "sgd", "optimizer.momentum": 0.0, "schedule.name": "constant", "train.clip_norm": None}  # fmt: skip
+    hotloop.fit(model, data, loss=F.cross_entropy, epochs=2, batch=16, out=tmp_path / "run", settings=settings)  # fmt: skip
+    from hotloop.finetune.work import epoch_order
+
+    step = torch.optim.SGD(plain.parameters(), lr=0.05)
+    x, y = data.tensors
+    for epoch in range(2):
+        order = epoch_order(0, epoch, 40)
+        for begin in range(0, 40, 16):
+            chosen = order[begin : begin + 16]
+            step.zero_grad()
+            F.cross_entropy(plain(x[chosen]), y[chosen]).backward()
+            step.step()
+    for found, wanted in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+class Interrupting(TensorDataset):
+    """Raises Ctrl-C once, at some example."""
+
+    left: int = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        Interrupting.left -= 1
+        if Interrupting.left == 0:
+            raise KeyboardInterrupt
+        return super().__getitem__(index)
+
+
+def test_the_same_call_goes_on_after_an_interruption_and_ends_with_the_same_weights(
+    tmp_path: Path,
+) -> None:
+    data = Interrupting(*points(64, 0).tensors)
+    settings = PLAIN | {"checkpoint.every_steps": 2}
+
+    def fit(out: Path, seed: int) -> nn.Module:
+        model = classifier(seed)
+        hotloop.fit(model, data, loss=F.cross_entropy, epochs=4, batch=16, out=out, settings=settings)  # fmt: skip
+        return model
+
+    wanted = fit(tmp_path / "whole", 0)
+    Interrupting.left = 150
+    with pytest.raises((KeyboardInterrupt, hotloop_interrupted())):
+        fit(tmp_path / "cut", 0)
+    found = fit(tmp_path / "cut", 1)  # its weights are those of the run
+    for own, other in zip(found.parameters(), wanted.parameters(), strict=True):
+        assert torch.equal(own, other)
+
+
+def hotloop_interrupted() -> type[BaseException]:
+    from hotloop.core.errors import Interrupted
+
+    return Interrupted
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 2)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
+        class Output:
+            loss = F.cross_entropy(self.layer(x), labels)
+
+        return Output
+
+
+def test_examples_may_be_dicts_of_a_model_that_computes_its_loss(tmp_path: Path) -> None:
+    x, y = points(40, 0).tensors
+    examples = [{"x": a, "labels": b} for a, b in zip(x, y, strict=True)]
+    run = hotloop.fit(Named(), examples, epochs=6, batch=8, out=tmp_path / "run", settings=PLAIN)
+    assert run.loss is not None
+    assert run.loss < 0.5
+
+
+class Endless(IterableDataset):
+    def __iter__(self) -> Any:
+        while True:
+            yield torch.zeros(6), 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model": 3}, "the model is of type int"),
+        ({"model": nn.ReLU()}, "no weights to train"),
+        ({"data": Endless()}, "no length"),
+        ({"data": []}, "there are no examples"),
+        ({"data": [("a", "b")]}, "a batch has to be of tensors"),
+        ({"loss": None}, "takes 2 positional arguments but 3 were given"),
+        ({"loss": lambda output, target: output}, "no single number came out as the loss"),
+        ({"settings": {"train.step": 3}}, "train.step"),
+        ({"task": "classification"}, "is of model directories"),
+    ],
+)
+def test_what_cannot_be_fitted_is_said(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    given = {"model": classifier(), "data": points(8, 0), "loss": F.cross_entropy, "out": tmp_path / "run"}  # fmt: skip
+    given |= {"settings": PLAIN, "epochs": 1, "batch": 4} | change
+    with pytest.raises(UsageError) as raised:
+        hotloop.fit(given.pop("model"), given.pop("data"), **given)
+    assert words in str(raised.value)
+
+
+def test_a_directory_of_transformers_is_fine_tuned_from_a_program(tmp_path: Path) -> None:
+    save_encoder("bert", tmp_path / "model")
+    with (tmp_path / "rows.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["text", "label"])
+        rows.writerows([f"{'good' if n % 2 else 'bad'} thing {n}", "yes" if n % 2 else "no"] for n in range(40))  # fmt: skip
+    run = hotloop.fit(
+        tmp_path / "model", tmp_path / "rows.csv", task="sentiment", epochs=1, batch=8, out=tmp_path / "run",
+        settings={"logging.tensorboard": False},
+    )  # fmt: skip
+    assert run.scores is not None
+    assert run.scores.task == "classification"
+    assert json.loads((run.model / "config.json").read_text())["id2label"] == {"0": "no", "1": "yes"}  # fmt: skip
+    import hotloop.fit as room
+
+    assert callable(room)

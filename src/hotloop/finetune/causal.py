@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from hotloop.core.causal_config import CausalConfig
 from hotloop.finetune.packed_attention import packed_attention
 from hotloop.finetune.sequences import Example
-from hotloop.finetune.work import epoch_order, steps_per_epoch
+from hotloop.finetune.work import chosen_in, in_microbatches
 from hotloop.optimizations.precision.autocast import autocast
 from hotloop.train.batches import Inputs, StepData, to_device
 from hotloop.train.interruption import StopRequest
@@ -151,16 +151,14 @@ class CausalWork:
         return bool(self.held_out)
 
     def read(self, step: int, *, own: Sequence[int], pinned: bool) -> StepData:
-        size, per_step = self.config.train.microbatch, self.config.sequences_per_step
-        epoch, at = divmod(step, steps_per_epoch(len(self.train), per_step))
-        order = epoch_order(self.config.data.seed, epoch, len(self.train))
-        chosen = [self.train[index] for index in order[at * per_step : (at + 1) * per_step]]
-        parts = [chosen[each * size : (each + 1) * size] for each in own]
-        microbatches = [self.model.arranged(part) for part in parts if part]
-        if pinned:
-            microbatches = [tuple(each.pin_memory() for each in inputs) for inputs in microbatches]
+        numbers = chosen_in(step, self.config, self.config.data.seed, len(self.train))
+        chosen = [self.train[index] for index in numbers]
+        microbatches = in_microbatches(numbers, self.config, own, self._arranged, pinned)
         num_targets = sum(each.num_targets for each in chosen)
         return StepData(microbatches, num_targets, sum(each.num_read for each in chosen), len(chosen))  # fmt: skip
+
+    def _arranged(self, numbers: list[int]) -> Inputs:
+        return self.model.arranged([self.train[index] for index in numbers])
 
     def sample(self) -> Inputs:
         return self.model.arranged(self.train[:4])

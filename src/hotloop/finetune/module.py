@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from hotloop.finetune.start import (
     conduct_finetuning,
     with_steps,
 )
-from hotloop.finetune.work import epoch_order, steps_per_epoch
+from hotloop.finetune.work import chosen_in, in_microbatches, steps_per_epoch
 from hotloop.hardware.device import pick_device
 from hotloop.optimizations.precision.autocast import autocast
 from hotloop.train.batches import Inputs, StepData, to_device
@@ -92,14 +93,10 @@ class ModuleWork:
         return self.held_out is not None
 
     def read(self, step: int, *, own: Sequence[int], pinned: bool) -> StepData:
-        size, per_step = self.config.train.microbatch, self.config.sequences_per_step
-        epoch, at = divmod(step, steps_per_epoch(len(self.train), per_step))
-        order = epoch_order(self.config.data.seed, epoch, len(self.train))
-        chosen = order[at * per_step : (at + 1) * per_step]
-        parts = [chosen[each * size : (each + 1) * size] for each in own]
-        microbatches = [self.inputs(self.train, part) for part in parts if part]
-        if pinned:
-            microbatches = [tuple(each.pin_memory() for each in inputs) for inputs in microbatches]
+        chosen = chosen_in(step, self.config, self.config.data.seed, len(self.train))
+        microbatches = in_microbatches(
+            chosen, self.config, own, partial(self.inputs, self.train), pinned
+        )
         return StepData(microbatches, len(chosen), len(chosen), len(chosen))
 
     def inputs(self, examples: Any, chosen: Sequence[int]) -> Inputs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hotloop.core.finetune_config import FinetuneConfig
+from hotloop.core.finetune_config import FinetuneConfig, FinetuneLoop
 from hotloop.finetune.classifier import Classifier, in_fp32
 from hotloop.finetune.tokens import Tokens
 from hotloop.finetune.vocabulary import UsedRows
@@ -66,17 +66,16 @@ class FinetuneWork:
         return bool(self.held_out.labels)
 
     def read(self, step: int, *, own: Sequence[int], pinned: bool) -> StepData:
-        size, per_step = self.config.train.microbatch, self.config.sequences_per_step
-        num = len(self.train.labels)
-        epoch, at = divmod(step, steps_per_epoch(num, per_step))
-        order = epoch_order(self.config.data.seed, epoch, num)
-        chosen = order[at * per_step : (at + 1) * per_step]
-        parts = [chosen[each * size : (each + 1) * size] for each in own]
+        chosen = chosen_in(step, self.config, self.config.data.seed, len(self.train.labels))
         labels = [self.train.labels[index] for index in chosen]
         balance = self.model.head.balance(labels)
-        microbatches = [self.train.inputs(self.model, part, balance) for part in parts if part]
-        if pinned:
-            microbatches = [tuple(each.pin_memory() for each in inputs) for inputs in microbatches]
+        microbatches = in_microbatches(
+            chosen,
+            self.config,
+            own,
+            lambda part: self.train.inputs(self.model, part, balance),
+            pinned,
+        )
         num_tokens = sum(len(self.train.tokens[index]) for index in chosen)
         # at least 1: of words that the tokenizer does not know there may be none
         num_targets = max(self.model.head.weight(labels), 1)
@@ -115,6 +114,27 @@ class FinetuneWork:
         if run.group.summed(torch.tensor(int(stop.asked))) > 0:
             raise EvaluationCut
         return HeldOut(total.item() / num_targets, num_targets, tally.metrics())
+
+
+def chosen_in(step: int, config: FinetuneLoop, seed: int, num: int) -> list[int]:
+    """The examples, of `num`, that a step takes: the next ones of its epoch's permutation, in the last step what is left."""
+    per_step = config.sequences_per_step
+    epoch, at = divmod(step, steps_per_epoch(num, per_step))
+    return epoch_order(seed, epoch, num)[at * per_step : (at + 1) * per_step]
+
+
+def in_microbatches(
+    chosen: list[int],
+    config: FinetuneLoop,
+    own: Sequence[int],
+    inputs: Callable[[list[int]], Inputs],
+    pinned: bool,
+) -> list[Inputs]:
+    """Those numbered `own`, as arguments of the model."""
+    size = config.train.microbatch
+    parts = [chosen[each * size : (each + 1) * size] for each in own]
+    found = [inputs(part) for part in parts if part]
+    return [tuple(t.pin_memory() for t in each) for each in found] if pinned else found
 
 
 def steps_per_epoch(num_examples: int, per_step: int) -> int:

@@ -63,7 +63,7 @@ def fit(
 
         job = job_of(task, None, _overrides(words, settings))
         refuse_busy(directory)
-        from hotloop.finetune.start import Steps
+        from hotloop.finetune.conduct import Steps
 
         return Fitted(directory, job.start(directory, Steps(warn=_note)))
     if task is not None:
@@ -96,8 +96,8 @@ def _fit_module(
         )
     found = load_settings(None, overrides, kind=ModuleConfig)
     refuse_busy(directory)
+    from hotloop.finetune.conduct import Steps
     from hotloop.finetune.module import fit_module
-    from hotloop.finetune.start import Steps
 
     outcome = fit_module(found, directory, model, data, validation, loss, collate, Steps(warn=_note))  # fmt: skip
     return Fitted(directory, outcome)

@@ -13,7 +13,7 @@ from hotloop.core.causal_config import CAUSAL_TASKS
 from hotloop.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from hotloop.finetune.start import Finetuned
+    from hotloop.finetune.conduct import Finetuned
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def train(
     directory = out or Path("runs") / job.settings.config.name
     refuse_unwritable(json_file, made=directory)
     refuse_busy(directory)
-    from hotloop.finetune.start import Steps
+    from hotloop.finetune.conduct import Steps
 
     with progress_bar() as progress:
         steps = Steps(

@@ -14,16 +14,7 @@ from hotloop.core.task_scores import TaskScores
 from hotloop.finetune.adapters import check_lora, export_adapter
 from hotloop.finetune.causal import CausalLearner, CausalWork, why_not_packed
 from hotloop.finetune.chats import Sources
-from hotloop.finetune.decoder import (
-    LoadedDecoder,
-    Vocabulary,
-    load_decoder,
-    load_vocabulary,
-    longest_example,
-)
-from hotloop.finetune.encoder import check_ids, export
-from hotloop.finetune.sequences import Counts, Example, examples_of, use_template
-from hotloop.finetune.start import (
+from hotloop.finetune.conduct import (
     CHECKED,
     MODEL_DIRECTORY,
     Evaluated,
@@ -33,6 +24,15 @@ from hotloop.finetune.start import (
     conduct_finetuning,
     with_steps,
 )
+from hotloop.finetune.decoder import (
+    LoadedDecoder,
+    Vocabulary,
+    load_decoder,
+    load_vocabulary,
+    longest_example,
+)
+from hotloop.finetune.encoder import check_ids, export
+from hotloop.finetune.sequences import Counts, Example, examples_of, use_template
 from hotloop.finetune.work import steps_per_epoch
 from hotloop.hardware.device import pick_device
 from hotloop.train.rendezvous import Rendezvous
@@ -45,7 +45,7 @@ def finetune_decoder(
     settings: Settings[CausalConfig],
     sources: Sources,
     directory: Path,
-    steps: Steps = Steps(),  # noqa: B008 (it cannot be changed)
+    steps: Steps,
 ) -> Finetuned:
     """Like `train.start.start`, of answers or texts."""
     device = pick_device(settings.config.train.device, Rendezvous().ranks)

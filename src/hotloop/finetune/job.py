@@ -12,7 +12,7 @@ from hotloop.core.finetune_config import FinetuneConfig
 from hotloop.core.settings import Settings, load_settings
 
 if TYPE_CHECKING:
-    from hotloop.finetune.start import Finetuned, Steps
+    from hotloop.finetune.conduct import Finetuned, Steps
 
 
 @dataclass(frozen=True, slots=True)

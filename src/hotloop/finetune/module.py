@@ -18,7 +18,7 @@ from torch.utils.data import default_collate
 from hotloop.core.errors import UsageError
 from hotloop.core.module_config import ModuleConfig
 from hotloop.core.settings import Settings
-from hotloop.finetune.start import (
+from hotloop.finetune.conduct import (
     Evaluated,
     Finetuned,
     Prepared,

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.progress import Progress, silent
+from hotloop.finetune.conduct import MODEL_DIRECTORY
 from hotloop.finetune.encoder import check_directory, check_ids, longest_text
 from hotloop.finetune.entities import entities_of
-from hotloop.finetune.start import ENTITY_MODEL_DIRECTORY, MODEL_DIRECTORY
+from hotloop.finetune.start import ENTITY_MODEL_DIRECTORY
 from hotloop.finetune.tagged import word_spans
 from hotloop.finetune.words import encode_words
 from hotloop.models.export import quiet

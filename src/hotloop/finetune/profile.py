@@ -15,8 +15,9 @@ from hotloop.core.finetune_config import FinetuneConfig
 from hotloop.core.progress import Progress, silent
 from hotloop.core.settings import Settings
 from hotloop.core.step import read_steps
+from hotloop.finetune.conduct import MODEL_DIRECTORY, Steps, with_steps
 from hotloop.finetune.examples import read_dataset
-from hotloop.finetune.start import MODEL_DIRECTORY, Steps, finetune, with_steps
+from hotloop.finetune.start import finetune
 
 STEPS = 8
 """Half of them before the checkpoint that is gone on from."""

@@ -206,7 +206,9 @@ def test_config_file_with_a_task_is_a_fine_tuning_and_nothing_else_takes_it(
     )
     assert "macro F1" in run(["train", str(file), *FAST, "--out", str(tmp_path / "run")])
     assert "this is the config of a fine-tuning" in run(["fit", str(file)], code=2)
-    assert "damaged" not in run(["report", str(tmp_path / "run")])
+    told = run(["report", str(tmp_path / "run")])
+    assert "damaged" not in told
+    assert "model.path" in told  # with the other settings that were given
     assert "whole" in run(["checkpoints", "list", str(tmp_path / "run")])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hotloop.core.command_run import CommandRun
 from hotloop.core.files import SESSIONS_FILE
@@ -40,7 +41,7 @@ def command_out_of_memory(
 def training_out_of_memory(
     directory: Path,
     notes: Sequence[MemoryNote],
-    settings: Settings,
+    settings: Settings[Any],
     samples: Sequence[TelemetrySample],
 ) -> OutOfMemory | None:
     """Of a training of hotloop's own that stopped, as its last process left it."""

@@ -29,7 +29,7 @@ def num_done(records: Sequence[StepRecord]) -> int:
 
 def note_what_is_missing(
     files: RunFiles,
-    settings: Settings | None,
+    settings: Settings[Any] | None,
     measurement: Measurement | None,
     samples: Sequence[TelemetrySample],
     state: State,

@@ -87,7 +87,7 @@ class RunFiles:
 
 def measurement_of(
     files: RunFiles,
-    settings: Settings | None,
+    settings: Settings[Any] | None,
     environment: Environment | None,
     command_run: CommandRun | None = None,
 ) -> Measurement | None:

@@ -126,7 +126,7 @@ def compile_cost(quickstart: dict[str, Any] | None) -> list[tuple[str, str]]:
     return [("compiling", f"{seconds(spent)} before the first step, won back after {pays:,} steps")]
 
 
-def settings_rows(settings: Settings | None) -> list[tuple[str, str, str]]:
+def settings_rows(settings: Settings[Any] | None) -> list[tuple[str, str, str]]:
     """Every key with its value and where it came from."""
     if settings is None:
         return []

@@ -13,6 +13,7 @@ from typing import Any
 
 from hotloop.core.ceilings import Ceilings
 from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun
+from hotloop.core.config import RunConfig
 from hotloop.core.errors import HotloopError, UsageError
 from hotloop.core.files import SESSIONS_FILE
 from hotloop.core.judgement import (
@@ -30,7 +31,7 @@ from hotloop.core.ledger import LEDGER_FILE, Ledger
 from hotloop.core.measurement import Environment, Measurement
 from hotloop.core.memory_use import MemoryProfile, OutOfMemory, read_memory_notes
 from hotloop.core.sessions import read_sessions
-from hotloop.core.settings import Settings, load_settings, task_of
+from hotloop.core.settings import Settings, load_stored
 from hotloop.core.step import StepRecord, readable_steps, steps_of_ranks
 from hotloop.core.task_scores import TASK_FILE, TaskScores
 from hotloop.core.telemetry import TELEMETRY_FILE, TelemetrySample, read_telemetry
@@ -70,7 +71,7 @@ class StoredRun:
     """What a run directory holds. `None` or empty: not there, or damaged."""
 
     directory: Path
-    settings: Settings | None = None
+    settings: Settings[Any] | None = None
     environment: Environment | None = None
     measurement: Measurement | None = None
     diagnosis: Diagnosis | None = None
@@ -194,11 +195,7 @@ def _quickstart(files: RunFiles) -> dict[str, Any] | None:
 def _read_training(files: RunFiles, known: CommandRun | None = None) -> StoredRun:
     """The files that a training, or one measured process, writes."""
     directory, config = files.directory, files.directory / "config.yaml"
-    settings = (
-        files.tried(lambda: None if task_of(config) else load_settings(config))
-        if config.is_file()
-        else None
-    )
+    settings = files.tried(lambda: load_stored(config)) if config.is_file() else None
     environment = files.stored("environment.json", Environment)
     command_run = known or files.stored(COMMAND_RUN_FILE, CommandRun)
     measurement = measurement_of(files, settings, environment, command_run)
@@ -258,7 +255,7 @@ def _diagnosis(
 
 def _state(
     directory: Path,
-    settings: Settings | None,
+    settings: Settings[Any] | None,
     measurement: Measurement | None,
     command_run: CommandRun | None,
 ) -> State:
@@ -278,6 +275,7 @@ def _targets(found: StoredRun) -> tuple[Target, ...]:
     if run.command_run is not None:  # these bars are for hotloop's own trainer
         return ()
     repeats: tuple[tuple[StepRecord, ...], ...] = ()
+    config = None if run.settings is None else run.settings.config
     if found.trials is not None:
         trained = (found.quickstart or {}).get("trained") or {}
         with_plain = trained.get("settings") == "plain"
@@ -289,7 +287,7 @@ def _targets(found: StoredRun) -> tuple[Target, ...]:
             diagnosis=run.diagnosis or found.diagnosis,
             verdict=found.verdict,
             telemetry=run.telemetry,
-            model=run.settings.config.model if run.settings is not None else None,
+            model=config.model if isinstance(config, RunConfig) else None,
             repeats=repeats,
         )
     except ValueError as error:
@@ -297,7 +295,7 @@ def _targets(found: StoredRun) -> tuple[Target, ...]:
 
 
 def _utilization(
-    files: RunFiles, settings: Settings | None, measurement: Measurement | None
+    files: RunFiles, settings: Settings[Any] | None, measurement: Measurement | None
 ) -> Utilization | None:
     """Utilization of a training run with steady steps; `None` for everything else."""
     if settings is None or measurement is None:

@@ -134,7 +134,7 @@ def built(config: Path, directory: Path) -> Iterator[tuple[Run, str]]:
     settings = load_settings(config, ())
     device = torch.device("cpu")
     rendezvous = Rendezvous()
-    settings, _ = start._resolved(settings, device, rendezvous.ranks, lambda _: None)
+    settings, _ = start.resolved(settings, device, rendezvous.ranks, lambda _: None)
     progress = start.silent
     with opened_text(settings.config, rendezvous, progress=progress) as text:
         yield (

@@ -23,7 +23,7 @@ ADVISING = [
     *(ROOT / "optimizations").glob("*/__init__.py"),
 ]
 ARGUMENT = re.compile(r"(?<![\w.])([a-z_]+)=(?!=)")
-OURS = {"mode", "dtype", "set_priority", "mask", "precision"}
+OURS = {"mode", "dtype", "set_priority", "mask", "precision", "budget"}
 """Of SQL, of hotloop's own configs and patches, and of casts, which are no arguments of a framework; and of Lightning's
 Trainer, which the tests do not install."""
 

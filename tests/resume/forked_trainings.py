@@ -78,9 +78,9 @@ def _plant(fault: str, directory: Path) -> None:
     import torch
 
     from hotloop.checkpoint import state
-    from hotloop.train import loop
+    from hotloop.train import text_work
 
-    read_step, restore = loop.read_step, state.restore
+    read_step, restore = text_work.read_step, state.restore
 
     def read_the_next_step(config: Any, batches: Any, position: int, **options: Any) -> Any:
         return read_step(config, batches, position + config.sequences_per_step, **options)
@@ -96,5 +96,5 @@ def _plant(fault: str, directory: Path) -> None:
             weight.data.mul_(1.001)
 
     if fault == "samples" and (directory / "steps.jsonl").exists():
-        loop.read_step = read_the_next_step
+        text_work.read_step = read_the_next_step
     state.restore = restore_otherwise

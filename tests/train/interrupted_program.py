@@ -102,18 +102,18 @@ def planted(job: dict[str, Any]) -> None:
         places = {
             "data": (text_work, "read_step"),
             "update": (loop, "update"),
-            "eval": (text_work, "as_tensors"),
+            "eval": (text_work, "to_device"),
             "file": (store, "_flushed"),
         }
         before(*places[job["at"]])
     if "eval_s" in job:
-        as_tensors = text_work.as_tensors
+        to_device = text_work.to_device
 
         def slowly(*args: Any, **named: Any) -> Any:
             time.sleep(job["eval_s"])
-            return as_tensors(*args, **named)
+            return to_device(*args, **named)
 
-        text_work.as_tensors = slowly
+        text_work.to_device = slowly
     if "save_s" in job:
         real = store.save
 

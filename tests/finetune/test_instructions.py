@@ -26,6 +26,7 @@ from decoders import (
     write_lines,
     write_prompts,
 )
+from encoders import save_encoder
 from safetensors.torch import load_file
 
 from hotloop.cli.main import run as run_here
@@ -323,3 +324,29 @@ def test_config_in_the_docs_is_one(tmp_path: Path) -> None:
     assert (config.model.lora.rank, config.train.epochs) == (8, 3)
     with pytest.raises(UsageError, match="this is the config of a fine-tuning"):
         load_settings(path)
+
+
+def test_an_encoder_that_would_read_what_it_is_to_predict_is_refused(
+    job: list[str], tmp_path: Path, run: Run
+) -> None:
+    save_encoder("bert", tmp_path / "bert")
+    job[6] = str(tmp_path / "bert")
+    said = run([*job, "--out", str(tmp_path / "run")], code=2)
+    assert "BertLMHeadModel is no decoder as it is: its tokens read those behind them" in said
+    assert not (tmp_path / "run/model").exists()
+
+
+def test_a_task_that_is_none_is_named_with_the_one_that_was_meant(job: list[str], run: Run) -> None:
+    job[2] = "instruction"
+    assert "no task `instruction` at --task did you mean instructions?" in run(job, code=2)
+
+
+def test_an_adapter_is_not_predicted_with(job: list[str], tmp_path: Path, run: Run) -> None:
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter/adapter_config.json").write_text("{}")
+    said = run(["predict", str(tmp_path / "adapter"), "--text", "a"], code=2)
+    assert "this is an adapter of a decoder" in said
+
+
+def test_a_task_without_data_or_model_says_which_options_it_needs(run: Run) -> None:
+    assert "--task text needs --data FILE and --model DIR beside it" in run(["train", "--task", "text"], code=2)  # fmt: skip

@@ -138,3 +138,16 @@ def test_what_cannot_be_predicted_is_one_clear_error(tmp_path: Path, run: Run) -
     assert "no such model directory" in run(
         ["predict", str(tmp_path / "no"), "--text", "x"], code=2
     )
+
+
+def test_a_file_of_words_and_tags_is_read_as_sentences(tmp_path: Path, run: Run) -> None:
+    place = model_in(
+        tmp_path / "model", "TokenClassification", id2label={0: "O", 1: "B-X", 2: "I-X"}
+    )
+    file = tmp_path / "held-out.txt"
+    file.write_text("-DOCSTART- O\n\nthe O\ngood B-X\n\nbad O\n")
+    found = answers(run(["predict", str(place), str(file)]))
+    assert [(each["text"], each["tags"]) for each in found] == [("the good", ["O", "B-X"]), ("bad", ["O"])]  # fmt: skip
+    assert all("entities" in each for each in found)
+    file.write_text("a text of this line is one\nand so is this one\n")
+    assert len(answers(run(["predict", str(place), str(file)]))) == 2

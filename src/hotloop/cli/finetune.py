@@ -43,6 +43,11 @@ def as_settings(
         config, overrides = None, (str(config), *overrides)
     if config is None and task is None:
         raise click.UsageError("Missing argument 'CONFIG' (or --task with --data and --model).")
+    if config is None:
+        known = {word.partition("=")[0] for word in (*words, *overrides)}
+        options = {"data.file": "--data FILE", "model.path": "--model DIR"}
+        if lacking := [option for key, option in options.items() if key not in known]:
+            raise UsageError(f"--task {task} needs {' and '.join(lacking)} beside it")
     found = task or (task_of(config) if config is not None else None)
     return Words(config, (*words, *overrides), found)
 

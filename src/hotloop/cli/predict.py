@@ -70,6 +70,8 @@ def predict(
             for answers in answers_of(predictors, own, progress=progress, warn=note):
                 write([row | each for row, each in zip(rows[done:], answers, strict=False)])
                 done += len(answers)
+        if out is not None and str(out) != "-":
+            note(f"{done} {'row' if done == 1 else 'rows'} in {out}")
     except KeyboardInterrupt:
         where = None if out is None or str(out) == "-" else str(_partial(out))
         raise Interrupted(
@@ -86,11 +88,15 @@ def _as_text(value: Any) -> str:
 def _read(file: Path, column: str, delimiter: str | None) -> tuple[Rows, str]:
     """Rows, and the column of the texts."""
     from hotloop.finetune.tables import TextFile, read_text_file, table_rows
+    from hotloop.finetune.tagged import is_tagged, tagged_columns
 
     if str(file) == "-":
         found = TextFile(Path("stdin.txt"), sys.stdin.read(), "")
     else:
         found = read_text_file(file)
+    if found.path.suffix not in CSV and is_tagged(found):
+        texts = [(" ".join(words), tags) for _, words, tags, _ in tagged_columns(found)]
+        return [{"text": text, "tags": list(tags)} for text, tags in texts], "text"
     if not found.is_json and found.path.suffix not in CSV:
         return [{"text": line} for line in found.text.splitlines()], "text"
     columns = {"--column": column}

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hotloop.core.finetune_config import FinetuneEval, FinetuneLoop, FinetuneTrain
-from hotloop.core.model_config import Positive, Section, Seed
+from hotloop.core.finetune_config import (
+    FinetuneEval,
+    FinetuneLoop,
+    FinetuneOptimizer,
+    FinetuneTrain,
+)
+from hotloop.core.model_config import Positive, PositiveNumber, Section, Seed
 
 
 class ModuleData(Section):
@@ -15,6 +20,11 @@ class ModuleData(Section):
 
 class NoSettings(Section):
     """The module is what it was built as."""
+
+
+class ModuleOptimizer(FinetuneOptimizer):
+    learning_rate: PositiveNumber = 1e-3
+    """Highest learning rate, reached after the warmup."""
 
 
 class ModuleTrain(FinetuneTrain):
@@ -33,5 +43,6 @@ class ModuleConfig(FinetuneLoop):
     task: Literal["module"] = "module"
     data: ModuleData = ModuleData()
     model: NoSettings = NoSettings()
+    optimizer: ModuleOptimizer = ModuleOptimizer()
     train: ModuleTrain = ModuleTrain()
     eval: ModuleEval = ModuleEval()

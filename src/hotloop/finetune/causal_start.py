@@ -27,6 +27,7 @@ from hotloop.finetune.conduct import (
 from hotloop.finetune.decoder import (
     LoadedDecoder,
     Vocabulary,
+    check_reads_only_before,
     load_decoder,
     load_vocabulary,
     longest_example,
@@ -50,7 +51,7 @@ def finetune_decoder(
     """Like `train.start.start`, of answers or texts."""
     device = pick_device(settings.config.train.device, Rendezvous().ranks)
     check_lora(settings.config.model.lora, device)
-    vocabulary = load_vocabulary(settings.config.model.path)
+    vocabulary = load_vocabulary(settings.config.model.path, steps.warn)
     longest = longest_example(settings.config.model, vocabulary)
     settings = settings.with_values(
         {"model.max_tokens": longest}, origin=settings.origin("model.max_tokens")
@@ -61,7 +62,9 @@ def finetune_decoder(
     def prepare(config: CausalConfig) -> Prepared:
         decoder = load_decoder(config.model, device, steps.warn)
         check_ids([each.ids for each in (*train, *held_out)], decoder.model, config.model.path)
-        reason = why_not_packed(decoder.model, _few(train), longest)
+        few = _few(train)
+        check_reads_only_before(decoder.model, few[-1].ids, config.model.path)
+        reason = why_not_packed(decoder.model, few, longest)
         if reason is not None:
             kind = type(decoder.model).__name__
             steps.warn(f"{kind} is not packed: {reason}; examples of similar length are padded together")  # fmt: skip

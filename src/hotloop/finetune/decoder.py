@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
 import torch
 
@@ -31,9 +32,9 @@ class Vocabulary:
     """Tokens that the model has positions for; `None` where it does not say."""
 
 
-def load_vocabulary(path: str) -> Vocabulary:
+def load_vocabulary(path: str, warn: Warn) -> Vocabulary:
     """Raises `UsageError`."""
-    check_directory(path)
+    check_directory(path, warn)
     with _loading(path) as (transformers, source, common):
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, use_fast=True, **common)
         config = transformers.AutoConfig.from_pretrained(source, **common)
@@ -87,6 +88,28 @@ def load_decoder(config: CausalModel, device: torch.device, warn: Warn) -> Loade
     if config.lora.quantize == "none":
         fingerprint = weights_fingerprint(model, b"")
     return LoadedDecoder(model, adapter, fingerprint)
+
+
+@torch.no_grad()
+def check_reads_only_before(model: Any, ids: np.ndarray, path: str) -> None:
+    """Raises `UsageError` for a model whose tokens read later ones: it would be shown what it is to predict."""
+    if len(ids) < 2:
+        return
+    was_training, device = model.training, next(model.parameters()).device
+    row = torch.from_numpy(ids.astype(np.int64))[None].to(device)
+    other = row.clone()
+    other[0, -1] = row[0, 0] if row[0, 0] != row[0, -1] else (row[0, -1] + 1) % model.config.vocab_size  # fmt: skip
+    model.eval()
+    try:
+        found, changed = (model(input_ids=each, use_cache=False).logits[0, :-1].float() for each in (row, other))  # fmt: skip
+    finally:
+        model.train(was_training)
+    if float((found - changed).abs().max()) > 1e-4 * max(1.0, float(found.abs().max())):
+        raise UsageError(
+            f"{type(model).__name__} is no decoder as it is: its tokens read those behind them, which they are to predict",
+            where=path,
+            do="give a decoder (GPT-2, Llama, Qwen), or `--task classification` and its like for an encoder",
+        )
 
 
 @contextmanager

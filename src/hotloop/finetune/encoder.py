@@ -35,7 +35,7 @@ class Encoder:
     """Of weights, config and tokenizer."""
 
 
-def check_directory(path: str) -> None:
+def check_directory(path: str, warn: Warn | None = None) -> None:
     """Raises `UsageError` for what cannot be loaded. Cheap, for before anything else is done."""
     directory = Path(path).expanduser()
     if not directory.is_dir():
@@ -43,7 +43,11 @@ def check_directory(path: str) -> None:
             raise UsageError(
                 "no such model directory", where=path, do="name one that `save_pretrained` wrote"
             )
-        return  # the name of a model that transformers may have or fetch
+        if warn is not None:
+            warn(
+                f"no directory `{path}` here: transformers looks in its cache and asks huggingface.co"
+            )
+        return
     if not (directory / "config.json").is_file():
         raise UsageError(
             "no model in the format of transformers: it has no config.json",
@@ -67,7 +71,7 @@ def load_encoder(config: EncoderConfig, head: Head, warn: Warn) -> Encoder:
 
     Raises `UsageError`.
     """
-    check_directory(config.path)
+    check_directory(config.path, warn)
     try:
         import transformers
     except ModuleNotFoundError as error:

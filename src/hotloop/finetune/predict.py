@@ -74,6 +74,12 @@ def load_predictors(
 
 
 def load_predictor(directory: Path, device: torch.device, warn: Callable[[str], None]) -> Predictor:
+    if (directory / "adapter_config.json").is_file():
+        raise UsageError(
+            "this is an adapter of a decoder, which gives neither labels nor entities",
+            where=str(directory),
+            do="read it with `peft.PeftModel.from_pretrained`, or train again with `model.lora.merge=true` for the whole model",
+        )
     check_directory(str(directory))
     import transformers
 

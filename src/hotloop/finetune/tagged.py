@@ -23,7 +23,7 @@ Tagged = tuple[str, tuple[str, ...], tuple[str, ...], dict[str, Any]]
 def tagged_texts(file: TextFile, config: ExamplesConfig) -> Iterator[Tagged]:
     """Raises `UsageError`."""
     if not file.is_json:
-        yield from _columns(file)
+        yield from tagged_columns(file)
         return
     for number, row in table_rows(file, delimiter=None, columns={}):
         where = f"{file.path}:{number}"
@@ -56,7 +56,19 @@ def tagged_texts(file: TextFile, config: ExamplesConfig) -> Iterator[Tagged]:
             )
 
 
-def _columns(file: TextFile) -> Iterator[Tagged]:
+def is_tagged(file: TextFile) -> bool:
+    """True where each line that is not empty has columns, the last of which is a tag."""
+    if file.is_json:
+        return False
+    lines = [line.split() for line in file.text.splitlines() if line.strip()]
+    return bool(lines) and all(
+        len(columns) > 1 and (columns[-1] == "O" or TAG.fullmatch(columns[-1]) is not None)
+        for columns in lines
+        if columns[0] not in ("-DOCSTART-", "#")
+    )
+
+
+def tagged_columns(file: TextFile) -> Iterator[Tagged]:
     """A word a line, its tag in the last column; an empty line ends a sentence."""
     words: list[str] = []
     tags: list[str] = []

@@ -67,6 +67,12 @@ def mistakes(scores: TaskScores) -> list[tuple[str, str, str]]:
 def scores_in_lines(scores: TaskScores) -> list[str]:
     """The measures, then a line for each class."""
     lines = [measures_in_words(scores)]
+    answers = {n for row in scores.confusion or () for n, count in enumerate(row) if count}
+    if len(answers) == 1 and len(scores.classes) > 1:
+        only = scores.classes[answers.pop()]
+        lines.append(
+            f"  it always answers `{only}`: it has not learned to tell them apart; try a higher rate, or more epochs"
+        )
     for title, rows in class_tables(scores):
         what = "entities" if "entity" in title else "examples"
         lines += [

@@ -274,8 +274,10 @@ def _targets(found: StoredRun) -> tuple[Target, ...]:
     run = found.run
     if run.command_run is not None:  # these bars are for hotloop's own trainer
         return ()
-    repeats: tuple[tuple[StepRecord, ...], ...] = ()
     config = None if run.settings is None else run.settings.config
+    if config is not None and not isinstance(config, RunConfig):  # of language models alone
+        return ()
+    repeats: tuple[tuple[StepRecord, ...], ...] = ()
     if found.trials is not None:
         trained = (found.quickstart or {}).get("trained") or {}
         with_plain = trained.get("settings") == "plain"
@@ -287,7 +289,7 @@ def _targets(found: StoredRun) -> tuple[Target, ...]:
             diagnosis=run.diagnosis or found.diagnosis,
             verdict=found.verdict,
             telemetry=run.telemetry,
-            model=config.model if isinstance(config, RunConfig) else None,
+            model=None if config is None else config.model,
             repeats=repeats,
         )
     except ValueError as error:

@@ -125,6 +125,7 @@ def test_what_is_not_understood_is_refused_in_one_line(
         ("KMP_AFFINITY", "bitwise", ""),
         ("--bf16", "reduced_precision", ""),
         ("--compile", "reduction_order", ""),
+        ("--gradient_checkpointing", "reduction_order", ""),
         ("--batch-size", "changes_training", "samples"),
         ("--per_device_train_batch_size", "changes_training", "samples"),
         ("--gradient_accumulation_steps", "changes_training", "samples"),

@@ -45,6 +45,7 @@ KNOWN = (
     Known("omp-(proc-bind|places)|(kmp|gomp-cpu)-affinity", "bitwise", ("threads",)),
     Known(r"(use-|no-)?(amp|fp16|bf16|half|tf32|autocast|(mixed-)?precision|dtype|b?float16)", "reduced_precision", ("precision",)),
     Known(r"(use-|no-|torch-)?(compile(-mode)?|fused(-adamw?)?|channels-last|sdpa|flash(-attn|-attention)?)", "reduction_order", COMPILED),
+    Known(r"(use-|no-)?(grad(ient)?|activation)-checkpoint(ing)?", "reduction_order", ("checkpointing",)),
     Known(r"(?!.*(eval|val|test))(.*-)?(batch-?size|bs|bsz|batch|b|accum(ulat.*)?|accum-.*)(-per-.*)?", "changes_training",
           ("larger_microbatch", *COMPILED), "samples"),
     Known(r"(max-)?(seq(uence)?-?len(gth)?|block-size|bptt|context-.*)", "changes_training", (), "tokens"),

@@ -63,7 +63,8 @@ def finetune_decoder(
         decoder = load_decoder(config.model, device, steps.warn)
         check_ids([each.ids for each in (*train, *held_out)], decoder.model, config.model.path)
         few = _few(train)
-        check_reads_only_before(decoder.model, few[-1].ids, config.model.path)
+        shortest = min(few, key=lambda each: len(each.ids))
+        check_reads_only_before(decoder.model, shortest.ids, config.model.path)
         reason = why_not_packed(decoder.model, few, longest)
         if reason is not None:
             kind = type(decoder.model).__name__

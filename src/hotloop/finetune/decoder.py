@@ -104,7 +104,8 @@ def check_reads_only_before(model: Any, ids: np.ndarray, path: str) -> None:
         found, changed = (model(input_ids=each, use_cache=False).logits[0, :-1].float() for each in (row, other))  # fmt: skip
     finally:
         model.train(was_training)
-    if float((found - changed).abs().max()) > 1e-4 * max(1.0, float(found.abs().max())):
+    # Where they do not, the same kernels compute the same bits; weights fresh from a generator make a small difference.
+    if float((found - changed).abs().max()) > 1e-6 * max(1.0, float(found.abs().max())):
         raise UsageError(
             f"{type(model).__name__} is no decoder as it is: its tokens read those behind them, which they are to predict",
             where=path,

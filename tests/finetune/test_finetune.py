@@ -34,7 +34,9 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_texts_become_a_model_that_transformers_loads_and_that_has_learned(
     job: list[str], tmp_path: Path, run: Run
 ) -> None:
-    said = run([*job, "train.epochs=12", "--out", str(tmp_path / "run")])
+    said = run(
+        [*job, "train.epochs=12", "optimizer.learning_rate=5e-3", "--out", str(tmp_path / "run")]
+    )
     task = json.loads((tmp_path / "run/task.json").read_text())
     assert task["accuracy"] > 0.8
     assert f"accuracy {task['accuracy']:.4f}" in said

@@ -309,9 +309,7 @@ def describe(
 
 
 def as_it_finished(run: Run) -> Finished:
-    """What an earlier process found, read from the files it left; its upload is waited for."""
-    if run.uploader is not None:
-        run.uploader.finish()
+    """What an earlier process found, read from the files it left."""
     records = list(read_steps(run.directory / steps_name(0)))
     evaluations = read_evaluations(run)
     meter = Meter(silent, total=len(records))
@@ -329,6 +327,9 @@ def as_it_finished(run: Run) -> Finished:
 def _finished(
     run: Run, steps: int, loss: float | None, evaluation: Evaluation | None, meter: Meter
 ) -> Finished:
+    """Its upload is waited for: whether the newest checkpoint is there is part of it."""
+    if run.uploader is not None:
+        run.uploader.finish()
     return Finished(
         steps=steps,
         loss=loss,

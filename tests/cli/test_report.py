@@ -42,7 +42,7 @@ def test_training_run_shows_loss_speed_breakdown_and_settings(
     code, out, _ = hotloop("report", trained)
     assert code == 0
     assert out.splitlines()[2].startswith(
-        "Finished: 20 steps, 20.5 K tokens/s (nine steps in ten: "
+        "Finished: 20 steps, 20.5 K tokens/s in the median step (nine in ten: "
     )
     assert "targets: 2 pass, 0 fail, 11 do not apply or are not known" in out
     assert "7.1000 at step 19" in out

@@ -19,7 +19,7 @@ def test_finished_run_says_how_fast_what_it_learned_and_where_its_time_went() ->
         done=1000, planned=1000, state="finished", pace=PACE, loss=3.212, held_out=3.301, breakdown=TIME
     )  # fmt: skip
     assert text == (
-        "Finished: 1,000 steps, 5.29 K tokens/s (nine steps in ten: 5.10 K to 5.41 K), loss 3.2120 and "
+        "Finished: 1,000 steps, 5.29 K tokens/s in the median step (nine in ten: 5.10 K to 5.41 K), loss 3.2120 and "
         "held-out loss 3.3010; forward, backward and optimizer took 98 % of the time."
     )
 

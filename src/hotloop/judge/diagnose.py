@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -49,11 +49,15 @@ MOVING = 0.5
 
 
 def diagnose(
-    measurement: Measurement, *, others: Mapping[int, Measurement] | None = None
+    measurement: Measurement,
+    *,
+    others: Mapping[int, Measurement] | None = None,
+    unavailable: Collection[str] = (),
 ) -> Diagnosis:
     """Breakdown, bound and ranked findings of one process. Raises `ValueError` for damaged records.
 
     others: the ranks that trained together with it, of which only their own code is judged.
+    unavailable: optimizations that this training has no setting for; what they fix is left out.
     """
     run = judged_run(measurement)
     records = run.measurement.records
@@ -67,6 +71,7 @@ def diagnose(
         return Diagnosis(None, steps, not_examined=("phases: only a step clock was carried",))
     breakdown = run.breakdown
     found = [each for code in FINDINGS if (each := finding(code, run)) is not None]
+    found = [each for each in found if each.optimization not in unavailable]
     own = with_other_ranks([_in_own_code(each, run) for each in found], others or {})
     if run.is_foreign and run.is_short:
         own = tuple(f if f.code in OF_THE_RUN else replace(f, gain_is_loose=True) for f in own)

@@ -8,7 +8,8 @@ from collections import deque
 from pathlib import Path
 
 from hotloop.core.file_locks import LOCK, is_locked
-from hotloop.core.files import process_space
+from hotloop.core.files import SESSIONS_FILE, process_space
+from hotloop.core.sessions import read_sessions
 from hotloop.core.step import StepRecord
 from hotloop.core.untrusted import open_regular, parse_object, read_bytes
 
@@ -73,12 +74,16 @@ class StepFollower:
         self.records.append(record)
 
 
-def is_complete(directory: Path, step: int) -> bool:
-    """True if a training of so many steps ended by itself: its last weights were saved.
+def is_complete(directory: Path, done: int, planned: int) -> bool:
+    """True if a training ended by itself, at its last step or before it (`eval.patience`): its last weights were saved.
 
     The census is written after that; it tells where the checkpoints were deleted since.
     """
-    saved = (directory / "checkpoints").glob(f"step-{step:08d}-*/manifest.json")
+    if done < planned:
+        sessions, _ = read_sessions(directory / SESSIONS_FILE)
+        if not sessions or sessions[-1].why != "finished":
+            return False
+    saved = (directory / "checkpoints").glob(f"step-{min(done, planned):08d}-*/manifest.json")
     return (directory / "census.json").is_file() or any(saved)
 
 

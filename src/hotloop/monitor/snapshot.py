@@ -183,7 +183,7 @@ class RunMonitor:
         return newest
 
     def _state(self, done: int, total: int | None) -> State:
-        if total is not None and done >= total and is_complete(self._directory, total):
+        if total is not None and is_complete(self._directory, done, total):
             return "finished"
         if is_alive(self._directory, ("steps.jsonl", TELEMETRY_FILE)):
             return "training" if done else "starting"

@@ -37,10 +37,11 @@ def run_answer(
     loss: float | None,
     held_out: float | None,
     breakdown: Mapping[str, float],
+    early: str = "",
 ) -> str:
     """What a reader asks of a single run: how far, how fast, what it learned, where its time went.
 
-    `state` is `running`, `finished`, `stopped`, or `recorded` where nothing says how many there should be.
+    `state` is that of the run; `early` says why it ended early, where it did.
     """
     if not done:
         return {"running": "Running: no step has been recorded yet."}.get(
@@ -51,6 +52,7 @@ def run_answer(
     start = {
         "running": f"Running: {of} so far",
         "finished": f"Finished: {steps}",
+        "ended_early": f"Ended early, after {of}: {early}",
         "stopped": f"Stopped after {of}",
         "recorded": f"Recorded: {steps}",
     }[state]
@@ -58,8 +60,8 @@ def run_answer(
     if pace is not None:
         unit = f"{pace.unit}s"
         parts.append(
-            f"{numbers.rate(pace.median, unit)} (nine steps in ten: {numbers.count(pace.low)} to "
-            f"{numbers.count(pace.high)})"
+            f"{numbers.rate(pace.median, unit)} in the median step (nine in ten: "
+            f"{numbers.count(pace.low)} to {numbers.count(pace.high)})"
         )
     learned = [
         f"{name} {numbers.loss(value)}"

@@ -40,6 +40,8 @@ def note_what_is_missing(
         done = num_done(measurement.records) if measurement is not None else 0
         if settings is None and not (directory / "config.yaml").is_file():
             notes.append("config.yaml is missing: settings and planned steps are not known")
+        elif state == "ended_early":
+            notes.append("the same `hotloop train` with a larger `eval.patience` continues")
         elif settings is not None and done < settings.config.train.steps:
             planned = settings.config.train.steps
             then = (

@@ -18,8 +18,8 @@ from hotloop.doctor.collect import collect
 
 T = TypeVar("T")
 
-State = Literal["running", "finished", "stopped", "recorded"]
-"""`recorded`: steps are there, and not how many there should be."""
+State = Literal["running", "finished", "ended_early", "stopped", "recorded"]
+"""`ended_early`: by itself, for `eval.patience`. `recorded`: steps are there, and not how many there should be."""
 
 MAX_LINES_NAMED = 3
 """Damaged lines of one file that are named; the rest are counted."""

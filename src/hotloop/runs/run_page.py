@@ -61,11 +61,18 @@ def answer_of(found: StoredRun) -> str:
         done=num_done(records) if settings is not None else len(records),
         planned=settings.config.train.steps if settings is not None else None,
         state=run.state,
+        early=_why_early(settings) if run.state == "ended_early" else "",
         pace=pace(records),
         loss=next((r.loss for r in reversed(records) if r.loss is not None), None),
         held_out=run.evals[-1]["loss"] if run.evals else None,
         breakdown=run.diagnosis.breakdown if run.diagnosis is not None else {},
     )
+
+
+def _why_early(settings: Settings[Any] | None) -> str:
+    evaluates: Any = settings.config.eval if settings is not None else None
+    num = numbers.counted(evaluates.patience, "evaluation")
+    return f"no better `{evaluates.metric}` in {num} (`eval.patience`)"
 
 
 def facts_of(found: StoredRun, *, brief: bool = False) -> list[tuple[str, str]]:
@@ -88,7 +95,7 @@ def facts_of(found: StoredRun, *, brief: bool = False) -> list[tuple[str, str]]:
         facts.append((f"{of}on held-out examples", measures_in_words(run.task)))
     if run.diagnosis is not None and run.diagnosis.steps.tokens_per_s is not None:
         speed = numbers.rate(run.diagnosis.steps.tokens_per_s, "tokens")
-        facts.append((f"{of}speed, slow steps included", speed))
+        facts.append((f"{of}speed, over all steps", speed))
     if run.ranks is not None:
         facts.append((f"{of}processes", ranks_answer(run.ranks)))
         facts.extend([] if brief else rank_rows(run.ranks))
@@ -123,7 +130,12 @@ def compile_cost(quickstart: dict[str, Any] | None) -> list[tuple[str, str]]:
     spent, pays = found.get("compile_s"), found.get("steps_until_compile_pays")
     if not isinstance(spent, int | float) or not isinstance(pays, int):
         return []
-    return [("compiling", f"{seconds(spent)} before the first step, won back after {pays:,} steps")]
+    return [
+        (
+            "compiling",
+            f"{seconds(spent)} before the first step, won back after {numbers.counted(pays, 'step')}",
+        )
+    ]
 
 
 def settings_rows(settings: Settings[Any] | None) -> list[tuple[str, str, str]]:

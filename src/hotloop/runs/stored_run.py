@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from hotloop.core.ceilings import Ceilings
 from hotloop.core.command_run import COMMAND_RUN_FILE, CommandRun
@@ -46,6 +46,7 @@ from hotloop.judge.ranks import compare_ranks
 from hotloop.judge.targets import check_targets
 from hotloop.judge.utilization import steady_tokens_per_s, utilize
 from hotloop.monitor.follow import is_alive, is_complete
+from hotloop.optimizations.catalogue import CONFIGURED
 from hotloop.runs.memory_end import command_out_of_memory, training_out_of_memory
 from hotloop.runs.notes import note_command, note_fixes, note_what_is_missing, num_done
 from hotloop.runs.run_files import RunFiles, State, evaluations, goes_on, measurement_of
@@ -203,7 +204,7 @@ def _read_training(files: RunFiles, known: CommandRun | None = None) -> StoredRu
     files.damaged_lines(directory / TELEMETRY_FILE, damaged, "telemetry")
     evals = evaluations(files)
     state = _state(directory, settings, measurement, command_run)
-    diagnosis = _diagnosis(files, measurement, command_run)
+    diagnosis = _diagnosis(files, measurement, command_run, settings)
     if command_run is not None:
         note_command(files, command_run, measurement, state)
         if known is None:
@@ -237,7 +238,10 @@ def _read_training(files: RunFiles, known: CommandRun | None = None) -> StoredRu
 
 
 def _diagnosis(
-    files: RunFiles, measurement: Measurement | None, command_run: CommandRun | None
+    files: RunFiles,
+    measurement: Measurement | None,
+    command_run: CommandRun | None,
+    settings: Settings[Any] | None,
 ) -> Diagnosis | None:
     """What was stored at the end, or is made of the records so far."""
     if not goes_on(command_run) and (stored := files.stored(DIAGNOSIS_FILE, Diagnosis)):
@@ -247,10 +251,21 @@ def _diagnosis(
     directory = files.directory
     others = other_ranks(directory, measurement) if command_run is not None else {}
     try:
-        return diagnose(measurement, others=others)
+        return diagnose(measurement, others=others, unavailable=_unavailable(settings))
     except ValueError as error:
         files.problems.append(UsageError(f"damaged step records: {error}", where=str(directory)))
         return None
+
+
+def _unavailable(settings: Settings[Any] | None) -> list[str]:
+    """Optimizations whose key this kind of config fixes to one value, as fine-tuning does `train.compile`."""
+    found = []
+    for name, each in CONFIGURED.items() if settings is not None else ():
+        section, _, key = each.key.partition(".")
+        annotation = type(getattr(settings.config, section)).model_fields[key].annotation
+        if get_origin(annotation) is Literal and len(get_args(annotation)) == 1:
+            found.append(name)
+    return found
 
 
 def _state(
@@ -265,8 +280,9 @@ def _state(
         return "recorded"
     done = num_done(measurement.records) if measurement is not None else 0
     planned = settings.config.train.steps
-    if done >= planned and is_complete(directory, planned):
-        return "finished"
+    may_end_early = getattr(settings.config.eval, "patience", None) is not None
+    if (done >= planned or may_end_early) and is_complete(directory, done, planned):
+        return "finished" if done >= planned else "ended_early"
     return "running" if is_alive(directory, ("steps.jsonl", TELEMETRY_FILE)) else "stopped"
 
 

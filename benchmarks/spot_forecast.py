@@ -91,7 +91,7 @@ def main() -> None:
             work_s=given.steps * step_s,
             interval_s=given.every * step_s,
             save_s=statistics.fmean(saves),
-            restart_s=goodput_of(before).seconds["restart"],
+            restart_s=goodput_of(before).seconds["startup"],
         )
         drawn = {"kind": "poisson", "runs": 2000, "seed": given.seed}
         outcomes = spot.simulate(plan, given.between, **drawn)

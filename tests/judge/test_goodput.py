@@ -35,7 +35,8 @@ def test_a_training_in_one_go_is_divided_by_its_phases() -> None:
             "data_wait": 0.5,
             "checkpoint": 0.75 + 1.5,
             "evaluation": 0.25 + 1,
-            "restart": 4,
+            "startup": 4,
+            "restart": 0,
             "lost_progress": 0,
             "idle": 0,
             "other": 0.5,
@@ -55,7 +56,8 @@ def test_after_kills_lost_steps_and_the_time_between_processes_are_told_apart() 
     assert found is not None
     assert found.seconds["productive"] == 14
     assert found.seconds["lost_progress"] == 4
-    assert found.seconds["restart"] == 4 + 3 + 4
+    assert found.seconds["startup"] == 4
+    assert found.seconds["restart"] == 3 + 4
     assert found.seconds["idle"] == (130 - 114) + (140 - 133)
     assert found.seconds["other"] == pytest.approx(1.0)
     assert found.wall_s == math.fsum(found.seconds.values()) == pytest.approx(53.0)

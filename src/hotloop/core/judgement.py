@@ -299,10 +299,10 @@ class RankComparison:
 
 
 GOODPUT_CLASSES = (
-    "productive", "data_wait", "checkpoint", "evaluation", "restart", "lost_progress", "idle", "other",
+    "productive", "data_wait", "checkpoint", "evaluation", "startup", "restart", "lost_progress", "idle", "other",
 )  # fmt: skip
-"""`restart`: from the start of a process to its first step. `lost_progress`: steps that were made again, or undone by
-going back from a spike. `idle`: no process trained. `other`: the end of a process after its last save."""
+"""`startup`: from the start of the first process to its first step; `restart`: the same of later ones. `lost_progress`: steps
+made again, or undone by going back from a spike. `idle`: no process trained. `other`: the end of a process after its last save."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,13 +27,14 @@ def goodput(sessions: Sequence[Session], records: Sequence[StepRecord]) -> Goodp
     end = sessions[0].process_at
     lost_steps = 0
     for number, each in enumerate(sessions):
+        starting = "restart" if number else "startup"
         begin = max(each.process_at, end)  # a process may train again, or the clock was set back
         spent["idle"] += begin - end
         if each.first_step_at is None:  # it came to no step
             end = max(begin, each.ended_at or each.at)
-            spent["restart"] += end - begin
+            spent[starting] += end - begin
             continue
-        spent["restart"] += max(0.0, each.first_step_at - begin)
+        spent[starting] += max(0.0, each.first_step_at - begin)
         # The next ones tell of it, until one came to a step and dropped what it made again.
         later = sessions[number + 1 :]
         trained = next((i for i, s in enumerate(later) if s.first_step_at is not None), len(later))

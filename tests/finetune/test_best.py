@@ -54,6 +54,12 @@ def test_a_training_that_no_longer_gets_better_ends_and_exports_its_best_weights
     newest = store.load(store.of_step(out / "checkpoints", steps[-1]), ("model",))[0]["model"]
     assert any(not torch.equal(newest[f"model.{name}"], own) for name, own in exported.items())
 
+    shown = run(["report", str(out)])
+    assert "Ended early, after 20 of 40 steps: no better `macro_f1` in 2 evaluations (`eval.patience`)" in shown  # fmt: skip
+    assert "unfinished" not in shown
+    assert "HL302" not in shown  # what cannot be set here is no advice
+    assert '"state": "finished"' in run(["monitor", str(out), "--once", "--json", "-"])
+
     run(["checkpoints", "prune", str(out), "--yes"])  # by the same measure, not by the loss
     assert best in store.steps(out / "checkpoints")
     again = run(job)
@@ -67,7 +73,11 @@ def test_more_patience_goes_on_with_the_same_run(job: list[str], tmp_path: Path,
     run([*job, "eval.patience=1"])
     first = (tmp_path / "run/evals.jsonl").read_text()
     assert len(first.splitlines()) == 2
-    run(job)
+    said = run([*job, "train.epochs=1"], code=2)
+    assert "this run has done 10 steps, more than `train.epochs: 1` (5 steps)" in said
+    assert "leave `train.epochs` as it was" in said
+    assert "continues from step 10 of 40" in run(job)
+    assert "Finished: 40 steps" in run(["report", str(tmp_path / "run")])
     whole = (tmp_path / "run/evals.jsonl").read_text()
     assert whole.startswith(first)
     assert len(whole.splitlines()) == 8

@@ -122,9 +122,7 @@ def _choose(run: Run, from_step: int | None, stretch: bool) -> Choice:
 
 def _asked_for(run: Run, step: int) -> Choice:
     newest = store.newest_seen(run.checkpoints)
-    later = (
-        "; later checkpoints are renamed to `left-...`, and not deleted" if newest > step else ""
-    )
+    later = "; later checkpoints are renamed to `left-...`, not deleted" if newest > step else ""
     notes = (f"continuing from step {step} as asked{later}",)
     if step == 0 and store.latest(run.checkpoints, before=1)[0] is None:
         return None, notes
@@ -230,17 +228,20 @@ def refuse_other_course(
     kept: the steps of the checkpoints that are there to go back to.
     """
     old, new, name = before.train.steps, now.train.steps, now.schedule.name
+    key, given = "train.steps", f"`train.steps: {new}`"
+    epochs = [getattr(each.train, "epochs", 0) for each in (before, now)]
+    if epochs[0] != epochs[1] and old * epochs[1] == new * epochs[0]:  # these are what was set
+        key, given = "train.epochs", f"`train.epochs: {epochs[1]}` ({new} steps)"
     if done > new:
         raise UsageError(
-            f"this run has done {done} steps, more than `train.steps: {new}`",
-            do=f"leave `train.steps` as it was, or go back with {_way_back(kept, new)}",
+            f"this run has done {done} steps, more than {given}",
+            do=f"leave `{key}` as it was, or go back with {_way_back(kept, new)}",
         )
-    started = min(first_update(before), first_update(now)) <= done
-    if now.averaging.name != "none" and started and first_update(before) != first_update(now):
+    first, second = sorted((first_update(before), first_update(now)))
+    if now.averaging.name != "none" and first <= done and first != second:
         raise UsageError(
-            f"with `train.steps: {new}` the mean of the weights would have begun at another step",
-            do="go back to before it began with "
-            f"{_way_back(kept, min(first_update(before), first_update(now)) - 1)}, or begin a new run",
+            f"with {given} the mean of the weights would have begun at another step",
+            do=f"go back to before it began with {_way_back(kept, first - 1)}, or begin a new run",
         )
     rates = ((s, learning_rate(before, s), learning_rate(now, s)) for s in range(done))
     other = next((step for step, earlier, later in rates if earlier != later), None)
@@ -252,7 +253,7 @@ def refuse_other_course(
             f"{done} this run took other learning rates than it would take now"
         )
     raise UsageError(
-        f"with `train.steps: {new}` instead of {old} the `{name}` schedule has another learning rate "
+        f"with {given} instead of {old} the `{name}` schedule has another learning rate "
         f"from step {other} on, and {done} steps are done",
         do=f"go back with {_way_back(kept, other)}; or accept the "
         "difference with `--stretch-schedule`; or export the model and begin a new run from it "

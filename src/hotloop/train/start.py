@@ -24,7 +24,7 @@ from hotloop.checkpoint.entries import held_out_losses
 from hotloop.checkpoint.notices import watch
 from hotloop.checkpoint.upload import Uploader
 from hotloop.core.config import LoopConfig
-from hotloop.core.errors import EnvironmentFailed, Interrupted
+from hotloop.core.errors import Interrupted
 from hotloop.core.file_locks import locked
 from hotloop.core.files import (
     ROLLBACKS_FILE,
@@ -181,6 +181,8 @@ def conduct(
         warn(note)
     take_up(run)
     made = run.first_step >= config.train.steps or run.enough(run.first_step)
+    if not made and run.first_step and from_step is None:
+        warn(f"continues from step {run.first_step} of {config.train.steps}")
     if made and is_evaluated(run):  # nothing to do, and nothing to write over
         warn(f"already finished: {run.first_step} of {config.train.steps} steps")
         return as_it_finished(run)
@@ -429,7 +431,5 @@ def keep_rollbacks(directory: Path, count: int) -> None:
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except OSError as error:
-        raise EnvironmentFailed(
-            f"cannot read the rollbacks: {error.strerror}", where=str(path)
-        ) from error
+        raise storage_error(error, path, "read the rollbacks") from error
     write_atomically(path, b"".join(lines[:count]))

@@ -265,7 +265,10 @@ def by_trainer(
         return [
             {"input_ids": ids, "attention_mask": mask, "labels": label}
             for ids, mask, label in zip(
-                made["input_ids"], made["attention_mask"], data.numbers(examples), strict=True
+                made["input_ids"],
+                made["attention_mask"],
+                map(data.classes.index, examples.labels),
+                strict=True,
             )
         ]
 
@@ -309,7 +312,9 @@ def by_trainer(
     seconds = CLOCK() - began
     logits = torch.from_numpy(trainer.predict(trainer.eval_dataset).predictions)
     counts = [[0] * len(data.classes) for _ in data.classes]
-    for true, guess in zip(data.numbers(data.held_out), logits.argmax(1).tolist(), strict=True):
+    for true, guess in zip(
+        map(data.classes.index, data.held_out.labels), logits.argmax(1).tolist(), strict=True
+    ):
         counts[true][guess] += 1
     found = metrics(counts)
     rate = epochs * len(data.train) / seconds

@@ -33,7 +33,7 @@ CONLL = "EU B-ORG\nrejects O\n\n"
         ("a.conll", "EU O\n\nx O\n", "tokens", {}, r"no text has an entity"),
         ("a.conll", "\n\n", "tokens", {}, r"no examples in this file"),
         ("a.conll", CONLL, "classification+tokens", {}, r"needs jsonl"),
-        ("a.jsonl", '{"words": ["a", "b"], "tags": ["O"]}\n', "tokens", {}, r"2 words and 1 tags\n.*:1"),
+        ("a.jsonl", '{"words": ["a", "b"], "tags": ["O"]}\n', "tokens", {}, r"2 words and 1 tag\n.*:1"),
         ("a.jsonl", '{"words": ["a"], "tags": [3]}\n', "tokens", {}, r"`tags` is not a list of words\n.*:1"),
         ("a.jsonl", '{"words": ["a"]}\n', "tokens", {}, r"no `tags`\n.*:1\n.*data.tags"),
         ("a.jsonl", '{"tokens": ["a"]}\n', "tokens", {}, r"neither `words` .*\n.*:1\n.*there: `tokens`"),

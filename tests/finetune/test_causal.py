@@ -94,7 +94,7 @@ def test_packing_that_lets_examples_see_each_other_is_refused(
 ) -> None:
     from hotloop.finetune import packed_attention
 
-    monkeypatch.setattr(packed_attention.Row, "as_list", lambda row: [int(row.lengths.sum())])
+    monkeypatch.setattr(packed_attention.Row, "each", property(lambda row: [int(row.lengths.sum())]))  # fmt: skip
     reason = why_not_packed(model_of("llama"), examples()[:4], 160)
     assert reason is not None
     assert "logits would differ by" in reason

@@ -162,7 +162,7 @@ def test_entities_are_counted_as_seqeval_counts_them() -> None:
         assert [list(each) for each in entities_of(case["predicted"][0])] == case["entities"]
         tally = ENTITIES.tally()
         for predicted, true in zip(case["predicted"], case["true"], strict=True):
-            tally._count(predicted, true)
+            tally.count(predicted, true)
         found = tally.metrics()
         for name in ("precision", "recall", "f1", "accuracy"):
             assert found[name] == pytest.approx(case[name], abs=1e-12), (name, case)

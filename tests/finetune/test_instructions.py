@@ -121,7 +121,9 @@ def test_turn_that_the_template_writes_otherwise_later_is_read_and_not_learned(
     learned = tokenizer().decode(example.ids[example.learned])
     assert learned == "<think></think>white<|im_end|>\n"
     assert counts.turns == 1
-    assert "1 turns of the assistant are only read" in counts.notes(64)[0]
+    (note,) = counts.notes(64)
+    assert note.startswith("only read")
+    assert note.endswith(": 1 assistant turn")
 
 
 def test_completions_end_with_the_end_of_text_and_prompts_are_not_learned(tmp_path: Path) -> None:

@@ -59,13 +59,13 @@ def fit(
             raise UsageError("the task has its own loss", do="leave `loss` and `collate` out")
         words |= {"task": task, "data.file": str(data), "model.path": str(model)}
         words |= {} if validation is None else {"data.held_out": str(validation)}
-        from hotloop.finetune.job import job_of
+        from hotloop.finetune.job import settings_of, start
 
-        job = job_of(task, None, _overrides(words, settings))
+        found = settings_of(task, None, _overrides(words, settings))
         refuse_busy(directory)
         from hotloop.finetune.conduct import Steps
 
-        return Fitted(directory, job.start(directory, Steps(warn=_note)))
+        return Fitted(directory, start(found, directory, Steps(warn=_note)))
     if task is not None:
         raise UsageError(
             "`task` is of model directories; what a module learns is its `loss`",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,16 +16,6 @@ if TYPE_CHECKING:
     from hotloop.finetune.conduct import Finetuned
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """What was given: a config, or `KEY=VALUE` alone."""
-
-    config: Path | None
-    overrides: tuple[str, ...]
-    task: str | None
-    """`None` of a training on text."""
-
-
 def as_settings(
     config: Path | None,
     overrides: tuple[str, ...],
@@ -33,8 +23,11 @@ def as_settings(
     task: str | None,
     data: str | None,
     model: str | None,
-) -> Words:
-    """The options as settings; without a config the first KEY=VALUE stands in its place."""
+) -> tuple[Path | None, tuple[str, ...], str | None]:
+    """The config, if any, all settings as KEY=VALUE, and the task: `None` of a training on text.
+
+    Without a config the first KEY=VALUE stands in its place.
+    """
     from hotloop.core.settings import task_of
 
     given = {"task": task, "data.file": data, "model.path": model}
@@ -49,42 +42,57 @@ def as_settings(
         if lacking := [option for key, option in options.items() if key not in known]:
             raise UsageError(f"--task {task} needs {' and '.join(lacking)} beside it")
     found = task or (task_of(config) if config is not None else None)
-    return Words(config, (*words, *overrides), found)
+    return config, (*words, *overrides), found
 
 
 def train(
-    words: Words,
+    task: str,
+    config: Path | None,
+    overrides: tuple[str, ...],
     out: Path | None,
     json_file: str | None,
     *,
+    profile: str,
     stop_after: int | None,
     from_step: int | None,
     stretch: bool,
 ) -> None:
     from hotloop.cli.output import note, refuse_unwritable, write_object
     from hotloop.cli.progress import progress_bar
+    from hotloop.core.errors import ExitCode
     from hotloop.core.file_locks import refuse_busy
-    from hotloop.finetune.job import job_of
+    from hotloop.finetune.job import settings_of, start
+    from hotloop.report.held_out import profile_lines
 
-    job = job_of(words.task or "", words.config, words.overrides)
-    directory = out or Path("runs") / job.settings.config.name
+    rehearses = profile == "test"
+    if rehearses and task in CAUSAL_TASKS:
+        raise UsageError(
+            "--profile test is of encoders",
+            do="`--stop-after N` measures N steps of a decoder's training",
+        )
+    settings = settings_of(task, config, overrides)
+    directory = out or Path("runs") / f"{settings.config.name}{'-test' if rehearses else ''}"
     refuse_unwritable(json_file, made=directory)
     refuse_busy(directory)
-    from hotloop.finetune.conduct import Steps
+    from hotloop.finetune.conduct import Finetuned, Steps
+    from hotloop.finetune.profile import rehearse
 
     with progress_bar() as progress:
-        steps = Steps(
-            stop_after=stop_after,
-            from_step=from_step,
-            stretch=stretch,
-            progress=progress,
-            warn=note,
+        found = (
+            rehearse(settings, directory, progress=progress, warn=note)
+            if rehearses
+            else start(settings, directory, Steps(stop_after, from_step, stretch, progress, note))
         )
-        outcome = job.start(directory, steps)
     if json_file is not None:
-        write_object(asdict(outcome), json_file)
-    if json_file != "-":
-        _tell(outcome, directory)
+        write_object(asdict(found), json_file)
+    if isinstance(found, Finetuned):
+        if json_file != "-":
+            _tell(found, directory)
+        return
+    for line in profile_lines(asdict(found)) if json_file != "-" else ():
+        click.echo(line)
+    if not found.resumed_equal:
+        raise click.exceptions.Exit(ExitCode.FOUND)
 
 
 def _tell(outcome: Finetuned, directory: Path) -> None:
@@ -100,33 +108,3 @@ def _tell(outcome: Finetuned, directory: Path) -> None:
         click.echo(f"{outcome.model}: {what} from_pretrained")
     if outcome.merged is not None:
         click.echo(f"{outcome.merged}: the model with the adapter in its weights")
-
-
-def rehearse(words: Words, out: Path | None, json_file: str | None) -> None:
-    from hotloop.cli.output import note, refuse_unwritable, write_object
-    from hotloop.cli.progress import progress_bar
-    from hotloop.core.errors import ExitCode
-    from hotloop.core.file_locks import refuse_busy
-    from hotloop.core.finetune_config import FinetuneConfig
-    from hotloop.core.settings import load_settings
-    from hotloop.finetune.profile import rehearse
-    from hotloop.report.held_out import profile_lines
-
-    if words.task in CAUSAL_TASKS:
-        raise UsageError(
-            "--profile test is of encoders",
-            do="`--stop-after N` measures N steps of a decoder's training",
-        )
-    settings = load_settings(words.config, words.overrides, kind=FinetuneConfig)
-    directory = out or Path("runs") / f"{settings.config.name}-test"
-    refuse_unwritable(json_file, made=directory)
-    refuse_busy(directory)
-    with progress_bar() as progress:
-        found = rehearse(settings, directory, progress=progress, warn=note)
-    if json_file is not None:
-        write_object(asdict(found), json_file)
-    if json_file != "-":
-        for line in profile_lines(asdict(found)):
-            click.echo(line)
-    if not found.resumed_equal:
-        raise click.exceptions.Exit(ExitCode.FOUND)

@@ -116,27 +116,24 @@ def train(
     from hotloop.report.memory import out_of_memory_answer
     from hotloop.train.early import refuse_early
 
-    words = finetune.as_settings(config, overrides, task=task, data=data, model=model)
+    config, overrides, task = finetune.as_settings(config, overrides, task=task, data=data, model=model)  # fmt: skip
     if stop_after is not None and from_step is not None:
         raise UsageError(
             "--from-step continues a run, and --stop-after only measures",
             do="leave one of them out",
         )
     ranks = read_ranks(os.environ)
-    if words.task is not None:
+    if task is not None:
         if ranks.num_ranks > 1 or record_samples:
             raise UsageError(
                 "a fine-tuning is of one process, and records no samples",
                 do="start it without torchrun and without --record-samples",
             )
-        if profile == "full":
-            finetune.train(words, out, json_file, stop_after=stop_after, from_step=from_step, stretch=stretch)  # fmt: skip
-            return
-        if stop_after is not None or from_step is not None:
+        if profile == "test" and (stop_after is not None or from_step is not None):
             raise UsageError(
                 "--profile test makes its own steps", do="leave --stop-after and --from-step out"
             )
-        finetune.rehearse(words, out, json_file)
+        finetune.train(task, config, overrides, out, json_file, profile=profile, stop_after=stop_after, from_step=from_step, stretch=stretch)  # fmt: skip
         return
     assert config is not None
     if profile == "test":
@@ -239,11 +236,11 @@ def _rendezvous(ranks: Ranks) -> Iterator[Rendezvous | None]:
 
 
 def tell(outcome: Finished, directory: Path) -> None:
-    from hotloop.report.numbers import rate
+    from hotloop.report.numbers import counted, loss, rate
     from hotloop.report.words import trouble
 
     click.echo(
-        f"{outcome.steps} steps, loss {_loss(outcome.loss)}"
+        f"{counted(outcome.steps, 'step')}, loss {loss(outcome.loss)}"
         f"{_held_out(outcome.held_out_loss, outcome.averaged_held_out_loss)}"
     )
     seen = trouble(
@@ -262,10 +259,6 @@ def tell(outcome: Finished, directory: Path) -> None:
 
 def _keep_to_itself(message: str) -> None:
     """For a process that is not the first: that one says the same."""
-
-
-def _loss(loss: float | None) -> str:
-    return "not known" if loss is None else f"{loss:.4f}"
 
 
 def _held_out(loss: float | None, averaged: float | None) -> str:

@@ -24,12 +24,7 @@ def check_lora(config: LoraConfig, device: torch.device) -> None:
     """Raises `UsageError` for what is not installed, `EnvironmentFailed` for what this machine has not."""
     if not config.rank:
         return
-    if importlib.util.find_spec("peft") is None:
-        raise UsageError(
-            "`model.lora` needs peft, which is not installed",
-            where="model.lora.rank",
-            do="pip install 'hotloop[lora]'",
-        )
+    _check_installed("peft", "model.lora.rank", "pip install 'hotloop[lora]'")
     if config.quantize == "none":
         return
     if device.type != "cuda":
@@ -38,12 +33,12 @@ def check_lora(config: LoraConfig, device: torch.device) -> None:
             where="model.lora.quantize",
             do="leave it out: `model.lora.rank` alone trains an adapter here, too",
         )
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise UsageError(
-            "`model.lora.quantize: 4bit` needs bitsandbytes, which is not installed",
-            where="model.lora.quantize",
-            do="pip install bitsandbytes",
-        )
+    _check_installed("bitsandbytes", "model.lora.quantize", "pip install bitsandbytes")
+
+
+def _check_installed(package: str, key: str, do: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise UsageError(f"`{key}` needs {package}, which is not installed", where=key, do=do)
 
 
 def quantization(config: LoraConfig, device: torch.device) -> dict[str, Any]:
@@ -113,7 +108,7 @@ def export_adapter(
     inputs = [torch.from_numpy(each.astype(np.int64))[None].to(device) for each in tokens]
     wanted = [model(input_ids=ids).logits.float() for ids in inputs]
     base = adapter.peft_config["default"].base_model_name_or_path
-    source = {"local_files_only": Path(base).is_dir(), "dtype": torch.float32}
+    source = {"local_files_only": True, "dtype": torch.float32}  # of a name it is in the cache now
     try:
         with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -22,12 +22,13 @@ from torch import Tensor, nn
 from hotloop.core.causal_config import CausalConfig
 from hotloop.finetune.packed_attention import packed_attention
 from hotloop.finetune.sequences import Example
-from hotloop.finetune.work import chosen_in, in_microbatches
+from hotloop.finetune.tokens import padded_rows
+from hotloop.finetune.work import chosen_in, held_out_parts, in_microbatches
 from hotloop.optimizations.precision.autocast import autocast
 from hotloop.train.batches import Inputs, StepData, to_device
 from hotloop.train.interruption import StopRequest
 from hotloop.train.run import Run
-from hotloop.train.work import EvaluationCut, HeldOut
+from hotloop.train.work import HeldOut
 
 TOLERANCE = 1e-5
 """Largest difference of a packed logit from that of the example by itself, in fp32, relative to the largest where that is above 1."""
@@ -92,14 +93,12 @@ def padded(examples: Sequence[Example]) -> Inputs:
     inputs: list[Tensor] = []
     for chosen in np.array_split(np.arange(len(order)), min(BUCKETS, len(order))):
         bucket = [order[index] for index in chosen]
-        width = max(each.num_read for each in bucket)
-        ids = np.zeros((len(bucket), width), dtype=np.int64)
-        mask, learned = np.zeros_like(ids), np.zeros_like(ids, dtype=bool)
+        ids, mask = padded_rows([each.ids[:-1] for each in bucket], 0)
+        learned = np.zeros(ids.shape, dtype=bool)
         for row, each in enumerate(bucket):
-            ids[row, : each.num_read], mask[row, : each.num_read] = each.ids[:-1], 1
             learned[row, : each.num_read] = each.learned[1:]
             targets.append(each.ids[1:][each.learned[1:]])
-        inputs += map(torch.from_numpy, (ids, mask, np.flatnonzero(learned)))
+        inputs += ids, mask, torch.from_numpy(np.flatnonzero(learned))
     return torch.from_numpy(np.concatenate(targets).astype(np.int64)), *inputs
 
 
@@ -171,17 +170,10 @@ class CausalWork:
         if not chosen:
             return None
         total = torch.zeros((), device=run.device)
-        self.model.eval()
-        for begin in range(0, len(chosen), size):
-            run.watchdog.passed()
-            if stop.asked:
-                break
-            inputs = to_device(self.model.arranged(chosen[begin : begin + size]), run.device)
+        for part in held_out_parts(run, self.model, stop, chosen, size):
+            inputs = to_device(self.model.arranged(part), run.device)
             with autocast(run.device.type, self.config.train.precision):
                 total += self.model(*inputs)
-        self.model.train()
-        if run.group.summed(torch.tensor(int(stop.asked))) > 0:
-            raise EvaluationCut
         num_targets = sum(each.num_targets for each in chosen)
         loss = total.item() / num_targets
         return HeldOut(loss, num_targets, {"perplexity": math.exp(min(loss, 700.0))})

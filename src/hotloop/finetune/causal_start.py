@@ -34,8 +34,9 @@ from hotloop.finetune.decoder import (
 )
 from hotloop.finetune.encoder import check_ids, export
 from hotloop.finetune.sequences import Counts, Example, examples_of, use_template
-from hotloop.finetune.work import steps_per_epoch
+from hotloop.finetune.work import steps_in_words
 from hotloop.hardware.device import pick_device
+from hotloop.report.numbers import counted
 from hotloop.train.rendezvous import Rendezvous
 from hotloop.train.run import Run
 
@@ -75,7 +76,7 @@ def finetune_decoder(
         fingerprint = f"{sources.fingerprint} {decoder.fingerprint} {identity} {reason is None} {vocabulary.tokenizer.chat_template}"
         lines = [*arithmetic(work, decoder.model), *counts.notes(longest)]
         if sources.num_empty:
-            lines.append(f"{sources.num_empty} examples without anything to learn are left out")
+            lines.append(f"left out: {counted(sources.num_empty, 'example')} with nothing to learn")
         keep = partial(_keep, decoder=decoder, tokenizer=vocabulary.tokenizer, work=work)
         file = str(Path(config.data.file).expanduser().resolve())
         return Prepared(model, work, fingerprint, file, vocabulary.tokenizer_json, lines, keep)
@@ -95,7 +96,7 @@ def _tokenized(
     )
     if len(train) < config.sequences_per_step:
         raise UsageError(
-            f"one step takes {config.sequences_per_step} examples, and there are {len(train)} to train on",
+            f"one step takes {counted(config.sequences_per_step, 'example')}, and there are {len(train)} to train on",
             where=config.data.file,
             do=f"lower `train.microbatch` to {len(train)} or less, with `train.grad_accum_steps` 1"
             if train
@@ -115,11 +116,10 @@ def arithmetic(work: CausalWork, model: Any) -> list[str]:
     config, train = work.config, work.train
     num_read = sum(each.num_read for each in train)
     num_targets = sum(each.num_targets for each in train)
-    each, steps = steps_per_epoch(len(train), config.sequences_per_step), config.train.steps
     lines = [
-        f"{len(train)} examples to train on and {len(work.held_out)} held out; {num_read} tokens an epoch, "
-        f"{num_targets} of them learned ({num_targets / num_read:.0%})",
-        f"{each} steps of {config.sequences_per_step} examples an epoch, {steps} steps in {steps / each:g} epochs",
+        f"{counted(len(train), 'example')} to train on and {len(work.held_out)} held out; {num_read:,} tokens an epoch, "
+        f"{num_targets:,} of them learned ({num_targets / num_read:.0%})",
+        steps_in_words(len(train), config),
     ]
     if config.model.lora.rank:
         every = [(p.numel(), p.requires_grad) for p in model.parameters()]

@@ -10,7 +10,14 @@ from typing import Any
 
 from hotloop.core.causal_config import CausalConfig
 from hotloop.core.errors import UsageError
-from hotloop.finetune.rows import JSON_LINES, TABLES, Rows, check_columns, read_text, rows_of
+from hotloop.finetune.tables import (
+    JSON_LINES,
+    TABLES,
+    Row,
+    check_columns,
+    read_text_file,
+    table_rows,
+)
 
 Message = dict[str, Any]
 
@@ -34,10 +41,6 @@ class Sources:
     """Rows left out, since nothing is there to be learned."""
     fingerprint: str
     """Of the files and how they are read."""
-
-    @property
-    def has_chats(self) -> bool:
-        return any(each.chat is not None for each in (*self.train, *self.held_out))
 
 
 def read_sources(config: CausalConfig) -> Sources:
@@ -63,7 +66,7 @@ def read_sources(config: CausalConfig) -> Sources:
 def _read(config: CausalConfig, path: Path) -> tuple[list[Source], int, str]:
     """Examples, how many rows had none, the checksum of the file."""
     data = config.data
-    body, digest = read_text(path)
+    file = read_text_file(path)
     if path.suffix not in (*JSON_LINES, *TABLES):
         if config.task == "instructions":
             raise UsageError(
@@ -71,13 +74,15 @@ def _read(config: CausalConfig, path: Path) -> tuple[list[Source], int, str]:
                 where=str(path),
                 do="name such a file, or set `task: text` to learn all of this one",
             )
-        found = [Source(str(path), completion=body)]
+        found = [Source(str(path), completion=file.text)]
     else:
-        rows = rows_of(path, body, data.delimiter)
+        rows = list(table_rows(file, delimiter=data.delimiter, columns={}))
+        if not rows:
+            raise UsageError("no examples in this file", where=str(path))
         if config.task == "text":
             found = _texts(path, rows, data.text)
         elif data.messages in rows[0][1]:
-            check_columns(path, rows, [("data.messages", data.messages)])
+            _check(path, rows, {"data.messages": data.messages})
             places = ((f"{path}:{line}", row[data.messages]) for line, row in rows)
             found = [Source(place, chat=_chat(value, place)) for place, value in places]
         else:
@@ -86,15 +91,20 @@ def _read(config: CausalConfig, path: Path) -> tuple[list[Source], int, str]:
     if not kept:
         column = data.text if config.task == "text" else data.completion
         raise UsageError("no example has a text to learn", where=f"{path}, column `{column}`")
-    return kept, len(found) - len(kept), digest
+    return kept, len(found) - len(kept), file.sha256
 
 
-def _texts(path: Path, rows: Rows, column: str) -> list[Source]:
-    check_columns(path, rows, [("data.text", column)])
+def _check(path: Path, rows: list[Row], columns: dict[str, str]) -> None:
+    for line, row in rows:
+        check_columns(f"{path}:{line}", row, columns)
+
+
+def _texts(path: Path, rows: list[Row], column: str) -> list[Source]:
+    _check(path, rows, {"data.text": column})
     return [Source(f"{path}:{line}", completion=_text(row[column], f"{path}:{line}", column)) for line, row in rows]  # fmt: skip
 
 
-def _prompted(config: CausalConfig, path: Path, rows: Rows) -> list[Source]:
+def _prompted(config: CausalConfig, path: Path, rows: list[Row]) -> list[Source]:
     names = (config.data.prompt, config.data.completion)
     if set(names) - set(rows[0][1]):
         there = ", ".join(f"`{str(each)[:80]}`" for each in list(rows[0][1])[:20])
@@ -103,7 +113,7 @@ def _prompted(config: CausalConfig, path: Path, rows: Rows) -> list[Source]:
             where=str(path),
             do=f"name them with `data.messages`, or `data.prompt` and `data.completion`; there: {there}",
         )
-    check_columns(path, rows, list(zip(("data.prompt", "data.completion"), names, strict=True)))
+    _check(path, rows, {"data.prompt": names[0], "data.completion": names[1]})
     found = []
     for line, row in rows:
         place = f"{path}:{line}"

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from hotloop.finetune.heads import Head, Logits
 from hotloop.finetune.labels import OneLabel
 from hotloop.finetune.packing import ATTENTION, Layout, attention, packed
+from hotloop.finetune.tokens import padded_rows
 from hotloop.train.batches import Inputs
 
 TOLERANCE = 1e-5
@@ -135,13 +136,7 @@ def padded(tokens: Sequence[np.ndarray], pad_id: int) -> tuple[list[int], Inputs
     order = sorted(range(len(tokens)), key=lambda index: len(tokens[index]))
     inputs: list[Tensor] = []
     for chosen in np.array_split(np.array(order), min(BUCKETS, len(order))):
-        width = max(len(tokens[index]) for index in chosen)
-        ids = torch.full((len(chosen), width), pad_id, dtype=torch.int64)
-        mask = torch.zeros((len(chosen), width), dtype=torch.int64)
-        for row, index in enumerate(chosen):
-            own = torch.from_numpy(tokens[index].astype(np.int64))
-            ids[row, : len(own)], mask[row, : len(own)] = own, 1
-        inputs += [ids, mask]
+        inputs += padded_rows([tokens[index] for index in chosen], pad_id)
     return order, tuple(inputs)
 
 

@@ -25,6 +25,7 @@ from hotloop.core.progress import Progress, silent
 from hotloop.core.settings import Settings
 from hotloop.core.task_scores import TASK_FILE, TaskScores
 from hotloop.finetune.work import steps_per_epoch
+from hotloop.report.numbers import counted
 from hotloop.train.evaluate import Evaluation, read_evaluations
 from hotloop.train.rendezvous import Rendezvous
 from hotloop.train.run import Run, assemble, set_up_process
@@ -153,8 +154,9 @@ def with_steps(settings: Settings[Any], num_examples: int) -> Settings[Any]:
     """
     config = settings.config
     each = steps_per_epoch(num_examples, config.sequences_per_step)
+    examples = counted(num_examples, "example")
     if config.eval.every_epochs is not None:
-        why = f"detected: {config.eval.every_epochs} epochs of {num_examples} examples"
+        why = f"detected: {counted(config.eval.every_epochs, 'epoch')} of {examples}"
         settings = settings.with_values({"eval.every_steps": config.eval.every_epochs * each}, origin=why)  # fmt: skip
     if config.eval.export == "best":
         every, saved = settings.config.eval.every_steps, config.checkpoint.every_steps
@@ -165,7 +167,7 @@ def with_steps(settings: Settings[Any], num_examples: int) -> Settings[Any]:
         settings = settings.with_values(kept, origin=why)
     if config.train.steps:
         return settings
-    why = f"detected: {config.train.epochs} epochs of {num_examples} examples"
+    why = f"detected: {counted(config.train.epochs, 'epoch')} of {examples}"
     try:
         return settings.with_values({"train.steps": config.train.epochs * each}, origin=why)
     except ValidationError as error:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
 import torch
 
 from hotloop.core.causal_config import CausalModel
 from hotloop.core.errors import UsageError
 from hotloop.finetune.adapters import add_adapter, quantization
-from hotloop.finetune.encoder import Warn, check_directory, weights_fingerprint
-from hotloop.models.export import quiet
+from hotloop.finetune.encoder import weights_fingerprint
+from hotloop.finetune.pretrained import Warn, check_length, loading, tokenizer_json
 
 MAX_TOKENS = 1024
 """`model.max_tokens: auto`, where the model reads as many."""
@@ -34,15 +30,11 @@ class Vocabulary:
 
 def load_vocabulary(path: str, warn: Warn) -> Vocabulary:
     """Raises `UsageError`."""
-    check_directory(path, warn)
-    with _loading(path) as (transformers, source, common):
+    with loading(path, warn) as (transformers, source, common):
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, use_fast=True, **common)
         config = transformers.AutoConfig.from_pretrained(source, **common)
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        raise UsageError("this model has no fast tokenizer", where=path, do="save one with it")
     longest = getattr(config, "max_position_embeddings", None)
-    return Vocabulary(tokenizer, backend.to_str().encode(), longest)
+    return Vocabulary(tokenizer, tokenizer_json(tokenizer, path), longest)
 
 
 def longest_example(config: CausalModel, vocabulary: Vocabulary) -> int:
@@ -50,12 +42,7 @@ def longest_example(config: CausalModel, vocabulary: Vocabulary) -> int:
     longest = vocabulary.longest
     if config.max_tokens == "auto":
         return min(MAX_TOKENS, longest or MAX_TOKENS)
-    if longest is not None and config.max_tokens > longest:
-        raise UsageError(
-            f"this model reads at most {longest} tokens, and `model.max_tokens` is {config.max_tokens}",
-            where=config.path,
-            do=f"set `model.max_tokens={longest}`",
-        )
+    check_length(config.max_tokens, longest, config.path)
     return config.max_tokens
 
 
@@ -70,7 +57,7 @@ class LoadedDecoder:
 
 def load_decoder(config: CausalModel, device: torch.device, warn: Warn) -> LoadedDecoder:
     """Draws from torch's generator. Raises `UsageError`."""
-    with _loading(config.path) as (transformers, source, common):
+    with loading(config.path, lambda note: None) as (transformers, source, common):
         model, report = transformers.AutoModelForCausalLM.from_pretrained(
             source,
             use_safetensors=True,
@@ -111,25 +98,3 @@ def check_reads_only_before(model: Any, ids: np.ndarray, path: str) -> None:
             where=path,
             do="give a decoder (GPT-2, Llama, Qwen), or `--task classification` and its like for an encoder",
         )
-
-
-@contextmanager
-def _loading(path: str) -> Iterator[tuple[Any, str, dict[str, Any]]]:
-    """transformers, the place to load from, and arguments. What goes wrong within becomes a `UsageError`."""
-    try:
-        import transformers
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            "fine-tuning needs transformers", do="pip install 'hotloop[export]'"
-        ) from error
-    directory = Path(path).expanduser()
-    source = str(directory.resolve()) if directory.is_dir() else path
-    try:
-        with quiet():
-            yield transformers, source, {"trust_remote_code": False, "local_files_only": directory.is_dir()}  # fmt: skip
-    except UsageError:
-        raise
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError, safetensors.SafetensorError) as error:  # fmt: skip
-        first = next((line for line in str(error).splitlines() if line.strip()), "")
-        what = f"transformers cannot load this model: {first[:200] or type(error).__name__}"
-        raise UsageError(what, where=path) from error

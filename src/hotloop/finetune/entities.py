@@ -115,9 +115,9 @@ class _Tally:
             for word, guess in zip(own.word_of, guesses[begin:], strict=False):
                 predicted[word] = self._head.outputs[guess]
             begin += own.num_labelled
-            self._count(predicted, own.tags)
+            self.count(predicted, own.tags)
 
-    def _count(self, predicted: Sequence[str], true: Sequence[str]) -> None:
+    def count(self, predicted: Sequence[str], true: Sequence[str]) -> None:
         self._num += len(true)
         self._num_right += sum(a == b for a, b in zip(predicted, true, strict=True))
         found, wanted = set(entities_of(predicted)), set(entities_of(true))

@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.finetune_config import ExamplesConfig, Task
 from hotloop.finetune.tables import TextFile, cell, read_text_file, table_rows
 from hotloop.finetune.tagged import tagged_texts
+from hotloop.report.numbers import counted
 
 MAX_CLASSES = 10_000
 NO_LABELS = frozenset({"", "nan", "null", "none", "n/a", "na"})
@@ -47,10 +49,6 @@ class Dataset:
     kinds: tuple[str, ...] = ()
     """Of the entities of `tokens`, sorted."""
 
-    def numbers(self, examples: Examples) -> list[int]:
-        known = {name: number for number, name in enumerate(self.classes)}
-        return [known[label] for label in examples.labels]
-
 
 def read_dataset(
     config: ExamplesConfig, *, per_step: int, task: Task = "classification"
@@ -73,7 +71,7 @@ def read_dataset(
     train, held_out = (_limited(each, config) for each in (train, held_out))
     if len(train) < per_step:
         raise UsageError(
-            f"one step takes {per_step} examples, and there are {len(train)} to train on",
+            f"one step takes {counted(per_step, 'example')}, and there are {len(train)} to train on",
             where=str(path),
             do=f"lower `train.microbatch` to {len(train)} or less, with `train.grad_accum_steps` 1",
         )
@@ -111,7 +109,10 @@ def _read_labelled(file: TextFile, config: ExamplesConfig, task: Task) -> Any:
     columns |= {"data.label" if len(names) == 1 else f"data.label ({n})": n for n in names}
     for line, row in table_rows(file, delimiter=config.delimiter, columns=columns):
         where = f"{file.path}:{line}"
-        yield cell(row, config.text), lambda row=row, where=where: _label(config, task, row, where)
+        yield (
+            cell(row, config.text),
+            lambda row=row, where=where: label_of(config, task, row, where),
+        )
 
 
 def _read_tagged(file: TextFile, config: ExamplesConfig, task: Task) -> Any:
@@ -121,19 +122,15 @@ def _read_tagged(file: TextFile, config: ExamplesConfig, task: Task) -> Any:
             where=str(file.path),
             do="give each line `label` beside `words` and `tags`, or beside `text` and `spans`",
         )
+
+    def label(tags: Any, row: dict[str, Any], where: str) -> Any:
+        return tags if task == "tokens" else (label_of(config, "classification", row, where), tags)
+
     for where, words, tags, row in tagged_texts(file, config):
-
-        def label(
-            tags: tuple[str, ...] = tags, row: dict[str, Any] = row, where: str = where
-        ) -> Any:
-            return (
-                tags if task == "tokens" else (_label(config, "classification", row, where), tags)
-            )
-
-        yield words, label
+        yield words, partial(label, tags, row, where)
 
 
-def _label(config: ExamplesConfig, task: Task, row: Mapping[str, Any], where: str) -> Any:
+def label_of(config: ExamplesConfig, task: Task, row: Mapping[str, Any], where: str) -> Any:
     """Raises `UsageError`."""
     if isinstance(config.label, list):
         return tuple(name for name in config.label if _is_one(row, name, where))

@@ -69,6 +69,20 @@ class Head(Protocol):
     def scores(self, metrics: dict[str, Any]) -> TaskScores: ...
 
 
+class OfTexts:
+    """What heads share that read the first token of a text and are trained on the mean over texts."""
+
+    model_class = "AutoModelForSequenceClassification"
+    reads = "first"
+    num_targets = 1
+
+    def weight(self, labels: Sequence[Any]) -> int:
+        return len(labels)
+
+    def balance(self, labels: Sequence[Any]) -> float:
+        return 1.0
+
+
 def head_of(
     config: FinetuneConfig, classes: Sequence[str], kinds: Sequence[str], labels: Sequence[Any]
 ) -> Head:

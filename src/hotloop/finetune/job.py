@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from hotloop.core.causal_config import CAUSAL_TASKS, CausalConfig
 from hotloop.core.errors import UsageError
@@ -17,34 +16,25 @@ if TYPE_CHECKING:
     from hotloop.finetune.conduct import Finetuned, Steps
 
 
-@dataclass(frozen=True, slots=True)
-class EncoderJob:
-    settings: Settings[FinetuneConfig]
-
-    def start(self, directory: Path, steps: Steps) -> Finetuned:
-        from hotloop.finetune.examples import read_dataset
-
-        config = self.settings.config
-        dataset = read_dataset(config.data, per_step=config.sequences_per_step, task=config.task)
-        from hotloop.finetune.start import finetune
-
-        return finetune(self.settings, dataset, directory, steps)
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderJob:
-    settings: Settings[CausalConfig]
-
-    def start(self, directory: Path, steps: Steps) -> Finetuned:
+def start(settings: Settings[Any], directory: Path, steps: Steps) -> Finetuned:
+    """Train to the end. Raises `UsageError` for data and models that do not fit."""
+    config = settings.config
+    if isinstance(config, CausalConfig):
         from hotloop.finetune.chats import read_sources
 
-        sources = read_sources(self.settings.config)
+        sources = read_sources(config)
         from hotloop.finetune.causal_start import finetune_decoder
 
-        return finetune_decoder(self.settings, sources, directory, steps)
+        return finetune_decoder(settings, sources, directory, steps)
+    from hotloop.finetune.examples import read_dataset
+
+    dataset = read_dataset(config.data, per_step=config.sequences_per_step, task=config.task)
+    from hotloop.finetune.start import finetune
+
+    return finetune(settings, dataset, directory, steps)
 
 
-def job_of(task: str, config: Path | None, overrides: Sequence[str]) -> EncoderJob | DecoderJob:
+def settings_of(task: str, config: Path | None, overrides: Sequence[str]) -> Settings[Any]:
     """overrides: `key=value`, the task among them where there is no config. Raises `UsageError`."""
     known = [*get_args(Task), *ALIASES, *CAUSAL_TASKS]
     if config is None and task not in known:
@@ -54,6 +44,5 @@ def job_of(task: str, config: Path | None, overrides: Sequence[str]) -> EncoderJ
             where="--task",
             do=f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}",
         )
-    if task in CAUSAL_TASKS:
-        return DecoderJob(load_settings(config, overrides, kind=CausalConfig))
-    return EncoderJob(load_settings(config, overrides, kind=FinetuneConfig))
+    kind = CausalConfig if task in CAUSAL_TASKS else FinetuneConfig
+    return load_settings(config, overrides, kind=kind)

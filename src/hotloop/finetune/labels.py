@@ -13,27 +13,19 @@ from torch import Tensor
 
 from hotloop.core.errors import UsageError
 from hotloop.core.task_scores import TaskScores
+from hotloop.finetune.heads import OfTexts
 from hotloop.finetune.scores import by_class, metrics
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OneLabel:
+class OneLabel(OfTexts):
     outputs: tuple[str, ...]
     weights: Tensor | None = None
     """fp32, of each class; the loss stays a mean over examples."""
-    model_class: str = "AutoModelForSequenceClassification"
     problem: str | None = "single_label_classification"
-    reads: str = "first"
-    num_targets: int = 1
 
     def label(self, label: str, words: object) -> int:
         return self.outputs.index(label)
-
-    def weight(self, labels: Sequence[int]) -> int:
-        return len(labels)
-
-    def balance(self, labels: Sequence[int]) -> float:
-        return 1.0
 
     def targets(self, labels: Sequence[int], balance: float = 1.0) -> tuple[Tensor, ...]:
         return (torch.tensor(labels, dtype=torch.int64),)
@@ -81,9 +73,8 @@ def head(
     """Raises `UsageError` for a weight of a label that is not learned."""
     if weights is None:
         return OneLabel(tuple(classes))
-    if isinstance(
-        weights, str
-    ):  # balanced: as scikit-learn has it, 1 in the mean over the examples
+    if isinstance(weights, str):
+        # balanced: as scikit-learn has it, 1 in the mean over the examples
         counts = Counter(labels)
         each = [len(labels) / (len(classes) * max(counts[name], 1)) for name in classes]
     else:

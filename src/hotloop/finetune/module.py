@@ -26,14 +26,15 @@ from hotloop.finetune.conduct import (
     conduct_finetuning,
     with_steps,
 )
-from hotloop.finetune.work import chosen_in, in_microbatches, steps_per_epoch
+from hotloop.finetune.work import chosen_in, held_out_parts, in_microbatches, steps_in_words
 from hotloop.hardware.device import pick_device
 from hotloop.optimizations.precision.autocast import autocast
+from hotloop.report.numbers import counted
 from hotloop.train.batches import Inputs, StepData, to_device
 from hotloop.train.interruption import StopRequest
 from hotloop.train.rendezvous import Rendezvous
 from hotloop.train.run import Run
-from hotloop.train.work import EvaluationCut, HeldOut
+from hotloop.train.work import HeldOut
 
 WEIGHTS_FILE = "model.safetensors"
 Loss = Callable[[Any, Tensor], Tensor]
@@ -112,17 +113,10 @@ class ModuleWork:
             return None
         num, size = min(self.config.eval.windows, len(self.held_out)), self.config.train.microbatch
         total = torch.zeros((), device=run.device)
-        self.model.eval()
-        for begin in range(0, num, size):
-            run.watchdog.passed()
-            if stop.asked:
-                break
-            inputs = self.inputs(self.held_out, range(begin, min(begin + size, num)))
+        for part in held_out_parts(run, self.model, stop, range(num), size):
+            inputs = self.inputs(self.held_out, part)
             with autocast(run.device.type, self.config.train.precision):
                 total += self.model(*to_device(inputs, run.device))
-        self.model.train()
-        if run.group.summed(torch.tensor(int(stop.asked))) > 0:
-            raise EvaluationCut
         return HeldOut(total.item() / num, num, {})
 
 
@@ -164,12 +158,10 @@ def fit_module(
         work = ModuleWork(config, learner, train, held_out, collate, keys)
         _try(learner, work)
         fingerprint = _fingerprint(model, work)
-        each = steps_per_epoch(len(train), config.sequences_per_step)
         held = 0 if held_out is None else len(held_out)
         lines = [
-            f"{len(train)} examples to train on and {held} held out",
-            f"{each} steps of {config.sequences_per_step} examples an epoch, "
-            f"{config.train.steps} steps in {config.train.steps / each:g} epochs",
+            f"{counted(len(train), 'example')} to train on and {held} held out",
+            steps_in_words(len(train), config),
         ]
         return Prepared(
             learner,

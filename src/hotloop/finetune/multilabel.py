@@ -11,25 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hotloop.core.task_scores import TaskScores
+from hotloop.finetune.heads import OfTexts
 from hotloop.finetune.scores import class_scores, mean_f1, total_score
 
 
 @dataclass(frozen=True, slots=True)
-class MultiLabel:
+class MultiLabel(OfTexts):
     outputs: tuple[str, ...]
-    model_class: str = "AutoModelForSequenceClassification"
     problem: str | None = "multi_label_classification"
-    reads: str = "first"
-    num_targets: int = 1
 
     def label(self, label: Sequence[str], words: object) -> list[float]:
         return [float(name in label) for name in self.outputs]
-
-    def weight(self, labels: Sequence[list[float]]) -> int:
-        return len(labels)
-
-    def balance(self, labels: Sequence[list[float]]) -> float:
-        return 1.0
 
     def targets(self, labels: Sequence[list[float]], balance: float = 1.0) -> tuple[Tensor, ...]:
         return (torch.tensor(labels, dtype=torch.float32),)

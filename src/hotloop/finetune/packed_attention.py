@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ UNKNOWN = ("softcap", "s_aux", "position_bias", "sinks", "cache")
 """Arguments by which some models ask for more than is computed here."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Row:
     """The examples of the row that is computed now."""
 
@@ -29,20 +30,16 @@ class Row:
     """int64 (examples), on the device."""
     longest: int
     """Tokens that none of them exceeds."""
-    each: list[int] | None = None
-    bounds: Tensor | None = None
 
-    def as_list(self) -> list[int]:
-        """On a GPU this waits for all that it was given to do before."""
-        if self.each is None:
-            self.each = self.lengths.tolist()
-        return self.each
+    @cached_property
+    def each(self) -> list[int]:
+        """The same numbers. On a GPU this waits for all that it was given to do before."""
+        return list(self.lengths.tolist())
 
-    def as_bounds(self) -> Tensor:
+    @cached_property
+    def bounds(self) -> Tensor:
         """int32 (examples + 1): where each begins, and the end."""
-        if self.bounds is None:
-            self.bounds = F.pad(self.lengths.cumsum(0), (1, 0)).to(torch.int32)
-        return self.bounds
+        return F.pad(self.lengths.cumsum(0), (1, 0)).to(torch.int32)
 
 
 _rows: list[Row] = []
@@ -89,7 +86,7 @@ def attend(
 
         window = (-1 if sliding_window is None else sliding_window - 1, 0)
         q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))
-        bounds, longest = row.as_bounds(), row.longest
+        bounds, longest = row.bounds, row.longest
         found = varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scaling, window_size=window, enable_gqa=groups > 1)  # fmt: skip
         assert isinstance(found, Tensor)
         return found[None], None
@@ -97,7 +94,7 @@ def attend(
         # Faster on a CPU than the kernel for grouped heads, which writes the product out.
         key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
     # Split and not sliced: the backward of a slice writes a gradient of the whole row.
-    parts = [torch.split(each, row.as_list(), dim=2) for each in (query, key, value)]
+    parts = [torch.split(each, row.each, dim=2) for each in (query, key, value)]
     outputs = [_alone(q, k, v, dropout, scaling, sliding_window) for q, k, v in zip(*parts, strict=True)]  # fmt: skip
     return torch.cat([each.transpose(1, 2) for each in outputs], dim=1), None
 

@@ -11,19 +11,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import safetensors
 import torch
 from torch import Tensor
 
 from hotloop.core.errors import EnvironmentFailed, UsageError
 from hotloop.core.progress import Progress, silent
 from hotloop.finetune.conduct import MODEL_DIRECTORY
-from hotloop.finetune.encoder import check_directory, check_ids, longest_text
+from hotloop.finetune.encoder import check_ids, longest_text
 from hotloop.finetune.entities import entities_of
+from hotloop.finetune.pretrained import check_directory, loading, tokenizer_json
 from hotloop.finetune.start import ENTITY_MODEL_DIRECTORY
 from hotloop.finetune.tagged import word_spans
 from hotloop.finetune.words import encode_words
-from hotloop.models.export import quiet
 
 CHUNK = 4096
 """Texts that are tokenized and sorted together, and whose answers are kept until they are in order."""
@@ -80,33 +79,18 @@ def load_predictor(directory: Path, device: torch.device, warn: Callable[[str], 
             where=str(directory),
             do="read it with `peft.PeftModel.from_pretrained`, or train again with `model.lora.merge=true` for the whole model",
         )
-    check_directory(str(directory))
-    import transformers
-
-    source = str(directory)
-    try:
-        with quiet():
-            config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
-            kind, auto = _kind_of(config, source)
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-            model, report = getattr(transformers, auto).from_pretrained(
-                source,
-                trust_remote_code=False,
-                use_safetensors=True,
-                dtype=torch.float32,
-                output_loading_info=True,
-            )
-    except UsageError:
-        raise
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError, safetensors.SafetensorError) as error:  # fmt: skip
-        first = next((line for line in str(error).splitlines() if line.strip()), "")
-        what = f"transformers cannot load this model: {first[:200] or type(error).__name__}"
-        raise UsageError(what, where=source) from error
+    check_directory(directory.expanduser())
+    with loading(source := str(directory), warn) as (transformers, path, common):
+        config = transformers.AutoConfig.from_pretrained(path, **common)
+        kind, auto = _kind_of(config, source)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, **common)
+        model, report = getattr(transformers, auto).from_pretrained(
+            path, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **common
+        )
     if report["missing_keys"]:
         what = f"this model has no trained head: {sorted(map(str, report['missing_keys']))[0]} is missing"
         raise UsageError(what, where=source, do="fine-tune it first: `hotloop train --task ...`")
-    if not getattr(tokenizer, "is_fast", False):
-        raise UsageError("this model has no fast tokenizer", where=source)
+    tokenizer_json(tokenizer, source)
     names = tuple(str(config.id2label[number]) for number in range(config.num_labels))
     longest = min(longest_text(model) or MOST_TOKENS, tokenizer.model_max_length, MOST_TOKENS)
     return Predictor(model.eval().to(device), tokenizer, kind, names, longest, device)

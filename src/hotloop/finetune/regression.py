@@ -12,24 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hotloop.core.task_scores import TaskScores
+from hotloop.finetune.heads import OfTexts
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class Number(OfTexts):
     outputs: tuple[str, ...]
-    model_class: str = "AutoModelForSequenceClassification"
     problem: str | None = "regression"
-    reads: str = "first"
-    num_targets: int = 1
 
     def label(self, label: float, words: object) -> float:
         return label
-
-    def weight(self, labels: Sequence[float]) -> int:
-        return len(labels)
-
-    def balance(self, labels: Sequence[float]) -> float:
-        return 1.0
 
     def targets(self, labels: Sequence[float], balance: float = 1.0) -> tuple[Tensor, ...]:
         return (torch.tensor(labels, dtype=torch.float32),)

@@ -16,6 +16,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.untrusted import read_bytes
 from hotloop.finetune.chats import Message, Source
 from hotloop.finetune.tokens import Tokens, cached
+from hotloop.report.numbers import counted
 
 Span = tuple[int, int]
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -61,12 +62,12 @@ class Counts:
     """Turns of an assistant that the template writes in another way once the chat goes on."""
 
     def notes(self, max_tokens: int) -> list[str]:
-        told = {
-            f"examples are longer than `model.max_tokens` {max_tokens} and are cut": self.cut,
-            "examples are left out: `model.max_tokens` ends before what is learned of them": self.without_target,
-            "turns of the assistant are only read: the chat template writes them otherwise once the chat goes on": self.turns,
-        }
-        return [f"{number} {what}" for what, number in told.items() if number]
+        told = (
+            (f"longer than `model.max_tokens` {max_tokens} and cut", self.cut, "example"),
+            ("left out, since `model.max_tokens` ends before what is learned", self.without_target, "example"),
+            ("only read, since the chat template writes them otherwise once the chat goes on", self.turns, "assistant turn"),
+        )  # fmt: skip
+        return [f"{what}: {counted(number, each)}" for what, number, each in told if number]
 
 
 def examples_of(

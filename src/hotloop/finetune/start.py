@@ -32,8 +32,9 @@ from hotloop.finetune.tokens import Tokens, tokenized
 from hotloop.finetune.two_heads import TwoHeads
 from hotloop.finetune.vocabulary import keep_used_rows
 from hotloop.finetune.words import tokenized_words
-from hotloop.finetune.work import FinetuneWork, Labelled, steps_per_epoch
+from hotloop.finetune.work import FinetuneWork, Labelled, steps_in_words
 from hotloop.hardware.device import pick_device
+from hotloop.report.numbers import counted
 from hotloop.train.rendezvous import Rendezvous
 from hotloop.train.run import Run
 
@@ -113,30 +114,29 @@ def arithmetic(config: FinetuneConfig, dataset: Dataset, work: FinetuneWork) -> 
     lengths = [len(ids) for ids in work.train.tokens]
     tokens, padded = sum(lengths), len(lengths) * config.model.max_tokens
     cut = sum(length == config.model.max_tokens for length in lengths)
-    each, steps = steps_per_epoch(len(lengths), config.sequences_per_step), config.train.steps
     lines = [
-        f"{len(lengths)} examples to train on and {len(work.held_out.labels)} held out"
-        f"{_of(config, dataset)}; {tokens} tokens an epoch, padded to {config.model.max_tokens} "
-        f"they would be {padded} ({padded / tokens:.1f} times as many)",
-        f"{each} steps of {config.sequences_per_step} examples an epoch, {steps} steps in {steps / each:g} epochs",
+        f"{counted(len(lengths), 'example')} to train on and {len(work.held_out.labels)} held out"
+        f"{_of(config, dataset)}; {tokens:,} tokens an epoch, padded to {config.model.max_tokens} "
+        f"they would be {padded:,} ({padded / tokens:.1f} times as many)",
+        steps_in_words(len(lengths), config),
     ]
     if work.used is not None:
         lines.append(
-            f"{len(work.used.ids)} of the {len(work.used.table)} token embeddings are used and trained"
+            f"{len(work.used.ids):,} of the {len(work.used.table):,} token embeddings are used and trained"
         )
     if dataset.train.num_empty:
-        lines.append(f"{dataset.train.num_empty} examples without a text are left out")
+        lines.append(f"left out: {counted(dataset.train.num_empty, 'example')} without a text")
     if cut:
         lines.append(
-            f"{cut} texts fill `model.max_tokens` {config.model.max_tokens} and may be cut"
+            f"as long as `model.max_tokens` {config.model.max_tokens}, and perhaps cut: {counted(cut, 'text')}"
         )
     return lines
 
 
 def _of(config: FinetuneConfig, dataset: Dataset) -> str:
-    named = [f"{len(dataset.classes)} classes"] if config.task != "regression" and dataset.classes else []  # fmt: skip
+    named = [counted(len(dataset.classes), "class", "classes")] if config.task != "regression" and dataset.classes else []  # fmt: skip
     if dataset.kinds:
-        named.append(f"{len(dataset.kinds)} kinds of entities ({', '.join(dataset.kinds[:5])}{', ...' if len(dataset.kinds) > 5 else ''})")  # fmt: skip
+        named.append(f"{counted(len(dataset.kinds), 'kind')} of entities ({', '.join(dataset.kinds[:5])}{', ...' if len(dataset.kinds) > 5 else ''})")  # fmt: skip
     return f", of {' and '.join(named)}" if named else ""
 
 

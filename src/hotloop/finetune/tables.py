@@ -15,6 +15,7 @@ from hotloop.core.untrusted import parse_object, read_bytes
 
 Row = tuple[int, dict[str, Any]]
 JSON_LINES = (".jsonl", ".ndjson")
+TABLES = {".csv": ",", ".tsv": "\t"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def table_rows(
 
 
 def _csv_rows(file: TextFile, given: str | None, columns: Mapping[str, str]) -> Iterator[Row]:
-    delimiter = given or ("\t" if file.path.suffix == ".tsv" else ",")
+    delimiter = given or TABLES.get(file.path.suffix, ",")
     reader = csv.DictReader(io.StringIO(file.text, newline=""), delimiter=delimiter, strict=True)
     option = "--delimiter" if "--column" in columns else "data.delimiter"
     try:
@@ -89,7 +90,7 @@ def _json_rows(file: TextFile, columns: Mapping[str, str]) -> Iterator[Row]:
 def check_columns(where: Path | str, names: Iterable[str], columns: Mapping[str, str]) -> None:
     for key, name in columns.items():
         if name not in names:
-            there = ", ".join(f"`{each[:80]}`" for each in list(names)[:20]) or "none"
+            there = ", ".join(f"`{str(each)[:80]}`" for each in list(names)[:20]) or "none"
             raise UsageError(
                 f"no column `{name}`",
                 where=str(where),

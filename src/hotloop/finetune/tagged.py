@@ -13,6 +13,7 @@ from typing import Any
 from hotloop.core.errors import UsageError
 from hotloop.core.finetune_config import ExamplesConfig
 from hotloop.finetune.tables import TextFile, table_rows
+from hotloop.report.numbers import counted
 
 WORD = re.compile(r"\w+|[^\w\s]")
 TAG = re.compile(r"([BIESLU])-(\S+)")
@@ -27,33 +28,38 @@ def tagged_texts(file: TextFile, config: ExamplesConfig) -> Iterator[Tagged]:
         return
     for number, row in table_rows(file, delimiter=None, columns={}):
         where = f"{file.path}:{number}"
-        if config.words in row:
-            words, tags = row[config.words], row.get(config.tags, ())
-            for key, name, value in (("words", config.words, words), ("tags", config.tags, tags)):
-                if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-                    raise UsageError(
-                        f"`{name}` is not a list of words" if name in row else f"no `{name}`",
-                        where=where,
-                        do=f"each line has a list of texts there, or set `data.{key}` to another key",
-                    )
-            if len(words) != len(tags):
+        yield where, *tags_of(row, config, where), row
+
+
+def tags_of(
+    row: dict[str, Any], config: ExamplesConfig, where: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The words of a line of jsonl, and a tag for each. Raises `UsageError`."""
+    if config.words in row:
+        words, tags = row[config.words], row.get(config.tags, ())
+        for key, name, value in (("words", config.words, words), ("tags", config.tags, tags)):
+            if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
                 raise UsageError(
-                    f"{len(words)} words and {len(tags)} tags",
+                    f"`{name}` is not a list of words" if name in row else f"no `{name}`",
                     where=where,
-                    do="give every word one tag, O outside of entities",
+                    do=f"each line has a list of texts there, or set `data.{key}` to another key",
                 )
-            yield where, tuple(words), iob2(tags, where), row
-        elif config.text in row and config.spans in row:
-            text = row[config.text]
-            text = text if isinstance(text, str) else ""
-            yield where, *_of_spans(text, row[config.spans], where), row
-        else:
-            there = ", ".join(f"`{each[:80]}`" for each in list(row)[:20])
+        if len(words) != len(tags):
             raise UsageError(
-                f"neither `{config.words}` with `{config.tags}` nor `{config.text}` with `{config.spans}`",
+                f"{counted(len(words), 'word')} and {counted(len(tags), 'tag')}",
                 where=where,
-                do=f"name them with `data.words` and `data.tags`, or `data.text` and `data.spans`; there: {there}",
+                do="give every word one tag, O outside of entities",
             )
+        return tuple(words), iob2(tags, where)
+    if config.text in row and config.spans in row:
+        text = row[config.text]
+        return _of_spans(text if isinstance(text, str) else "", row[config.spans], where)
+    there = ", ".join(f"`{each[:80]}`" for each in list(row)[:20])
+    raise UsageError(
+        f"neither `{config.words}` with `{config.tags}` nor `{config.text}` with `{config.spans}`",
+        where=where,
+        do=f"name them with `data.words` and `data.tags`, or `data.text` and `data.spans`; there: {there}",
+    )
 
 
 def is_tagged(file: TextFile) -> bool:
@@ -86,7 +92,7 @@ def tagged_columns(file: TextFile) -> Iterator[Tagged]:
         if len(columns) < 2 or (width and len(columns) != width):
             before = f", and {width} in the lines before" if width else ""
             raise UsageError(
-                f"{len(columns)} {'column' if len(columns) == 1 else 'columns'} here{before}",
+                f"{counted(len(columns), 'column')} here{before}",
                 where=f"{file.path}:{number}",
                 do="each line is a word, then its tag in the last column; an empty line ends a sentence",
             )

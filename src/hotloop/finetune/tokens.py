@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors.numpy
+import torch
+from torch import Tensor
 
 from hotloop.core.cache import cache_directory, entry_in_use, make_room
 from hotloop.core.errors import UsageError
@@ -27,23 +29,37 @@ def tokenized(tokenizer: Any, identity: str, examples: Examples, max_tokens: int
     for text in examples.texts:
         digest.update(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
 
-    def make() -> Tokens:
-        found = tokenizer(
-            list(examples.texts),
-            truncation=True,
-            max_length=max_tokens,
-            padding=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-        )["input_ids"]
-        arrays = [np.asarray(ids, dtype=np.int32) for ids in found]
-        if any(not len(ids) for ids in arrays):
-            raise UsageError(
-                "the tokenizer makes no token of some text", do="it adds no special tokens"
-            )
-        return arrays
+    name = digest.hexdigest()[:32]
+    return cached(name, len(examples), lambda: encoded(tokenizer, examples.texts, max_tokens)[0])
 
-    return cached(digest.hexdigest()[:32], len(examples), make)
+
+def encoded(
+    tokenizer: Any, texts: Sequence[Any], max_tokens: int, **more: Any
+) -> tuple[Tokens, Any]:
+    """The ids of each text, and all that the tokenizer gave. Raises `UsageError`."""
+    found = tokenizer(
+        list(texts),
+        truncation=True,
+        max_length=max_tokens,
+        padding=False,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        **more,
+    )
+    tokens = [np.asarray(ids, dtype=np.int32) for ids in found["input_ids"]]
+    if any(not len(ids) for ids in tokens):
+        what = "the tokenizer makes no token of some text"
+        raise UsageError(what, do="it adds no special tokens")
+    return tokens, found
+
+
+def padded_rows(tokens: Tokens, pad_id: int) -> tuple[Tensor, Tensor]:
+    """Ids and mask, int64 (examples, the longest of them)."""
+    ids = torch.full((len(tokens), max(map(len, tokens))), pad_id)
+    mask = torch.zeros_like(ids)
+    for row, own in enumerate(tokens):
+        ids[row, : len(own)], mask[row, : len(own)] = torch.from_numpy(own).long(), 1
+    return ids, mask
 
 
 def cached(name: str, num: int, make: Callable[[], Tokens]) -> Tokens:

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.core.errors import UsageError
 from hotloop.finetune.examples import Examples
-from hotloop.finetune.tokens import Tokens, cached
+from hotloop.finetune.tokens import Tokens, cached, encoded
 
 NO_WORD = -1
 """Of a special token."""
@@ -36,20 +35,8 @@ def tokenized_words(
 
 
 def encode_words(tokenizer: Any, texts: Any, max_tokens: int) -> tuple[Tokens, Tokens]:
-    found = tokenizer(
-        [list(words) for words in texts],
-        is_split_into_words=True,
-        truncation=True,
-        max_length=max_tokens,
-        padding=False,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-    )
-    tokens = [np.asarray(ids, dtype=np.int32) for ids in found["input_ids"]]
-    if any(not len(ids) for ids in tokens):
-        raise UsageError(
-            "the tokenizer makes no token of some text", do="it adds no special tokens"
-        )
+    pieces = [list(words) for words in texts]
+    tokens, found = encoded(tokenizer, pieces, max_tokens, is_split_into_words=True)
     words = [
         np.asarray(
             [NO_WORD if each is None else each for each in found.word_ids(n)], dtype=np.int32

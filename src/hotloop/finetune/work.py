@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import nn
 
 from hotloop.core.finetune_config import FinetuneConfig, FinetuneLoop
 from hotloop.finetune.classifier import Classifier, in_fp32
 from hotloop.finetune.tokens import Tokens
 from hotloop.finetune.vocabulary import UsedRows
 from hotloop.optimizations.precision.autocast import autocast
+from hotloop.report.numbers import counted
 from hotloop.train.batches import Inputs, StepData, to_device
 from hotloop.train.interruption import StopRequest
 from hotloop.train.run import Run
 from hotloop.train.work import EvaluationCut, HeldOut
+
+E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +101,7 @@ class FinetuneWork:
         balance, num_targets = head.balance(labels), max(head.weight(labels), 1)
         tally = head.tally()
         total = torch.zeros((), device=run.device)
-        self.model.eval()
-        for begin in range(0, len(order), size):
-            run.watchdog.passed()
-            if stop.asked:
-                break
-            part = order[begin : begin + size]
+        for part in held_out_parts(run, self.model, stop, order, size):
             inputs, labels = held_out.with_labels(self.model, part, balance)
             on_device = to_device(inputs, run.device)
             targets, arranged = on_device[: head.num_targets], on_device[head.num_targets :]
@@ -110,10 +109,22 @@ class FinetuneWork:
                 logits = in_fp32(self.model.logits(*arranged))
             total += head.loss(logits, *targets)
             tally.add(logits, targets, labels)
-        self.model.train()
-        if run.group.summed(torch.tensor(int(stop.asked))) > 0:
-            raise EvaluationCut
         return HeldOut(total.item() / num_targets, num_targets, tally.metrics())
+
+
+def held_out_parts(
+    run: Run, model: nn.Module, stop: StopRequest, order: Sequence[E], size: int
+) -> Iterator[Sequence[E]]:
+    """`size` examples at a time, with the model evaluating. Raises `EvaluationCut`, on all ranks."""
+    model.eval()
+    for begin in range(0, len(order), size):
+        run.watchdog.passed()
+        if stop.asked:
+            break
+        yield order[begin : begin + size]
+    model.train()
+    if run.group.summed(torch.tensor(int(stop.asked))) > 0:
+        raise EvaluationCut
 
 
 def chosen_in(step: int, config: FinetuneLoop, seed: int, num: int) -> list[int]:
@@ -140,6 +151,12 @@ def in_microbatches(
 def steps_per_epoch(num_examples: int, per_step: int) -> int:
     """The last step of an epoch takes the examples that are left."""
     return -(-num_examples // per_step)
+
+
+def steps_in_words(num_examples: int, config: FinetuneLoop) -> str:
+    each, steps = steps_per_epoch(num_examples, config.sequences_per_step), config.train.steps
+    epochs = f"{steps / each:g} {'epoch' if steps == each else 'epochs'}"
+    return f"{counted(each, 'step')} of {counted(config.sequences_per_step, 'example')} an epoch, {counted(steps, 'step')} in {epochs}"
 
 
 @lru_cache(maxsize=2)

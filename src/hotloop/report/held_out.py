@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotloop.core.task_scores import ClassScore, TaskScores
-from hotloop.report.numbers import loss, seconds
+from hotloop.report.numbers import counted, loss, seconds
 
 NAMES = {"macro_f1": "macro F1", "micro_f1": "micro F1", "f1": "F1", "mae": "mean absolute error", "rmse": "root mean square error", "r2": "R2", "mean_f1": "mean F1"}  # fmt: skip
 CLASS_HEAD = ("label", "precision", "recall", "F1", "examples")
@@ -20,7 +20,7 @@ def measures_in_words(scores: TaskScores) -> str:
     if scores.entities is not None:
         found += f"; of entities {measures_in_words(scores.entities)}"
     if scores.num_targets is not None:
-        found += f" over {scores.num_targets} held-out tokens"
+        found += f" over {counted(scores.num_targets, 'held-out token')}"
     return found
 
 
@@ -68,15 +68,15 @@ def scores_in_lines(scores: TaskScores) -> list[str]:
     """The measures, then a line for each class."""
     lines = [measures_in_words(scores)]
     answers = {n for row in scores.confusion or () for n, count in enumerate(row) if count}
-    if len(answers) == 1 and len(scores.classes) > 1:
+    if len(answers) == 1 and sum(map(any, scores.confusion or ())) > 1:
         only = scores.classes[answers.pop()]
         lines.append(
             f"  it always answers `{only}`: it has not learned to tell them apart; try a higher rate, or more epochs"
         )
     for title, rows in class_tables(scores):
-        what = "entities" if "entity" in title else "examples"
+        what = ("entity", "entities") if "entity" in title else ("example",)
         lines += [
-            f"  {label}: precision {precision}, recall {recall}, f1 {f1}, {num} {what}"
+            f"  {label}: precision {precision}, recall {recall}, f1 {f1}, {counted(int(num), *what)}"
             for label, precision, recall, f1, num in rows
         ]
     return lines
@@ -92,10 +92,10 @@ def profile_lines(found: Mapping[str, Any]) -> list[str]:
     )
     takes = "not known" if found["full_s"] is None else f"about {seconds(found['full_s'])} of steps, evaluations and saves left out"  # fmt: skip
     return [
-        f"trained    {found['steps']} steps on {found['examples']} examples, loss {' to '.join(losses)}",
+        f"trained    {counted(found['steps'], 'step')} on {counted(found['examples'], 'example')}, loss {' to '.join(losses)}",
         "evaluated  "
         + ("yes" if found["evaluated"] else "no: nothing is held out, or `eval.every_steps` is 0"),
         f"resumed    from the checkpoint of step {found['resumed_from']}, {same}",
         f"exported   {found['model']}: loads in transformers with the same logits",
-        f"full job   {found['full_examples']} examples, {found['full_steps']} steps, {takes}",
+        f"full job   {counted(found['full_examples'], 'example')}, {counted(found['full_steps'], 'step')}, {takes}",
     ]

@@ -1,0 +1,110 @@
+"""Where a model of transformers is loaded from: a directory, or by name the hub or what its cache has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import safetensors
+
+from hotloop.core.errors import UsageError
+from hotloop.models.export import quiet
+
+Warn = Callable[[str], None]
+HUB_TIMEOUT_S = 5.0
+NAME_ONE = "name a directory that `save_pretrained` wrote"
+
+
+@contextmanager
+def loading(path: str, warn: Warn) -> Iterator[tuple[Any, str, dict[str, Any]]]:
+    """transformers, the place to load from, and arguments. What goes wrong within becomes a `UsageError`."""
+    try:
+        import transformers
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "fine-tuning needs transformers", do="pip install 'hotloop[export]'"
+        ) from error
+    directory = Path(path).expanduser()
+    source = str(check_directory(directory)) if directory.exists() else _by_name(path, warn)
+    common = {"trust_remote_code": False, "local_files_only": Path(source).is_dir()}
+    try:
+        with quiet():
+            yield transformers, source, common
+    except UsageError:
+        raise
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError, safetensors.SafetensorError) as error:  # fmt: skip
+        first = next((line for line in str(error).splitlines() if line.strip()), "")
+        what = f"transformers cannot load this model: {first[:200] or type(error).__name__}"
+        raise UsageError(what, where=path) from error
+
+
+def check_directory(directory: Path) -> Path:
+    """The same, absolute. Raises `UsageError` for what cannot be loaded."""
+    if not directory.is_dir():
+        raise UsageError("no such model directory", where=str(directory), do=NAME_ONE)
+    if not (directory / "config.json").is_file():
+        raise UsageError(
+            "no model in the format of transformers: it has no config.json",
+            where=str(directory),
+            do=NAME_ONE,
+        )
+    if not any(directory.glob("*.safetensors")):
+        pickles = [each.name for pattern in ("*.bin", "*.pt", "*.pth") for each in directory.glob(pattern)]  # fmt: skip
+        what = "no weights in safetensors"
+        if pickles:
+            what += f", only {pickles[0]}, a pickle, which could run any code when it is read"
+        raise UsageError(
+            what,
+            where=str(directory),
+            do="save them with `model.save_pretrained(directory)` of transformers 5",
+        )
+    return directory.resolve()
+
+
+def _by_name(path: str, warn: Warn) -> str:
+    """The same name, or where the hub does not answer its directory in the cache. Raises `UsageError` where that is none.
+
+    The hub is asked once: transformers asks again for a minute, also for what it does not find in the cache.
+    """
+    from huggingface_hub import constants, errors, try_to_load_from_cache
+    from huggingface_hub.utils import get_session
+
+    hub = constants.ENDPOINT
+    try:
+        cached = try_to_load_from_cache(path, "config.json")
+    except ValueError as error:  # no name of a model
+        raise UsageError("no such model directory", where=path, do=NAME_ONE) from error
+    try:
+        get_session().head(f"{hub}/{path}/resolve/main/config.json", timeout=HUB_TIMEOUT_S)
+    except (OSError, ValueError, errors.HTTPError) as error:  # of requests, httpx or httpx2
+        if not isinstance(cached, str):
+            raise UsageError(
+                f"no such directory, no such model in the cache of transformers, and {hub} does not answer",
+                where=path,
+                do=f"{NAME_ONE}, or try again with a network",
+            ) from error
+        warn(f"{hub} does not answer: `{path}` comes out of the cache of transformers")
+        return str(check_directory(Path(cached).parent))
+    warn(f"no directory `{path}` here: transformers looks in its cache and asks {hub}")
+    return path
+
+
+def check_length(wanted: int, longest: int | None, path: str) -> None:
+    """longest: tokens that the model reads; `None` where it does not say. Raises `UsageError`."""
+    if longest is not None and wanted > longest:
+        raise UsageError(
+            f"this model reads at most {longest} tokens, and `model.max_tokens` is {wanted}",
+            where=path,
+            do=f"set `model.max_tokens={longest}`",
+        )
+
+
+def tokenizer_json(tokenizer: Any, path: str) -> bytes:
+    """Raises `UsageError` for one that is not fast."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise UsageError("this model has no fast tokenizer", where=path, do="save one with it")
+    written: bytes = backend.to_str().encode()
+    return written

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from encoders import config, rows, save_encoder, tokenizer
+from encoders import config, rows, save_encoder, tagged, tokenizer
 
 from hotloop.finetune import predict
+from hotloop.finetune.entities import entities_of
+from hotloop.finetune.input_rows import InputRow
+from hotloop.finetune.tagged import word_spans
 
 Run = Callable[..., str]
 
@@ -41,7 +44,7 @@ def test_answers_are_those_of_each_text_alone_in_the_order_of_the_file(
     said = run(
         ["predict", str(place), str(tmp_path / "in.csv"), "--column", "tweet", "--out", str(out)]
     )
-    assert "1 rows have no text" in said
+    assert "without an answer: 1 row" in said
     found = [json.loads(line) for line in out.read_text().splitlines()]
     assert [each["id"] for each in found] == [str(number) for number in range(40)]
     assert "predicted" not in found[7]
@@ -62,7 +65,7 @@ def test_batches_hold_texts_of_about_one_length(tmp_path: Path) -> None:
     own.model.register_forward_pre_hook(
         lambda module, arguments, named: widths.append(named["attention_mask"]), with_kwargs=True
     )
-    list(predict.predict([own], [text for text, _ in rows(200)]))
+    list(predict.predict([own], [InputRow({}, text) for text, _ in rows(200)]))
     used = sum(int(mask.sum()) for mask in widths)
     assert used / sum(mask.numel() for mask in widths) > 0.9
     assert len(widths) < 60
@@ -88,7 +91,7 @@ def test_entities_have_their_place_in_the_text(tmp_path: Path, run: Run) -> None
         guesses = tags(**encoded).logits[0].argmax(1).tolist()
     wanted = [labels[guesses[encoded.word_ids().index(n)]] for n in range(len(words))]
     assert sum(tag.startswith("B") for tag in wanted) <= len(found["entities"])
-    inside = sum(len(predict.word_spans(each["text"])) for each in found["entities"])
+    inside = sum(len(word_spans(each["text"])) for each in found["entities"])
     assert inside == sum(tag != "O" for tag in wanted)
 
 
@@ -102,25 +105,145 @@ def test_csv_keeps_the_columns_of_its_rows(tmp_path: Path, run: Run) -> None:
     assert set(found[0]) == {"label", "text", "predicted"}
 
 
-def test_interrupted_it_says_how_far_it_came_and_leaves_no_half_file(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def cut_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
+    """Ctrl-C comes after so many chunks of two rows; returns how many texts each of them had."""
+    real = predict._encoded
     monkeypatch.setattr(predict, "CHUNK", 2)
-    real, calls = predict._encoded, []
 
-    def cut(*arguments: object) -> object:
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return real(*arguments)  # type: ignore[arg-type]
+    def cutting(most: int) -> list[int]:
+        sizes: list[int] = []
 
-    monkeypatch.setattr(predict, "_encoded", cut)
-    (tmp_path / "in.txt").write_text("a film\n" * 9)
-    out = tmp_path / "out.jsonl"
-    said = run(["predict", str(model_in(tmp_path / "model")), str(tmp_path / "in.txt"), "--out", str(out)], code=75)  # fmt: skip
+        def cut(own: predict.Predictor, texts: list[str], spans: object) -> object:
+            if len(sizes) == most:
+                raise KeyboardInterrupt
+            sizes.append(len(texts))
+            return real(own, texts, spans)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(predict, "_encoded", cut)
+        return sizes
+
+    return cutting
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
+def test_interrupted_it_says_how_far_it_came_and_the_same_command_continues(
+    suffix: str, tmp_path: Path, run: Run, cut_after: Callable[[int], list[int]]
+) -> None:
+    place, file = model_in(tmp_path / "model", problem_type="multi_label_classification"), tmp_path / "in.jsonl"  # fmt: skip
+    given = [{"text": f"{text}\n\r", "label": label.split("-")} for text, label in rows(9)]
+    file.write_text("".join(json.dumps(each) + "\n" for each in given))
+    whole, out = (tmp_path / f"{name}{suffix}" for name in ("whole", "out"))
+    cut_after(9)
+    told = run(["predict", str(place), str(file), "--out", str(whole)])
+    words = ["predict", str(place), str(file), "--out", str(out)]
+    cut_after(2)
+    said = run(words, code=75)
     assert "interrupted: 4 of 9 rows are written" in said
+    assert "the same command continues" in said
     assert not out.exists()
-    assert len((tmp_path / "out.jsonl.part").read_text().splitlines()) == 4
+    part = tmp_path / f"out{suffix}.part"
+    part.write_bytes(part.read_bytes() + b'{"text": "a torn li')  # as kill -9 leaves it
+    cut_after(1)
+    said = run(words, code=75)
+    assert "continues after 4 of 9 rows" in said
+    assert "interrupted: 6 of 9 rows" in said
+    sizes = cut_after(9)
+    again = run(words)
+    assert sizes == [2, 1]
+    assert out.read_bytes() == whole.read_bytes()
+    assert not list(tmp_path.glob("*.part*"))
+    scores = told[told.index("accuracy") : told.index(" labelled rows")]
+    assert scores.endswith("on 7")
+    assert scores in again  # of all rows, also of those of before
+
+
+def test_what_is_left_of_other_texts_or_another_model_is_not_continued(
+    tmp_path: Path, run: Run, cut_after: Callable[[int], list[int]]
+) -> None:
+    place, file = model_in(tmp_path / "model"), tmp_path / "in.txt"
+    words = ["predict", str(place), str(file), "--out", str(tmp_path / "out.jsonl")]
+    file.write_text("a film\n" * 9)
+    cut_after(1)
+    run(words, code=75)
+    file.write_text("a film\n" * 8 + "the story\n")
+    cut_after(1)
+    assert "is of other texts or of another model" in run(words, code=75)
+    model_in(place, initializer_range=1.0)
+    sizes = cut_after(9)
+    assert "is of other texts or of another model" in run(words)
+    assert sum(sizes) == 9
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_labels_beside_the_texts_are_scored_as_an_evaluation_would(
+    kind: str, tmp_path: Path, run: Run
+) -> None:
+    place = model_in(tmp_path / "model", **({"id2label": {0: "x"}} if kind == "regression" else {}))
+    given = [(text, label if kind == "classification" else str(len(label))) for text, label in rows(30)]  # fmt: skip
+    given[3:6] = [("a film", ""), ("a film", "odd"), ("", given[5][1])]
+    file, out = tmp_path / "in.csv", tmp_path / "out.jsonl"
+    with file.open("w", newline="") as stream:
+        csv.writer(stream).writerows([("text", "mood"), *given])
+    words = ["predict", str(place), str(file), "--label", "mood", "--out", str(out)]
+    said = run(words)
+    pairs = [
+        (each["mood"], each["predicted"])
+        for number, each in enumerate(map(json.loads, out.read_text().splitlines()))
+        if number not in (3, 4, 5)
+    ]
+    if kind == "regression":
+        error = np.mean([abs(float(true) - found) for true, found in pairs])
+        assert f"mean absolute error {error:.4f}" in said
+    else:
+        right = sum(true == found for true, found in pairs)
+        assert f"accuracy {right / 27:.4f}, macro F1" in said
+        assert "does not know `odd`: 1 row" in said
+    assert "on 27 labelled rows" in said
+    assert "no column `gone`" in run([*words[:4], "gone"], code=2)
+    assert "labelled" not in run(words[:3])  # there is no `label`
+
+
+@pytest.mark.parametrize("form", ["columns", "words", "spans"])
+def test_tags_beside_the_words_are_scored_as_whole_entities(
+    form: str, tmp_path: Path, run: Run
+) -> None:
+    names = {0: "O", **dict(enumerate(("B-PLACE", "I-PLACE", "B-PERSON", "I-PERSON"), 1))}
+    place = model_in(
+        tmp_path / "model", "TokenClassification", id2label=names, initializer_range=1.0
+    )
+    sentences = tagged(30)
+    sentences[4][1][:] = ["B-ODD"] * len(sentences[4][1])
+    file = tmp_path / ("in.txt" if form == "columns" else "in.jsonl")
+    if form == "columns":
+        file.write_text("\n\n".join("\n".join(f"{w} {t}" for w, t in zip(*each, strict=True)) for each in sentences))  # fmt: skip
+    elif form == "words":
+        file.write_text("".join(json.dumps({"words": w, "tags": t}) + "\n" for w, t in sentences))
+    else:
+        lines = []
+        for words, tags in sentences:
+            begins = [len(" ".join([*words[:n], ""])) for n in range(len(words))]
+            spans = [
+                {"start": begins[a], "end": begins[b] + len(words[b]), "label": kind}
+                for kind, a, b in entities_of(tags)
+            ]
+            lines.append(json.dumps({"text": " ".join(words), "spans": spans}) + "\n")
+        lines[7] = json.dumps({"text": "a film", "spans": [{"start": 1, "end": 4, "label": "PLACE"}]}) + "\n"  # fmt: skip
+        file.write_text("".join(lines))
+    said = run(["predict", str(place), str(file), "--out", str(tmp_path / "out.jsonl")])
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    counts, num = [0, 0, 0], 0
+    for number, (words, tags) in enumerate(sentences):
+        if number == 4 or (number == 7 and form == "spans"):
+            continue
+        begins = [len(" ".join([*words[:n], ""])) for n in range(len(words))]
+        wanted = {(kind, begins[a], begins[b] + len(words[b])) for kind, a, b in entities_of(tags)}
+        given = {(e["label"], e["start"], e["end"]) for e in found[number]["entities"]}
+        counts = [a + len(b) for a, b in zip(counts, (wanted & given, wanted, given), strict=True)]
+        num += 1
+    assert counts[0]
+    assert f"F1 {2 * counts[0] / (counts[1] + counts[2]):.4f} on {num} labelled rows" in said
+    assert "does not know `ODD`: 1 row" in said
 
 
 def test_what_cannot_be_predicted_is_one_clear_error(tmp_path: Path, run: Run) -> None:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import csv
+import hashlib
+import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from hotloop.cli.output import note
+from hotloop.cli.output import note, refuse_unwritable
 from hotloop.core.errors import Interrupted, UsageError
+from hotloop.finetune.tables import TABLES, TextFile, read_text_file
 
-CSV = {".csv": ",", ".tsv": "\t"}
-Rows = list[dict[str, Any]]
+if TYPE_CHECKING:
+    from hotloop.finetune.input_rows import InputRow
+    from hotloop.finetune.scored import Scored
 
 
 @click.command()
@@ -25,6 +29,7 @@ Rows = list[dict[str, Any]]
 @click.argument("file", required=False, type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--text", "texts", multiple=True, help="A text in place of FILE; may be given several times.")  # fmt: skip
 @click.option("--column", default="text", show_default=True, help="Column (or key) of the texts.")
+@click.option("--label", help="Column of the true labels, to score the answers by. [default: label, where it is there]")  # fmt: skip
 @click.option("--delimiter", help="What stands between the columns of FILE; else a comma, or a tab in .tsv.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path, allow_dash=True), help="Write here, as csv or tsv by its name, else as jsonl. [default: stdout]")  # fmt: skip
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
@@ -33,6 +38,7 @@ def predict(
     file: Path | None,
     texts: tuple[str, ...],
     column: str,
+    label: str | None,
     delimiter: str | None,
     out: Path | None,
     device: str,
@@ -40,108 +46,148 @@ def predict(
     """Label the texts of FILE (csv, tsv, jsonl, or a text a line; `-`: stdin) with a fine-tuned MODEL, a directory or a run.
 
     A row of FILE gives a row with all it has, and a label with probabilities, labels, a number, or entities with their place.
+    Where FILE has the true labels (or tags), accuracy and F1 are told as well. Interrupted, the same command continues in --out.
     """
     if (file is None) == (not texts):
         raise UsageError("the texts come from FILE or from --text", do="give one of them")
-    if out is not None and str(out) != "-" and not out.absolute().parent.is_dir():
-        raise UsageError("no such directory", where=str(out.parent), do="make it, or choose another file for --out")  # fmt: skip
-    if texts:
-        rows: Rows = [{"text": each} for each in texts]
-        column = "text"
-    else:
-        assert file is not None
-        rows, column = _read(file, column, delimiter)
+    out = None if str(out) == "-" else out
+    refuse_unwritable(None if out is None else str(out), made=None, option="--out")
+    rows = _read(file, texts, column, label, delimiter)
     if not rows:
         raise UsageError("no texts", where=str(file))
     from hotloop.cli.progress import progress_bar
     from hotloop.finetune.predict import answer_columns, load_predictors
     from hotloop.finetune.predict import predict as answers_of
+    from hotloop.finetune.scored import Scored
     from hotloop.hardware.device import pick_device
+    from hotloop.report.numbers import counted
 
     predictors = load_predictors(model.expanduser(), pick_device(device, asked_by="--device"), note)
-    own = [_as_text(row.get(column)) for row in rows]
-    if num_empty := sum(not each.strip() for each in own):
-        note(f"{num_empty} rows have no text, and get no answer")
-    done = 0
+    if num_empty := sum(not each.text.strip() for each in rows):
+        note(f"without a text, and so without an answer: {counted(num_empty, 'row')}")
+    names = list(dict.fromkeys([*rows[0].row, *answer_columns(predictors)]))
+    models = [own.identity for own in predictors]
+    part = None if out is None else _Part(out, [column, models, [each.row for each in rows]])
+    answers = [] if part is None else part.rows
+    if begin := len(answers):
+        note(f"continues after {begin} of {counted(len(rows), 'row')}")
+    opened: AbstractContextManager[IO[str]] = nullcontext(sys.stdout) if part is None else part.opened()  # fmt: skip
     try:
-        with _opened(out) as stream, progress_bar() as progress:
-            names = list(dict.fromkeys([*rows[0], *answer_columns(predictors)]))
-            write = _writer(stream, out, names)
-            for answers in answers_of(predictors, own, progress=progress, warn=note):
-                write([row | each for row, each in zip(rows[done:], answers, strict=False)])
-                done += len(answers)
-        if out is not None and str(out) != "-":
-            note(f"{done} {'row' if done == 1 else 'rows'} in {out}")
+        with opened as stream, progress_bar() as progress:
+            write = _writer(stream, out, names, is_begun=begin > 0)
+            for found in answers_of(predictors, rows, begin=begin, progress=progress, warn=note):
+                chunk = rows[len(answers) : len(answers) + len(found)]
+                write([given.row | each for given, each in zip(chunk, found, strict=True)])
+                stream.flush()
+                answers += found
+                if part is not None:
+                    part.keep(stream, len(answers))
     except KeyboardInterrupt:
-        where = None if out is None or str(out) == "-" else str(_partial(out))
         raise Interrupted(
-            f"interrupted: {done} of {len(rows)} rows are written",
-            where=where,
-            do="the same command starts over",
+            f"interrupted: {len(answers)} of {counted(len(rows), 'row')} are written",
+            where=None if part is None else str(part.path),
+            do="the same command " + ("starts over" if part is None else "continues"),
         ) from None
+    if part is not None:
+        part.finish()
+        note(f"{counted(len(rows), 'row')} in {out}")
+    for own in predictors:
+        scored = Scored(own, label or "label")
+        for given, answer in zip(rows, answers, strict=True):
+            scored.add(given, answer)
+        _tell(scored, err=part is None)
 
 
-def _as_text(value: Any) -> str:
-    return "" if value is None else str(value)
+def _read(
+    file: Path | None,
+    texts: tuple[str, ...],
+    column: str,
+    label: str | None,
+    delimiter: str | None,
+) -> list[InputRow]:
+    from hotloop.finetune.input_rows import InputRow, input_rows
+
+    if file is None:
+        if label is not None:
+            raise UsageError("--label is a column of FILE", do="leave it out")
+        return [InputRow({"text": each}, each) for each in texts]
+    is_stdin = str(file) == "-"
+    found = TextFile(Path("stdin.txt"), sys.stdin.read(), "") if is_stdin else read_text_file(file)
+    return input_rows(found, column=column, delimiter=delimiter, label=label)
 
 
-def _read(file: Path, column: str, delimiter: str | None) -> tuple[Rows, str]:
-    """Rows, and the column of the texts."""
-    from hotloop.finetune.tables import TextFile, read_text_file, table_rows
-    from hotloop.finetune.tagged import is_tagged, tagged_columns
+def _tell(scored: Scored, *, err: bool) -> None:
+    from hotloop.report.held_out import scores_in_lines
+    from hotloop.report.numbers import counted
 
-    if str(file) == "-":
-        found = TextFile(Path("stdin.txt"), sys.stdin.read(), "")
-    else:
-        found = read_text_file(file)
-    if found.path.suffix not in CSV and is_tagged(found):
-        texts = [(" ".join(words), tags) for _, words, tags, _ in tagged_columns(found)]
-        return [{"text": text, "tags": list(tags)} for text, tags in texts], "text"
-    if not found.is_json and found.path.suffix not in CSV:
-        return [{"text": line} for line in found.text.splitlines()], "text"
-    columns = {"--column": column}
-    rows = table_rows(found, delimiter=delimiter, columns=columns)
-    # a csv row of too many columns has them under None
-    return [{name: row[name] for name in row if name is not None} for _, row in rows], column
+    if scored.num:
+        first, *others = scores_in_lines(scored.scores())
+        for line in (f"{first} on {counted(scored.num, 'labelled row')}", *others):
+            click.echo(line, err=err)
+    for name, number in scored.unknown.most_common(3):
+        note(f"not scored, since the model does not know `{name[:80]}`: {counted(number, 'row')}")
 
 
-def _partial(out: Path) -> Path:
-    return out.with_name(f"{out.name}.part")
+class _Part:
+    """`NAME.part`, which gets its name when it is whole. Until then `NAME.part.json` says how much of it is to be kept."""
+
+    def __init__(self, out: Path, of: object) -> None:
+        """of: what the answers depend on, JSON-ready."""
+        from hotloop.core.untrusted import parse_object, read_bytes
+
+        self._out = out
+        self.path, self._state = (out.with_name(f"{out.name}.part{end}") for end in ("", ".json"))
+        self._key = hashlib.sha256(json.dumps(of).encode("utf-8", "surrogatepass")).hexdigest()
+        self.rows: list[dict[str, Any]] = []
+        """What is kept of it."""
+        try:
+            found = parse_object(read_bytes(self._state))
+            if found["of"] != self._key:
+                note(f"{self.path} is of other texts or of another model, and is written over")
+                return
+            rows = self._read(self.path.read_bytes()[: found["bytes"]].decode())
+            if len(rows) == found["rows"]:
+                os.truncate(self.path, found["bytes"])
+                self.rows = rows
+        except (OSError, ValueError, TypeError, KeyError, csv.Error):
+            pass  # nothing to continue
+
+    def _read(self, text: str) -> list[dict[str, Any]]:
+        if (delimiter := TABLES.get(self._out.suffix)) is None:
+            return [json.loads(line) for line in text.split("\n") if line]
+        csv.field_size_limit(sys.maxsize)
+        return list(csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter))
+
+    def opened(self) -> IO[str]:
+        return self.path.open("a" if self.rows else "w", newline="", encoding="utf-8")
+
+    def keep(self, stream: IO[str], num_rows: int) -> None:
+        from hotloop.core.files import write_json
+
+        size = os.fstat(stream.fileno()).st_size
+        write_json(self._state, {"of": self._key, "rows": num_rows, "bytes": size})
+
+    def finish(self) -> None:
+        os.replace(self.path, self._out)
+        self._state.unlink(missing_ok=True)
 
 
-@contextmanager
-def _opened(out: Path | None) -> Iterator[IO[str]]:
-    """A file gets its name when it is whole."""
-    if out is None or str(out) == "-":
-        yield sys.stdout
-        return
-    with _partial(out).open("w", newline="", encoding="utf-8") as stream:
-        yield stream
-    os.replace(_partial(out), out)
-
-
-def _writer(stream: IO[str], out: Path | None, names: list[str]) -> Callable[[Rows], None]:
-    delimiter = CSV.get(out.suffix) if out is not None else None
-    table: csv.DictWriter[str] | None = None
-    if delimiter is not None:
-        table = csv.DictWriter(stream, names, delimiter=delimiter, extrasaction="ignore")
+def _writer(
+    stream: IO[str], out: Path | None, names: list[str], *, is_begun: bool
+) -> Callable[[list[dict[str, Any]]], None]:
+    if out is None or out.suffix not in TABLES:
+        return lambda rows: stream.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)  # fmt: skip
+    table = csv.DictWriter(stream, names, delimiter=TABLES[out.suffix], extrasaction="ignore")
+    if not is_begun:
         table.writeheader()
-
-    def write(rows: Rows) -> None:
-        if table is not None:
-            table.writerows(map(_in_columns, rows))
-        for row in rows if table is None else ():
-            stream.write(json.dumps(row, ensure_ascii=False) + "\n")
-        stream.flush()
-
-    return write
+    return lambda rows: table.writerows(map(_in_columns, rows))
 
 
 def _in_columns(row: dict[str, Any]) -> dict[str, Any]:
-    """Labels with `|` between them, and entities as JSON."""
+    """Labels with `|` between them (those that have one in them, and entities, as JSON)."""
     own = dict(row)
     for name, value in row.items():
-        if name == "predicted" and isinstance(value, list):
+        if name == "predicted" and isinstance(value, list) and "|" not in "".join(value):
             own[name] = "|".join(value)
         elif isinstance(value, list | dict):
             own[name] = json.dumps(value, ensure_ascii=False)

@@ -19,10 +19,12 @@ from hotloop.core.progress import Progress, silent
 from hotloop.finetune.conduct import MODEL_DIRECTORY
 from hotloop.finetune.encoder import check_ids, longest_text
 from hotloop.finetune.entities import entities_of
+from hotloop.finetune.input_rows import InputRow
 from hotloop.finetune.pretrained import check_directory, loading, tokenizer_json
 from hotloop.finetune.start import ENTITY_MODEL_DIRECTORY
-from hotloop.finetune.tagged import word_spans
+from hotloop.finetune.tokens import padded_rows
 from hotloop.finetune.words import encode_words
+from hotloop.report.numbers import counted
 
 CHUNK = 4096
 """Texts that are tokenized and sorted together, and whose answers are kept until they are in order."""
@@ -42,17 +44,14 @@ class Predictor:
     names: tuple[str, ...]
     longest: int
     device: torch.device
+    identity: str = ""
+    """Another one where the files of the model are others."""
 
 
 def answer_columns(predictors: Sequence[Predictor]) -> list[str]:
     """What answers have but for the list of all probabilities."""
-    found = {
-        "tokens": ["entities"],
-        "classification": ["predicted", "probability"],
-        "multilabel": ["predicted"],
-        "regression": ["predicted"],
-    }
-    return [name for own in predictors for name in found[own.kind]]
+    others = {"tokens": ["entities"], "classification": ["predicted", "probability"]}
+    return [name for own in predictors for name in others.get(own.kind, ["predicted"])]
 
 
 def load_predictors(
@@ -93,7 +92,11 @@ def load_predictor(directory: Path, device: torch.device, warn: Callable[[str], 
     tokenizer_json(tokenizer, source)
     names = tuple(str(config.id2label[number]) for number in range(config.num_labels))
     longest = min(longest_text(model) or MOST_TOKENS, tokenizer.model_max_length, MOST_TOKENS)
-    return Predictor(model.eval().to(device), tokenizer, kind, names, longest, device)
+    files = [(each.name, each.stat()) for each in sorted(directory.expanduser().iterdir())]
+    identity = [(name, found.st_size, found.st_mtime_ns) for name, found in files]
+    return Predictor(
+        model.eval().to(device), tokenizer, kind, names, longest, device, str(identity)
+    )
 
 
 def _kind_of(config: Any, source: str) -> tuple[Kind, str]:
@@ -117,34 +120,37 @@ def _kind_of(config: Any, source: str) -> tuple[Kind, str]:
 
 def predict(
     predictors: Sequence[Predictor],
-    texts: Sequence[str],
+    rows: Sequence[InputRow],
     *,
+    begin: int = 0,
     progress: Progress = silent,
     warn: Callable[[str], None] = lambda message: None,
 ) -> Iterator[list[Answer]]:
-    """Answers in the order of the texts, some of them at a time. An empty text has none: `{}`."""
-    done = num_cut = 0
-    for begin in range(0, len(texts), CHUNK):
-        chunk = texts[begin : begin + CHUNK]
+    """Answers in the order of the rows from `begin` on, some of them at a time. An empty text has none: `{}`."""
+    num_cut, done = 0, begin * len(predictors)
+    for start in range(begin, len(rows), CHUNK):
+        chunk = rows[start : start + CHUNK]
         answers: list[Answer] = [{} for _ in chunk]
-        there = [number for number, text in enumerate(chunk) if text.strip()]
+        there = [number for number, each in enumerate(chunk) if each.text.strip()]
+        texts = [chunk[number].text for number in there]
         for own in predictors:
-            spans = [word_spans(chunk[n]) for n in there] if own.kind == "tokens" else []
-            ids, words, cut = _encoded(own, [chunk[n] for n in there], spans)
+            spans = [chunk[number].spans for number in there] if own.kind == "tokens" else []
+            ids, word_of, cut = _encoded(own, texts, spans)
             num_cut += cut
             for place, logits in _computed(own, ids):
-                number = there[place]
-                found = (
-                    _entities(own, logits, words[place], spans[place], chunk[number])
+                answers[there[place]] |= (
+                    _entities(own, logits, word_of[place], spans[place], texts[place])
                     if own.kind == "tokens"
                     else _labels(own, logits)
                 )
-                answers[number] |= found
                 done += 1
-                progress("predicting", done / len(predictors), len(texts), "")
+                progress("predicting", done / len(predictors), len(rows), "")
         yield answers
     if num_cut:
-        warn(f"{num_cut} texts are longer than the model reads ({min(p.longest for p in predictors)} tokens) and were cut")  # fmt: skip
+        shortest = min(each.longest for each in predictors)
+        warn(
+            f"longer than the model reads ({shortest} tokens), and cut: {counted(num_cut, 'text')}"
+        )
 
 
 def _encoded(
@@ -180,12 +186,7 @@ def _computed(own: Predictor, ids: Sequence[np.ndarray]) -> Iterator[tuple[int, 
                 break
             end += 1
         chosen, begin = order[begin:end], end
-        width = len(ids[chosen[-1]])
-        rows = torch.full((len(chosen), width), own.tokenizer.pad_token_id or 0)
-        mask = torch.zeros_like(rows)
-        for row, place in enumerate(chosen):
-            size = len(ids[place])
-            rows[row, :size], mask[row, :size] = torch.from_numpy(ids[place]).long(), 1
+        rows, mask = padded_rows([ids[place] for place in chosen], own.tokenizer.pad_token_id or 0)
         named = {"input_ids": rows.to(own.device), "attention_mask": mask.to(own.device)}
         logits = own.model(**named).logits.float().cpu()
         if not torch.isfinite(logits).all():

@@ -84,20 +84,29 @@ def test_numbers_are_learned(bert: Path, tmp_path: Path, run: Run) -> None:
 def test_a_label_and_entities_are_learned_by_one_encoder(
     bert: Path, tmp_path: Path, run: Run
 ) -> None:
-    path = tmp_path / "a.jsonl"
-    with path.open("w") as file:
-        for words, tags in tagged(160):
-            label = "somebody" if "B-PERSON" in tags else "nobody"
-            file.write(json.dumps({"words": words, "tags": tags, "label": label}) + "\n")
+    path, held_out = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    lines = []
+    for words, tags in tagged(160):
+        label = "somebody" if "B-PERSON" in tags else "nobody"
+        lines.append(json.dumps({"words": words, "tags": tags, "label": label}) + "\n")
+    path.write_text("".join(lines[16:]))
+    held_out.write_text("".join(lines[:16]))
     config = tmp_path / "both.yaml"
     config.write_text(
-        f"task: [tokens, classification]\ndata: {{file: {path}}}\nmodel: {{path: {bert}}}\ntrain: {{epochs: 12}}\n"
+        f"task: [tokens, classification]\ndata: {{file: {path}, held_out: {held_out}}}\n"
+        f"model: {{path: {bert}}}\ntrain: {{epochs: 12}}\n"
     )
     said = run(["train", str(config), *FAST, "--out", str(tmp_path / "run")])
     task = json.loads((tmp_path / "run/task.json").read_text())
     assert task["entities"]["f1"] > 0.9
     assert task["accuracy"] > 0.7
     assert f"mean F1 {task['mean_f1']:.4f}; of entities" in said
+    # predict counts as the evaluation did
+    said = run(
+        ["predict", str(tmp_path / "run"), str(held_out), "--out", str(tmp_path / "c.jsonl")]
+    )
+    assert f"accuracy {task['accuracy']:.4f}, macro F1 {task['macro_f1']:.4f} on 16 labelled rows" in said  # fmt: skip
+    assert f"F1 {task['entities']['f1']:.4f} on 16 labelled rows" in said
     first = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "run/model")
     each = transformers.AutoModelForTokenClassification.from_pretrained(
         tmp_path / "run/model-entities"

@@ -109,10 +109,7 @@ def _read_labelled(file: TextFile, config: ExamplesConfig, task: Task) -> Any:
     columns |= {"data.label" if len(names) == 1 else f"data.label ({n})": n for n in names}
     for line, row in table_rows(file, delimiter=config.delimiter, columns=columns):
         where = f"{file.path}:{line}"
-        yield (
-            cell(row, config.text),
-            lambda row=row, where=where: label_of(config, task, row, where),
-        )
+        yield cell(row, config.text), partial(label_of, config, task, row, where)
 
 
 def _read_tagged(file: TextFile, config: ExamplesConfig, task: Task) -> Any:

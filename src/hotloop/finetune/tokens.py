@@ -58,7 +58,7 @@ def padded_rows(tokens: Tokens, pad_id: int) -> tuple[Tensor, Tensor]:
     ids = torch.full((len(tokens), max(map(len, tokens))), pad_id)
     mask = torch.zeros_like(ids)
     for row, own in enumerate(tokens):
-        ids[row, : len(own)], mask[row, : len(own)] = torch.from_numpy(own).long(), 1
+        ids[row, : len(own)], mask[row, : len(own)] = torch.from_numpy(own.astype(np.int64)), 1
     return ids, mask
 
 

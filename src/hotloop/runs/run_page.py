@@ -130,12 +130,8 @@ def compile_cost(quickstart: dict[str, Any] | None) -> list[tuple[str, str]]:
     spent, pays = found.get("compile_s"), found.get("steps_until_compile_pays")
     if not isinstance(spent, int | float) or not isinstance(pays, int):
         return []
-    return [
-        (
-            "compiling",
-            f"{seconds(spent)} before the first step, won back after {numbers.counted(pays, 'step')}",
-        )
-    ]
+    paid = numbers.counted(pays, "step")
+    return [("compiling", f"{seconds(spent)} before the first step, won back after {paid}")]
 
 
 def settings_rows(settings: Settings[Any] | None) -> list[tuple[str, str, str]]:

@@ -1,10 +1,10 @@
 """Fine-tuning without padding against transformers' Trainer: examples per second, and what is learned.
 
-    python benchmarks/finetune_speed.py [--size small|base] [--rounds 3] [--examples 800] [--cpu-seconds] [--out FILE.json]
+    python benchmarks/finetune_speed.py [--size small|base] [--entities] [--rounds 3] [--examples 800] [--cpu-seconds] [--out FILE.json]
     python benchmarks/finetune_speed.py --few [--epochs 200] [--cpu-seconds]
 
 Pieces of the Python standard library, of 4 to 128 tokens (log-normal, about 25 in the mean), are told apart by the
-package that they are from. All arms start from the same random BERT (`SIZES`; its vocabulary is of the whole standard
+package that they are from; with `--entities` keywords, names (dotted ones are one) and numbers are found in them. All arms start from the same random BERT (`SIZES`; its vocabulary is of the whole standard
 library), take the same number of examples per step (8, Trainer's default), and run in fresh processes, interleaved.
 Trainer needs `accelerate`. Timed is the training alone, without loading, evaluations and saves; `late` is its second
 half, when all is compiled. `--cpu-seconds` counts CPU seconds of one thread in place of time, for a machine that
@@ -16,10 +16,12 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import keyword
 import math
 import os
 import platform
 import random
+import re
 import shutil
 import statistics
 import subprocess
@@ -33,6 +35,8 @@ from typing import Any
 import torch
 
 PACKAGES = ("asyncio", "email", "unittest", "xml")
+KINDS = ("KEYWORD", "NAME", "NUMBER")
+TAGS = ("O", *(f"{mark}-{kind}" for kind in KINDS for mark in "BI"))
 BATCH, RATE, MAX_TOKENS = 8, 1e-4, 128
 ARMS = (
     "hotloop",
@@ -49,8 +53,26 @@ CLOCK = time.process_time if os.environ.get("OMP_NUM_THREADS") == "1" else time.
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
-def make(directory: Path, num: int, size: str) -> None:
-    """train.csv, held-out.csv and a model directory."""
+def tagged(text: str) -> dict[str, list[str]]:
+    """Words, and a tag for each: those of Python's keywords, of names, of numbers."""
+    words = re.findall(r"\w+|[^\w\s]", text)
+    tags: list[str] = []
+    for number, word in enumerate(words):
+        goes_on = word == "." or words[max(number - 1, 0)] == "."
+        if keyword.iskeyword(word):
+            tags.append("B-KEYWORD")
+        elif word[0].isdigit():
+            tags.append("B-NUMBER")
+        elif word.isidentifier() or (word == "." and words[number + 1 : number + 2]):
+            after = bool(tags) and tags[-1].endswith("-NAME") and goes_on
+            tags.append("I-NAME" if after else "B-NAME" if word != "." else "O")
+        else:
+            tags.append("O")
+    return {"words": words, "tags": tags}
+
+
+def make(directory: Path, num: int, size: str, entities: bool = False) -> None:
+    """train and held-out, csv or jsonl, and a model directory."""
     layers, width, vocabulary = SIZES[size]
     import transformers
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
@@ -92,8 +114,12 @@ def make(directory: Path, num: int, size: str) -> None:
         end = pieces.offsets[min(wanted, len(pieces)) - 1][1]
         text = " ".join(words[package][begin : begin + 128])[:end]
         rows.append((text, package))
-    for name, part in (("train.csv", rows[:num]), ("held-out.csv", rows[num:])):
-        with (directory / name).open("w", newline="", encoding="utf-8") as file:
+    for name, part in (("train", rows[:num]), ("held-out", rows[num:])):
+        if entities:
+            lines = [json.dumps(tagged(text)) + "\n" for text, _ in part]
+            (directory / f"{name}.jsonl").write_text("".join(lines))
+            continue
+        with (directory / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([("text", "label"), *part])
     lengths = [len(made.encode(text)) for text, _ in rows[:num]]
     print(
@@ -109,6 +135,7 @@ def make(directory: Path, num: int, size: str) -> None:
     )
     tokenizer.save_pretrained(directory / "model")
     torch.manual_seed(0)
+    outputs = TAGS if entities else PACKAGES
     config = transformers.BertConfig(
         vocab_size=made.get_vocab_size(),
         hidden_size=width,
@@ -116,11 +143,12 @@ def make(directory: Path, num: int, size: str) -> None:
         num_attention_heads=width // 64,
         intermediate_size=4 * width,
         max_position_embeddings=MAX_TOKENS,
-        num_labels=len(PACKAGES),
-        id2label=dict(enumerate(PACKAGES)),
-        label2id={name: number for number, name in enumerate(PACKAGES)},
+        num_labels=len(outputs),
+        id2label=dict(enumerate(outputs)),
+        label2id={name: number for number, name in enumerate(outputs)},
     )
-    transformers.BertForSequenceClassification(config).save_pretrained(directory / "model")
+    made_for = "BertForTokenClassification" if entities else "BertForSequenceClassification"
+    getattr(transformers, made_for)(config).save_pretrained(directory / "model")
 
 
 def step_ends(module: Any, name: str) -> list[float]:
@@ -167,9 +195,11 @@ def by_hotloop(
     timed(loop, "evaluate")
     timed(loop, "save")
     ends = step_ends(loop, "update")
-    words = ["train", "--task", "classification"]
-    words += ["--data", str(place / "train.csv"), "--model", str(place / "model")]
-    words += [f"data.held_out={place / 'held-out.csv'}", f"train.epochs={epochs}"]
+    (train,) = place.glob("train.*")
+    is_tagged = train.suffix == ".jsonl"
+    words = ["train", "--task", "entities" if is_tagged else "classification"]
+    words += ["--data", str(train), "--model", str(place / "model")]
+    words += [f"data.held_out={place / f'held-out{train.suffix}'}", f"train.epochs={epochs}"]
     words += [f"train.seed={seed}", f"data.seed={seed}"]
     words += [f"train.microbatch={1 if few else BATCH}", f"optimizer.learning_rate={RATE}"]
     words += ["schedule.name=constant", "train.clip_norm=null"] if few else []
@@ -186,13 +216,13 @@ def by_hotloop(
         raise SystemExit(1)
     task = json.loads((out / "task.json").read_text())
     spent = seconds["train"] - seconds["evaluate"] - seconds["save"]
-    num = len((place / "train.csv").read_text().splitlines()) - 1
+    num = len(train.read_text().splitlines()) - (not is_tagged)
     losses = [json.loads(line)["loss"] for line in (out / "steps.jsonl").open()]
     return {
         "rate": epochs * num / spent,
         "late": late(ends, epochs * num),
         "last_loss": statistics.fmean(losses[-25:]),
-        **{k: task[k] for k in ("accuracy", "macro_f1")},
+        **{k: task[k] for k in ("accuracy", "f1" if is_tagged else "macro_f1")},
     }
 
 
@@ -242,6 +272,21 @@ def by_loop(place: Path, out: Path, epochs: int, arm: str, few: bool) -> dict[st
     }
 
 
+def entity_scores(logits: Any, labels: Any, examples: Any) -> dict[str, float]:
+    """Counted by hotloop's own function, which the tests hold to seqeval, from Trainer's predictions."""
+    from hotloop.finetune.entities import Entities, Labelled
+
+    head = Entities(KINDS)
+    tally = head.tally()
+    for row, own, tags in zip(logits, labels, examples.labels, strict=True):
+        first = own != -100
+        word_of = tuple(range(int(first.sum())))
+        labelled = Labelled(own[first], word_of, tuple(tags))
+        tally.add(row[torch.from_numpy(first)], (torch.from_numpy(own[first]),), [labelled])
+    found = tally.metrics()
+    return {name: found[name] for name in ("accuracy", "f1")}
+
+
 def by_trainer(
     place: Path, out: Path, epochs: int, arm: str, few: bool, seed: int = 0
 ) -> dict[str, Any]:
@@ -252,23 +297,42 @@ def by_trainer(
     from hotloop.finetune.examples import read_dataset
     from hotloop.finetune.scores import metrics
 
-    config = ExamplesConfig(file=str(place / "train.csv"), held_out=str(place / "held-out.csv"))
-    data = read_dataset(config, per_step=1)
+    (train,) = place.glob("train.*")
+    is_tagged = train.suffix == ".jsonl"
+    config = ExamplesConfig(
+        file=str(train), held_out=str(place / f"held-out{train.suffix}"), text="text"
+    )
+    data = read_dataset(config, per_step=1, task="tokens" if is_tagged else "classification")
     tokenizer = transformers.AutoTokenizer.from_pretrained(place / "model")
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(place / "model")
+    kind = "Token" if is_tagged else "Sequence"
+    named_class = getattr(transformers, f"AutoModelFor{kind}Classification")
+    model = named_class.from_pretrained(place / "model")
+
+    def labels_of_tokens(words: list[int | None], tags: Any) -> list[int]:
+        """The first token of a word has its tag, as in transformers' examples."""
+        return [
+            -100 if word is None or word == before else TAGS.index(tags[word])
+            for before, word in zip([None, *words], words, strict=False)
+        ]
 
     def rows(examples: Any) -> list[dict[str, Any]]:
         padding = "max_length" if arm == "trainer-max" else False
         made = tokenizer(
-            list(examples.texts), truncation=True, max_length=MAX_TOKENS, padding=padding
+            [list(text) for text in examples.texts] if is_tagged else list(examples.texts),
+            is_split_into_words=is_tagged,
+            truncation=True,
+            max_length=MAX_TOKENS,
+            padding=padding,
+        )
+        labels: Any = (
+            [labels_of_tokens(made.word_ids(n), tags) for n, tags in enumerate(examples.labels)]
+            if is_tagged
+            else list(map(data.classes.index, examples.labels))
         )
         return [
             {"input_ids": ids, "attention_mask": mask, "labels": label}
             for ids, mask, label in zip(
-                made["input_ids"],
-                made["attention_mask"],
-                map(data.classes.index, examples.labels),
-                strict=True,
+                made["input_ids"], made["attention_mask"], labels, strict=True
             )
         ]
 
@@ -298,7 +362,11 @@ def by_trainer(
         args=arguments,
         train_dataset=rows(data.train),
         eval_dataset=rows(data.held_out),
-        data_collator=transformers.DataCollatorWithPadding(tokenizer),
+        data_collator=(
+            transformers.DataCollatorForTokenClassification(tokenizer)
+            if is_tagged
+            else transformers.DataCollatorWithPadding(tokenizer)
+        ),
     )
     ends: list[float] = []
 
@@ -310,15 +378,19 @@ def by_trainer(
     began = CLOCK()
     trainer.train()
     seconds = CLOCK() - began
-    logits = torch.from_numpy(trainer.predict(trainer.eval_dataset).predictions)
-    counts = [[0] * len(data.classes) for _ in data.classes]
-    for true, guess in zip(
-        map(data.classes.index, data.held_out.labels), logits.argmax(1).tolist(), strict=True
-    ):
-        counts[true][guess] += 1
-    found = metrics(counts)
     rate = epochs * len(data.train) / seconds
-    scored = {name: found[name] for name in ("accuracy", "macro_f1")}
+    answer = trainer.predict(trainer.eval_dataset)
+    logits = torch.from_numpy(answer.predictions)
+    if is_tagged:
+        scored = entity_scores(logits, answer.label_ids, data.held_out)
+    else:
+        counts = [[0] * len(data.classes) for _ in data.classes]
+        for true, guess in zip(
+            map(data.classes.index, data.held_out.labels), logits.argmax(1).tolist(), strict=True
+        ):
+            counts[true][guess] += 1
+        found = metrics(counts)
+        scored = {name: found[name] for name in ("accuracy", "macro_f1")}
     return {"rate": rate, "late": late(ends, epochs * len(data.train)), **scored}
 
 
@@ -344,6 +416,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--examples", type=int)
     parser.add_argument("--few", action="store_true")
+    parser.add_argument("--entities", action="store_true")
     parser.add_argument("--cpu-seconds", action="store_true")
     parser.add_argument("--arms", nargs="+")
     parser.add_argument("--out", type=Path)
@@ -354,7 +427,8 @@ def main() -> None:
     epochs = given.epochs or (200 if given.few else 1)
     found: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
     with tempfile.TemporaryDirectory() as directory:
-        make(Path(directory), given.examples or (25 if given.few else 800), given.size)
+        num = given.examples or (25 if given.few else 800)
+        make(Path(directory), num, given.size, given.entities)
         for number in range(given.rounds or (1 if given.few else 3)):
             for arm in random.Random(number).sample(arms, len(arms)):
                 found[arm].append(measured(Path(directory), arm, number, epochs, given.few))

@@ -23,8 +23,8 @@ findings
 
 With loader_workers: 7.15 to 11.46x (4 pairs), improved, on fresh pairs.
 
-  kept        loader_workers  faster, and learns the same, 7.15 to 11.46x (4 pairs), pays from the first step on
-  undecided   threads         its pairs differ too much to show a gain below 20 %
+  kept         loader_workers  faster, and learns the same, 7.15 to 11.46x (4 pairs), pays from the first step on
+  undecided    threads         its pairs differ too much to show a gain below 20 %
   go on with: hotloop doctor --out run --budget 12m -- python io.py --a-long-option=1 --and-another=2
 """
 

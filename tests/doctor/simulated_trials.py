@@ -212,7 +212,7 @@ def trying(
             )
         seen = process(STEP_S, Plan(5, seen_steps - 5, 60.0), "script")
         assert seen.census is not None
-        return run_campaign(
+        ledger = run_campaign(
             [sys.executable, "-c", ""],
             fixes,
             replace(
@@ -224,6 +224,10 @@ def trying(
             workdir=work,
             **options,
         )
+        untimed = ("rejected", "not_applied", "failed", "not_tried")
+        for entry in ledger.fixes:
+            assert entry.status in untimed if entry.verdict is None else entry.status != "not_tried"
+        return ledger
 
     return run
 

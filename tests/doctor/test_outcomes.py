@@ -19,7 +19,7 @@ def test_every_fix_that_was_begun_is_there_and_what_was_kept_is_final(trying: Tr
     first, second = found.trials
     assert (first.outcome, first.ratio) == ("improved", ledger.fixes[0].verdict.ratio)  # type: ignore[union-attr]
     assert second.outcome in ("unchanged", "inconclusive")
-    assert second.reason == ledger.fixes[1].why
+    assert (second.reason, second.status) == (ledger.fixes[1].why, ledger.fixes[1].status)
     assert found.final is not None
     assert ledger.together is not None
     assert (found.final.kept, found.final.ratio) == (("a",), ledger.together.ratio)
@@ -42,12 +42,12 @@ def test_values_are_named_as_a_script_names_them() -> None:
     assert plain["trials"] == [
         {
             "optimization": "loader_workers", "setting": {"num_workers": 4}, "outcome": "improved", "ratio": 1.41,
-            "ratio_low": 1.37, "ratio_high": 1.45, "parity": "same", "kept": True, "reason": "faster",
+            "ratio_low": 1.37, "ratio_high": 1.45, "parity": "same", "kept": True, "reason": "faster", "status": "kept",
         },
         {
             "optimization": "gc_schedule", "setting": {"gc_schedule": 100}, "outcome": "inconclusive", "ratio": None,
             "ratio_low": None, "ratio_high": None, "parity": "not_checked", "kept": False,
-            "reason": "it ended with 1",
+            "reason": "it ended with 1", "status": "failed",
         },
     ]  # fmt: skip
     assert plain["final"]["kept"] == ["loader_workers"]

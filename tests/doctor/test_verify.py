@@ -20,7 +20,7 @@ from hotloop.core.judgement import Interval, Parity, ParityClass, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.measurement import Measurement
 from hotloop.core.progress import TrialProgress
-from hotloop.doctor.fix_status import may_yet, not_faster
+from hotloop.doctor.fix_status import may_yet, status_of
 from hotloop.judge.looks import TOTAL_ERROR
 from hotloop.trial.arm import Arm, digest_of
 from hotloop.trial.process import TIMED_OUT
@@ -98,7 +98,7 @@ def test_what_only_the_noise_made_faster_is_rejected_on_top_of_the_rest(trying: 
 def test_what_the_noise_hid_is_not_tried_again_where_nothing_is_kept(trying: Trying) -> None:
     machine = Machine(scattered(1, a=1.03))
     ledger = trying(machine, ["a"])
-    assert by_name(ledger)["a"].status == "rejected"
+    assert by_name(ledger)["a"].status == "undecided"
     assert not any(place.startswith("with-") for place in machine.places)
 
 
@@ -555,7 +555,7 @@ def test_small_budget_says_what_was_dropped_after_two_pairs(trying: Trying) -> N
     entries = by_name(ledger)
     assert ledger.kept == ("c",)
     for name in "abd":
-        assert entries[name].status == "not_tried"
+        assert entries[name].status == "stopped"
         assert entries[name].why.startswith("not tried further: 2 pairs showed ")
         verdict = entries[name].verdict
         assert verdict is not None
@@ -622,7 +622,7 @@ def test_budget_ends_a_comparison_whose_processes_became_slow(trying: Trying) ->
     machine.slow_after, machine.slow_start_s = 16, 3 * pair_s
     ledger = trying(machine, names, budget_s=35 * pair_s)
     entry = by_name(ledger)["b"]
-    assert entry.status == "not_tried"
+    assert entry.status == "stopped"
     assert entry.why.startswith("out of budget: ")
     assert (
         machine.now < 35 * pair_s + 8 * machine.slow_start_s
@@ -646,7 +646,7 @@ def test_budget_is_kept_and_what_it_left_out_is_said(trying: Trying, pairs: int)
     assert machine.now <= budget_s
     assert [fix.name for fix in ledger.fixes] == names
     assert ledger.kept
-    left_out = [fix for fix in ledger.fixes if fix.status == "not_tried"]
+    left_out = [fix for fix in ledger.fixes if fix.status in ("not_tried", "stopped")]
     assert left_out or pairs > 40
     assert all("out of budget" in fix.why for fix in left_out)
 
@@ -758,7 +758,9 @@ def test_what_could_not_have_shown_is_tried_again(
     verdict = replace(
         entry.verdict, outcome="inconclusive", ratio=ratio, ratio_high=high, minimum_detectable_effect=effect
     )  # fmt: skip
-    entry = replace(entry, verdict=verdict, predicted=Interval(1.09, 1.07, 1.12))
+    entry = replace(
+        entry, status="undecided", verdict=verdict, predicted=Interval(1.09, 1.07, 1.12)
+    )
     assert may_yet(entry) == again
     unknown = replace(verdict, parity=Parity("not_checked", "bitwise"))
     assert not may_yet(replace(entry, verdict=unknown))
@@ -776,8 +778,9 @@ def test_what_pairs_could_have_shown_is_said_where_it_is_a_number(
     effect: float | None, words: str
 ) -> None:
     parity = Parity("same", "bitwise")
-    verdict = Verdict("inconclusive", 1.0, 0.1, 9.0, 0.95, parity, "a", "b")
-    assert not_faster(replace(verdict, minimum_detectable_effect=effect)) == words
+    verdict = Verdict("inconclusive", 1.0, 0.1, 9.0, 0.95, parity, "a", "b", num_pairs=10)
+    found = status_of(replace(verdict, minimum_detectable_effect=effect))
+    assert found == ("undecided", words)
 
 
 @pytest.mark.parametrize(

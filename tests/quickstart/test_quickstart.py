@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -116,9 +117,10 @@ def test_setting_that_only_one_arm_would_have_is_refused() -> None:
 
 
 def test_nothing_kept_means_no_final_ratio() -> None:
-    line = ledger_line(resolved(), _VERDICT, kept=False, missing=())
-    final = final_of(_VERDICT, line)
-    assert (final.ratio, final.kept) == (None, ())
+    verdict = replace(_VERDICT, outcome="regressed", num_pairs=6)
+    line = ledger_line(resolved(), verdict, ())
+    final = final_of(verdict, line)
+    assert (line.status, final.ratio, final.kept) == ("rejected", None, ())
 
 
 def resolved(**train: object) -> RunConfig:
@@ -142,7 +144,7 @@ def test_technique_that_did_not_take_effect_is_named_and_not_counted(prepared: P
         census=census,
     )
     assert not_applied(resolved(), (run,)) == ("precision",)
-    line = ledger_line(resolved(), _VERDICT, kept=True, missing=("precision",))
+    line = ledger_line(resolved(), _VERDICT, ("precision",))
     assert line.optimization == "fused_optimizer"
     assert line.setting == {"optimizer.fused": True}
     assert "not applied: precision" in line.reason

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, get_args
 
 import pytest
 
+from hotloop.cli.trial_view import result
 from hotloop.core.census import Census
-from hotloop.core.judgement import Interval, Parity, Verdict
+from hotloop.core.files import to_plain
+from hotloop.core.judgement import Interval, Parity, Status, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
+from hotloop.doctor.fix_status import status_of
+from hotloop.judge.scorecard import scorecard
 from hotloop.report.html import Page, render_html
-from hotloop.report.ledger import ledger_answer, render_ledger
+from hotloop.report.ledger import ledger_answer, render_ledger, render_scorecard
 
 PARITY = Parity("same", "reduction_order")
 VERDICT = Verdict(
@@ -45,7 +50,7 @@ def test_answer_comes_first_and_every_fix_has_its_line() -> None:
 
 
 def test_budget_that_ended_before_anything_was_proven_is_the_answer() -> None:
-    begun = ledger(TriedFix("fused", True, "not_tried", "out of budget", verdict=VERDICT))
+    begun = ledger(TriedFix("fused", True, "stopped", "out of budget", verdict=VERDICT))
     assert ledger_answer(begun) == "No fix was tried."
     goes_on = replace(begun, continue_with="hotloop doctor --budget 4m")
     assert ledger_answer(goes_on) == "No fix is proven yet: the budget ended first."
@@ -75,18 +80,46 @@ def test_a_gain_that_is_not_known_to_a_tenth_is_said_as_a_range() -> None:
     assert "1.25x (1.15 to 1.37" in render_ledger(replace(found, together=known))
 
 
-def test_what_pairs_could_not_tell_is_undecided_and_what_was_begun_is_stopped() -> None:
-    noisy = replace(KEPT, status="rejected", verdict=replace(VERDICT, outcome="inconclusive"))
-    said = render_ledger(ledger(noisy))
-    assert said.startswith("1 fix tested, none proven faster.")
-    assert "  undecided   fused_optimizer" in said
-    begun = replace(KEPT, status="not_tried", why="not tried further: 1 pair showed 0.08x")
-    assert "  stopped     fused_optimizer" in render_ledger(ledger(begun, noisy))
-    slower = replace(KEPT, status="rejected", verdict=replace(VERDICT, outcome="regressed"))
-    assert "  rejected    fused_optimizer" in render_ledger(ledger(slower))
-    parity = Parity("different", "reduction_order")
-    wrong = replace(noisy, verdict=replace(VERDICT, outcome="inconclusive", parity=parity))
-    assert "  rejected    fused_optimizer" in render_ledger(ledger(wrong))
+@pytest.mark.parametrize("status", get_args(Status))
+@pytest.mark.parametrize("verdict", [None, replace(VERDICT, outcome="inconclusive")])
+def test_each_word_that_a_reader_sees_is_the_status_of_the_json(
+    status: Status, verdict: Verdict | None
+) -> None:
+    fix = TriedFix("fused_optimizer", True, status, "why", predicted=KEPT.predicted, verdict=verdict)
+    found, word = ledger(fix), to_plain(fix)["status"].replace("_", " ")
+    assert f"\n  {word:<12} fused_optimizer  why" in render_ledger(found)
+    assert result(fix).startswith(word)
+    assert f"<tr><td>{word}</td>" in page_of(found)
+    if verdict is not None:
+        assert f"  {word:<12} predicted" in render_scorecard(scorecard([("run", found)]))
+
+
+PAIRS = {"num_pairs": 10, "minimum_detectable_effect": 0.2}
+DIFFERENT = Parity("different", "reduction_order", reason="losses part")
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "why"),
+    [
+        ({}, "kept", "faster, and learns the same"),
+        ({"parity": DIFFERENT}, "rejected", "faster, but it learns something else: losses part"),
+        ({"outcome": "inconclusive", "parity": DIFFERENT, **PAIRS}, "rejected", "it learns something else: losses part"),
+        ({"parity": Parity("not_checked", None)}, "rejected",
+         "faster, but whether it learns the same is not known: its losses were not seen"),
+        ({"outcome": "inconclusive", **PAIRS}, "undecided", "inconclusive (its pairs differ too much to show a gain below 20 %)"),
+        ({"outcome": "inconclusive", "doubts": ("Which?",), **PAIRS}, "undecided", "inconclusive: Which?"),
+        ({"outcome": "inconclusive", "ratio_high": 1.005, **PAIRS}, "rejected", "no gain"),
+        ({"outcome": "inconclusive", "ratio_high": 0.999, **PAIRS}, "rejected", "slower"),
+        ({"outcome": "inconclusive", "num_pairs": 2, "pair_ratios": (1.1, 0.9)}, "stopped", "2 pairs showed 1.10x and 0.90x"),
+        ({"outcome": "unchanged"}, "rejected", "no gain"),
+        ({"outcome": "regressed", "parity": DIFFERENT}, "rejected", "slower"),
+        ({"outcome": "incomparable", "reasons": ("Two.",)}, "rejected", "the runs cannot be compared: Two."),
+    ],
+)  # fmt: skip
+def test_a_status_follows_from_pairs_and_losses(
+    changes: dict[str, Any], status: Status, why: str
+) -> None:
+    assert status_of(replace(VERDICT, **changes)) == (status, why)
 
 
 def test_page_shows_it_and_escapes_what_scripts_said() -> None:

@@ -148,7 +148,7 @@ def test_without_a_kept_fix_the_card_says_what_is_left_to_do() -> None:
     )
     assert "train.py:3 x = read(<path>)" in card
     assert "Fuse it." not in card  # that was tried, and is none here
-    undecided = replace(missed, verdict=replace(TOGETHER, outcome="inconclusive"))
+    undecided = replace(missed, status="undecided")
     assert "Fuse it." in card_of(replace(PAGE, ledger=replace(tried, fixes=(undecided,))))
     untried = card_of(PAGE)
     assert "No fix has been tried." in untried

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from hotloop.core.judgement import Finding, Outcome, Parity, ParityName, Verdict
-from hotloop.report.words import answer, gain, headline, is_kept, trouble
+from hotloop.report.words import answer, gain, headline, trouble
 
 OUTCOMES = typing.get_args(Outcome)
 PARITIES = typing.get_args(ParityName)
@@ -51,7 +51,7 @@ def test_every_outcome_and_parity_has_a_sentence(outcome: Outcome, parity: Parit
         assert "the losses" in text
     claims_a_proven_gain = text.startswith("hotloop's settings train") and "not" not in text
     assert claims_a_proven_gain == (outcome == "improved" and parity in ("same", "within_noise"))
-    assert is_kept(verdict(outcome, parity)) == claims_a_proven_gain
+    assert verdict(outcome, parity).is_proven == claims_a_proven_gain
 
 
 def test_other_random_numbers_are_named() -> None:

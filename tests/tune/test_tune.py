@@ -110,11 +110,16 @@ def test_values_are_kept_shown_refused_and_rejected_and_a_killed_call_goes_on(
     fixes = {each["name"]: each for each in found["fixes"]}
     assert {name: each["status"] for name, each in fixes.items()} == {
         "--sleep-ms=1": "kept",
-        "--sleep-ms=60": "not_tried",  # no further than its first pairs
+        "--sleep-ms=60": "stopped",  # no further than its first pairs
         "--cheat on": "rejected",
         "--batch-size=32": "what_if",
         "--bogus=1": "failed",
     }
+    for name, each in fixes.items():
+        assert f"\n  {each['status'].replace('_', ' '):<12} {name} " in said
+    statuses = [(each["name"], each["status"]) for each in found["fixes"]]
+    assert [(each["optimization"], each["status"]) for each in found["trials"]] == statuses
+    assert found["final"]["ratio"] == found["together"]["ratio"]
     assert fixes["--sleep-ms=60"]["verdict"]["num_pairs"] == 2
     assert fixes["--sleep-ms=60"]["verdict"]["ratio"] < 0.7
     assert "learns something else" in fixes["--cheat on"]["why"]

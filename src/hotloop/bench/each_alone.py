@@ -101,7 +101,7 @@ class EachAlone(ValueTrials):
         verdict = replace(result.verdict, parity=longer(parity, result))
         result = self._results[value.name] = replace(result, verdict=verdict)
         status, why = judged(result, value, is_live=False)
-        self._tell(value, status, f"{NO_TIME}: {why}" if status == "not_tried" else why, result)
+        self._tell(value, status, f"{NO_TIME}: {why}" if status == "stopped" else why, result)
         entry = self.tried[value.name]
         if parity is not OTHERWISE:
             entry = with_costs(runner, value, entry, result)

@@ -16,6 +16,7 @@ from hotloop.bench.each_alone import EachAlone
 from hotloop.core.census import NO_OPTIMIZER
 from hotloop.core.effectiveness import Effectiveness
 from hotloop.core.errors import UsageError
+from hotloop.core.judgement import Status
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fix_campaign import NEEDS_OPTIMIZER, try_fixes
@@ -131,10 +132,12 @@ def _together(ledger: Ledger) -> TriedFix:
     """All that the doctor keeps, or why that is nothing."""
     kept = [each for name in ledger.kept for each in ledger.fixes if each.name == name]
     if not kept:
-        why = "nothing is kept" + (" yet" if ledger.continue_with is not None else "")
+        is_open = ledger.continue_with is not None
+        why = "nothing is kept yet" if is_open else "nothing is kept"
         if ledger.together is not None:
             why += "; fresh pairs did not confirm what was faster alone"
-        return TriedFix(TOGETHER, None, "rejected", why, verdict=ledger.together)
+        status: Status = "stopped" if is_open else "rejected"
+        return TriedFix(TOGETHER, None, status, why, verdict=ledger.together)
     return TriedFix(
         TOGETHER,
         " + ".join(ledger.kept),

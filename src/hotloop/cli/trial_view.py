@@ -133,7 +133,7 @@ def time_used(seconds: float, total_s: float | None) -> str:
 
 def result(fix: TriedFix) -> str:
     """The outcome of its trials: the ratio where it was kept, else the reason."""
-    status = status_words(fix)
+    status = status_words(fix.status)
     if fix.status == "kept" and fix.verdict is not None:
         return f"{status} {ratio_words(fix.verdict)}"
     return f"{status}: {printable(' '.join(fix.why.split()))}"

@@ -94,6 +94,7 @@ def tune(
         asked = _of_command(command, out, given)
     from hotloop.cli.trial_view import trial_view
     from hotloop.core.files import to_plain
+    from hotloop.doctor.fix_campaign import with_outcomes
     from hotloop.report.html import write_html
     from hotloop.report.ledger import render_ledger
     from hotloop.runs.run_page import page_of
@@ -120,7 +121,9 @@ def tune(
     show(f"\n{render_ledger(ledger)}", err=True)
     write_html(examined.directory / "report.html", page_of(replace(found, ledger=ledger)))
     if json_file is not None:
-        write_object({"run": str(examined.directory), **to_plain(ledger)}, json_file)
+        told = to_plain(with_outcomes(examined.diagnosis, ledger))
+        found_too = {name: told[name] for name in ("trials", "final")}
+        write_object({"run": str(examined.directory), **found_too, **to_plain(ledger)}, json_file)
     if not any(each.verdict or each.status == "failed" for each in ledger.fixes):
         raise click.exceptions.Exit(ExitCode.INCONCLUSIVE)
 

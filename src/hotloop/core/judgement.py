@@ -43,6 +43,12 @@ JudgedSteps = Literal["steady", "all"]
 """What of the counted steps decided: the typical one (their median, and what rare slow steps take beyond it, as long in
 both arms), or all of them together."""
 Outcome = Literal["improved", "regressed", "unchanged", "inconclusive", "incomparable"]
+Status = Literal[
+    "kept", "rejected", "undecided", "stopped", "does_not_pay", "what_if", "not_applied", "failed", "not_tried",
+]  # fmt: skip
+"""What became of a fix; terminal and page show this very word. `undecided`: its pairs differ too much to tell, and nothing speaks against it. `stopped`: it
+ended before its pairs were enough to judge. `does_not_pay`: its steps are faster, and the command ends before that has paid for its start. `what_if`: measured
+to show what something costs, and never kept. `not_tried`: none of its pairs was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,11 @@ class Verdict:
         least = self.minimum_detectable_effect
         return self.ratio is not None and least is not None and self.ratio - 1 < OVERSTATED * least
 
+    @property
+    def is_proven(self) -> bool:
+        """The candidate may be adopted: faster, and seen to learn the same."""
+        return self.outcome == "improved" and self.parity.result in ("same", "within_noise")
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -188,6 +199,8 @@ class TrialOutcome:
     parity: ParityName
     kept: bool
     reason: str
+    status: Status | None = None
+    """`None`: written before it was stored here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hotloop.core.judgement import Interval, Verdict
+from hotloop.core.judgement import Interval, Status, Verdict
 
 LEDGER_SCHEMA = "hotloop.ledger/1"
 SCORECARD_SCHEMA = "hotloop.scorecard/1"
 LEDGER_FILE = "ledger.json"
-
-Status = Literal[
-    "kept", "rejected", "does_not_pay", "what_if", "not_applied", "failed", "not_tried"
-]
-"""`does_not_pay`: its steps are faster, and the command ends before that has paid for its start. `what_if`: measured to show what something costs, and never kept. `not_tried` may have been begun."""
-
 
 Isolation = Literal["layer", "landlock", "copy", "none"]
 """What kept trials from the user's files. `layer`: each wrote to a layer of its own, without network but what `--network` allowed; `landlock`:

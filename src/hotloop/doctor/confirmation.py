@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hotloop.core.errors import CommandFailed
-from hotloop.core.judgement import Verdict
+from hotloop.core.judgement import Status, Verdict
 from hotloop.core.ledger import TriedFix
 from hotloop.doctor.compared_arms import class_of, unfinished_runs
-from hotloop.doctor.fix_status import longer, not_faster, reason_without_effect, showed
+from hotloop.doctor.fix_status import longer, reason_without_effect, showed, status_of
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparison, LossComparisons
 from hotloop.doctor.trial_reports import WritesOutside, why_wrong
@@ -31,7 +31,7 @@ LONGEST_NAME = 64
 CHECKING_PAIRS = 2
 """Pairs of edited files whose live forms were proven within processes."""
 NOT_PAID = "not paid"
-"""Instead of a reason: the budget did not do for the runs that confirm."""
+"""Instead of what the patched script does: the budget did not do for a run of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,9 @@ class Confirmed:
 
     fixes: tuple[Fix, ...] = ()
     """Those that the candidate has."""
-    why_not: str | None = None
-    """`None`: it is confirmed, where any fix is left."""
-    undecided: bool = False
-    """Nothing speaks against it but that too few pairs were made, or that they differ by more than the gain."""
+    status: Status = "kept"
+    """`kept`: it is confirmed, where any fix is left. `stopped`: the budget did not do for the runs that confirm."""
+    why: str = ""
     patched: str | None = None
     """Digest of the candidate's edited files; `None`: it has none."""
     dropped: Mapping[str, str] = field(default_factory=dict)
@@ -55,6 +54,11 @@ class Confirmed:
     @property
     def verdict(self) -> Verdict | None:
         return None if self.result is None else self.result.verdict
+
+    @property
+    def may_show(self) -> bool:
+        """Its pairs differ by more than the gain, and nothing else speaks against it: more of them may tell."""
+        return self.status == "undecided" and not (self.verdict and self.verdict.doubts)
 
 
 class _NotConfirmed(Exception):
@@ -93,12 +97,12 @@ def confirmed(
                 result = _timed(runner, comparisons, candidate, comparison, **how)
                 return replace(result, fixes=tuple(fixes), dropped=dropped)
         except _NotConfirmed as error:
-            return Confirmed(tuple(fixes), why_not=str(error), dropped=dropped)
+            return Confirmed(tuple(fixes), "rejected", str(error), dropped=dropped)
         except (CommandFailed, WritesOutside) as error:
             why = f"the runs failed: {first_line(error)}"
-            return Confirmed(tuple(fixes), why_not=why, dropped=dropped, failed=error)
+            return Confirmed(tuple(fixes), "rejected", why, dropped=dropped, failed=error)
         if comparison == NOT_PAID:
-            return Confirmed(tuple(fixes), why_not=NOT_PAID, dropped=dropped)
+            return Confirmed(tuple(fixes), "stopped", dropped=dropped)
         dropped |= _at_fault(runner, comparisons, candidate, comparison, tried)
         fixes = [fix for fix in fixes if fix.name not in dropped]
     return Confirmed(dropped=dropped)
@@ -209,7 +213,7 @@ def _timed(
             follows_s=checking_s(runner, fixes, arm.name),
             **how,
         )
-        if found.why_not is None:
+        if found.status == "kept":
             found = _checked(runner, candidate, comparison, found)
     return replace(found, patched=candidate.patch.digest)
 
@@ -252,15 +256,15 @@ def _checked(
             runner, candidate.arm, candidate.fixes, comparison, toggled=False, pairs_now=num_pairs
         )
         verdict = pairs.verdict
-        if pairs.why_not not in (None, NOT_PAID) and not pairs.undecided:
+        if pairs.status not in ("kept", "stopped") and not pairs.may_show:
             return pairs
         if verdict is None or verdict.num_pairs < num_pairs:
-            return replace(found, why_not=NOT_PAID, undecided=True)
+            return replace(found, status="stopped")
         if verdict.ratio is not None and verdict.ratio > 1:
             return found
         if num_pairs == LOOKS[0] and not _agree(found.verdict, verdict):
             why = f"pairs of the edited files do not agree: {showed(verdict)}"
-            return replace(found, why_not=why)
+            return replace(found, status="rejected", why=why)
     return found
 
 
@@ -288,7 +292,7 @@ def _compared(
     assert plan is not None
     pair_s = min(runner.costs.pair_s(each) for each in (plan, runner.plan))
     if not runner.pays_for(min(runner.needed_s(1, reserved=False, plan=plan, place=place), pair_s)):
-        return Confirmed(why_not=NOT_PAID, undecided=True)
+        return Confirmed(status="stopped")
     result = runner.compare(
         runner.baseline,
         arm,
@@ -300,21 +304,11 @@ def _compared(
         toggled=[fix.name for fix in fixes] if toggled else (),
         **how,
     )
-    verdict = result.verdict
-    found = Confirmed(result=result)
     flaw = flaw_of(result, fixes, arm, comparison)
     if flaw is not None:
-        return replace(found, why_not=flaw)
-    if verdict.num_pairs < LOOKS[0] and verdict.outcome != "incomparable":
-        return replace(found, why_not=NOT_PAID, undecided=not verdict.doubts)
-    if verdict.outcome != "improved":
-        why = not_faster(verdict)
-        undecided = verdict.outcome == "inconclusive" and not verdict.doubts
-        return replace(found, why_not=why, undecided=undecided)
-    if verdict.parity.result not in ("same", "within_noise"):
-        why = f"it is not known to learn the same: {verdict.parity.reason}"
-        return replace(found, why_not=why)
-    return found
+        return Confirmed(status="rejected", why=flaw, result=result)
+    status, why = status_of(result.verdict)
+    return Confirmed(status=status, why=why, result=result)
 
 
 def flaw_of(

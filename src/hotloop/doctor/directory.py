@@ -164,7 +164,7 @@ def set_interrupted_aside(directory: Path, command: Sequence[str]) -> Path | Non
 def refuse_fewer_fixes(directory: Path, fixes: Sequence[Fix]) -> None:
     """Raises `UsageError` where the ledger in `directory` tells of others, which a new one would lose."""
     stored = mapping_of(directory / LEDGER_FILE).get("fixes") or ()
-    told = [each["name"] for each in stored if each["status"] != "not_tried"]
+    told = [each["name"] for each in stored if each["status"] not in ("not_tried", "stopped")]
     lost = [name for name in told if name not in {fix.name for fix in fixes}]
     if lost:
         why = f"it holds what came of {' and '.join(f'`{name}`' for name in lost)}"

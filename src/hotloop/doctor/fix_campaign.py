@@ -310,7 +310,7 @@ def patch_of(examined: Examined, ledger: Ledger, *, target: Path) -> tuple[Ledge
 
 def with_outcomes(diagnosis: Diagnosis, ledger: Ledger) -> Diagnosis:
     """The diagnosis with an entry for each fix of the ledger that was begun, and with what was kept."""
-    begun = (fix for fix in ledger.fixes if fix.status != "not_tried" or fix.verdict is not None)
+    begun = (fix for fix in ledger.fixes if fix.status != "not_tried")
     return replace(diagnosis, trials=tuple(map(_outcome, begun)), final=_final(ledger))
 
 
@@ -329,6 +329,7 @@ def _outcome(fix: TriedFix) -> TrialOutcome:
         parity=verdict.parity.result if verdict is not None else "not_checked",
         kept=fix.status == "kept",
         reason=fix.why,
+        status=fix.status,
     )
 
 

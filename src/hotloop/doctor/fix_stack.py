@@ -12,21 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from hotloop.core.errors import CommandFailed
-from hotloop.core.judgement import Verdict
-from hotloop.core.ledger import Status, TriedFix
+from hotloop.core.judgement import Status, Verdict
+from hotloop.core.ledger import TriedFix
 from hotloop.doctor.compared_arms import class_of, rounds_products, unfinished_runs
-from hotloop.doctor.confirmation import (
-    NOT_PAID,
-    Confirmed,
-    confirmed,
-    first_line,
-    flaw_of,
-    short_name,
-)
+from hotloop.doctor.confirmation import Confirmed, confirmed, first_line, flaw_of, short_name
 from hotloop.doctor.fix_costs import with_costs
-from hotloop.doctor.fix_status import not_faster, showed
+from hotloop.doctor.fix_status import showed, status_of
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparisons
 from hotloop.doctor.trial_reports import WritesOutside
@@ -84,18 +78,20 @@ def stack(
         if name != first_name:
             why = f"{tried[name].why}, but the patched script {why}"
             tried[name] = replace(tried[name], status="rejected", why=why)
-    if found.why_not is None and first_name not in found.dropped:
-        return found
-    status: Status = "rejected"
-    why = f"fresh pairs do not confirm it: {found.why_not}"
-    if found.why_not == NOT_PAID:
+    if found.status == "kept":
+        if first_name not in found.dropped:
+            return found
+        why = f"with {first_name} the patched script {found.dropped[first_name]}"
+        found = replace(found, status="rejected", why=why)
+    why = f"fresh pairs do not confirm it: {found.why}"
+    if found.status == "stopped":
         pairs = "" if found.verdict is None else f" ({showed(found.verdict)})"
-        status, why = "not_tried", f"not confirmed: out of budget{pairs}"
+        why = f"not confirmed: out of budget{pairs}"
         found = replace(found, result=None)
     for fix in found.fixes:
         entry = tried[fix.name]
         if fix.name != first_name:
-            tried[fix.name] = replace(entry, status=status, why=f"{entry.why}, but {why}")
+            tried[fix.name] = replace(entry, status=found.status, why=f"{entry.why}, but {why}")
     return found if first is None else first
 
 
@@ -113,19 +109,21 @@ def _added(
     is_kept = entry.status == "kept"
     alone = "faster alone" if is_kept else f"{entry.why} alone"
 
-    def rejected(why: str, verdict: Verdict | None = None) -> TriedFix:
+    def left_out(status: Status, why: str, verdict: Verdict | None = None) -> TriedFix:
         why = f"{alone}, but {why}" if is_kept else f"{alone}; {why}"
-        return replace(entry, status="rejected", why=why, added=verdict)
+        return replace(entry, status=status, why=why, added=verdict)
 
+    rejected = partial(left_out, "rejected")
     for each in stacked:
         if each.name in fix.technique.conflicts or fix.name in each.technique.conflicts:
-            return rejected(f"it cannot be together with {each.name}")
+            status: Status = "rejected" if is_kept else entry.status
+            return left_out(status, f"it cannot be together with {each.name}")
     arm_name = short_name("with-" + "+".join(each.name for each in together))
     arm = runner.with_fixes(arm_name, together)
     losses = unfinished_runs(runner, arm, together)
     if not runner.pays_for(runner.needed_s(LOOKS[0], losses=losses, place=arm_name)):
         why = f"{alone}; out of budget before it was tried on top of {onto}"
-        return replace(entry, status="not_tried", why=why)
+        return replace(entry, status="stopped", why=why)
     try:
         comparison = comparisons.of(arm_name, together)
         if comparison.not_applied is not None:
@@ -149,11 +147,12 @@ def _added(
     flaw = flaw_of(result, together, arm, comparison)
     if flaw is not None:
         return rejected(f"on top of {onto} {flaw}", verdict)
-    if verdict.num_pairs < LOOKS[0] and verdict.outcome != "incomparable":
-        why = f"{alone}; out of budget while it was tried on top of {onto} ({showed(verdict)})"
-        return replace(entry, status="not_tried", why=why)
-    if verdict.outcome != "improved":
-        return rejected(f"not on top of {onto}: {not_faster(verdict)}", verdict)
+    status, why = status_of(verdict)
+    if status == "stopped":
+        why = f"{alone}; out of budget while it was tried on top of {onto} ({why})"
+        return replace(entry, status=status, why=why)
+    if status != "kept":
+        return left_out(status, f"not on top of {onto}: {why}", verdict)
     why = (
         f"{entry.why}; faster on top of {onto} too"
         if is_kept

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hotloop.core.judgement import Interval, Parity, Verdict
-from hotloop.core.ledger import Status, TriedFix
+from hotloop.core.judgement import Interval, Parity, Status, Verdict
+from hotloop.core.ledger import TriedFix
 from hotloop.doctor.directory import TRIALS
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.trial_reports import reason_not_toggled, why_not_applied, why_wrong
@@ -54,7 +54,6 @@ def longer(parity: Parity, result: SessionResult) -> Parity:
 
 def judged(result: SessionResult, fix: Fix, *, is_live: bool = True) -> tuple[Status, str]:
     """What becomes of a fix after its pairs. is_live: it was put into the process, which says whether it took effect."""
-    verdict = result.verdict
     runs = sorted(result.directory.glob(f"pair-*-{fix.name}/run")) if is_live else []
     wrong = why_wrong(fix, runs)
     if wrong is not None:
@@ -62,19 +61,44 @@ def judged(result: SessionResult, fix: Fix, *, is_live: bool = True) -> tuple[St
     not_applied = reason_without_effect(fix, runs, result)
     if not_applied is not None:
         return "not_applied", not_applied
-    if verdict.num_pairs < LOOKS[0] and verdict.outcome != "incomparable":
-        return "not_tried", showed(verdict)
-    if fix.technique.what_if:
+    status, why = status_of(result.verdict)
+    if fix.technique.what_if and status != "stopped":
         return "what_if", "shows what it costs; it is not a fix"
-    if verdict.outcome != "improved":
-        return "rejected", not_faster(verdict)
+    return status, why
+
+
+def status_of(verdict: Verdict) -> tuple[Status, str]:
+    """`kept`, `rejected`, `undecided` or `stopped`, as the pairs and losses of a fix have it, and why."""
+    if verdict.outcome == "incomparable":
+        return "rejected", "the runs cannot be compared: " + " ".join(verdict.reasons)
+    if verdict.num_pairs < LOOKS[0]:
+        return "stopped", showed(verdict)
+    if verdict.outcome in ("unchanged", "regressed"):
+        return "rejected", {"unchanged": "no gain", "regressed": "slower"}[verdict.outcome]
+    faster = "faster, but " if verdict.outcome == "improved" else ""
     if verdict.parity.result == "different":
-        return "rejected", "faster, but it learns something else: " + verdict.parity.reason
+        return "rejected", f"{faster}it learns something else: {verdict.parity.reason}"
+    if verdict.outcome == "inconclusive":
+        return _without_outcome(verdict)
     if verdict.parity.result == "not_checked":
-        return "rejected", "faster, but whether it learns the same is not known: " + (
-            verdict.parity.reason or "its losses were not seen"
-        )
-    return "kept", why_kept(verdict)
+        why = verdict.parity.reason or "its losses were not seen"
+        return "rejected", f"faster, but whether it learns the same is not known: {why}"
+    what_stays = f": {WHAT_STAYS}" if verdict.parity.parity_class == "other_draws" else ""
+    return "kept", f"faster, and learns the same{what_stays}"
+
+
+def _without_outcome(verdict: Verdict) -> tuple[Status, str]:
+    """An interval that crosses an edge may all the same be clear of a gain."""
+    if verdict.doubts:
+        return "undecided", "inconclusive: " + " ".join(verdict.doubts)
+    if verdict.ratio_high is not None and verdict.ratio_high <= 1 + MIN_MARGIN:
+        return "rejected", "slower" if verdict.ratio_high < 1 else "no gain"
+    effect = verdict.minimum_detectable_effect
+    if not effect:
+        return "undecided", "inconclusive"
+    if effect > 1:
+        return "undecided", "inconclusive (its pairs differ too much: even a 2x gain would not have shown)"
+    return "undecided", f"inconclusive (its pairs differ too much to show a gain below {100 * effect:.2g} %)"
 
 
 def reason_without_effect(fix: Fix, runs: list[Path], result: SessionResult) -> str | None:
@@ -85,19 +109,12 @@ def reason_without_effect(fix: Fix, runs: list[Path], result: SessionResult) -> 
     return why_not_applied(fix, runs, ()) or reason_not_toggled(fix.name, runs)
 
 
-def why_kept(verdict: Verdict) -> str:
-    """In words."""
-    same = "faster, and learns the same"
-    return f"{same}: {WHAT_STAYS}" if verdict.parity.parity_class == "other_draws" else same
-
-
 def may_yet(entry: TriedFix) -> bool:
     """Its pairs differed too much to tell: it looked faster, or what was expected of it could not have shown."""
     verdict, expected = entry.verdict, entry.predicted
     return (
-        entry.status == "rejected"
+        entry.status == "undecided"
         and verdict is not None
-        and verdict.outcome == "inconclusive"
         and verdict.parity.result in ("same", "within_noise")
         and (looks_faster(verdict) or (expected is not None and _hidden(verdict, expected)))
     )
@@ -134,27 +151,6 @@ def pooled_ratio(alone: Verdict | None, fresh: Verdict | None) -> float | None:
         return None
     logs = [math.log(ratio) for ratio in (*alone.pair_ratios, *fresh.pair_ratios)]
     return as_ratio(sum(logs) / len(logs))
-
-
-def not_faster(verdict: Verdict) -> str:
-    """The words for a verdict that is not `improved`."""
-    if verdict.outcome == "incomparable":
-        return "the runs cannot be compared: " + " ".join(verdict.reasons)
-    if verdict.outcome != "inconclusive":
-        return {"unchanged": "no gain", "regressed": "slower"}[verdict.outcome]
-    if verdict.doubts:
-        return "inconclusive: " + " ".join(verdict.doubts)
-    # The interval may be clear of a gain where it is not clear of the edge to `regressed`.
-    if verdict.ratio_high is not None and verdict.ratio_high < 1:
-        return "slower"
-    if verdict.ratio_high is not None and verdict.ratio_high <= 1 + MIN_MARGIN:
-        return "no gain"
-    effect = verdict.minimum_detectable_effect
-    if effect is not None and effect > 1:
-        return "inconclusive (its pairs differ too much: even a 2x gain would not have shown)"
-    return "inconclusive" + (
-        f" (its pairs differ too much to show a gain below {100 * effect:.2g} %)" if effect else ""
-    )
 
 
 def tried_fix(

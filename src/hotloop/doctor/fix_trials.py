@@ -8,10 +8,11 @@ from dataclasses import replace
 from functools import partial
 
 from hotloop.core.errors import CommandFailed
-from hotloop.core.ledger import Ledger, Status, TriedFix
+from hotloop.core.judgement import Status
+from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.doctor.budget import asked_s, first_losses_s, needed_s, proves_at_once
 from hotloop.doctor.compared_arms import class_of
-from hotloop.doctor.confirmation import NOT_PAID, Confirmed, confirmed
+from hotloop.doctor.confirmation import Confirmed, confirmed
 from hotloop.doctor.directory import store_options
 from hotloop.doctor.fix_costs import with_costs
 from hotloop.doctor.fix_stack import order_of, stack
@@ -22,12 +23,11 @@ from hotloop.doctor.fix_status import (
     judged,
     longer,
     may_yet,
-    not_faster,
     pooled_ratio,
     showed,
+    status_of,
     tried_fix,
     useless,
-    why_kept,
 )
 from hotloop.doctor.fixes import LEAST_GAIN, Fix
 from hotloop.doctor.loss_parity import LossComparison, LossComparisons
@@ -92,14 +92,15 @@ class FixTrials:
         order = order_of(kept_alone, undecided, tried)
         found = stack(runner, self.comparisons, order, tried, self.proven)
         together = found.verdict
-        self.unpaid |= {fix.name: fix for fix in order if tried[fix.name].status == "not_tried"}
-        rejected = [fix for fix in self.fixes if tried[fix.name].status == "rejected"]
-        last = {fix.name: tried[fix.name].added or tried[fix.name].verdict for fix in rejected}
-        early = [fix for fix in rejected if ended_early(last[fix.name])]
-        early += found.fixes if found.why_not and ended_early(together) else ()
+        self.unpaid |= {fix.name: fix for fix in order if tried[fix.name].status == "stopped"}
+        came = [(fix, tried[fix.name]) for fix in self.fixes]
+        left = [(fix, each) for fix, each in came if each.status == "undecided"]
+        early = [fix for fix, each in left if ended_early(each.added or each.verdict)]
+        is_kept = found.status == "kept"
+        early += found.fixes if not is_kept and ended_early(together) else ()
         self.unpaid |= {fix.name: fix for fix in early}
         self.undecided |= {fix.name for fix in early}
-        kept_names = () if found.why_not else tuple(fix.name for fix in found.fixes)
+        kept_names = tuple(fix.name for fix in found.fixes) if is_kept else ()
         is_chosen = len(kept_names) == 1 and kept_names[0] not in self.proven
         chose = tried[kept_names[0]].verdict if is_chosen else None
         return runner.ledger(
@@ -199,7 +200,7 @@ class FixTrials:
             f"{needed_s(runner, fix, comparison):.0f} s more"
         )
         why += f" ({showed(result.verdict)})" if result is not None else ""
-        return self._costed(fix, "not_tried", why, result)
+        return self._costed(fix, "stopped" if result is not None else "not_tried", why, result)
 
     def _continue_with(self) -> str | None:
         """The command that goes on with what the budget left out."""
@@ -249,28 +250,28 @@ class FixTrials:
         shares = is_shared and not self.to_first_look
         found = trying(pairs_now=FIRST_PAIRS if shares else pairs_now)
         first = found.verdict
-        if shares and first is not None and found.why_not == NOT_PAID:
+        if shares and first is not None and found.status == "stopped":
             if first.num_pairs == FIRST_PAIRS and useless(first):
                 why = f"not tried further: {showed(first)}"
-                return self._costed(fix, "not_tried", why, found.result)
+                return self._costed(fix, "stopped", why, found.result)
             found = trying(pairs_now=pairs_now)
-        if found.undecided and found.why_not != NOT_PAID and pairs_now is not None:
+        if found.may_show and pairs_now is not None:
             self.set_aside.append(fix)
         if found.failed is not None:
             raise found.failed
-        if found.why_not == NOT_PAID:
+        if found.status == "stopped":
             return self._unpaid(fix, comparison, found.result)
         if found.dropped:
             return tried_fix(fix, "rejected", f"the patched script {found.dropped[fix.name]}")
-        if found.why_not is not None:
-            return self._costed(fix, "rejected", found.why_not, found.result)
+        if found.status != "kept":
+            return self._costed(fix, found.status, found.why, found.result)
         assert found.result is not None
         verdict = self._looked_into(fix, comparison, found.result).verdict
-        if verdict.outcome != "improved":
-            result = replace(found.result, verdict=verdict)
-            return self._costed(fix, "rejected", not_faster(verdict), result)
+        status, why = status_of(verdict)
+        if status != "kept":
+            return self._costed(fix, status, why, replace(found.result, verdict=verdict))
         self.proven[fix.name] = found
-        return self._costed(fix, "kept", why_kept(verdict), found.result)
+        return self._costed(fix, "kept", why, found.result)
 
     def _timed(self, fix: Fix, comparison: LossComparison) -> TriedFix:
         """On pairs of its live form, which choose whether fresh ones are made of its patched copy."""
@@ -278,7 +279,7 @@ class FixTrials:
         parity = longer(comparison.parity, result)
         result = replace(result, verdict=replace(result.verdict, parity=parity))
         status, why = judged(result, fix)
-        if status == "not_tried":
+        if status == "stopped":
             return self._unpaid(fix, comparison, result)
         return self._costed(fix, status, why, result)
 

@@ -21,6 +21,7 @@ from hotloop.core.measurement import Measurement
 from hotloop.core.progress import Progress, silent
 from hotloop.core.settings import Settings, load_settings, store_settings
 from hotloop.data.prepare import ensure_prepared
+from hotloop.doctor.fix_status import status_of
 from hotloop.hardware.device import pick_device, read_machine
 from hotloop.judge.diagnose import diagnose
 from hotloop.optimizations.catalogue import CONFIGURED, parity_class_of, resolve
@@ -114,7 +115,6 @@ def measure_and_judge(
     )
     verdict = session.verdict
     tuned_runs = tuple(pair[1] for pair in session.pairs)
-    kept = verdict.outcome == "improved" and verdict.parity.result in ("same", "within_noise")
     # Of middle speed: the last process may be the one that another tenant slowed down.
     by_speed = sorted(
         tuned_runs, key=lambda run: statistics.median(r.wall_s for r in run.counted())
@@ -125,10 +125,8 @@ def measure_and_judge(
     return Compared(
         verdict=verdict,
         diagnosis=diagnosis,
-        trial=ledger_line(
-            tuned.config, verdict, kept=kept, missing=not_applied(tuned.config, tuned_runs)
-        ),
-        chosen=tuned if kept else plain,
+        trial=ledger_line(tuned.config, verdict, not_applied(tuned.config, tuned_runs)),
+        chosen=tuned if verdict.is_proven else plain,
         plain_runs=tuple(pair[0] for pair in session.pairs),
         tuned_runs=tuned_runs,
     )
@@ -198,9 +196,7 @@ def not_applied(config: RunConfig, runs: tuple[Measurement, ...]) -> tuple[str, 
     )
 
 
-def ledger_line(
-    config: RunConfig, verdict: Verdict, *, kept: bool, missing: tuple[str, ...]
-) -> TrialOutcome:
+def ledger_line(config: RunConfig, verdict: Verdict, missing: tuple[str, ...]) -> TrialOutcome:
     """The stack of settings as one trial: they were compared together, not one at a time."""
     values = config.flat()
     used = {
@@ -219,8 +215,9 @@ def ledger_line(
         ratio_low=verdict.ratio_low,
         ratio_high=verdict.ratio_high,
         parity=verdict.parity.result,
-        kept=kept,
+        kept=verdict.is_proven,
         reason=reason,
+        status=status_of(verdict)[0],
     )
 
 

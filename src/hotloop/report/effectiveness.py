@@ -9,7 +9,7 @@ from hotloop.core.judgement import Verdict
 from hotloop.core.ledger import TriedFix
 from hotloop.core.measurement import Environment
 from hotloop.report import numbers
-from hotloop.report.ledger import how_measured, ratio_words
+from hotloop.report.ledger import how_measured, ratio_words, status_words
 
 LEARNS = {
     "same": "yes",
@@ -105,20 +105,18 @@ def _start(row: TriedFix) -> str:
 def _verdict(row: TriedFix) -> str:
     verdict = row.verdict
     if row.status in ("not_applied", "failed"):
-        return f"{row.status.replace('_', ' ')}: {row.why}"
+        return f"{status_words(row.status)}: {row.why}"
     if verdict is None:
         return row.why
-    if len(verdict.pair_ratios) < FEW_PAIRS and row.status == "not_tried":
+    if len(verdict.pair_ratios) < FEW_PAIRS and row.status == "stopped":
         return "out of budget"
     if row.status == "what_if":
         return f"{_outcome(verdict)}; {row.why}"
-    is_faster = verdict.outcome == "improved" and verdict.parity.result in ("same", "within_noise")
     if row.status == "kept":
-        return (
-            "**faster**" if is_faster else f"{verdict.outcome} alone, faster on top of the others"
-        )
+        alone = f"{verdict.outcome} alone, faster on top of the others"
+        return "**faster**" if verdict.is_proven else alone
     # What stays out of the whole may be faster by itself.
-    is_left = is_faster and row.status in ("rejected", "not_tried")
+    is_left = verdict.is_proven and row.status in ("rejected", "undecided", "stopped")
     return f"**faster**, not kept: {row.why}" if is_left else row.why
 
 

@@ -206,4 +206,4 @@ def _tone(verdict: Verdict | None) -> str:
         return ""
     if verdict.outcome == "regressed" or verdict.parity.result == "different":
         return " bad"
-    return " good" if words.is_kept(verdict) else " plain"
+    return " good" if verdict.is_proven else " plain"

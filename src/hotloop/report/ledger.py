@@ -6,7 +6,7 @@ import shlex
 import textwrap
 from collections.abc import Sequence
 
-from hotloop.core.judgement import Finding, Verdict
+from hotloop.core.judgement import Finding, Status, Verdict
 from hotloop.core.ledger import Ledger, Prediction, Scorecard, TriedFix
 from hotloop.report import numbers
 
@@ -17,7 +17,7 @@ def ledger_answer(ledger: Ledger) -> str:
         return f"Nothing that was asked for could be tried here: {', '.join(ledger.asked)}."
     if not ledger.fixes:
         return "No fix that can be tried on a running script answers what was found."
-    if all(fix.status == "not_tried" for fix in ledger.fixes):
+    if all(fix.status in ("not_tried", "stopped") for fix in ledger.fixes):
         if ledger.continue_with is not None and any(fix.verdict for fix in ledger.fixes):
             return f"No {_noun(ledger)[0]} is proven yet: the budget ended first."
         return f"No {_noun(ledger)[0]} was tried."
@@ -70,29 +70,17 @@ def overstated(ledger: Ledger) -> str:
 
 
 def _line(fix: TriedFix, width: int) -> str:
-    # What is not tried further says itself what its few pairs were.
-    measured = fix.verdict if fix.status != "not_tried" else None
+    # What was stopped says itself what its few pairs were.
+    measured = fix.verdict if fix.status != "stopped" else None
     # A number that is in doubt is said with its doubt, if at all.
     ratio = ratio_words(measured) if measured is not None and not measured.doubts else ""
     said = ", ".join(part for part in (fix.why, ratio, *costs(fix)) if part)
-    return f"  {status_words(fix):<11} {fix.name:<{width}}  {said}"
+    return f"  {status_words(fix.status):<12} {fix.name:<{width}}  {said}"
 
 
-def status_words(fix: TriedFix) -> str:
-    """A word for it: `undecided` where its pairs could not tell, and it learns the same; `stopped` before they were enough, `pays late`
-    where the command ends before it has paid for its start."""
-    if fix.status == "does_not_pay":
-        return "pays late"
-    if (
-        fix.status == "rejected"
-        and fix.verdict is not None
-        and fix.verdict.outcome == "inconclusive"
-        and fix.verdict.parity.result != "different"
-    ):
-        return "undecided"
-    if fix.status == "not_tried" and fix.verdict is not None:
-        return "stopped"
-    return fix.status.replace("_", " ")
+def status_words(status: Status) -> str:
+    """The status as the JSON has it, with spaces: nothing else is said of it."""
+    return status.replace("_", " ")
 
 
 def costs(fix: TriedFix) -> tuple[str, str, str, str]:
@@ -163,7 +151,7 @@ def fix_rows(ledger: Ledger) -> list[tuple[str, ...]]:
     """Status, name, measured ratio, what it adds and costs, what was expected, why, and what it answers; best first."""
     return [
         (
-            status_words(fix),
+            status_words(fix.status),
             f"`{fix.name}` {'' if fix.value is True or ledger.run_with else fix.value}".strip(),
             "" if fix.verdict is None or fix.verdict.doubts else ratio_words(fix.verdict),
             *costs(fix),
@@ -186,8 +174,7 @@ def by_hand(findings: Sequence[Finding], ledger: Ledger | None) -> list[Finding]
     settled = {
         code
         for fix in tried
-        if fix.status in ("kept", "does_not_pay")
-        or (fix.status == "rejected" and status_words(fix) != "undecided")
+        if fix.status in ("kept", "does_not_pay", "rejected")
         for code in fix.answers
     }
     return [each for each in findings if each.advice and each.code not in settled]
@@ -304,8 +291,7 @@ def _predicted_line(each: Prediction, width: int) -> str:
     verified = numbers.ratio(each.verified)
     spread = numbers.interval(each.verified_low, each.verified_high)
     sign = "inside" if each.inside else "outside"
-    status = each.status.replace("_", " ")
     return (
-        f"  {sign:<8} {each.name:<{width}}  {status:<11} predicted {predicted}, "
+        f"  {sign:<8} {each.name:<{width}}  {status_words(each.status):<12} predicted {predicted}, "
         f"verified {verified} ({spread})  {each.run}"
     )

@@ -117,11 +117,6 @@ def worth_sentence(worth: Worth) -> str:
     return f"{answer}: {reason}." if reason else f"{answer}."
 
 
-def is_kept(verdict: Verdict) -> bool:
-    """True if a reader may adopt the candidate: faster, and seen to learn the same."""
-    return verdict.outcome == "improved" and verdict.parity.result in ("same", "within_noise")
-
-
 def _speed(verdict: Verdict, one: str, other: str) -> str:
     measured = _measured(verdict)
     ratio = numbers.ratio(

@@ -20,13 +20,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hotloop.core.errors import CommandFailed
-from hotloop.core.judgement import Parity, Verdict
-from hotloop.core.ledger import Ledger, Status, TriedFix
+from hotloop.core.judgement import Parity, Status, Verdict
+from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.doctor.budget import BudgetTooSmall
 from hotloop.doctor.confirmation import first_line
 from hotloop.doctor.fix_costs import with_costs, with_memory
 from hotloop.doctor.fix_stack import ERROR_ON_TOP, LEARNS
-from hotloop.doctor.fix_status import judged, longer, not_faster, showed, tried_fix, useless
+from hotloop.doctor.fix_status import judged, longer, showed, status_of, tried_fix, useless
 from hotloop.doctor.fixes import Fix
 from hotloop.doctor.loss_parity import LossComparisons
 from hotloop.doctor.trial_costs import FIRST_PAIRS, MARGIN, budget_text
@@ -175,7 +175,7 @@ class Campaign(ValueTrials):
 
     def _screen(self, value: Fix) -> None:
         # What looks faster so far has to be proven, and confirmed, with what is left.
-        looks_faster = any(each.status == "rejected" for each in self.tried.values())
+        looks_faster = any(each.status == "undecided" for each in self.tried.values())
         waiting = 2 * LOOKS[0] - FIRST_PAIRS if looks_faster else 0
         if not self._pays(FIRST_PAIRS + waiting, self._place(value)):
             pair_s = self.runner.needed_s(1, reserved=False)
@@ -192,13 +192,13 @@ class Campaign(ValueTrials):
         if useless(result.verdict):
             enough = result.verdict.num_pairs >= FIRST_PAIRS
             why = f"{'not faster' if enough else NO_TIME}: {showed(result.verdict)}"
-            return self._tell(value, "not_tried", why, result)
+            return self._tell(value, "stopped", why, result)
         if _changes_training(value) and not value.value[0].is_accepted:
             return self._show(value, result)
-        return self._tell(value, "rejected", f"so far {showed(result.verdict)}", result)
+        return self._tell(value, "undecided", f"so far {showed(result.verdict)}", result)
 
     def _judge_option(self, key: str) -> None:
-        ours = [v for v in self._ranked(key) if self.tried[v.name].status == "rejected"]
+        ours = [v for v in self._ranked(key) if self.tried[v.name].status == "undecided"]
         ours.sort(key=self._too_large)
         for number, value in enumerate(ours):
             kept = [each.name for each in self.stack if each.value[0].key == key]
@@ -208,7 +208,7 @@ class Campaign(ValueTrials):
                 if self._ratio(value) > (self.screened[faster].verdict.ratio or 0.0):
                     looked = "nearly as fast, and its batch is smaller"
                 why = f"{showed(screened.verdict)}; {faster} looked {looked}"
-                self._tell(value, "rejected", why, screened)
+                self._tell(value, "stopped", why, screened)
                 continue
             self._caught(value, self._judge)
             if self.tried[value.name].status == "kept":
@@ -232,7 +232,7 @@ class Campaign(ValueTrials):
         # The first takes what is left: what is measured counts in a later call.
         pairs = LOOKS[0] if self.stack else FIRST_PAIRS + 1
         if not self._pays(pairs, self._place(value)):
-            return self._tell(value, "not_tried", f"{NO_TIME}: {showed(alone.verdict)}", alone)
+            return self._tell(value, "stopped", f"{NO_TIME}: {showed(alone.verdict)}", alone)
         parity = self._parity([value])
         alone = replace(alone, verdict=replace(alone.verdict, parity=parity))
         if parity is not OTHERWISE and (learns := LEARNS.get(parity.result)):
@@ -248,7 +248,7 @@ class Campaign(ValueTrials):
         status, why = judged(result, value, is_live=False)
         if parity is OTHERWISE and verdict.outcome == "improved":
             status, why = "kept", "faster, and trains otherwise, as accepted"
-        why = f"{NO_TIME}: {why}" if status == "not_tried" else why
+        why = f"{NO_TIME}: {why}" if status == "stopped" else why
         is_alone = bool(self.stack) and value.name not in self._on_top
         why = f"on top of what was kept: {why}" if value.name in self._on_top else why
         self._tell(value, status, why, alone if is_alone else result)
@@ -274,7 +274,7 @@ class Campaign(ValueTrials):
         self.runner.must_confirm = False
         self.runner.report(together=True, current=None)
         result, why = None, f"not confirmed: {NO_TIME}"
-        status: Status = "not_tried"
+        status: Status = "stopped"
         if self._pays(1, ""):
             try:
                 parity = self._parity(self.stack)
@@ -284,11 +284,11 @@ class Campaign(ValueTrials):
         if result is not None:
             if result.verdict.outcome == "improved":
                 return result
-            why = f"{why} ({showed(result.verdict)})"
-            if result.verdict.num_pairs >= LOOKS[0]:
-                status = "rejected"
+            status, why_not = status_of(result.verdict)
+            why = f"{why} ({why_not})"
+            if status != "stopped":
                 chosen = self.screened[self.stack[0].name].verdict
-                why = f"fresh pairs do not confirm it: {not_faster(result.verdict)}"
+                why = f"fresh pairs do not confirm it: {why_not}"
                 why += other_speed(chosen, result.verdict)
         for value in self.stack:
             entry = self.tried[value.name]

@@ -83,15 +83,14 @@ def compare(
     decides = _deciding(over, steady, all_in, count)
     typical = paired_interval([math.log(b.steady_s / c.steady_s) for b, c in times], orders, level)
     doubts = doubts_of(pairs, times, decides, typical, all_in, looks)
-    outcome: Outcome = "inconclusive" if doubts else decides.outcome
-    reasons = [*doubts, *decides.notes, *thread_note(pairs)]
+    reasons = [*(doubts or [decision(decides)]), *decides.notes, *thread_note(pairs)]
     if not doubts:
-        reasons.insert(0, decision(decides))
         reasons += who_decides(decides, typical, all_in) + rare_note(times, decides)
     reasons += _on_the_measurement(decides, looks, toggled=toggled)
     interval, known = decides.interval, count > 1
+    judged = [_judged(baseline, candidate, decides.over) for baseline, candidate in times]
     return Verdict(
-        outcome=outcome,
+        outcome="inconclusive" if doubts else decides.outcome,
         ratio=as_ratio(interval.mean),
         ratio_low=as_ratio(interval.low) if known else None,
         ratio_high=as_ratio(interval.high) if known else None,
@@ -107,8 +106,8 @@ def compare(
             interval.standard_error, count, level, decides.margin
         ),
         pair_ratios=tuple(as_ratio(value) for value in decides.logs),
-        baseline_s_per_work=_geometric_mean([_judged(b, c, decides.over)[0] for b, c in times]),
-        candidate_s_per_work=_geometric_mean([_judged(b, c, decides.over)[1] for b, c in times]),
+        baseline_s_per_work=_geometric_mean([baseline_s for baseline_s, _ in judged]),
+        candidate_s_per_work=_geometric_mean([candidate_s for _, candidate_s in judged]),
         unit=times[0][0].unit,
         reasons=tuple(reasons),
         doubts=tuple(doubts),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hotloop.core.errors import UsageError
@@ -38,19 +38,22 @@ class Evaluation:
 
 
 def evaluate(run: Run, step: int, stop: StopRequest) -> Evaluation | None:
-    """With the present weights and, where there are any, the averaged ones. `None` when nothing is held out.
+    """With the present weights and, where there are any, the averaged ones; recorded. `None` when nothing is held out.
 
-    Raises `EvaluationCut`, on all ranks.
+    Raises `EvaluationCut`, on all ranks, and `EnvironmentFailed` on a full disk.
     """
     found = run.work.evaluate(run, stop)
     if found is None:
         return None
-    if run.average is None or not run.average.num_updates:
-        return Evaluation(step, found.loss, found.num_targets, metrics=found.metrics)
-    with run.average.in_place():
-        averaged = run.work.evaluate(run, stop)
-    assert averaged is not None
-    return Evaluation(step, found.loss, found.num_targets, averaged.loss, averaged.metrics)
+    evaluation = Evaluation(step, found.loss, found.num_targets, metrics=found.metrics)
+    if run.average is not None and run.average.num_updates:
+        with run.average.in_place():
+            averaged = run.work.evaluate(run, stop)
+        assert averaged is not None
+        evaluation = replace(evaluation, averaged_loss=averaged.loss, metrics=averaged.metrics)
+    if run.group.ranks.is_first:
+        _append(run, evaluation)
+    return evaluation
 
 
 def is_evaluated(run: Run) -> bool:
@@ -66,10 +69,7 @@ def _line(evaluation: Evaluation) -> str:
     return json.dumps(fields) + "\n"
 
 
-def append_evaluation(run: Run, evaluation: Evaluation | None) -> None:
-    """Add a line to `evals.jsonl`. Raises `EnvironmentFailed` on a full disk."""
-    if evaluation is None or not run.group.ranks.is_first:
-        return
+def _append(run: Run, evaluation: Evaluation) -> None:
     try:
         with run.evals_file.open("a", encoding="utf-8") as file:
             file.write(_line(evaluation))

@@ -27,13 +27,7 @@ from hotloop.probe.machine import host_peak_bytes
 from hotloop.probe.phases import PhaseClock
 from hotloop.probe.recorder import StepBook, keep_steps_before
 from hotloop.train.batches import AHEAD_ON_GPU, StepData, to_device
-from hotloop.train.evaluate import (
-    Evaluation,
-    append_evaluation,
-    evaluate,
-    is_evaluated,
-    keep_evaluations_until,
-)
+from hotloop.train.evaluate import Evaluation, evaluate, is_evaluated, keep_evaluations_until
 from hotloop.train.interruption import StopNow, StopRequest, last_save
 from hotloop.train.run import Run, observe
 from hotloop.train.stability import TrainingDiverged
@@ -83,7 +77,6 @@ def train(
             try:
                 with timed.phase("eval"):
                     evaluation = evaluate(run, run.first_step, stop)
-                    append_evaluation(run, evaluation)
             except EvaluationCut:
                 raise stopped(run, stop, run.first_step, book) from None
         for step in range(run.first_step, last_step):
@@ -131,9 +124,8 @@ def train(
                 if stopping:
                     raise KeyboardInterrupt
                 continue
-            evaluates = config.eval.every_steps > 0 and is_due(
-                done, config.eval.every_steps, finished
-            )
+            every = config.eval.every_steps
+            evaluates = every > 0 and (finished or done % every == 0)
             saves = run.save_times.due(done, now=finished)
             if evaluates or saves:
                 with timed.phase("sync"):
@@ -145,7 +137,6 @@ def train(
                 try:
                     with timed.phase("eval"):
                         evaluation = evaluate(run, done, stop)
-                        append_evaluation(run, evaluation)
                 except EvaluationCut:
                     stopping = True
             if evaluates and not stopping and run.enough(done):
@@ -224,10 +215,6 @@ def step_data(run: Run, last_step: int) -> Prefetch[StepData]:
     if depth is None:
         depth = AHEAD_ON_GPU if on_gpu else 0
     return Prefetch(map(read, range(run.first_step, last_step)), depth=depth)
-
-
-def is_due(done: int, every: int, now: bool) -> bool:
-    return now or (every > 0 and done % every == 0)
 
 
 def stopped(run: Run, stop: StopRequest, done: int, book: StepBook) -> Interrupted:

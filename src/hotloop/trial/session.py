@@ -42,7 +42,7 @@ from hotloop.trial.toggling import SETTLING, ToggleSchedule, halves, off_halves,
 PLAN_SCHEMA = "hotloop.plan/1"
 
 Pair = tuple[Measurement, Measurement]
-Judge = Callable[[Sequence[Pair], Sequence[Pair]], Verdict]
+Judge = Callable[..., Verdict]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +112,15 @@ def compare_arms(
             stop_now=stop_now,
             settling=0 if over == "all" else SETTLING,
         )
-
-        def judge(pairs: Sequence[Pair], aa_pairs: Sequence[Pair]) -> Verdict:
-            return compare(
-                pairs,
-                baseline_aa=(*aa_pairs, *session.off_halves),
-                parity_class=parity_class,
-                parity=parity,
-                looks=plan.looks,
-                alpha=alpha,
-                over=over,
-                toggled=bool(candidate.toggled),
-            )
-
+        judge = partial(
+            compare,
+            parity_class=parity_class,
+            parity=parity,
+            looks=plan.looks,
+            alpha=alpha,
+            over=over,
+            toggled=bool(candidate.toggled),
+        )
         try:
             return session.run(baseline, candidate, judge)
         except KeyboardInterrupt:
@@ -176,7 +172,8 @@ class _Session:
                     "pair", number, self.plan.looks[-1], baseline, candidate, swapped=swapped
                 )
             )
-            self.interim = verdict = judge(pairs, aa_pairs)
+            verdict = judge(pairs, baseline_aa=(*aa_pairs, *self.off_halves))
+            self.interim = verdict
             is_look = number in self.plan.looks
             if number == self.pairs_now or (
                 is_look and should_stop(verdict, number, self.plan.looks)

@@ -85,13 +85,17 @@ def test_a_gain_that_is_not_known_to_a_tenth_is_said_as_a_range() -> None:
 def test_each_word_that_a_reader_sees_is_the_status_of_the_json(
     status: Status, verdict: Verdict | None
 ) -> None:
-    fix = TriedFix("fused_optimizer", True, status, "why", predicted=KEPT.predicted, verdict=verdict)
+    fix = TriedFix(
+        "fused_optimizer", True, status, "why", predicted=KEPT.predicted, verdict=verdict
+    )
     found, word = ledger(fix), to_plain(fix)["status"].replace("_", " ")
     assert f"\n  {word:<12} fused_optimizer  why" in render_ledger(found)
     assert result(fix).startswith(word)
     assert f"<tr><td>{word}</td>" in page_of(found)
     if verdict is not None:
-        assert f"  {word:<12} predicted" in render_scorecard(scorecard([("run", found)]))
+        assert f"  {word:<12} predicted" in render_scorecard(
+            scorecard([("run", ledger(KEPT, fix))])
+        )
 
 
 PAIRS = {"num_pairs": 10, "minimum_detectable_effect": 0.2}

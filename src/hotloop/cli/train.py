@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -40,14 +40,8 @@ def _list_keys(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     metavar="TASK",
     help="Fine-tune without a CONFIG: classification (or sentiment), multilabel, regression, tokens (or entities), classification+tokens, instructions, text.",
 )
-@click.option(
-    "--data",
-    metavar="FILE",
-    help="With --task: what is learned from, as csv, tsv, jsonl or CoNLL's columns.",
-)
-@click.option(
-    "--model", metavar="DIR", help="With --task: the model of transformers to start from."
-)
+@click.option("--data", metavar="FILE", help="With --task: what is learned from, as csv, tsv, jsonl or CoNLL's columns.")  # fmt: skip
+@click.option("--model", metavar="DIR", help="With --task: the model of transformers to start from.")  # fmt: skip
 @click.option(
     "--profile",
     type=click.Choice(["test", "full"]),
@@ -55,29 +49,10 @@ def _list_keys(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     show_default=True,
     help="Of a fine-tuning: `test` rehearses it in minutes: a sample, a few steps, evaluation, save, resume, export.",
 )
-@click.option(
-    "--stop-after",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Only measure: end after N steps, without evaluating or saving.",
-)
-@click.option(
-    "--from-step",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Continue from the checkpoint of step N and not from the newest; 0 starts over.",
-)
-@click.option(
-    "--stretch-schedule",
-    "stretch",
-    is_flag=True,
-    help="Allow another train.steps although the schedule's rates until now would have been others.",
-)
-@click.option(
-    "--record-samples",
-    is_flag=True,
-    help="Write a checksum of each sequence that a step takes into samples.jsonl.",
-)
+@click.option("--stop-after", type=click.IntRange(min=1), metavar="N", help="Only measure: end after N steps, without evaluating or saving.")  # fmt: skip
+@click.option("--from-step", type=click.IntRange(min=0), metavar="N", help="Continue from the checkpoint of step N and not from the newest; 0 starts over.")  # fmt: skip
+@click.option("--stretch-schedule", "stretch", is_flag=True, help="Allow another train.steps although the schedule's rates until now would have been others.")  # fmt: skip
+@click.option("--record-samples", is_flag=True, help="Write a checksum of each sequence that a step takes into samples.jsonl.")  # fmt: skip
 @click.option("--json", "json_file", metavar="FILE", help="Write the outcome here; `-` for stdout.")
 @click.option(
     "--keys",
@@ -107,14 +82,7 @@ def train(
     `torchrun --nproc-per-node 2 -m hotloop train CONFIG`; they share the microbatches of each step.
     """
     from hotloop.cli import finetune
-    from hotloop.cli.output import note, refuse_unwritable, write_object
-    from hotloop.cli.progress import progress_bar
-    from hotloop.core.file_locks import refuse_busy
-    from hotloop.core.progress import silent
     from hotloop.core.ranks import read_ranks
-    from hotloop.core.settings import load_settings
-    from hotloop.report.memory import out_of_memory_answer
-    from hotloop.train.early import refuse_early
 
     config, overrides, task = finetune.as_settings(config, overrides, task=task, data=data, model=model)  # fmt: skip
     if stop_after is not None and from_step is not None:
@@ -123,24 +91,48 @@ def train(
             do="leave one of them out",
         )
     ranks = read_ranks(os.environ)
-    if task is not None:
-        if ranks.num_ranks > 1 or record_samples:
+    steps: dict[str, Any] = {"stop_after": stop_after, "from_step": from_step, "stretch": stretch}
+    if task is None:
+        assert config is not None
+        if profile == "test":
             raise UsageError(
-                "a fine-tuning is of one process, and records no samples",
-                do="start it without torchrun and without --record-samples",
+                "--profile test is of fine-tunings",
+                do="for a training on text, `--stop-after N` measures N of its steps",
             )
-        if profile == "test" and (stop_after is not None or from_step is not None):
-            raise UsageError(
-                "--profile test makes its own steps", do="leave --stop-after and --from-step out"
-            )
-        finetune.train(task, config, overrides, out, json_file, profile=profile, stop_after=stop_after, from_step=from_step, stretch=stretch)  # fmt: skip
+        _train_on_text(config, overrides, out, json_file, ranks, record_samples=record_samples, **steps)  # fmt: skip
         return
-    assert config is not None
-    if profile == "test":
+    if ranks.num_ranks > 1 or record_samples:
         raise UsageError(
-            "--profile test is of fine-tunings",
-            do="for a training on text, `--stop-after N` measures N of its steps",
+            "a fine-tuning is of one process, and records no samples",
+            do="start it without torchrun and without --record-samples",
         )
+    if profile == "test" and (stop_after is not None or from_step is not None):
+        raise UsageError(
+            "--profile test makes its own steps", do="leave --stop-after and --from-step out"
+        )
+    finetune.train(task, config, overrides, out, json_file, profile=profile, **steps)
+
+
+def _train_on_text(
+    config: Path,
+    overrides: tuple[str, ...],
+    out: Path | None,
+    json_file: str | None,
+    ranks: Ranks,
+    *,
+    stop_after: int | None,
+    from_step: int | None,
+    **rest: bool,
+) -> None:
+    """rest: `stretch` and `record_samples` of `train.start.start`."""
+    from hotloop.cli.output import note, refuse_unwritable, write_object
+    from hotloop.cli.progress import progress_bar
+    from hotloop.core.file_locks import refuse_busy
+    from hotloop.core.progress import silent
+    from hotloop.core.settings import load_settings
+    from hotloop.report.memory import out_of_memory_answer
+    from hotloop.train.early import refuse_early
+
     with _rendezvous(ranks) as rendezvous:
         settings = load_settings(config, overrides)
         directory = out or Path("runs") / settings.config.name
@@ -161,11 +153,10 @@ def train(
                     directory,
                     stop_after=stop_after,
                     from_step=from_step,
-                    stretch=stretch,
-                    record_samples=record_samples,
                     progress=progress,
                     warn=note if tells else _keep_to_itself,
                     rendezvous=rendezvous,
+                    **rest,
                 )
             except Interrupted as ended:
                 if from_step is not None:

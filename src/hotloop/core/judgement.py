@@ -46,9 +46,7 @@ Outcome = Literal["improved", "regressed", "unchanged", "inconclusive", "incompa
 Status = Literal[
     "kept", "rejected", "undecided", "stopped", "does_not_pay", "what_if", "not_applied", "failed", "not_tried",
 ]  # fmt: skip
-"""What became of a fix; terminal and page show this very word. `undecided`: its pairs differ too much to tell, and nothing speaks against it. `stopped`: it
-ended before its pairs were enough to judge. `does_not_pay`: its steps are faster, and the command ends before that has paid for its start. `what_if`: measured
-to show what something costs, and never kept. `not_tried`: none of its pairs was made."""
+"""What became of a fix, as terminal and page have it, too: docs/VERDICTS.md says what each means."""
 
 
 @dataclass(frozen=True, slots=True)

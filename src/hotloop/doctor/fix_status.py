@@ -97,8 +97,14 @@ def _without_outcome(verdict: Verdict) -> tuple[Status, str]:
     if not effect:
         return "undecided", "inconclusive"
     if effect > 1:
-        return "undecided", "inconclusive (its pairs differ too much: even a 2x gain would not have shown)"
-    return "undecided", f"inconclusive (its pairs differ too much to show a gain below {100 * effect:.2g} %)"
+        return (
+            "undecided",
+            "inconclusive (its pairs differ too much: even a 2x gain would not have shown)",
+        )
+    return (
+        "undecided",
+        f"inconclusive (its pairs differ too much to show a gain below {100 * effect:.2g} %)",
+    )
 
 
 def reason_without_effect(fix: Fix, runs: list[Path], result: SessionResult) -> str | None:

@@ -20,7 +20,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Cases beyond `at_once` are slow ones."""
+    """Cases beyond `at_once` are slow ones. What takes longest comes first, so that no worker is left with it at the end."""
+    items.sort(key=lambda item: item.path.name != "test_tune.py")
     seen: Counter[str] = Counter()
     for item in items:
         marker = item.get_closest_marker("at_once")

@@ -12,6 +12,7 @@ from encoders import save_encoder, write_csv
 from hotloop.checkpoint import store
 from hotloop.checkpoint.entries import best_step, held_out_losses
 from hotloop.finetune import labels
+from hotloop.train.averaging import load_average
 
 Run = Callable[..., str]
 
@@ -28,7 +29,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_training_that_no_longer_gets_better_ends_and_exports_its_best_weights(
     job: list[str], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, planted = labels._Tally.metrics, iter([0.2, 0.5, 0.3, 0.4, 0.6])
+    real, planted = labels._Tally.metrics, iter([0.2, 0.5, 0.3, 0.4, 0.3, 0.4, 0.6])
     monkeypatch.setattr(
         labels._Tally, "metrics", lambda own: real(own) | {"macro_f1": next(planted)}
     )
@@ -66,6 +67,28 @@ def test_a_training_that_no_longer_gets_better_ends_and_exports_its_best_weights
     assert f"already finished: {steps[-1]} of 40 steps" in again
     assert held_out_losses(out / "evals.jsonl", "macro_f1") == scores
     assert json.loads((out / "task.json").read_text()) == task
+    said = run([*job, "--from-step", str(best)])  # what came after it is no reason to end there
+    assert "already finished" not in said
+    assert held_out_losses(out / "evals.jsonl", "macro_f1") == scores
+
+
+def test_averaged_weights_are_those_of_the_best_evaluation(
+    job: list[str], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of each evaluation with the last weights and with their mean, which counts.
+    real, planted = labels._Tally.metrics, iter([0.1, 0.5, 0.9, 0.2])
+    monkeypatch.setattr(
+        labels._Tally, "metrics", lambda own: real(own) | {"macro_f1": next(planted)}
+    )
+    job += ["averaging.name=ema", "averaging.decay=0.5", "averaging.every_steps=1"]
+    run([*job, "train.epochs=2", "eval.export=best", "eval.metric=macro_f1"])
+    out = tmp_path / "run"
+    means = [load_average(store.of_step(out / "checkpoints", step)) for step in (5, 10)]
+    exported = safetensors.torch.load_file(out / "model/model.safetensors")
+    names = [name for name in exported if "word_embeddings" not in name]
+    for mean, is_best in zip(means, (True, False), strict=True):
+        assert mean is not None
+        assert all(torch.equal(exported[n], mean[f"model.{n}"]) for n in names) == is_best
 
 
 def test_more_patience_goes_on_with_the_same_run(job: list[str], tmp_path: Path, run: Run) -> None:

@@ -139,6 +139,20 @@ def test_balanced_weights_are_those_of_scikit_learn() -> None:
         head(["a", "b"], ["a", "b"], {"x": 3.0})
 
 
+@pytest.mark.parametrize("task", ["classification", "classification+tokens"])
+def test_class_weights_of_a_config_are_those_of_the_loss(task: str) -> None:
+    both = task != "classification"
+    chosen = FinetuneConfig.model_validate(
+        {"task": task, "data": {"file": "x"}, "model": {"path": "y"}, "train": {"class_weights": {"b": 3.0}}}
+    )  # fmt: skip
+    labels: list[Any] = [("a", ("B-X",)), ("b", ("O",))] if both else ["a", "b"]
+    found = head_of(chosen, ["a", "b"], ["X"], labels)
+    first = found.first if isinstance(found, Joint) else found
+    assert isinstance(first, OneLabel)
+    assert first.weights is not None
+    assert first.weights.tolist() == [1.0, 3.0]
+
+
 def test_losses_are_those_of_transformers() -> None:
     """Of the class itself, which takes labels."""
     ids = torch.randint(5, 128, (4, 12), generator=torch.Generator().manual_seed(0))
@@ -218,7 +232,7 @@ def test_measures_of_numbers() -> None:
 
 def test_measures_of_several_labels() -> None:
     tally = MultiLabel(("a", "b")).tally()
-    tally.add(torch.tensor([[1.0, -1.0], [1.0, 1.0]]), (torch.tensor([[1.0, 0.0], [0.0, 1.0]]),), [])  # fmt: skip
+    tally.add(torch.tensor([[0.1, -0.1], [0.1, 0.1]]), (torch.tensor([[1.0, 0.0], [0.0, 1.0]]),), [])  # fmt: skip
     found = tally.metrics()
     assert found["accuracy"] == 0.5
     assert found["counts"] == [[1, 2, 1], [1, 1, 1]]

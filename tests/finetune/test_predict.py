@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from encoders import config, rows, save_encoder, tagged, tokenizer
 from hotloop.finetune import predict
 from hotloop.finetune.entities import entities_of
 from hotloop.finetune.input_rows import InputRow
-from hotloop.finetune.tagged import word_spans
 
 Run = Callable[..., str]
 
@@ -77,22 +77,46 @@ def test_entities_have_their_place_in_the_text(tmp_path: Path, run: Run) -> None
     place = model_in(
         tmp_path / "model", "TokenClassification", id2label=labels, initializer_range=1.0
     )
-    text = "It was, I think, superb-ly great."
+    text = "It was, I think, superb-ly great: oslo, anna, oslo anna, paris."
     (found,) = answers(run(["predict", str(place), "--text", text], code=None))
-    assert found["entities"]
-    for each in found["entities"]:
-        assert text[each["start"] : each["end"]] == each["text"]
-    # what transformers' own pipeline says of the first token of each word
+    # what transformers itself says of the first token of each word
     tags = transformers.AutoModelForTokenClassification.from_pretrained(place).eval()
     own = transformers.AutoTokenizer.from_pretrained(place)
-    words = ["It", "was", ",", "I", "think", ",", "superb", "-", "ly", "great", "."]
-    encoded = own(words, is_split_into_words=True, return_tensors="pt")
+    spans = [each.span() for each in re.finditer(r"\w+|[^\w\s]", text)]
+    encoded = own([text[a:b] for a, b in spans], is_split_into_words=True, return_tensors="pt")
     with torch.no_grad():
-        guesses = tags(**encoded).logits[0].argmax(1).tolist()
-    wanted = [labels[guesses[encoded.word_ids().index(n)]] for n in range(len(words))]
-    assert sum(tag.startswith("B") for tag in wanted) <= len(found["entities"])
-    inside = sum(len(word_spans(each["text"])) for each in found["entities"])
-    assert inside == sum(tag != "O" for tag in wanted)
+        chances, guesses = tags(**encoded).logits[0].softmax(1).max(1)
+    first = [encoded.word_ids().index(number) for number in range(len(spans))]
+    wanted = entities_of([labels[int(guesses[at])] for at in first])
+    assert len({last - begin for _, begin, last in wanted}) > 1  # of one word and of several
+    assert len(found["entities"]) == len(wanted)
+    for each, (kind, begin, last) in zip(found["entities"], wanted, strict=True):
+        place_in_text = (each["label"], each["start"], each["end"])
+        assert place_in_text == (kind, spans[begin][0], spans[last][1])
+        assert text[each["start"] : each["end"]] == each["text"]
+        least = min(float(chances[at]) for at in first[begin : last + 1])
+        assert each["probability"] == pytest.approx(least, abs=1e-5)
+
+
+def test_a_label_is_there_where_it_is_more_likely_than_not_and_a_number_is_the_models(
+    tmp_path: Path, run: Run
+) -> None:
+    text = rows(1)[0][0]
+    for kind, names in (("multi_label_classification", ["a", "b", "c", "d"]), ("regression", ["x"])):
+        settings = {"problem_type": kind, "id2label": dict(enumerate(names))}
+        place = model_in(tmp_path / kind, **settings)
+        (found,) = answers(run(["predict", str(place), "--text", text], code=None))
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(place).eval()
+        with torch.no_grad():
+            own = transformers.AutoTokenizer.from_pretrained(place)
+            logits = model(**own(text, return_tensors="pt")).logits[0]
+        if kind == "regression":
+            assert found["predicted"] == pytest.approx(float(logits[0]), abs=1e-5)
+            continue
+        likely = [name for name, logit in zip(names, logits, strict=True) if logit > 0]
+        assert 0 < len(likely) < len(names)
+        assert float(logits.abs().max()) < 0.4  # between 0.4 and 0.6 all of them
+        assert found["predicted"] == likely
 
 
 def test_csv_keeps_the_columns_of_its_rows(tmp_path: Path, run: Run) -> None:

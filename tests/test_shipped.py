@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 from xml.etree import ElementTree
 
+import click
 import pytest
 
-from hotloop.cli.main import EXTRAS
+from hotloop.cli.main import EXTRAS, group
 from hotloop.core.settings import load_settings
 from hotloop.hardware.limits import Machine
 from hotloop.optimizations.catalogue import CONFIGURED, resolve
@@ -135,6 +137,24 @@ def test_commands_for_ones_own_text_run_as_written(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     assert "Once" in ended.stdout.splitlines()[-1] or "Once" in ended.stdout
     assert "total" in ended.stdout  # the breakdown that adds up
+
+
+def test_commands_in_the_docs_are_understood() -> None:
+    """Of every block the names of commands and options, and what these are given. Nothing is run."""
+    found = []
+    for page in (REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")):
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        for block in re.findall(r"^```(?:bash)?\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
+            found += re.findall(r"^(?:\.venv/bin/)?hotloop ([a-z].*?)(?: &)?$", block, re.MULTILINE)
+    found += re.findall(r"`hotloop ([a-z]+ -.*?\w)`", README)
+    assert len(found) > 40
+    for line in found:
+        name, *words = shlex.split(line, comments=True)
+        command = group.get_command(click.Context(group), name)
+        while isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), words.pop(0))
+        assert command is not None, line
+        command.make_context(name, words)
 
 
 @pytest.mark.parametrize("page", ["docs/TRAINER.md", "docs/BATCHES.md"])

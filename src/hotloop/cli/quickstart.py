@@ -48,7 +48,7 @@ def quickstart(out: Path, minutes: float, json_file: str | None) -> None:
     with progress_bar() as progress:
         compared = measure_and_judge(out, progress=progress, warn=note)
     show(f"\n{render_verdict(compared.verdict)}\n")
-    click.echo("The hotloop process of middle speed:")
+    click.echo("The hotloop process of median speed:")
     show(f"{render_diagnosis(compared.diagnosis)}\n")
     found = train_with(out, compared, minutes=minutes)
     write_html(out / "report.html", page_of(read_run(out)))

@@ -115,7 +115,7 @@ def measure_and_judge(
     )
     verdict = session.verdict
     tuned_runs = tuple(pair[1] for pair in session.pairs)
-    # Of middle speed: the last process may be the one that another tenant slowed down.
+    # The median: the last process may be the one that another tenant slowed down.
     by_speed = sorted(
         tuned_runs, key=lambda run: statistics.median(r.wall_s for r in run.counted())
     )

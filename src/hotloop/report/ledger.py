@@ -202,7 +202,7 @@ def how_measured(ledger: Ledger) -> str:
         how += ", forked two pairs at a time from one that had imported already"
     switched = [fix.name for fix in ledger.fixes if fix.verdict and fix.verdict.switched]
     if switched:
-        how += f", {numbers.listed(switched)} going on and off within each process"
+        how += f", {numbers.listed(switched)} toggled within each process"
     return f"{', '.join(parts)}, {how}{_kept_in(ledger)}; {took}"
 
 

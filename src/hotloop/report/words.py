@@ -158,7 +158,7 @@ def _measured(verdict: Verdict) -> str:
         )
         parts.append(f"{sure} {numbers.interval(verdict.ratio_low, verdict.ratio_high)}")
     if verdict.switched:
-        parts.append(f"{verdict.num_pairs} fresh processes in which it went on and off")
+        parts.append(f"{verdict.num_pairs} fresh processes in which it was toggled")
     else:
         parts.append(f"{numbers.counted(verdict.num_pairs, 'pair')} of fresh processes")
     return ", ".join(parts)

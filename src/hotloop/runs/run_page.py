@@ -299,7 +299,7 @@ def _breakdowns(found: StoredRun) -> dict[str, dict[str, float]]:
     bars: dict[str, dict[str, float]] = {}
     if found.diagnosis is not None:
         compared = found.verdict is not None or found.trials is not None
-        name = "the measured process of middle speed" if compared else "this run"
+        name = "the measured process of median speed" if compared else "this run"
         bars[name] = found.diagnosis.breakdown
     if found.trained is not None and found.trained.diagnosis is not None:
         bars["the final training"] = found.trained.diagnosis.breakdown

@@ -72,7 +72,7 @@ def test_batches_hold_texts_of_about_one_length(tmp_path: Path) -> None:
 
 
 def test_entities_have_their_place_in_the_text(tmp_path: Path, run: Run) -> None:
-    labels = {0: "O", 1: "B-PLACE", 2: "I-PLACE"}
+    labels = {0: "B-PLACE", 1: "O", 2: "I-PLACE"}
     # Weights so large that words get other tags.
     place = model_in(
         tmp_path / "model", "TokenClassification", id2label=labels, initializer_range=1.0
@@ -102,7 +102,10 @@ def test_a_label_is_there_where_it_is_more_likely_than_not_and_a_number_is_the_m
     tmp_path: Path, run: Run
 ) -> None:
     text = rows(1)[0][0]
-    for kind, names in (("multi_label_classification", ["a", "b", "c", "d"]), ("regression", ["x"])):
+    for kind, names in (
+        ("multi_label_classification", ["a", "b", "c", "d"]),
+        ("regression", ["x"]),
+    ):
         settings = {"problem_type": kind, "id2label": dict(enumerate(names))}
         place = model_in(tmp_path / kind, **settings)
         (found,) = answers(run(["predict", str(place), "--text", text], code=None))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import subprocess
+import tempfile
 import textwrap
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
-from hotloop.doctor.patch.edit import edited, patched, unified_diff
+from hotloop.doctor.patch.edit import edited, unified_diff
 from hotloop.doctor.patch.imports import set_up_edit
 from hotloop.doctor.patch.keywords import keywords_edit, loader_call
 from hotloop.doctor.patch.model_call_edits import (
@@ -64,6 +66,15 @@ def opened(tmp_path: Path, text: str | bytes, call: str) -> tuple[Source, Frame]
 def with_keywords(tmp_path: Path, text: str | bytes, call: str, wanted: Keywords = FUSED) -> bytes:
     source, frame = opened(tmp_path, text, call)
     return edited(source, [keywords_edit(source, source.call_at(frame), wanted)])
+
+
+def patched(old: bytes, diff: bytes) -> bytes:
+    """As git applies it."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory, "train.py")
+        file.write_bytes(old)
+        subprocess.run(["git", "apply", "-"], cwd=directory, input=diff, check=True)
+        return file.read_bytes()
 
 
 def changed_lines(old: bytes, new: bytes) -> list[str]:

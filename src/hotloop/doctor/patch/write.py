@@ -154,7 +154,7 @@ class _Files:
         for source, edit in new:
             edits.setdefault(source, []).append(edit)
         for source, held in edits.items():
-            unified_diff(source.file, source.content, edited(source, held))
+            edited(source, held)
         self.edits = edits
 
     def contents(self) -> dict[str, bytes]:

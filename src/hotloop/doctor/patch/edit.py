@@ -1,7 +1,6 @@
-"""A change to one source file, made twice: on the tree that keeps every byte, and on Python's own tree.
+"""A change to one source file, made on a tree that keeps every byte.
 
-Where the two do not come to the same program, the change is not made. Of the edited file a unified diff in bytes, for
-`git apply` and `patch -p1`; line ends and encodings as they are.
+Of the edited file a unified diff in bytes, for `git apply` and `patch -p1`; line ends and encodings as they are.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 
 import libcst as cst
 
-from hotloop.doctor.patch.source import Position, Source, Unsafe
+from hotloop.doctor.patch.source import Source, Unsafe
 
 _NO_NEWLINE = b"\\ No newline at end of file\n"
 
@@ -27,8 +26,6 @@ class Change:
     node: cst.CSTNode
     to: Callable[[Any], cst.BaseExpression]
     """Called with the node as earlier changes left it."""
-    again: Callable[[ast.Module], None]
-    """The same on Python's tree."""
     note: str = ""
     """What is otherwise than it was measured."""
 
@@ -38,50 +35,24 @@ class Insertion:
     """Statements inserted before or after a statement of a block."""
 
     node: cst.CSTNode
-    start: Position
-    """Of that statement."""
     lines: str
     after: bool
     below: int = 0
     """Blank lines under the last of them, a function or class."""
-
-    def again(self, tree: ast.Module) -> None:
-        """The same on Python's tree; after the last statement of a line."""
-        on_line = len(self.node.body) if isinstance(self.node, cst.SimpleStatementLine) else 1
-        for node in ast.walk(tree):
-            for field in ("body", "orelse", "finalbody"):
-                block: Any = getattr(node, field, None)
-                for place, each in enumerate(block if isinstance(block, list) else ()):
-                    if (each.lineno, each.col_offset) == self.start:
-                        place += on_line if self.after else 0
-                        block[place:place] = _parsed(self.lines)
-                        return
-        raise Unsafe("no statement was found there")
 
 
 Edit = Change | Insertion
 
 
 def edited(source: Source, edits: Sequence[Edit]) -> bytes:
-    """The file with these edits. Raises `Unsafe` where the result is not what they say."""
+    """The file with these edits. Raises `Unsafe` where the result is no program."""
     try:
         changed = source.module.visit(_Editor(source, edits))
         assert isinstance(changed, cst.Module)
-        content = changed.bytes
-        tree = ast.parse(content)
+        ast.parse(changed.bytes)
     except (SyntaxError, ValueError, cst.CSTValidationError) as error:
         raise Unsafe(f"what it would become is no Python: {error}") from error
-    wanted = source.tree()
-    # Each is put next to its statement: what comes last after it must be put there first.
-    for edit in edits:
-        if not (isinstance(edit, Insertion) and edit.after):
-            edit.again(wanted)
-    for edit in reversed(edits):
-        if isinstance(edit, Insertion) and edit.after:
-            edit.again(wanted)
-    if ast.dump(tree) != ast.dump(wanted):
-        raise Unsafe("the edited file would not be the intended program")
-    return content
+    return changed.bytes
 
 
 class _Editor(cst.CSTTransformer):
@@ -123,27 +94,6 @@ class _Editor(cst.CSTTransformer):
 
 def _blank(count: int) -> list[cst.EmptyLine]:
     return [cst.EmptyLine(indent=False) for _ in range(count)]
-
-
-def call_ending(tree: ast.Module, end: Position) -> ast.Call:
-    """The call whose closing bracket ends there: no two share it."""
-    found = [
-        each
-        for each in ast.walk(tree)
-        if isinstance(each, ast.Call) and (each.end_lineno, each.end_col_offset) == end
-    ]
-    if len(found) != 1:
-        raise Unsafe("no single call was found there")
-    return found[0]
-
-
-def parsed_value(text: str) -> ast.expr:
-    return _parsed(text)[0].value  # type: ignore[attr-defined, no-any-return]
-
-
-def _parsed(lines: str) -> list[ast.stmt]:
-    """Statements at positions that no statement of a file has."""
-    return [ast.increment_lineno(each, 1_000_000_000) for each in ast.parse(lines).body]
 
 
 def unified_diff(file: str, old: bytes, new: bytes) -> bytes:

@@ -27,7 +27,7 @@ def set_up_edit(source: Source, wanted: SetUp, workdir: Path) -> Insertion:
         raise Unsafe("torch is not imported at the top of the main script under its own name")
     last = _end_of_imports(source, first, workdir)
     lines = "".join(f"{line}\n" for line in wanted.lines)
-    return Insertion(last, source.start(last), lines, after=True)
+    return Insertion(last, lines, after=True)
 
 
 def binds_torch(statement: cst.CSTNode) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 import libcst as cst
 
 from hotloop.core.census import ONE_OF, Census
-from hotloop.doctor.patch.edit import Change, call_ending, parsed_value
+from hotloop.doctor.patch.edit import Change
 from hotloop.doctor.patch.source import Frame, Source, Unsafe, code_of
 from hotloop.optimizations.source_edit import Keywords, WrappedArgument
 
@@ -42,7 +42,7 @@ def keywords_edit(source: Source, call: cst.Call, wanted: Keywords) -> Change:
     _refuse_given_twice(call, [name for name in values if name not in held | places.keys()])
     if len(by_place) > MOST_POSITIONAL:
         raise Unsafe(f"`{next(iter(values))}` may be given by its place already")
-    return _setting(source, call, values, places)
+    return _setting(call, values, places)
 
 
 def wrapped_argument_edit(source: Source, call: cst.Call, wanted: WrappedArgument) -> Change:
@@ -61,7 +61,7 @@ def wrapped_argument_edit(source: Source, call: cst.Call, wanted: WrappedArgumen
     if before == "None":
         before = ""
     made = f"{wanted.name}({', '.join(filter(None, (before, wanted.more)))})"
-    return _setting(source, call, {wanted.argument: made, **wanted.keywords}, places)
+    return _setting(call, {wanted.argument: made, **wanted.keywords}, places)
 
 
 def _refuse_given_twice(call: cst.Call, missing: Sequence[str]) -> None:
@@ -72,11 +72,8 @@ def _refuse_given_twice(call: cst.Call, missing: Sequence[str]) -> None:
         raise Unsafe(f"`{missing[0] if missing else 'it'}` may be given by its place already")
 
 
-def _setting(
-    source: Source, call: cst.Call, values: Mapping[str, str], places: Mapping[str, int]
-) -> Change:
+def _setting(call: cst.Call, values: Mapping[str, str], places: Mapping[str, int]) -> Change:
     """values: keyword -> Python source; one that is not there is added. places: keyword -> position, where given by it."""
-    end = source.end(call)
 
     def to(updated: cst.Call) -> cst.Call:
         for name, text in values.items():
@@ -89,18 +86,7 @@ def _setting(
                 updated = _with_keyword(updated, name, value)
         return updated
 
-    def again(tree: ast.Module) -> None:
-        same = call_ending(tree, end)
-        for name, text in values.items():
-            held = [each for each in same.keywords if each.arg == name]
-            if name in places:
-                same.args[places[name]] = parsed_value(text)
-            elif held:
-                held[0].value = parsed_value(text)
-            else:
-                same.keywords.append(ast.keyword(name, parsed_value(text)))
-
-    return Change(call, to, again)
+    return Change(call, to)
 
 
 def _refuse_options(call: cst.Call, values: Mapping[str, str], places: Mapping[str, int]) -> None:

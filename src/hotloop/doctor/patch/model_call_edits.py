@@ -7,7 +7,7 @@ import re
 
 import libcst as cst
 
-from hotloop.doctor.patch.edit import Change, Insertion, call_ending
+from hotloop.doctor.patch.edit import Change, Insertion
 from hotloop.doctor.patch.imports import (
     binds_torch,
     is_import,
@@ -25,7 +25,6 @@ from hotloop.optimizations.source_edit import (
 def around_call_edit(source: Source, call: cst.Call, wanted: AroundCall) -> Change:
     """The edit of one call. Raises `Unsafe`."""
     source.refuse_builtin(call)
-    end = source.end(call)
 
     def to(updated: cst.Call) -> cst.Call:
         model = cst.Arg(updated.func)
@@ -38,12 +37,7 @@ def around_call_edit(source: Source, call: cst.Call, wanted: AroundCall) -> Chan
             rpar=updated.rpar,
         )
 
-    def again(tree: ast.Module) -> None:
-        same = call_ending(tree, end)
-        same.args.insert(0, same.func)
-        same.func = ast.Name(wanted.name, ast.Load())
-
-    return Change(call, to, again)
+    return Change(call, to)
 
 
 def definition_edit(
@@ -70,7 +64,7 @@ def definition_edit(
     if not any(binds_torch(statement) for statement in imports):
         lines = f"import torch\n{lines}"
     below = max(0, 2 - _blank_above_next(source, last))
-    return Insertion(last, source.start(last), lines, after=True, below=below)
+    return Insertion(last, lines, after=True, below=below)
 
 
 def _blank_above_next(source: Source, statement: cst.CSTNode) -> int:
@@ -133,8 +127,7 @@ def before_training_edit(source: Source, call: cst.Call, wanted: BeforeTraining)
 
 def _inserted_before(source: Source, node: cst.CSTNode, line: str) -> Insertion:
     """Above the statement that the node is part of."""
-    statement = source.statement_of(node)
-    return Insertion(statement, source.start(statement), f"{line}\n", after=False)
+    return Insertion(source.statement_of(node), f"{line}\n", after=False)
 
 
 def _names(callee: cst.BaseExpression) -> list[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import libcst as cst
 
-from hotloop.doctor.patch.edit import Change, Edit, Insertion, call_ending, parsed_value
+from hotloop.doctor.patch.edit import Change, Edit, Insertion
 from hotloop.doctor.patch.source import Source, Unsafe, code_of
 
 _INNER = (cst.Lambda, cst.BaseComp, cst.IfExp, cst.BooleanOperation)
@@ -34,13 +33,13 @@ def scaled_loss_edits(
     if any(_binds(each, optimizer) for each in source.outward(step)):
         raise Unsafe(f"`{optimizer}` is another one in each round of a loop there")
     edits: list[Edit] = [
-        _through(source, each, "backward", f"{scaler}.scale") for each in calls["backward"]
+        _through(each, "backward", f"{scaler}.scale") for each in calls["backward"]
     ]
     for clip in clips:
         if _function(source, clip) is not _function(source, step):
             raise Unsafe("gradients are clipped in another function than the optimizer steps in")
         edits.append(_beside(source, clip, f"{scaler}.unscale_({optimizer})", after=False))
-    edits.append(_stepped(source, step, scaler))
+    edits.append(_stepped(step, scaler))
     edits.append(_beside(source, step, f"{scaler}.update()", after=True))
     return edits
 
@@ -62,36 +61,25 @@ def _function(source: Source, node: cst.CSTNode) -> cst.CSTNode | None:
     return next((each for each in source.outward(node) if isinstance(each, kinds)), None)
 
 
-def _through(source: Source, call: cst.Call, method: str, name: str) -> Change:
+def _through(call: cst.Call, method: str, name: str) -> Change:
     """`loss.backward()` becomes `name(loss).backward()`."""
     _owner(call, method)
-    end = source.end(call)
 
     def to(updated: Any) -> cst.Call:
         scaled = cst.Call(cst.parse_expression(name), [cst.Arg(updated.func.value)])
         return updated.with_changes(func=updated.func.with_changes(value=scaled))  # type: ignore[no-any-return]
 
-    def again(tree: ast.Module) -> None:
-        same: Any = call_ending(tree, end).func
-        scaled: Any = parsed_value(f"{name}(_)")
-        scaled.args, same.value = [same.value], scaled
-
-    return Change(call, to, again)
+    return Change(call, to)
 
 
-def _stepped(source: Source, call: cst.Call, scaler: str) -> Change:
+def _stepped(call: cst.Call, scaler: str) -> Change:
     """`optimizer.step()` becomes `scaler.step(optimizer)`."""
-    end = source.end(call)
 
     def to(updated: Any) -> cst.Call:
         func = updated.func.with_changes(value=cst.Name(scaler))
         return updated.with_changes(func=func, args=[cst.Arg(updated.func.value)])  # type: ignore[no-any-return]
 
-    def again(tree: ast.Module) -> None:
-        same: Any = call_ending(tree, end)
-        same.args, same.func.value = [same.func.value], ast.Name(scaler, ast.Load())
-
-    return Change(call, to, again)
+    return Change(call, to)
 
 
 def _beside(source: Source, call: cst.Call, line: str, *, after: bool) -> Insertion:
@@ -100,4 +88,4 @@ def _beside(source: Source, call: cst.Call, line: str, *, after: bool) -> Insert
     alone = isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1
     if not alone or any(isinstance(each, _INNER) for each in source.outward(call)):
         raise Unsafe(f"`{line}` needs a line beside a statement that has more on its own")
-    return Insertion(statement, source.start(statement), f"{line}\n", after=after)
+    return Insertion(statement, f"{line}\n", after=after)

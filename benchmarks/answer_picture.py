@@ -23,7 +23,6 @@ from pathlib import Path
 from rich.console import Console
 
 from hotloop.cli.colour import THEME, Answer, wrap
-from hotloop.report.kept_patch import picture_of
 from hotloop.report.numbers import seconds
 
 ROOT = Path(__file__).parents[1]
@@ -34,6 +33,8 @@ SHOWN = ("The training ", "where a step's time goes", "With ", "  kept ", "Patch
 """Sections of the answer that the picture has, by what they begin with."""
 LEFT_OUT = "[...]"
 BUSY = "Other programs kept"
+FONT_FACES = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+"""Of rich's pictures: fonts from a server, which a picture must not ask for."""
 
 
 def main() -> int:
@@ -87,7 +88,7 @@ def drawn(answer: str, where: str) -> str:
             console.print(f"{LEFT_OUT}\n", style="dim", highlight=False)
             left_out = True
     console.print(where, highlight=False)
-    return picture_of(console)
+    return FONT_FACES.sub("", console.export_svg(title="hotloop", unique_id="hotloop"))
 
 
 if __name__ == "__main__":

@@ -15,13 +15,12 @@ from hotloop.core.ledger import Ledger
 from hotloop.doctor.fix_campaign import patch_of
 from hotloop.doctor.patch.write import Patch, apply_patch
 from hotloop.doctor.program import Examined, shown
-from hotloop.report.kept_patch import BEGINS, render_card, render_pull_request
+from hotloop.report.kept_patch import BEGINS, render_pull_request
 from hotloop.report.ledger import render_patch
 from hotloop.runs.stored_run import StoredRun
 
 PATCH_FILE = "fix.patch"
 """In the run directory, where no other file is named."""
-CARD_FILE = "card.svg"
 UNPATCHED = "unpatched"
 """There: files as they were before a patch was applied."""
 MAY_BEGIN = {"--diff": (b"--- ", b"diff "), "--pr": (BEGINS.encode(),)}
@@ -70,8 +69,6 @@ def hand_over(
     target = Path(diff) if diff is not None else directory / PATCH_FILE
     ledger, patch = patch_of(examined, ledger, target=target)
     show(f"\n{render_patch(ledger)}", err=True)
-    if ledger.kept:
-        _draw(ledger, found, directory / CARD_FILE)
     if not patch.diff:
         return ledger
     if pull_request is not None and ledger.together is not None:
@@ -82,17 +79,6 @@ def hand_over(
     if apply:
         ask_and_apply(patch, Path(examined.run.workdir), directory / UNPATCHED, diff=target)
     return ledger
-
-
-def _draw(ledger: Ledger, found: StoredRun, file: Path) -> None:
-    """A picture of the answer, to show to others."""
-    from hotloop.runs.run_page import answer_of
-
-    assert found.diagnosis is not None
-    environment = found.measurement.environment if found.measurement is not None else None
-    picture = render_card(ledger, found.diagnosis, environment, answer_of(found))
-    write_atomically(file, picture.encode())
-    click.echo(f"  a picture of it: {file}", err=True)
 
 
 def ask_and_apply(patch: Patch, workdir: Path, backup: Path, *, diff: Path) -> None:

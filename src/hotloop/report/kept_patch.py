@@ -1,30 +1,18 @@
-"""What goes with a kept patch: the description of a pull request in Markdown, and a picture of the answer."""
+"""What goes with a kept patch: the description of a pull request in Markdown."""
 
 from __future__ import annotations
 
-import io
 import re
 import shlex
-import textwrap
-from typing import TYPE_CHECKING
 
 from hotloop.core.judgement import Diagnosis, Verdict
 from hotloop.core.ledger import Ledger, TriedFix
 from hotloop.core.measurement import Environment
 from hotloop.report import numbers
-from hotloop.report.ledger import ledger_answer, ratio_words, start_cost
-from hotloop.report.terminal import render_breakdown
-from hotloop.report.words import losses, sentence
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from hotloop.report.ledger import ratio_words, start_cost
 
 BEGINS = "<!-- hotloop doctor -->"
 """First line of the text, so that it is known again."""
-WIDTH = 84
-MOST_OF_COMMAND = 64
-_FONT_FACES = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
-"""Of rich's pictures: fonts from a server, which a picture must not ask for."""
 
 
 def render_pull_request(
@@ -98,41 +86,3 @@ def _conditions(
         lines.append(f"- On: {environment.device}, {cpus}{torch}, Python {environment.python}.")
     lines.append(f"- Measured by: `hotloop doctor -- {shlex.join(ledger.command)}`")
     return lines
-
-
-def render_card(
-    ledger: Ledger, diagnosis: Diagnosis, environment: Environment | None, answer: str
-) -> str:
-    """What held the run back, what was proven, and where. answer: the sentence on top of the terminal's page.
-
-    `ledger` keeps at least one fix. An SVG of its own: no font, script or picture from elsewhere.
-    """
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(
-        record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor"
-    )
-    command = textwrap.shorten(shlex.join(ledger.command), MOST_OF_COMMAND, placeholder=" ...")
-    parts = [
-        (f"$ hotloop doctor -- {command}\n", "bold"),
-        (f"{answer}\n", ""),
-        (f"{render_breakdown(diagnosis.breakdown)}\n" if diagnosis.breakdown else "", "cyan"),
-        (ledger_answer(ledger), "bold green"),
-        (sentence(losses(ledger.together.parity)) if ledger.together else "", ""),
-        (f"\n{_where(environment)}" if environment is not None else "", "dim"),
-    ]
-    for text, style in parts:
-        if text:
-            console.print(Text(text, style=style))
-    return picture_of(console)
-
-
-def picture_of(console: Console) -> str:
-    """What a recording console was sent, as an SVG that loads nothing."""
-    return _FONT_FACES.sub("", console.export_svg(title="hotloop", unique_id="hotloop"))
-
-
-def _where(environment: Environment) -> str:
-    torch = f", torch {environment.torch}" if environment.torch is not None else ""
-    return f"{environment.device}, {environment.cpu_quota:g} CPUs{torch}, hotloop {environment.hotloop}"

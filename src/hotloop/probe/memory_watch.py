@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -246,8 +247,6 @@ def _statm(column: int, process: str = "self") -> int | None:
 
 
 def _address_limit() -> tuple[int, str] | None:
-    import resource  # not on Windows
-
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     return None if soft == resource.RLIM_INFINITY else (soft, "RLIMIT_AS, `ulimit -v`")
 

@@ -29,9 +29,7 @@ LINGER_S = 2.0
 """Loader workers notice the end of their parent by themselves, a moment later."""
 LOOK_EVERY_S = 0.5
 
-_SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +167,8 @@ def _end_all(process: subprocess.Popen[bytes], token: tuple[str, str], heard: He
         if not (set(_living(process, token)) | _still(known)):
             break
         time.sleep(0.05)
-    hard = getattr(signal, "SIGKILL", signal.SIGTERM)
     for _ in range(3):  # a process may have forked between the listing and the signal
-        watchdog.send_each(hard, sorted(set(_living(process, token)) | _still(known)))
+        watchdog.send_each(signal.SIGKILL, sorted(set(_living(process, token)) | _still(known)))
     if process.poll() is None:
         process.kill()
 
@@ -186,15 +183,7 @@ def _living(process: subprocess.Popen[bytes], token: tuple[str, str]) -> list[in
 
 def _still(processes: set[int]) -> set[int]:
     """Those of them that have not ended. Ids are not given again within the seconds this takes."""
-    found = set()
-    for process in processes:
-        try:
-            with open(f"/proc/{process}/stat", "rb") as file:
-                if file.read().rpartition(b")")[2].split()[0] != b"Z":
-                    found.add(process)
-        except OSError:
-            continue
-    return found
+    return {process for process in processes if not watchdog.has_ended(process)}
 
 
 def _left_running(token: tuple[str, str]) -> tuple[int, ...]:

@@ -253,12 +253,8 @@ class Forked:
     def poll(self) -> int | None:
         """Its exit code, once it has ended."""
         if self.returncode is None:
-            try:
-                with open(f"/proc/{self.pid}/stat", "rb") as file:
-                    if file.read().rpartition(b")")[2].split()[0] != b"Z":
-                        return None
-            except OSError:
-                pass
+            if not watchdog.has_ended(self.pid):
+                return None
             self.wait()
         return self.returncode
 

@@ -321,10 +321,7 @@ def only_hotloop(directory: Path) -> Path:
     package = Path(hotloop.__file__).resolve().parent
     try:
         path.mkdir()
-        try:
-            (path / "hotloop").symlink_to(package, target_is_directory=True)
-        except (NotImplementedError, PermissionError):  # Windows without the right to make links
-            shutil.copytree(package, path / "hotloop")
+        (path / "hotloop").symlink_to(package)
     except OSError as error:
         raise storage_error(error, path, "prepare a trial") from error
     return path

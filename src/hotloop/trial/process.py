@@ -204,10 +204,9 @@ def _end_all(process: Process | None, token: str, grace_s: float) -> None:
                 return
             time.sleep(0.05)
     finally:
-        hard = getattr(signal, "SIGKILL", signal.SIGTERM)
         for _ in range(3):  # a process may have forked between the listing and the signal
             if _alive(process, token):
-                watchdog.send(hard, token, group)
+                watchdog.send(signal.SIGKILL, token, group)
         if process is not None:
             process.kill()
             process.wait()
@@ -219,7 +218,7 @@ def _alive(process: Process | None, token: str) -> bool:
     if watchdog.members(token):
         return True
     # Where there is no /proc to search. With one, a zombie that nobody reaps would look alive here.
-    if process is None or Path("/proc/self").is_dir() or not hasattr(os, "killpg"):
+    if process is None or Path("/proc/self").is_dir():
         return False
     try:
         os.killpg(process.pid, 0)

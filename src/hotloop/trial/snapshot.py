@@ -12,6 +12,7 @@ has left something else than it did before. And people edit files while their sc
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -258,10 +259,6 @@ def _copied(root: Path, files: Mapping[str, Stamp], target: Path) -> Iterable[st
 
 def _shares_blocks(source: Path, target: Path) -> bool:
     """A copy that takes no space until one of them changes; `False` where the file system has none."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return False
     with source.open("rb") as read, target.open("wb") as write:
         try:
             fcntl.ioctl(write.fileno(), _FICLONE, read.fileno())

@@ -65,9 +65,18 @@ def _processes() -> list[int]:
     return [int(name) for name in names if name.isdigit() and int(name) != os.getpid()]
 
 
+def has_ended(process: int) -> bool:
+    """Whether or not somebody has asked for its exit code."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] == b"Z"
+    except OSError:
+        return True
+
+
 def send(signal_number: int, token: str, group: int | None) -> None:
     """Signal every process of a trial; those that have ended meanwhile are no error."""
-    if group is not None and hasattr(os, "killpg"):
+    if group is not None:
         try:
             os.killpg(group, signal_number)
         except (ProcessLookupError, PermissionError):
@@ -97,15 +106,14 @@ def main() -> None:
             group = int(value)
         if word == "tree":
             tree = int(value)
-    hard = getattr(signal, "SIGKILL", signal.SIGTERM)
     for _ in range(3):  # a process may have forked between the listing and the signal
         if tree is None:
-            send(hard, token, group)
+            send(signal.SIGKILL, token, group)
         else:
             found = members(token, variable=variable)
             # Its number may be another's by now; what carries the token is certainly ours.
             below = descendants(tree) if tree in found else []
-            send_each(hard, [*found, *below])
+            send_each(signal.SIGKILL, [*found, *below])
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import socket
 import struct
@@ -101,8 +102,6 @@ def process_handle(pid: int) -> int:
 
 def start_loopback() -> None:
     """In a network namespace of its own nothing else is there."""
-    import fcntl  # Windows has none, and imports this module
-
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
         request = fcntl.ioctl(handle, _SIOCGIFFLAGS, struct.pack("16sH14x", b"lo", 0))
         flags = struct.unpack("16sH14x", request)[1]

@@ -9,7 +9,7 @@ from pathlib import Path
 import libcst as cst
 
 from hotloop.doctor.patch.edit import Insertion
-from hotloop.doctor.patch.source import Source, Unsafe, code_of
+from hotloop.doctor.patch.source import Source, Unsafe, bound_by, code_of
 from hotloop.optimizations.source_edit import SetUp
 
 
@@ -35,28 +35,21 @@ def binds_torch(statement: cst.CSTNode) -> bool:
     names = [
         each for node in _parts(statement) if isinstance(node, ast.Import) for each in node.names
     ]
-    return any(
-        name.name == "torch" == (name.asname or "torch")
-        or (name.asname is None and name.name.startswith("torch."))
-        for name in names
-    )
+    return any(_is_torch(name) for name in names)
+
+
+def _is_torch(imported: ast.alias) -> bool:
+    if imported.asname is not None:
+        return imported.name == "torch" == imported.asname
+    return imported.name.split(".")[0] == "torch"
 
 
 def refuse_another_torch(source: Source) -> None:
     """Raises `Unsafe` where something else is called `torch` anywhere in the file."""
     for node in ast.walk(source.tree()):
-        names: list[str | None] = []
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            names = [node.id]
-        elif isinstance(node, ast.arg):
-            names = [node.arg]
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names = [node.name]
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            names = [each.asname for each in node.names if each.name != "torch"]
-            if isinstance(node, ast.ImportFrom):
-                names += [each.name for each in node.names if each.asname is None]
-        if "torch" in names:
+        if isinstance(node, ast.Import):
+            node = ast.Import([each for each in node.names if not _is_torch(each)])
+        if "torch" in bound_by(node):
             raise Unsafe("something else is called `torch` in this file")
 
 

@@ -13,7 +13,7 @@ from hotloop.doctor.patch.imports import (
     is_import,
     refuse_another_torch,
 )
-from hotloop.doctor.patch.source import Frame, Source, Unsafe
+from hotloop.doctor.patch.source import Frame, Source, Unsafe, bound_by
 from hotloop.optimizations.source_edit import (
     AroundCall,
     BeforeLoop,
@@ -142,7 +142,7 @@ def _names(callee: cst.BaseExpression) -> list[str]:
 
 def _binds(loop: cst.For | cst.While, names: list[str]) -> bool:
     """Whether anything inside gives one of these names another value; nested functions too."""
-    return any(name in names for node in ast.walk(_tree(loop)) for name in _bound_by(node))
+    return any(name in names for node in ast.walk(_tree(loop)) for name in bound_by(node))
 
 
 def _steps(loop: cst.For | cst.While) -> bool:
@@ -157,21 +157,3 @@ def _steps(loop: cst.For | cst.While) -> bool:
 
 def _tree(loop: cst.For | cst.While) -> ast.Module:
     return ast.parse(cst.Module([loop.with_changes(leading_lines=[])]).code)
-
-
-def _bound_by(node: ast.AST) -> list[str]:
-    if isinstance(node, (ast.Name, ast.Attribute)):
-        return [] if isinstance(node.ctx, ast.Load) else [ast.unparse(node)]
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return [each.asname or each.name.split(".")[0] for each in node.names]
-    if isinstance(node, ast.arg):
-        return [node.arg]
-    if isinstance(
-        node,
-        (
-            *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
-            *(ast.ExceptHandler, ast.MatchAs, ast.MatchStar),
-        ),
-    ):
-        return [node.name] if node.name is not None else []
-    return [node.rest] if isinstance(node, ast.MatchMapping) and node.rest is not None else []

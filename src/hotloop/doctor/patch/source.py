@@ -57,6 +57,25 @@ def code_of(node: cst.CSTNode) -> str:
     return cst.Module([]).code_for_node(node)
 
 
+def bound_by(node: ast.AST) -> list[str]:
+    """Names, and attributes as `self.model`, to which this part of a program gives a value."""
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        return [] if isinstance(node.ctx, ast.Load) else [ast.unparse(node)]
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return [each.asname or each.name.split(".")[0] for each in node.names]
+    if isinstance(node, ast.arg):
+        return [node.arg]
+    if isinstance(
+        node,
+        (
+            *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
+            *(ast.ExceptHandler, ast.MatchAs, ast.MatchStar),
+        ),
+    ):
+        return [node.name] if node.name is not None else []
+    return [node.rest] if isinstance(node, ast.MatchMapping) and node.rest is not None else []
+
+
 class Unsafe(Exception):
     """Why a diff would be unsafe, in a clause without a full stop."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.core.errors import EnvironmentFailed, ExitCode, UsageError
+from hotloop.core.errors import EnvironmentFailed, ExitCode, UsageError, first_line
 from hotloop.core.files import read_json, storage_error, write_atomically, write_json
 from hotloop.core.judgement import Parity, Verdict
 from hotloop.core.step import StepRecord, read_steps
@@ -117,3 +117,8 @@ def test_another_directory_is_advised_only_where_it_would_help(number: int, reme
     error = storage_error(OSError(number, os.strerror(number)), "a/b", "run a trial")
     assert re.search(remedy, error.do or "")
     assert ("directory" in (error.do or "")) is (number == errno.EACCES)
+
+
+def test_error_that_says_nothing_is_called_by_its_class() -> None:
+    assert first_line(NotImplementedError()) == "NotImplementedError"
+    assert first_line(ValueError("\nno such layout\nat all")) == "no such layout"

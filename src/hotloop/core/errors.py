@@ -77,3 +77,8 @@ class Interrupted(HotloopError):
     """Stopped by the user; what is needed to continue is on disk."""
 
     exit_code = ExitCode.RESUMABLE
+
+
+def first_line(error: BaseException) -> str:
+    """Of what it says; its class where it says nothing, as a `NotImplementedError` may."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import UsageError, first_line
 from hotloop.data.tokenizer_library import BYTE_NAMES, Tokenizers, bpe_json, merges_of
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Tiktoken(Tokenizers):
             )
         except Exception as error:
             raise UsageError(
-                f"tiktoken does not take it: {_first_line(error)}", where=where
+                f"tiktoken does not take it: {first_line(error)}", where=where
             ) from error
         self.package = "tiktoken"
 
@@ -104,7 +104,7 @@ class Tiktoken(Tokenizers):
         if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError)):
             return error
         return UsageError(
-            f"tiktoken cannot encode a text: {_first_line(error)[:200]}",
+            f"tiktoken cannot encode a text: {first_line(error)[:200]}",
             where=self._where,
             do="it fails on very long runs of white space: leave such documents out, or cut them",
         )
@@ -147,7 +147,7 @@ def _encoding(name: str) -> tiktoken.Encoding:
     thread.join(DOWNLOAD_S)
     if found and not isinstance(found[0], BaseException):
         return found[0]
-    reason = _first_line(found[0]) if found else f"no answer within {DOWNLOAD_S:.0f} s"
+    reason = first_line(found[0]) if found else f"no answer within {DOWNLOAD_S:.0f} s"
     raise UsageError(
         f"tiktoken cannot load the encoding: {reason[:300]}",
         where=where,
@@ -238,7 +238,3 @@ _BYTES = {name: byte for byte, name in enumerate(BYTE_NAMES)}
 
 def _bytes_of(name: str) -> bytes:
     return bytes(_BYTES[character] for character in name)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import UsageError, first_line
 from hotloop.core.files import write_atomically
 from hotloop.core.untrusted import parse_object, read_bytes
 from hotloop.data.sentencepiece_model import (
@@ -304,7 +304,7 @@ def _from_hub(name: str) -> str:
             socket.getaddrinfo(host, 443)
         return str(tokenizers.Tokenizer.from_pretrained(name).to_str())
     except Exception as error:  # network, authentication, missing file: one answer for all
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        reason = first_line(error)[:200]
         raise UsageError(
             f"cannot get the tokenizer from the Hugging Face hub: {reason}",
             where=f"tokenizer {name}",

@@ -25,7 +25,7 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from hotloop.core.config import LoopConfig
-from hotloop.core.errors import EnvironmentFailed
+from hotloop.core.errors import EnvironmentFailed, first_line
 from hotloop.core.ranks import ALONE, Ranks
 from hotloop.optimizations.gradient_compression.trainer import sum_over_ranks
 from hotloop.probe.phases import PhaseClock
@@ -119,7 +119,7 @@ class Several(Group):
             )
         except RuntimeError as error:
             raise CannotConnect(
-                f"the ranks cannot be connected: {str(error).splitlines()[0]}",
+                f"the ranks cannot be connected: {first_line(error)}",
                 where=socket.gethostname(),
                 do="GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the network interface to use",
             ) from error

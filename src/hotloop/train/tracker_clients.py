@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hotloop.core.config import set_dotted
-from hotloop.core.errors import ExitCode
+from hotloop.core.errors import ExitCode, first_line
 from hotloop.core.files import write_atomically
 from hotloop.core.settings import Settings
 from hotloop.core.untrusted import parse_object, read_bytes
@@ -54,7 +54,7 @@ class Tracker(Protocol):
 
 def one_line(error: BaseException) -> str:
     """The first line of an error, cut to what fits on a terminal."""
-    text = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(":. ")
+    text = first_line(error).rstrip(":. ")
     return text if len(text) <= 200 else f"{text[:199]}…"
 
 

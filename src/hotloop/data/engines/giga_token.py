@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from hotloop.core.errors import first_line
 from hotloop.data.engines import EngineRefused, Reference
 from hotloop.data.tokenizer import Tokenizer
 from hotloop.data.tokenizer_library import BYTE_NAMES
@@ -240,8 +241,7 @@ def load(tokenizer: Tokenizer, threads: int) -> GigaToken:
     except EngineRefused:
         raise
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
-        raise EngineRefused(f"does not take this tokenizer: {reason}") from error
+        raise EngineRefused(f"does not take this tokenizer: {first_line(error)[:160]}") from error
     reference = Reference(tokenizer, threads)
     return GigaToken(encoder, reference, proven, version=found, parallel=threads > 1)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from hotloop.core.errors import first_line
 from hotloop.optimizations.hooks import at_first_call
 from hotloop.optimizations.live_report import Report
 from hotloop.probe.attach.sites import caller, file_and_line
@@ -46,7 +47,7 @@ def _switch(module: nn.Module, asked: list[str], report: Report) -> None:
         try:
             model.set_attn_implementation("sdpa")
         except (ValueError, ImportError) as error:
-            why = str(error).splitlines()[0]
+            why = first_line(error)
     if why is None and model.config._attn_implementation != "sdpa":
         why = "its class does not take another implementation while it runs"
     if why is None:

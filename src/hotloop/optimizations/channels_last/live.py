@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hotloop.core.errors import first_line
 from hotloop.optimizations.hooks import (
     WatchedOperations,
     around_training_calls,
@@ -155,7 +156,7 @@ def _tried(
             return made, None
         why = f"{name} draws random numbers over images ({drawing[-1]}): others, in another order"
     except RuntimeError as error:
-        why = f"{name} does not run so: {str(error).splitlines()[0]}"
+        why = f"{name} does not run so: {first_line(error)}"
     store(weights_of(module), torch.contiguous_format)
     kept.put_back()
     return call(*args, **kwargs), why

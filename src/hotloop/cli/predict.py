@@ -46,7 +46,7 @@ def predict(
     """Label the texts of FILE (csv, tsv, jsonl, or a text a line; `-`: stdin) with a fine-tuned MODEL, a directory or a run.
 
     A row of FILE gives a row with all it has, and a label with probabilities, labels, a number, or entities with their place.
-    Where FILE has the true labels (or tags), accuracy and F1 are told as well. Interrupted, the same command continues in --out.
+    Where FILE has the true labels (or tags), accuracy and F1 are reported as well. Interrupted, the same command continues in --out.
     """
     if (file is None) == (not texts):
         raise UsageError("the texts come from FILE or from --text", do="give one of them")

@@ -68,8 +68,7 @@ def _by_name(path: str, warn: Warn) -> str:
 
     The hub is asked once: transformers asks again for a minute, also for what it does not find in the cache.
     """
-    from huggingface_hub import constants, errors, try_to_load_from_cache
-    from huggingface_hub.utils import get_session
+    from huggingface_hub import constants, errors, get_session, try_to_load_from_cache
 
     hub = constants.ENDPOINT
     try:
@@ -78,7 +77,7 @@ def _by_name(path: str, warn: Warn) -> str:
         raise UsageError("no such model directory", where=path, do=NAME_ONE) from error
     try:
         get_session().head(f"{hub}/{path}/resolve/main/config.json", timeout=HUB_TIMEOUT_S)
-    except (OSError, ValueError, errors.HTTPError) as error:  # of requests, httpx or httpx2
+    except (OSError, ValueError, errors.HTTPError) as error:  # type: ignore[attr-defined]
         if not isinstance(cached, str):
             raise UsageError(
                 f"no such directory, no such model in the cache of transformers, and {hub} does not answer",

@@ -27,12 +27,13 @@ class Scored:
         kinds = sorted({name[2:] for name in own.names if name[1:2] == "-"})
         self._own, self._config = own, ExamplesConfig(file="", label=label)
         self._known = {*kinds, ""} if own.kind == "tokens" else set(own.names)
-        self._head: Any = {
+        heads: dict[str, Any] = {
             "classification": OneLabel(own.names),
             "multilabel": MultiLabel(own.names),
             "regression": Number(own.names),
             "tokens": Entities(tuple(kinds)),
-        }[own.kind]
+        }
+        self._head = heads[own.kind]
         self._tally = self._head.tally()
         self.num = 0
         """Rows that were scored."""

@@ -259,8 +259,10 @@ def _diagnosis(
 
 def _unavailable(settings: Settings[Any] | None) -> list[str]:
     """Optimizations whose key this kind of config fixes to one value, as fine-tuning does `train.compile`."""
-    found = []
-    for name, each in CONFIGURED.items() if settings is not None else ():
+    found: list[str] = []
+    if settings is None:
+        return found
+    for name, each in CONFIGURED.items():
         section, _, key = each.key.partition(".")
         annotation = type(getattr(settings.config, section)).model_fields[key].annotation
         if get_origin(annotation) is Literal and len(get_args(annotation)) == 1:

@@ -272,7 +272,7 @@ def test_checkpoints_moved_to_another_disk_and_linked_are_followed(
         directory.symlink_to(moved)
     # The last one was not moved but deleted: it was never recorded, so it is as if killed before it.
     notes = train(tiny_config, run)
-    assert notes == []
+    assert notes == ["continues from step 9 of 12"]
     assert_same_end(run, whole)
     assert recorded(run) == recorded(whole)
 
@@ -295,7 +295,8 @@ def test_a_save_that_was_cut_short_is_removed_with_a_note(
     (newest / "manifest.json").unlink()
     notes = train(tiny_config, run)
     assert notes == [
-        f"removed {newest.name}, which has no manifest: the save of it, or its deletion, was cut short"
+        f"removed {newest.name}, which has no manifest: the save of it, or its deletion, was cut short",
+        "continues from step 9 of 12",
     ]
 
 
@@ -342,7 +343,8 @@ def test_a_run_that_diverged_goes_on_from_before_it_did(
     notes = train(tiny_config, run, *skip)
     assert notes == [
         "loss or gradients are not finite from step 10 on: continuing from step 8, the newest "
-        "checkpoint from before, and not from step 14"
+        "checkpoint from before, and not from step 14",
+        "continues from step 8 of 60",
     ]
 
 
@@ -520,7 +522,10 @@ def test_a_checkpoint_that_lost_its_manifest_is_named_and_the_one_before_is_used
     newest = checkpoint(run, 9)
     (newest / "manifest.json").unlink()
     notes = train(tiny_config, run, "checkpoint.background=false")
-    assert notes == [f"a newer checkpoint cannot be used: {newest.name} lost its manifest"]
+    assert notes == [
+        f"a newer checkpoint cannot be used: {newest.name} lost its manifest",
+        "continues from step 6 of 12",
+    ]
     assert newest.with_name(f"damaged-{newest.name}").is_dir(), (
         "a kill right after it would be refused"
     )

@@ -197,6 +197,7 @@ def test_tags_of_a_file_come_out_as_iob2_with_the_same_entities(tags: list[str])
 def test_other_schemes_are_read_as_iob2() -> None:
     bilou = ["U-LOC", "B-PER", "I-PER", "L-PER", "U-PER", "O"]
     assert iob2(bilou, "a:1") == ("B-LOC", "B-PER", "I-PER", "I-PER", "B-PER", "O")
+    assert iob2(["U-PER", "I-PER", "L-PER", "I-PER"], "a:1") == ("B-PER", "B-PER", "I-PER", "B-PER")
     assert iob2([t.replace("U-", "S-").replace("L-", "E-") for t in bilou], "a:1") == iob2(
         bilou, "a:1"
     )
@@ -212,9 +213,11 @@ def test_the_first_token_of_a_word_has_its_tag_and_a_cut_word_has_none() -> None
     assert not labelled[-1]  # special tokens
     assert [ENTITIES.outputs[n] for n in found.of_tokens[labelled]] == ["O", "B-PER", "B-LOC"][: found.num_labelled]  # fmt: skip
     assert found.num_labelled < 4
+    first = [of_words.tolist().index(word) for word in found.word_of]
+    assert np.flatnonzero(labelled).tolist() == first
     tally = ENTITIES.tally()
     logits = F.one_hot(torch.from_numpy(np.where(labelled, found.of_tokens, 0)), 5).float()
-    tally.add(logits, ENTITIES.targets([found]), [found])
+    tally.add(torch.cat([logits, logits]), ENTITIES.targets([found, found]), [found, found])
     cut = tally.metrics()
     assert cut["precision"] == 1
     assert cut["recall"] == (1 if found.num_labelled == 3 else 0.5)  # what was cut off is missed
@@ -231,6 +234,7 @@ def test_measures_of_numbers() -> None:
 
 
 def test_measures_of_several_labels() -> None:
+    assert MultiLabel(("a", "b")).label(["a"], None) == [1.0, 0.0]
     tally = MultiLabel(("a", "b")).tally()
     tally.add(torch.tensor([[0.1, -0.1], [0.1, 0.1]]), (torch.tensor([[1.0, 0.0], [0.0, 1.0]]),), [])  # fmt: skip
     found = tally.metrics()

@@ -43,10 +43,11 @@ def keep_untraced(*functions: Any) -> None:
     keep_code_untraced(*(each.__code__ for each in plain if isinstance(each, FunctionType)))
 
 
-def keep_code_untraced(*codes: CodeType) -> None:
-    """The same for what functions are made of."""
+def keep_code_untraced(*codes: CodeType, called: bool = False) -> None:
+    """The same for what functions are made of. called: and for all that they call."""
     frames = torch._C._dynamo.eval_frame
-    skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+    actions = frames._FrameAction
+    skip = frames._FrameExecStrategy(actions.SKIP, actions.SKIP if called else actions.DEFAULT)
     for code in codes:
         frames.set_code_exec_strategy(code, skip)
 

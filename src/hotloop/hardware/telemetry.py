@@ -198,23 +198,19 @@ class _Recorder(threading.Thread):
             with self._path.open("a+b", buffering=0) as file:
                 _end_torn_line(file)
                 while True:
-                    sample = self.newest = sampler.sample()
+                    sample = sampler.sample()
                     # Of this thread alone: training's own time is not in it.
                     spent = time.thread_time()
                     wall = time.monotonic() - began
-                    file.write(_line(sample, spent, wall))
+                    share = round(spent / wall, 5) if wall >= EVERY_S else None
+                    self.newest = replace(sample, sampler_s=round(spent, 6), sampler_fraction=share)
+                    file.write(self.newest.to_json().encode() + b"\n")
                     if self._ended.wait(self._every_s):
                         return
         except OSError as error:
             self.problem = storage_error(error, self._path, "write telemetry").what
         finally:
             sampler.close()
-
-
-def _line(sample: TelemetrySample, spent_s: float, wall_s: float) -> bytes:
-    share = round(spent_s / wall_s, 5) if wall_s >= EVERY_S else None
-    costed = replace(sample, sampler_s=round(spent_s, 6), sampler_fraction=share)
-    return costed.to_json().encode() + b"\n"
 
 
 def _end_torn_line(file: Any) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from hotloop.api.watched import Watched
@@ -70,17 +68,6 @@ class Session:
         """End where all the steps that were asked for have been seen."""
         if self._watching is not None and self._watching.is_enough:
             self.end()
-
-    @contextmanager
-    def around(self) -> Iterator[None]:
-        """Begin, and end however the block does."""
-        self.begin()
-        try:
-            yield
-        except BaseException as error:
-            self.end(error)
-            raise
-        self.end()
 
     def metrics(self) -> dict[str, float]:
         """What a logger is given: of the steps since the last call, and once, at the end, what watching cost."""

@@ -59,7 +59,8 @@ def _watched(train: Callable[..., Any]) -> Callable[..., Any]:
         with ExitStack() as watching:
             for each in callbacks if trainer.is_world_process_zero() else ():
                 if isinstance(each, TransformersWatch):
-                    watching.enter_context(each.around())
+                    each.begin()
+                    watching.push(lambda kind, error, trace, each=each: each.end(error))
             return train(trainer, *args, **kwargs)
 
     watched.is_watched = True  # type: ignore[attr-defined]

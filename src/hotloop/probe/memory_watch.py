@@ -161,8 +161,9 @@ class MemoryWatch:
             kept = {id(p): p for each in self.optimizers() for p in parameters_of(each)}
             stepped = bool(self.step())
             states = [getattr(each, "state", {}) for each in self.optimizers()]
+            held = [each for state in states for each in list(state.values())]
             slots = [
-                slot for state in states for held in list(state.values()) for slot in _values(held)
+                slot for each in held if isinstance(each, dict) for slot in list(each.values())
             ]
             graded = [
                 p for p in kept.values() if p.requires_grad and (stepped or p.grad is not None)
@@ -249,10 +250,6 @@ def _statm(column: int, process: str = "self") -> int | None:
 def _address_limit() -> tuple[int, str] | None:
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     return None if soft == resource.RLIM_INFINITY else (soft, "RLIMIT_AS, `ulimit -v`")
-
-
-def _values(held: Any) -> list[Any]:
-    return list(held.values()) if isinstance(held, dict) else []
 
 
 def _place(error: BaseException) -> tuple[str | None, str | None]:

@@ -60,7 +60,9 @@ class EvaluationWatch:
 
     def _plays(self) -> bool:
         """Whether the model is called by an agent; once for each way in which it is called."""
-        frames = list(islice(filter(_is_no_torch, outward(caller())), _CALLERS))
+        names = ((each, each.f_globals.get("__name__", "")) for each in outward(caller()))
+        own = (each for each, name in names if not name.startswith("torch."))
+        frames = list(islice(own, _CALLERS))
         way = tuple(frame.f_code for frame in frames)
         known = self._playing.get(way)
         if known is None:
@@ -102,10 +104,6 @@ class EvaluationWatch:
             watch.tag("eval")
         self.passes = 0
         self.follows_batch = False
-
-
-def _is_no_torch(frame: FrameType) -> bool:
-    return not frame.f_globals.get("__name__", "").startswith("torch.")
 
 
 def _holds_environment(frame: FrameType) -> bool:

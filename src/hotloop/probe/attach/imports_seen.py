@@ -16,6 +16,7 @@ from typing import Any
 
 from hotloop.core.child import IMPORTS_FILE
 from hotloop.probe import entry
+from hotloop.probe.attach.sites import caller
 from hotloop.probe.foreign_process import replace_json
 from hotloop.probe.imports import source_file
 
@@ -36,7 +37,8 @@ class ImportsSeen:
             entry.around_call(os, name, self._set)
 
     def _set(self, original: Any, *args: Any) -> Any:
-        if self._modules is None and not _is_installed(_caller()):
+        frame = caller(passing=("<frozen",))
+        if self._modules is None and not _is_installed(frame.f_code.co_filename if frame else ""):
             self._modules = list(sys.modules)
         return original(*args)
 
@@ -58,17 +60,6 @@ def is_package_file(file: str) -> bool:
 
 def _is_installed(file: str) -> bool:
     return is_package_file(file) or file.startswith(sysconfig.get_path("stdlib"))
-
-
-def _caller() -> str:
-    """The file of whoever sets a variable."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        file: str = frame.f_code.co_filename
-        if not file.startswith("<frozen") and "hotloop" not in frame.f_globals.get("__name__", ""):
-            return file
-        frame = frame.f_back
-    return ""
 
 
 def _changed_variables() -> dict[str, str | None] | None:
